@@ -161,6 +161,20 @@ ExpertTensorParallel = Annotated[
 ExpertImbalance = Annotated[
     float, typer.Option(help="Tokens of the busiest rank of experts over the mean.", rich_help_panel=JOB)
 ]
+ExpertLoads = Annotated[
+    str | None,
+    typer.Option(
+        help="Loads of single experts: a file with a number for each, a line or one for each layer; or zipf:1.2.",
+        rich_help_panel=JOB,
+    ),
+]
+ExpertPlacement = Annotated[
+    str,
+    typer.Option(
+        help="Experts of a rank: listed, as launched; balanced by --expert-loads (planned only).",
+        rich_help_panel=JOB,
+    ),
+]
 MoeTokenDispatcher = Annotated[
     str | None,
     typer.Option(
@@ -175,6 +189,14 @@ OverlapExperts = Annotated[
     typer.Option(
         "--overlap-moe-expert-parallel-comm",
         help="Tokens travel beside the compute of another micro-batch.",
+        rich_help_panel=JOB,
+    ),
+]
+CudaGraph = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graph",
+        help="Layers are launched as CUDA graphs, so that the host does not hold them up.",
         rich_help_panel=JOB,
     ),
 ]
@@ -229,6 +251,7 @@ RayAddress = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the solver does.", rich_help_panel=RUN)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer and errors only.", rich_help_panel=RUN)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
 
 
@@ -259,8 +282,11 @@ class JobOptions(jobs.JobOptions):
     p2p: P2P = "blocking"
     allreduce: AllReduce = "ring"
     expert_imbalance: ExpertImbalance = 1.0
+    expert_loads: ExpertLoads = None
+    expert_placement: ExpertPlacement = "listed"
     moe_token_dispatcher: MoeTokenDispatcher = None
     overlap_moe_expert_parallel_comm: OverlapExperts = False
+    cuda_graph: CudaGraph = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

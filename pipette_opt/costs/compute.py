@@ -12,15 +12,15 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, read_only
-from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.attention import attention_times_s
-from pipette_opt.costs.expert_layer import expert_kernels, expert_times_s
+from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
+from pipette_opt.costs.host import bound_by_host, host_time_s
 from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
-from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
+from pipette_opt.costs.scan import scan_times_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
@@ -31,19 +31,13 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.specs.layer_parameters import depth_parameters, mlp_width, replicated_parameters, sharded_parameters
-
-LATENT_KERNELS = 8
-"""
-Launches of latent attention that ordinary attention does not have: three more products, two norms, and three copies
-that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
-"""
-
-HOST_BOUND_SHARPNESS = 8.0
-"""
-How the device's and the host's time of a layer combine: the larger, plus a part of the smaller where they are near,
-since some kernels of a layer wait for the host and others hide it.
-"""
+from pipette_opt.specs.layer_parameters import (
+    depth_parameters,
+    mixer_shapes,
+    mlp_width,
+    replicated_parameters,
+    sharded_parameters,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -183,11 +177,12 @@ def layer_and_idle_s(
     measured = _measured_layer(instance, config, gpu) if is_known else None
     factor = learned_factor(instance, config, gpu, rates) if is_known and measured is None else 1.0
     if measured is None:
-        outside = _outside_attention_times_s(model, training, config, gpu, rates, mlp_width(model, kind))
+        outside = _outside_attention_times_s(model, training, config, gpu, rates, kind)
+        scan = scan_times_s(model, training, config, gpu, rates, kind)
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
-        measured = (core[0] + outside[0] + routed[0], core[1] + outside[1] + routed[1])
-    host = 0.0 if training.cuda_graph else _host_time_s(instance, config, rates, kind)
-    forward, backward = (_bound_by_host(device, host) for device in measured)
+        measured = (core[0] + scan[0] + outside[0] + routed[0], core[1] + scan[1] + outside[1] + routed[1])
+    host = host_time_s(instance, config, rates, kind)
+    forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     forward, backward, idle = factor * forward, factor * backward, (factor * idle[0], factor * idle[1])
     if config.recompute_granularity == "full":
@@ -316,46 +311,49 @@ def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) ->
 
 
 def _outside_attention_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, ffn: int
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """
     The projections and everything that streams: norms, residuals, activation, rotary embedding, dropout.
 
-    ``ffn`` is the width of the MLP that every token passes, 0 for none. In fewer bits the inputs of all projections and
+    In fewer bits the inputs of all projections and
     the gradients of their outputs are cast; what fused norms write themselves the recipe says.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
-    latent, share = model.multi_latent_attention, tp if config.sequence_parallel else 1
+    latent, share, ffn = model.multi_latent_attention, tp if config.sequence_parallel else 1, mlp_width(model, kind)
+    branches = (kind.mixer != "none") + (kind.mlp != "none")
     up = 2 * ffn if model.gated_linear_unit else ffn
     form, element = linear_format(gpu, training, rates), training.parameter_bytes
-    *into, (_, attended) = model.attention_shapes
+    into, attended, whole_shapes = mixer_shapes(model, kind)
     shapes = [
         *((tokens, n // tp, k) for n, k in into),
-        (tokens, h, attended // tp),
+        *([(tokens, h, attended // tp)] if attended else []),
         *([(tokens, up // tp, h), (tokens, h, ffn // tp)] if ffn else []),
-        *((tokens // share, n, k) for n, k in model.replicated_attention_shapes),
+        *((tokens // share, n, k) for n, k in whole_shapes),
     ]
     products = [
         product_times_s(m, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
         for m, n, k in shapes
     ]
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
-    outside = 2.0 * h / share  # the layer's two inputs, as large as its two outputs
+    outside = 1.0 * branches * h / share  # inputs of both branches, as large as their outputs
     inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
     # The router is no product with a recipe; of latent attention its latents are normed and cast together.
-    normed_inputs = (h if latent is None else latent.latent_size) + bool(ffn) * h
+    normed_inputs = (kind.mixer != "none") * (h if latent is None else latent.latent_size) + bool(ffn) * h
     of_norms = normed_inputs / share if training.fused_norm else 0.0
     gradients = (sum(n for n, _ in into) + up) / tp + outside
-    whole = 6.0 * h / share  # two residuals, each read with the branch and written
-    rotated, normed = 3.0 * model.query_projection_size, 2 * h
-    if latent is not None:
+    whole = 3.0 * branches * h / share  # residuals, each read with the branch and written
+    rotated, normed = 3.0 * model.query_projection_size * (1 + model.attention_output_gate), branches * h
+    if not kind.has_attention:
+        rotated = 0.0
+    elif latent is not None:
         inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
         gradients += latent.down_size / share
-        rotated, normed = rotated_latent(latent) * model.num_attention_heads, 2 * h + latent.latent_size
+        rotated, normed = rotated_latent(latent) * model.num_attention_heads, branches * h + latent.latent_size
     split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
-    overhead = 8 * rates.kernel_s
+    overhead = 4 * branches * rates.kernel_s
     return (
         sum(forward for forward, _ in products)
         + stream * (fused + norms[0] * normed / share)
@@ -366,48 +364,6 @@ def _outside_attention_times_s(
         + cast_s(tokens * gradients, form, gpu, rates)
         + overhead,
     )
-
-
-def _host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, kind: LayerKind) -> float:
-    """
-    What the host needs to launch one pass of a layer.
-
-    The backward launches about twice the forward's kernels from compiled code, in about the same time. Experts add the
-    router's kernels, the sorting of tokens and the experts' own; a step of ring attention its kernels and a message.
-    """
-    model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
-    kernels = 11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19
-    kernels += 8 if kind.rotary else 0
-    kernels += 2 if model.gated_linear_unit else 0
-    kernels += 0 if model.multi_latent_attention is None else LATENT_KERNELS
-    kernels += 0 if training.fused_norm else 12
-    kernels += expert_kernels(model, config) if kind.has_experts else 0
-    kernels += HOST_KERNELS * ring_steps(config)
-    collectives = 0 if tp == 1 else 4 if config.sequence_parallel else 2
-    crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
-    wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
-    launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
-    return kernels * rates.host_kernel_s + collectives * launch + ring_steps(config) * rates.host_collective_s
-
-
-def _threads(tp: int, gpus_per_node: int) -> int:
-    """
-    Host threads that a ring of tensor ranks waits for: one of each rank, and two where it goes on to another host.
-
-    NCCL's proxies send and receive there. Each thread adds the same: in a public sweep on H100, pipelines over hosts
-    take 4.2, 6.3, 10.4 ms for a pass of a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9 ms
-    with 16 on two hosts, which is what 20 threads take. (Only back-tests judge runs of the last kind; that is where the
-    two threads were seen. Nothing is fitted to them.)
-    """
-    hosts = ceil_div(tp, gpus_per_node)
-    return tp + (2 * hosts if hosts > 1 else 0)
-
-
-def _bound_by_host(device_s: float, host_s: float) -> float:
-    if host_s <= 0.0:
-        return device_s
-    larger, smaller = max(device_s, host_s), min(device_s, host_s)
-    return float(larger * (1.0 + (smaller / larger) ** HOST_BOUND_SHARPNESS) ** (1.0 / HOST_BOUND_SHARPNESS))
 
 
 def straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:

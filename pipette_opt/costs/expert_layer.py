@@ -23,6 +23,9 @@ from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 EXPERT_KERNELS = 20
 """Launches of one pass that a dense layer does not have: score, choose and count (8), sort and undo it (8), experts."""
 
+ROUTER_KERNELS, ROUTED_KERNELS = 8, 4
+"""Of these the router's, and those that find out where tokens go, which CUDA graphs can have without the rest."""
+
 ROUTER_PASSES = 6.0
 """Times that the fp32 scores of all experts are read or written: cast, softmax, choice, the map, the load's loss."""
 

@@ -14,7 +14,25 @@ from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.read.megatron_args import MegatronArgs
-    from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
+    from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
+    from pipette_opt.specs.expert_loads import RankImbalance
+
+
+_OF_TRAINING = (
+    "global_batch_size",
+    "seq_length",
+    "micro_batches",
+    "precision",
+    "fp8",
+    "attention_kernel",
+    "expert_imbalance",
+    "expert_loads",
+    "expert_placement",
+    "moe_token_dispatcher",
+    "overlap_moe_expert_parallel_comm",
+    "cuda_graph",
+)
+"""Options that a :class:`TrainingSpec` says itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +43,12 @@ class JobOptions:
     Parameters
     ----------
     cluster
-        A cluster file.
+        A cluster file, or what it would say.
     nodes, gpu, nics, gpus_per_node
         Instead of it, where no link was measured: number of hosts or their names, kind of GPU, ``8x400`` (NICs times
         Gbit/s of each), GPUs of a host.
     model
-        A preset's name, a Hugging Face ``config.json``, or a file of Megatron arguments.
+        A preset's name, a Hugging Face ``config.json``, a file of Megatron arguments, or what they would say.
     global_batch_size
         Sequences of an iteration.
     seq_length
@@ -65,18 +83,24 @@ class JobOptions:
         How gradients cross hosts: ``ring``, ``hierarchical`` or ``tree``.
     expert_imbalance
         Tokens of the busiest rank of experts over the mean, at least 1.
+    expert_loads
+        Loads of single experts: a file with a number for each, a line or one for each layer; or ``zipf:1.2``.
+    expert_placement
+        Experts of a rank: ``listed``, as launched; ``balanced`` by these loads, which no launcher does.
     moe_token_dispatcher
         ``alltoall``, ``allgather`` or ``flex``.
     overlap_moe_expert_parallel_comm
         Whether tokens travel beside the compute of another micro-batch.
+    cuda_graph
+        Whether layers are launched as CUDA graphs.
     """
 
-    cluster: Path | None = None
+    cluster: "Path | ClusterSpec | None" = None
     nodes: str | None = None
     gpu: str | None = None
     nics: str | None = None
     gpus_per_node: int | None = None
-    model: str | None = None
+    model: "str | ModelSpec | None" = None
     global_batch_size: int | None = None
     seq_length: int | None = None
     micro_batches: str | None = None
@@ -94,8 +118,11 @@ class JobOptions:
     p2p: str = "blocking"
     allreduce: str = "ring"
     expert_imbalance: float = 1.0
+    expert_loads: str | None = None
+    expert_placement: str = "listed"
     moe_token_dispatcher: str | None = None
     overlap_moe_expert_parallel_comm: bool = False
+    cuda_graph: bool = False
 
     def filled_in(self, arguments: "MegatronArgs") -> Self:
         """The options with what Megatron arguments say where they are silent."""
@@ -116,8 +143,15 @@ class Job:
     inputs: dict[str, Any]
 
 
-def read_job(options: JobOptions) -> Job:
-    """Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given."""
+def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
+    """
+    Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given.
+
+    Parameters
+    ----------
+    trained
+        What an iteration is, in place of what the options say of it, which must be nothing.
+    """
     from dataclasses import asdict
 
     from pipette_opt.judge.fullness import with_edge_loss
@@ -130,11 +164,11 @@ def read_job(options: JobOptions) -> Job:
     from pipette_opt.read.prices import parse_prices, with_prices
     from pipette_opt.read.speeds import folded_by_value, parse_speeds, speed_record, with_speeds
     from pipette_opt.read.stack import read_stack
-    from pipette_opt.specs import Instance, TrainingSpec
+    from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.training import DISPATCHERS, LARGEST
 
-    arguments = arguments_behind(options.model) if options.model is not None else None
+    arguments = arguments_behind(options.model) if isinstance(options.model, str) else None
     if arguments is not None and options.example is None:
         options = options.filled_in(arguments)
     if options.precision is not None:
@@ -158,7 +192,7 @@ def read_job(options: JobOptions) -> Job:
     if options.model is None and shown is None:
         raise InputError("--model", "is needed: a preset such as llama-3-8b, a config.json, or Megatron arguments.")
     for option, value in (("--global-batch-size", options.global_batch_size), ("--seq-length", options.seq_length)):
-        if value is None and shown is None:
+        if value is None and shown is None and trained is None:
             raise InputError(option, "is needed.")
         if value is not None and not 1 <= value <= LARGEST:
             raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
@@ -169,35 +203,23 @@ def read_job(options: JobOptions) -> Job:
     spec = with_prices(spec, prices)
     if options.exclude_hosts:
         spec = without(spec, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
-    model_spec = read_model(options.model) if options.model is not None else shown.model  # type: ignore[union-attr]
+    if isinstance(options.model, str):
+        model_spec = read_model(options.model)
+    else:
+        model_spec = shown.model if options.model is None else options.model  # type: ignore[union-attr]
     if model_spec.num_experts is None:
         for option, has_effect in (
             ("--expert-imbalance", options.expert_imbalance > 1.0),
+            ("--expert-loads", options.expert_loads is not None),
             ("--moe-token-dispatcher", options.moe_token_dispatcher not in (None, "alltoall")),
             ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
         ):
             if has_effect:
                 raise InputError(option, f"has no effect: model {model_spec.name} has no experts.")
+    if trained is not None:
+        _check_unsaid(options)
     base = shown.training if shown else None
-    precision = options.precision or (base.precision if base else "bf16")
-    has_experts = arguments is not None and model_spec.num_experts is not None
-    scripted = cast("MegatronArgs", arguments).moe_token_dispatcher_type if has_experts else None
-    if options.fp8 and precision == "fp32":
-        raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
-    training = TrainingSpec(
-        global_batch_size=options.global_batch_size or cast("Any", base).global_batch_size,
-        seq_length=options.seq_length or cast("Any", base).seq_length,
-        precision=precision,  # type: ignore[arg-type]
-        accumulate_allreduce_grads_in_fp32=precision != "fp16",
-        fp8=options.fp8,
-        attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
-        moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
-        overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
-        expert_imbalance=options.expert_imbalance,
-        unequal_microbatches=options.micro_batches == "unequal",
-    )
-    if arguments is not None:
-        training = arguments.training(training)
+    training = trained or _training(options, base, arguments, model_spec)
     check_precision(spec, training)
     instance = Instance(
         model=model_spec,
@@ -227,7 +249,67 @@ def read_job(options: JobOptions) -> Job:
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
 
 
-def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any]]]":
+def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
+    """What the loads of single experts make of each expert-parallel size that the experts allow."""
+    one_of("--expert-placement", options.expert_placement, ("listed", "balanced"))
+    if options.expert_loads is None:
+        if options.expert_placement != "listed":
+            raise InputError("--expert-placement", "needs --expert-loads.")
+        return ()
+    if options.expert_imbalance != 1.0:
+        raise InputError("--expert-imbalance", "contradicts --expert-loads, which says it; give one of the two.")
+    from pipette_opt.read.expert_loads import read_expert_loads
+    from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
+
+    loads, num_experts = read_expert_loads(options.expert_loads, model), cast(int, model.num_experts)
+    sizes = [size for size in range(2, num_experts + 1) if num_experts % size == 0]
+    if options.expert_placement == "listed":
+        found = [(size, listed_imbalance(loads, size)) for size in sizes]
+    else:
+        from pipette_opt.solver.expert_placement import balanced_imbalance
+
+        found = [(size, balanced_imbalance(loads, size)[0]) for size in sizes]
+    return tuple(RankImbalance(ranks=size, imbalance=imbalance) for size, imbalance in found)
+
+
+def _check_unsaid(options: JobOptions) -> None:
+    """Raise ``InputError`` for an option of the training, where that is given as a whole."""
+    silent = JobOptions()
+    for name in _OF_TRAINING:
+        if getattr(options, name) != getattr(silent, name):
+            raise InputError("training", f"says {name} itself; give one of the two.")
+
+
+def _training(
+    options: JobOptions, base: "TrainingSpec | None", arguments: "MegatronArgs | None", model: "ModelSpec"
+) -> "TrainingSpec":
+    """What an iteration is: as the options say, or else the example's."""
+    from pipette_opt.specs import TrainingSpec
+
+    precision = options.precision or (base.precision if base else "bf16")
+    scripted = arguments.moe_token_dispatcher_type if arguments is not None and model.num_experts else None
+    if options.fp8 and precision == "fp32":
+        raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
+    training = TrainingSpec(
+        global_batch_size=options.global_batch_size or cast("Any", base).global_batch_size,
+        seq_length=options.seq_length or cast("Any", base).seq_length,
+        precision=precision,  # type: ignore[arg-type]
+        accumulate_allreduce_grads_in_fp32=precision != "fp16",
+        fp8=options.fp8,
+        attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
+        moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
+        overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
+        cuda_graph=options.cuda_graph,
+        cuda_graph_modules=graph_modules(model) if options.cuda_graph else (),
+        expert_imbalance=options.expert_imbalance,
+        rank_imbalances=_rank_imbalances(options, model),
+        expert_placement=options.expert_placement,  # type: ignore[arg-type]
+        unequal_microbatches=options.micro_batches == "unequal",
+    )
+    return training if arguments is None else arguments.training(training)
+
+
+def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any] | None]]":
     """
     What reads the cluster of a file, of an example, or of equal hosts, and gives what a plan records of it.
 
@@ -257,8 +339,9 @@ def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[
         )
         raise InputError("--cluster", problem)
     if given:
-        raise InputError(given[0], f"has no effect on {path}, which says it; edit the file, or give --nodes instead.")
-    return functools.partial(_cluster_file, path)
+        where = path if isinstance(path, Path) else path.name
+        raise InputError(given[0], f"has no effect on {where}, which says it; edit that, or give --nodes instead.")
+    return functools.partial(_cluster_file, path) if isinstance(path, Path) else lambda: (path, None)
 
 
 def _equal_hosts(
@@ -320,3 +403,8 @@ def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ``InputError`` unless the value is one of the allowed."""
     if value not in allowed:
         raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def graph_modules(model: "ModelSpec") -> tuple[str, ...]:
+    """Parts of layers that graphs can launch: all of a dense one, all but routed experts else."""
+    return ("attn", "mlp") if model.num_experts is None else ("attn", "moe_router", "moe_preprocess")

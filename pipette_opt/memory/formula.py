@@ -122,8 +122,10 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     core = _core_bytes(table)
     attention, dense, experts = _attention_bytes(table), _dense_bytes(table), _expert_bytes(table)
     freed_attention, freed_dense, freed_experts = _freed_bytes(table)
+    recurrent = _recurrent_bytes(table)
     rest = (
         table.kept_attention * (attention - freed_attention)
+        + table.kept_recurrent * recurrent
         + table.kept_dense * (dense - freed_dense)
         + table.kept_experts * (experts - freed_experts)
     )
@@ -133,8 +135,12 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     # Layers that were kept whole are gone before the first recomputed one has its turn.
     with_experts = np.minimum(table.brought_back, _of_chunk(table, table.moe_layers))
     with_dense = np.minimum(table.brought_back - with_experts, _of_chunk(table, table.dense_layers))
+    with_state = np.minimum(table.brought_back, _of_chunk(table, table.recurrent_layers))
     with_attention = np.minimum(table.brought_back, _of_chunk(table, table.attention_layers))
-    mlps, mixers = with_experts * experts + with_dense * dense, with_attention * (core + attention)
+    one_mixer = np.maximum((with_attention > 0) * (core + attention), (with_state > 0) * recurrent)
+    mixers = with_attention * (core + attention) + with_state * recurrent
+    mixers = np.minimum(mixers, table.brought_back * one_mixer)
+    mlps = with_experts * experts + with_dense * dense
     group = np.where(table.has_both > 0, mlps + mixers, np.maximum(mlps, mixers))
     brought_back = np.maximum(group - (rest + table.kept_attention * core), 0.0)
     modules = (
@@ -230,6 +236,7 @@ def _layer_work(table: StageTable) -> FloatArray:
         np.where(table.scores > 0, stored, flash) - mlp_gone,
         ring,
         hidden * (1 + gathers) - q - mlp_gone + quantised,
+        table.recurrent_work - mlp_gone,
     )
     work: FloatArray = incoming + np.maximum.reduce(moments)
     return work
@@ -253,7 +260,7 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
         hidden * (1 + kept * gathers) + shard * gathers - kept * down + fp8 * up,
     )
     dense, dense_gone = np.maximum.reduce(moments), up + kept * down + (1 + kept) * shard
-    rows = tokens / table.shards * table.topk
+    rows = tokens / table.shards * table.arriving
     routed, here = e * rows * table.hidden, e * rows * table.expert_tensor * table.hidden
     up, down = (e * rows * table.expert_tensor * width for width in (table.expert_up, table.expert_down))
     sorts, gathers = table.local_experts > 1, table.expert_tensor > 1
@@ -322,6 +329,7 @@ def _attention_bytes(table: StageTable) -> FloatArray:
     # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
     attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
+    attention += tokens * e * 2 * table.gate  # the gate, and what attention gave before it
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
     inputs = _stored(table) * shard_tokens * table.hidden
     kept: FloatArray = _branch_bytes(table) + inputs + attention + _latent_bytes(table) + qk_norm
@@ -341,6 +349,13 @@ def _latent_bytes(table: StageTable) -> FloatArray:
     return kept
 
 
+def _recurrent_bytes(table: StageTable) -> FloatArray:
+    """The same of a layer that mixes tokens by a state."""
+    inputs = _stored(table) * table.tokens / table.shards * table.hidden
+    kept: FloatArray = _branch_bytes(table) + inputs + table.recurrent_inside
+    return kept
+
+
 def _dense_bytes(table: StageTable) -> FloatArray:
     """The same of a dense MLP."""
     stored, product_input = _stored(table), table.tokens / table.shards * table.hidden
@@ -353,7 +368,7 @@ def _expert_bytes(table: StageTable) -> FloatArray:
     """The same of router, routed and shared experts of a layer."""
     stored = _stored(table)
     e, tokens = table.element, table.tokens / table.shards
-    rows = tokens * table.topk * table.expert_tensor
+    rows = tokens * table.arriving * table.expert_tensor
     # Input, fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
     router = tokens * (e * table.hidden + 4 * table.num_experts + 12 * table.topk + 4 * (2 * table.num_experts + 1))
     routed = rows * (stored * table.hidden + e * table.expert_up + stored * table.expert_down + 4)

@@ -51,6 +51,11 @@ class StageTable:
         Layers of the stage with a dense MLP.
     attention_layers
         Layers of the stage with attention.
+    recurrent_layers, kept_recurrent
+        The same of layers that mix tokens by a state.
+    recurrent_inside, recurrent_work
+        Bytes for a micro-batch that such a layer keeps, its input apart, and that its backward pass works with; of the
+        kind that keeps most.
     kept_attention, kept_dense, kept_experts
         Layers of a chunk that keep the activations of their attention, dense MLP or experts, the mean of the chunks in
         flight.
@@ -86,6 +91,8 @@ class StageTable:
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
     query, key_value, output, up, down, vocab, heads
         Local widths; of keys and values the mean of both, and of what attention gives to its output projection.
+    gate
+        Local width of the gate of attention's output; 0 without.
     latent, downs
         Channels of latents that are normalised, and of all that the down projections of latent attention give; 0
         without it.
@@ -99,6 +106,8 @@ class StageTable:
         Ranks among which attention's sequence is split.
     num_experts, local_experts, topk, expert_ranks, expert_tensor
         Of a layer with experts: all, on this rank, of each token, ranks that they are spread over, that share one.
+    arriving
+        Copies of tokens that the busiest of these ranks works on, for each token of its own.
     expert_up, expert_down, shared_up, shared_down
         Local widths of routed and shared experts.
     selective
@@ -134,6 +143,10 @@ class StageTable:
     dense_layers: FloatArray
     attention_layers: FloatArray
     kept_attention: FloatArray
+    recurrent_layers: FloatArray
+    kept_recurrent: FloatArray
+    recurrent_inside: FloatArray
+    recurrent_work: FloatArray
     kept_dense: FloatArray
     kept_experts: FloatArray
     has_both: FloatArray
@@ -158,6 +171,7 @@ class StageTable:
     query: FloatArray
     key_value: FloatArray
     output: FloatArray
+    gate: FloatArray
     latent: FloatArray
     downs: FloatArray
     down_projections: FloatArray
@@ -176,6 +190,7 @@ class StageTable:
     num_experts: FloatArray
     local_experts: FloatArray
     topk: FloatArray
+    arriving: FloatArray
     expert_ranks: FloatArray
     expert_tensor: FloatArray
     expert_up: FloatArray
@@ -282,6 +297,7 @@ def stage_table(
         return there, in_flight_mean(there - again)
 
     attention_of_chunk, kept_attention = part(lambda kind: kind.has_attention)
+    recurrent_of_chunk, kept_recurrent = part(lambda kind: model.recurrent_mixer(kind) is not None)
     dense_of_chunk, kept_dense = part(lambda kind: kind.mlp == "dense")
     moe_of_chunk, kept_experts = part(lambda kind: kind.has_experts)
     attention_layers, dense_layers, moe_layers = (
@@ -307,6 +323,9 @@ def stage_table(
     if latent is not None:
         *into, (_, attended) = model.attention_shapes
         shapes = (*((n // tp, k) for n, k in into), (h, attended // tp), *whole)  # type: ignore[assignment]
+    gate = query * model.attention_output_gate
+    if model.attention_output_gate:
+        shapes = ((2 * query + 2 * key_value, h), (h, query))
     attention_matrices = sum(n * k for n, k in shapes)
     expert_size = local * (gates + 1) * h * expert_down
 
@@ -316,7 +335,10 @@ def stage_table(
 
     def matrix_size(kind: LayerKind) -> IntArray:
         mlp = {"dense": down, "experts": shared + local * expert_down, "none": 0 * tp}[kind.mlp]
-        size: IntArray = kind.has_attention * attention_matrices + h * (gates + 1) * mlp
+        mixer, recurrent = kind.has_attention * attention_matrices, model.recurrent_mixer(kind)
+        if recurrent is not None:
+            mixer = h * (recurrent.in_size + recurrent.out_size) // tp
+        size: IntArray = mixer + h * (gates + 1) * mlp
         return size
 
     of_kinds = [
@@ -334,7 +356,7 @@ def stage_table(
         (embeddings.astype(np.float64), np.zeros(len(layers))),
         (head.astype(np.float64), np.zeros(len(layers))),
     ]
-    tokens = training.seq_length // cp * mbs
+    tokens, recurrent = training.seq_length // cp * mbs, model.recurrent_mixers
     unfused = training.attention_kernel != "flash"
     columns = {
         "tokens": tokens,
@@ -362,6 +384,15 @@ def stage_table(
         "depths": last * model.mtp_num_layers,
         "dense_layers": dense_layers,
         "attention_layers": attention_layers,
+        "recurrent_layers": recurrent_of_chunk.sum(axis=0),
+        "kept_recurrent": kept_recurrent,
+        "recurrent_inside": tokens
+        / tp
+        * max((one.kept_bytes(training.parameter_bytes) for one in recurrent), default=0),
+        "recurrent_work": tokens
+        / tp
+        * training.parameter_bytes
+        * max((one.in_size + one.conv_size + 2 * one.out_size for one in recurrent), default=0),
         "kept_attention": kept_attention,
         "kept_dense": kept_dense,
         "kept_experts": kept_experts,
@@ -376,6 +407,14 @@ def stage_table(
         "unit_matrices": _two_largest(*(size for _, size in units)),
         "placeholders": _of_distinct(
             *((attention_layers > 0, rows, columns) for rows, columns in shapes),
+            *(
+                one
+                for mixer in recurrent
+                for one in (
+                    (recurrent_of_chunk.sum(axis=0) > 0, mixer.in_size // tp, h),
+                    (recurrent_of_chunk.sum(axis=0) > 0, h, mixer.out_size // tp),
+                )
+            ),
             (projections > 0, h // tp, 2 * h),
             *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
         ),
@@ -385,6 +424,7 @@ def stage_table(
         "query": query,
         "key_value": key_value,
         "output": model.attention_output_size // tp,
+        "gate": gate,
         "latent": latent.latent_size if latent else 0,
         "downs": latent.down_size if latent else 0,
         "down_projections": len(whole),
@@ -403,6 +443,7 @@ def stage_table(
         "num_experts": num_experts,
         "local_experts": local,
         "topk": model.moe_router_topk * (num_experts > 0),
+        "arriving": model.moe_router_topk * (num_experts > 0) * _of_distinct_values(training.imbalance, ep),
         "expert_ranks": ep,
         "expert_tensor": etp,
         "expert_up": gates * expert_down,
@@ -506,6 +547,13 @@ def _twice(
         there = (count > n).astype(np.float64)
         sizes.append((there * size, there * matrices))
     return sizes
+
+
+def _of_distinct_values(ask: Callable[[int], float], values: IntArray) -> FloatArray:
+    """An answer for each value, asked once for each that differs."""
+    distinct, where = np.unique(values, return_inverse=True)
+    answers: FloatArray = np.array([ask(int(one)) for one in distinct], dtype=np.float64)[where]
+    return answers
 
 
 def _of_distinct(*shapes: tuple[BoolArray, IntArray | int, IntArray | int]) -> FloatArray:

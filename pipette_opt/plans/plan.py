@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipette_opt.base.types import Launcher, P2PMode
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.chosen import Choice
 from pipette_opt.specs import NotModelled
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SCHEMA_VERSION = 1
 
@@ -402,6 +405,48 @@ class Plan:
     seed: int = 0
     created: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: does it fit, how far from the best is it, how far off may its time be."""
+        from pipette_opt.plans.verdict import plan_verdict
+
+        return plan_verdict(self)
+
+    def stage_table(self) -> "DataFrame":
+        """Layers and memory of each stage, see :func:`~pipette_opt.plans.frames.stage_frame`."""
+        from pipette_opt.plans.frames import stage_frame
+
+        return stage_frame(self)
+
+    def time_table(self) -> "DataFrame":
+        """Seconds by cause, see :func:`~pipette_opt.plans.frames.time_frame`."""
+        from pipette_opt.plans.frames import time_frame
+
+        return time_frame(self)
+
+    def alternative_table(self) -> "DataFrame":
+        """The plan and the next best, see :func:`~pipette_opt.plans.frames.alternative_frame`."""
+        from pipette_opt.plans.frames import alternative_frame
+
+        return alternative_frame(self)
+
+    def rank_table(self) -> "DataFrame":
+        """Host, GPU and coordinates of each rank, see :func:`~pipette_opt.plans.frames.rank_frame`."""
+        from pipette_opt.plans.frames import rank_frame
+
+        return rank_frame(self)
+
+    def proof_table(self) -> "DataFrame":
+        """Who ruled out how many configurations, see :func:`~pipette_opt.plans.frames.proof_frame`."""
+        from pipette_opt.plans.frames import proof_frame
+
+        return proof_frame(self)
+
+    def _repr_html_(self) -> str:
+        from pipette_opt.plans.frames import html_of
+
+        return html_of(self, self.verdict)
 
 
 def why_slower(best: IterationTime, other: IterationTime) -> str:

@@ -41,7 +41,7 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if "attention_backend" in given:
         word = word_of(given, "attention_backend", tuple(_ATTENTION_KERNELS), None, where)
         fields["attention_kernel"] = _ATTENTION_KERNELS[word]
-    fields |= _recipe_fields(given, where)
+    fields |= _recipe_fields(given, where) | _graph_fields(given, where)
     if given.get("use_precision_aware_optimizer"):
         fields["use_precision_aware_optimizer"] = True
         for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
@@ -63,6 +63,25 @@ def _recipe_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if given.get("fp4_param_gather" if fp4 else "fp8_param_gather"):
         fields["fp8_param_gather"] = True
     return fields
+
+
+GRAPHS = ("none", "local", "transformer_engine", "full_iteration")
+"""Who makes CUDA graphs (``--cuda-graph-impl``); the last one is of whole iterations."""
+
+
+def _graph_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """CUDA graphs, by today's words or by older ones."""
+    older = [name for name in ("enable_cuda_graph", "external_cuda_graph") if given.get(name)]
+    impl = word_of(given, "cuda_graph_impl", GRAPHS, "none", where)
+    if older and (impl != "none" or len(older) > 1):
+        others = "--cuda-graph-impl" if impl != "none" else "--external-cuda-graph"
+        raise InputError(where, f"--{older[0].replace('_', '-')} contradicts {others}; give one of them.")
+    if impl == "none" and not older:
+        return {}
+    words = [word for name in ("cuda_graph_modules", "cuda_graph_scope") for word in given.get(name, ())]
+    modules = tuple(dict.fromkeys(part for word in words for part in str(word).split(",") if part))
+    whole = {"full", "full_iteration"}.intersection(modules) or impl == "full_iteration"
+    return {"cuda_graph": True, **({} if whole or not modules else {"cuda_graph_modules": modules})}
 
 
 def word_of(given: Mapping[str, Any], field: str, choices: tuple[str, ...], default: str | None, where: str) -> Any:

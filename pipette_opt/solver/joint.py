@@ -43,8 +43,8 @@ BETWEEN_LOOKS = 32
 
 GROWTH = 4
 """
-Factor by which the number of bounded configurations grows until all that may win are among them. Splits of the first
-few are judged before more are bounded: against a time to beat a bound takes a fifth of the time. Chosen.
+Factor by which the number of bounded configurations grows until a time to beat is known. Splits of the first few are
+judged before more are bounded: against a time to beat a bound takes less time. Chosen.
 """
 
 MOST_VARIABLES = 1000
@@ -180,8 +180,9 @@ class _Joint(OpenFamilies):
             able = bisect_left(bounded, self.to_beat_s, key=itemgetter(0))
             if count >= able or (self.is_over and count):
                 break
-            enough, families = min(able, max(BETWEEN_LOOKS, GROWTH * count)), []
-            while count < enough and not (count and self.seconds_left < (half if self.first is None else 0.0)):
+            is_first = self.to_beat_s == float("inf")
+            enough, families = min(able, max(BETWEEN_LOOKS, GROWTH * count)) if is_first else able, []
+            while count < enough and not (count and self.seconds_left < (half if is_first else 0.0)):
                 some = bounded[count : min(count + BETWEEN_LOOKS, enough)]
                 families += self._families([base for _, base in some])
                 count += len(some)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipette_opt.base.types import Precision
+from pipette_opt.specs.expert_loads import RankImbalance
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, Fp8Recipe, PrecisionRecipe
 
 StateDtype = Literal["fp32", "fp16", "bf16", "fp8"]
@@ -37,6 +38,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "overlap_moe_expert_parallel_comm": (False, True),
     "cuda_graph": (False, True),
     "unequal_microbatches": (False, True),
+    "expert_placement": ("listed", "balanced"),
 }
 
 LARGEST = 10**9
@@ -83,9 +85,17 @@ class TrainingSpec:
         How tokens get to their experts, one of ``DISPATCHERS``.
     overlap_moe_expert_parallel_comm
         Whether tokens travel beside the compute of another micro-batch (Megatron-Core's option of that name).
-    cuda_graph
-        Whether whole layers are launched as CUDA graphs, so that the host's time for single kernels does not count.
+    cuda_graph, cuda_graph_modules
+        Whether layers are launched as CUDA graphs, so that the host's time for single kernels does not count; and which
+        parts of them, by Megatron-Core's names (``attn``, ``mlp``, ``moe_router``, ...), none for all.
     expert_imbalance
+        Tokens of the busiest expert-parallel rank over the mean of all, at least 1; on more ranks than it says, all
+        go to one of them.
+    rank_imbalances
+        The same by expert-parallel size, where loads of single experts are known; other sizes have
+        ``expert_imbalance``.
+    expert_placement
+        Which experts a rank holds: the next ones as ``listed``, which launchers do, or ``balanced`` by their loads.
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
     other_arguments
         Megatron-LM's further arguments of the training, each with its values, as they were given: what no number counts
@@ -114,7 +124,10 @@ class TrainingSpec:
     moe_token_dispatcher_type: Dispatcher = "alltoall"
     overlap_moe_expert_parallel_comm: bool = False
     cuda_graph: bool = False
+    cuda_graph_modules: tuple[str, ...] = ()
     expert_imbalance: float = 1.0
+    rank_imbalances: tuple[RankImbalance, ...] = ()
+    expert_placement: Literal["listed", "balanced"] = "listed"
     unequal_microbatches: bool = False
     other_arguments: tuple[tuple[str, ...], ...] | None = None
 
@@ -133,6 +146,8 @@ class TrainingSpec:
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
+        if self.cuda_graph_modules and not self.cuda_graph:
+            raise ValueError(f"cuda_graph_modules={self.cuda_graph_modules} needs cuda_graph.")
         if self.fp8 and self.fp4:
             raise ValueError("fp8 does not go with fp4; give one of them.")
         if self.recipe is not None and self.precision == "fp32":
@@ -145,6 +160,11 @@ class TrainingSpec:
         """How products of the layers are done in fewer bits; ``None`` where they are not."""
         name = NVFP4 if self.fp4 else self.fp8_recipe if self.fp8 else None
         return None if name is None else PRECISION_RECIPES[name]
+
+    def imbalance(self, ranks: int) -> float:
+        """Tokens of the busiest of so many expert-parallel ranks over the mean, from 1 to ``ranks``."""
+        known = {one.ranks: one.imbalance for one in self.rank_imbalances}
+        return min(known.get(ranks, self.expert_imbalance), float(ranks))
 
     @property
     def parameter_bytes(self) -> int:

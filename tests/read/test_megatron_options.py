@@ -76,7 +76,6 @@ TIME_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "less",
     "--optimizer-cpu-offload": "more",
     "--num-distributed-optimizer-instances 2": "either",
-    "--cuda-graph-impl local": "less",
     "--delay-wgrad-compute": "less",
     "--context-parallel-size 2 --cp-comm-type a2a": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
@@ -126,12 +125,9 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        ("--hybrid-override-pattern M-M-M*-", "hybrid"),
         ("--mtp-num-layers 1 --mtp-hsm", "multi-token prediction"),
-        ("--experimental-attention-variant gdn", "attention"),
-        ("--linear-attention-freq 4", "attention"),
         ("--qk-l2-norm", "without weights"),
-        ("--mamba-state-dim 128", "state-space"),
+        ("--mamba-training-ssm-states-dtype fp32", "state-space"),
         ("--tensor-parallel-num-weight-shards 2", "more shards"),
         ("--fp4-format e3m0", "e2m1"),
         ("--yaml-cfg job.yaml", "write them out"),
@@ -140,7 +136,8 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
 )
 def test_another_job_is_refused(option: str, named: str) -> None:
     """The error begins with the option and its value, and says why and what to do."""
-    with pytest.raises(InputError, match=f"^here: {option.replace('*', '.')} is refused: .*{named}"):
+    last = f"--{option.rpartition('--')[2]}".replace("*", ".")
+    with pytest.raises(InputError, match=f"^here: {last} is refused: .*{named}"):
         given_options(f"--num-layers 4 {option}", "here")
 
 
@@ -239,6 +236,32 @@ def test_recipes_of_products_are_read() -> None:
     assert (found.fp8, found.fp4, found.fp8_recipe, found.fp8_param_gather) == (False, True, "delayed", False)
     with pytest.raises(InputError, match="--fp8-format contradicts --fp4-format"):
         training("--fp8-format hybrid --fp4-format e2m1")
+
+
+@pytest.mark.parametrize(
+    ("options", "modules"),
+    [
+        ("--cuda-graph-impl local", ()),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router", ("attn", "moe_router")),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn,mlp", ("attn", "mlp")),
+        ("--cuda-graph-impl full_iteration --cuda-graph-modules attn", ()),
+        ("--enable-cuda-graph --cuda-graph-scope full_iteration", ()),
+        ("--external-cuda-graph --cuda-graph-scope attn", ("attn",)),
+        ("--cuda-graph-impl none --cuda-graph-modules attn", None),
+    ],
+)
+def test_cuda_graphs_are_read(options: str, modules: tuple[str, ...] | None) -> None:
+    """By today's words and older ones; no parts are all of them."""
+    found = training(options)
+    assert (found.cuda_graph, found.cuda_graph_modules) == (modules is not None, modules or ())
+
+
+def test_graphs_that_contradict_each_other() -> None:
+    """As Megatron-Core says."""
+    with pytest.raises(InputError, match="--enable-cuda-graph contradicts --cuda-graph-impl"):
+        training("--enable-cuda-graph --cuda-graph-impl local")
+    with pytest.raises(InputError, match="--enable-cuda-graph contradicts --external-cuda-graph"):
+        training("--enable-cuda-graph --external-cuda-graph")
 
 
 def test_what_no_number_counts_is_passed_on() -> None:
@@ -438,7 +461,8 @@ def test_every_recipe_is_read_or_refused() -> None:
 def test_every_option_has_a_place() -> None:
     """Read, harmless or moot, left out, refused, unknown: also where the launch as a whole is refused."""
     text = (
-        "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --hybrid-layer-pattern M --ours 1 "
+        "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --ours 1 "
+        "--mamba-training-ssm-states-dtype fp32 "
         "--cuda-graph-impl none --muon-tp-mode blockwise"
     )
     assert places_of(text, "here") == {
@@ -446,7 +470,7 @@ def test_every_option_has_a_place() -> None:
         "--tp-comm-overlap": "not modelled",
         "--lr": "no effect",
         "--fp8-interval": "no effect",
-        "--hybrid-layer-pattern": "refused",
+        "--mamba-training-ssm-states-dtype": "refused",
         "--ours": "unknown",
         "--cuda-graph-impl": "read",
         "--muon-tp-mode": "no effect",

@@ -1,0 +1,119 @@
+"""What the host needs to launch the kernels of a layer, and what CUDA graphs leave of it."""
+
+from collections.abc import Mapping
+
+from pipette_opt.base.units import ceil_div
+from pipette_opt.costs.expert_layer import ROUTED_KERNELS, ROUTER_KERNELS, expert_kernels
+from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
+from pipette_opt.costs.scan import SCAN_KERNELS
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
+
+MLP_KERNELS = 4
+"""Launches of an MLP without a gate in one pass: norm, two products, activation."""
+
+MIXER_KERNELS = {
+    "attention": 7,
+    "windowed_attention": 7,
+    "latent_attention": 7,
+    "mamba": 4 + SCAN_KERNELS,
+    "gated_delta_net": 8 + SCAN_KERNELS,
+    "none": 0,
+}
+"""
+Launches of what mixes tokens in one pass: norm, product, fused attention with what it reads and writes, product, and
+the addition. A gated delta net splits and repeats its queries and keys in kernels of its own.
+"""
+
+LATENT_KERNELS = 8
+"""
+Launches of latent attention that ordinary attention does not have: three more products, two norms, and three copies
+that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
+"""
+
+HOST_BOUND_SHARPNESS = 8.0
+"""
+How the device's and the host's time of a layer combine: the larger, plus a part of the smaller where they are near,
+since some kernels of a layer wait for the host and others hide it.
+"""
+
+
+def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, kind: LayerKind) -> float:
+    """
+    What the host needs to launch one pass of a layer.
+
+    The backward launches about twice the forward's kernels from compiled code, in about the same time. Experts add the
+    router's kernels, the sorting of tokens and the experts' own; a step of ring attention its kernels and a message.
+    """
+    model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
+    kernels = _kernels(model, training, config, kind)
+    of_branch = 0 if tp == 1 else 2 if config.sequence_parallel else 1
+    collectives = {"attn": of_branch * (kind.mixer != "none"), "mlp": of_branch * (kind.mlp != "none")}
+    launched = _launched(kernels, training, kind), _launched(collectives, training, kind)
+    crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
+    wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
+    launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
+    rings = ring_steps(config) if _launched({"attn": 1}, training, kind) else 0
+    return launched[0] * rates.host_kernel_s + launched[1] * launch + rings * rates.host_collective_s
+
+
+def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, kind: LayerKind) -> dict[str, int]:
+    """Launches of one pass by the part of the layer that they are in, as CUDA graphs name them; the rest is ``moe``."""
+    norm, mixer, mlp = 0 if training.fused_norm else 6, MIXER_KERNELS[kind.mixer], 0
+    if kind.has_attention:
+        mixer += 0 if training.attention_kernel == "flash" else 4 if training.fused_softmax else 8
+        mixer += 8 if kind.rotary else 0
+        mixer += 0 if model.multi_latent_attention is None else LATENT_KERNELS
+        mixer += HOST_KERNELS * ring_steps(config)
+    mixer += norm if mixer else 0
+    if kind.mlp != "none":
+        mlp = MLP_KERNELS + (2 if model.gated_linear_unit else 0) + norm
+    experts = expert_kernels(model, config) if kind.has_experts else 0
+    router = (ROUTER_KERNELS, ROUTED_KERNELS) if experts else (0, 0)
+    return {
+        "attn": mixer,
+        "mlp": mlp,
+        "moe_router": router[0],
+        "moe_preprocess": router[1],
+        "moe": experts - sum(router),
+    }
+
+
+def _launched(parts: Mapping[str, int], training: TrainingSpec, kind: LayerKind) -> int:
+    """
+    Launches outside of CUDA graphs.
+
+    A graph of ``moe`` has the whole branch of the experts; what mixes tokens without attention is ``mamba``. Shared
+    experts are with the router.
+    """
+    if not training.cuda_graph:
+        return sum(parts.values())
+    modules = training.cuda_graph_modules
+    if not modules:
+        return 0
+    names = {"attn": "attn" if kind.has_attention else "mamba", "mlp": "moe_router" if kind.has_experts else "mlp"}
+    captured = {part for part in parts if names.get(part, part) in modules}
+    if "moe" in modules:
+        captured |= {"mlp", "moe_router", "moe_preprocess", "moe"} if kind.has_experts else set()
+    return sum(count for part, count in parts.items() if part not in captured)
+
+
+def _threads(tp: int, gpus_per_node: int) -> int:
+    """
+    Host threads that a ring of tensor ranks waits for: one of each rank, and two where it goes on to another host.
+
+    NCCL's proxies send and receive there. Each thread adds the same: in a public sweep on H100, pipelines over hosts
+    take 4.2, 6.3, 10.4 ms for a pass of a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9 ms
+    with 16 on two hosts, which is what 20 threads take. (Only back-tests judge runs of the last kind; that is where the
+    two threads were seen. Nothing is fitted to them.)
+    """
+    hosts = ceil_div(tp, gpus_per_node)
+    return tp + (2 * hosts if hosts > 1 else 0)
+
+
+def bound_by_host(device_s: float, host_s: float) -> float:
+    """A pass of a layer whose kernels take ``device_s``, and whose launches ``host_s``, seconds."""
+    if host_s <= 0.0:
+        return device_s
+    larger, smaller = max(device_s, host_s), min(device_s, host_s)
+    return float(larger * (1.0 + (smaller / larger) ** HOST_BOUND_SHARPNESS) ** (1.0 / HOST_BOUND_SHARPNESS))
