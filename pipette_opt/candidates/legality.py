@@ -228,6 +228,20 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
     return None
 
 
+def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Whole layers go to the host without a pipeline and without recomputation only (``TransformerConfig``)."""
+    layers = training.cpu_offloading_num_layers
+    if not layers:
+        return None
+    if config.pipeline_model_parallel_size > 1:
+        return f"cpu_offloading_num_layers={layers} needs pipeline_model_parallel_size=1"
+    if config.recompute_granularity is not None:
+        return f"cpu_offloading_num_layers={layers} does not go with recomputation"
+    if layers >= model.num_layers:
+        return f"cpu_offloading_num_layers={layers} must be less than num_layers={model.num_layers}"
+    return None
+
+
 LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "position embeddings": position_embeddings,
@@ -250,6 +264,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "cuda graphs": cuda_graphs,
         "fp8 shapes": fp8_shapes,
         "recompute modules": recompute_modules,
+        "offloading": offloading,
     }
 )
 """All rules, by the name under which rejections are counted."""

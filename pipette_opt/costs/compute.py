@@ -15,7 +15,7 @@ from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
-from pipette_opt.costs.host import bound_by_host, host_time_s
+from pipette_opt.costs.host import bound_by_host, host_step_s, host_time_s
 from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
@@ -31,6 +31,7 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
+from pipette_opt.specs.activations import moved_bytes
 from pipette_opt.specs.layer_parameters import (
     depth_parameters,
     mixer_shapes,
@@ -181,6 +182,8 @@ def layer_and_idle_s(
         scan = scan_times_s(model, training, config, gpu, rates, kind)
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
         measured = (core[0] + scan[0] + outside[0] + routed[0], core[1] + scan[1] + outside[1] + routed[1])
+    sent = moved_bytes(model, training, config, kind) / gpu.host_bytes_per_s
+    measured = (max(measured[0], sent), max(measured[1], sent))  # on the way beside the pass
     host = host_time_s(instance, config, rates, kind)
     forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
@@ -272,7 +275,8 @@ def _optimizer_parts_s(
         to_cast = np.minimum(to_cast, owned)
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
     form = linear_format(gpu, training, rates)
-    adam = owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
+    adam = (1 - training.optimizer_offload_fraction) * owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
+    adam += owned * host_step_s(training, gpu)
     return adam, np.array([cast_s(one, form, gpu, rates) for one in to_cast.tolist()])
 
 

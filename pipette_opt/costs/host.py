@@ -7,7 +7,7 @@ from pipette_opt.costs.expert_layer import ROUTED_KERNELS, ROUTER_KERNELS, exper
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
 from pipette_opt.costs.scan import SCAN_KERNELS
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import GpuSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
 MLP_KERNELS = 4
 """Launches of an MLP without a gate in one pass: norm, two products, activation."""
@@ -109,6 +109,27 @@ def _threads(tp: int, gpus_per_node: int) -> int:
     """
     hosts = ceil_div(tp, gpus_per_node)
     return tp + (2 * hosts if hosts > 1 else 0)
+
+
+HOST_MEMORY_BYTES_PER_S = 50e9
+"""
+What Adam on the host streams for one GPU. Assumed: half of 16 channels of DDR5-4800 (614 GB/s, two sockets of Intel's
+Sapphire Rapids) shared by eight GPUs, 38 GB/s, and of Grace's 512 GB/s by two, 128 GB/s; jobs that offload were not
+measured.
+"""
+
+
+def host_step_s(training: TrainingSpec, gpu: GpuSpec) -> float:
+    """
+    Seconds per owned parameter that an optimizer on the host takes: gradients there, Adam in fp32, parameters back.
+
+    ``HybridDeviceOptimizer`` in megatron-core: what travels is beside the step only if it is asked for, and then the
+    longer counts.
+    """
+    share = training.optimizer_offload_fraction
+    travels = (training.gradient_bytes + training.parameter_bytes) / gpu.host_bytes_per_s
+    adam = (4 + 2 * 12 + training.parameter_bytes) / HOST_MEMORY_BYTES_PER_S
+    return share * (max(travels, adam) if training.overlap_cpu_optimizer_d2h_h2d else travels + adam)
 
 
 def bound_by_host(device_s: float, host_s: float) -> float:

@@ -38,6 +38,10 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "cpu_offloading_num_layers",
+    "offload_modules",
+    "optimizer_offload_fraction",
+    "overlap_cpu_optimizer_d2h_h2d",
     "cuda_graph",
     "cuda_graph_modules",
     "fused_softmax",
@@ -112,6 +116,7 @@ def megatron_options(plan: Plan) -> list[Option]:
         *_batch_options(plan, training),
         *model_options(model, training, plan.config.layers_per_chunk if model.hybrid_layer_pattern else None),
         *_precision_options(training, plan.config.use_distributed_optimizer),
+        *_offload_options(training),
     ]
     written = {one[0] for one in options}
     others = training.other_arguments or ()
@@ -513,6 +518,23 @@ def _recipe_options(training: TrainingSpec) -> list[Option]:
         options.append((f"--{kind}-param-gather",))
         if training.fp8_recipe == "mxfp8":
             options.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
+    return options
+
+
+def _offload_options(training: TrainingSpec) -> list[Option]:
+    """What is on the host meanwhile."""
+    options: list[Option] = []
+    if training.cpu_offloading_num_layers:
+        options.append(("--cpu-offloading-num-layers", str(training.cpu_offloading_num_layers)))
+    if training.offload_modules:
+        options += [("--fine-grained-activation-offloading",), ("--offload-modules", *training.offload_modules)]
+    if training.optimizer_offload_fraction:
+        options += [
+            ("--optimizer-cpu-offload",),
+            ("--optimizer-offload-fraction", f"{training.optimizer_offload_fraction:g}"),
+        ]
+        if training.overlap_cpu_optimizer_d2h_h2d:
+            options.append(("--overlap-cpu-optimizer-d2h-h2d",))
     return options
 
 

@@ -130,6 +130,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         + table.kept_experts * (experts - freed_experts)
     )
     saved = table.inputs_kept * layer_input + rest + table.kept_attention * (1 - table.selective) * core
+    saved = np.maximum(saved - table.offloaded, 0.0)
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
     # Layers that were kept whole are gone before the first recomputed one has its turn.
@@ -171,7 +172,9 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         recomputed=recomputed,
         head=head,
         workspace=table.element * table.scores,
-        layer_work=(table.layers > 0) * (_layer_work(table) + waiting),
+        # Of what is on the host one layer is on its way, and one at work.
+        layer_work=(table.layers > 0) * (_layer_work(table) + waiting)
+        + 2 * table.offloaded / np.maximum(table.chunk_layers, 1),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
         embedding_work=table.first
         * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
@@ -211,7 +214,7 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
-    return weights, gradients, table.state * _owned(table, 1)
+    return weights, gradients, (1 - table.on_host) * table.state * _owned(table, 1)
 
 
 def _layer_work(table: StageTable) -> FloatArray:

@@ -1,5 +1,6 @@
 """Stages as rows of numbers: what the closed formula and the features are computed from, all rows at once."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
@@ -11,6 +12,7 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
+from pipette_opt.specs.activations import moved_bytes
 from pipette_opt.specs.layer_kinds import count_layers
 from pipette_opt.specs.layer_parameters import depth_parameters, replicated_parameters, sharded_parameters
 
@@ -38,6 +40,9 @@ class StageTable:
         Bytes per owned parameter that the optimizer step needs meanwhile.
     fp8
         Bytes of an operand of the matrix products in fewer than 16 bits; 0 if there are none.
+    offloaded, on_host
+        Bytes of a chunk and micro-batch that are on the host between the passes, of the layers in flight; and the share
+        of the optimizer's states there.
     only_copies
         1 if the weights of these products are kept in that format only.
     layers, chunk_layers
@@ -137,6 +142,8 @@ class StageTable:
     step: FloatArray
     fp8: FloatArray
     only_copies: FloatArray
+    offloaded: FloatArray
+    on_host: FloatArray
     layers: FloatArray
     chunk_layers: FloatArray
     later_layers: FloatArray
@@ -382,6 +389,8 @@ def stage_table(
         "step": training.step_bytes,
         "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
         "only_copies": training.fp8_param_gather,
+        "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],
+        "on_host": training.optimizer_offload_fraction,
         "layers": layers,
         "chunk_layers": chunk_layers,
         "later_layers": later_layers,
@@ -494,6 +503,19 @@ def _recomputes(configs: Sequence[ParallelConfig], module: str) -> BoolArray:
     """Whether each configuration recomputes a module of layers that it does not recompute whole."""
     return np.array(
         [one.recompute_granularity == "selective" and one.recomputes(module) for one in configs], dtype=bool
+    )
+
+
+def _moved(model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]) -> FloatArray:
+    """Bytes that a layer of each configuration has on the host, the mean of all layers."""
+    if not training.offload_modules and not training.cpu_offloading_num_layers:
+        return np.zeros(len(configs))
+    kinds = Counter(model.layers)
+    return np.array(
+        [
+            sum(count * moved_bytes(model, training, config, kind) for kind, count in kinds.items()) / model.num_layers
+            for config in configs
+        ]
     )
 
 

@@ -74,7 +74,6 @@ def test_block_recomputation_is_read_whole() -> None:
 
 TIME_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "less",
-    "--optimizer-cpu-offload": "more",
     "--num-distributed-optimizer-instances 2": "either",
     "--delay-wgrad-compute": "less",
     "--context-parallel-size 2 --cp-comm-type a2a": "either",
@@ -83,7 +82,6 @@ TIME_OFF = {
 }
 MEMORY_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "more",
-    "--optimizer-cpu-offload": "less",
     "--num-distributed-optimizer-instances 2": "more",
     "--cuda-graph-impl local": "more",
     "--delay-wgrad-compute": "more",
@@ -236,6 +234,19 @@ def test_recipes_of_products_are_read() -> None:
     assert (found.fp8, found.fp4, found.fp8_recipe, found.fp8_param_gather) == (False, True, "delayed", False)
     with pytest.raises(InputError, match="--fp8-format contradicts --fp4-format"):
         training("--fp8-format hybrid --fp4-format e2m1")
+
+
+def test_what_is_on_the_host_is_read() -> None:
+    """Layers, inputs of modules, the optimizer; a share of all states unless it is said."""
+    assert training("--cpu-offloading-num-layers 5").cpu_offloading_num_layers == 5
+    some = "--fine-grained-activation-offloading --offload-modules core_attn attn_proj"
+    assert training(some).offload_modules == ("core_attn", "attn_proj")
+    assert training("--offload-modules core_attn").offload_modules == ()
+    assert training("--optimizer-cpu-offload").optimizer_offload_fraction == 1.0
+    found = training("--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d")
+    assert (found.optimizer_offload_fraction, found.overlap_cpu_optimizer_d2h_h2d) == (0.5, True)
+    with pytest.raises(InputError, match="needs --offload-modules"):
+        training("--fine-grained-activation-offloading")
 
 
 @pytest.mark.parametrize(
