@@ -282,10 +282,11 @@ def stage_table(
         microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
     own_of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
-    all_layers = (*model.layers, *model.layers[-1:] * model.mtp_num_layers)
+    all_layers = (*model.layers, *model.depth_layers * model.mtp_num_layers)
+    more_layers, held_layers = (len(model.depth_layers) * n for n in (model.mtp_num_layers, model.held_depths))
     ends = last & (np.arange(len(own_of_chunk))[:, None] == chunks - 1)
-    of_chunk = own_of_chunk + ends * model.mtp_num_layers
-    layers = layers + last * model.mtp_num_layers
+    of_chunk = own_of_chunk + ends * more_layers
+    layers = layers + last * more_layers
     recomputed = full * np.where(block, np.minimum(at_once, own_of_chunk), of_chunk)
     kept = np.where(block, recomputed, -(-recomputed // at_once))
     in_flight = num_in_flight(pp, stages, chunks, microbatches)
@@ -298,7 +299,7 @@ def stage_table(
     chunk_layers = in_flight_mean(of_chunk)
     kinds = count_layers(all_layers, before, before + of_chunk)
     recomputed_kinds = count_layers(all_layers, before, before + recomputed)
-    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * model.held_depths)
+    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * held_layers)
 
     def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
         """Layers of each chunk that have some part, and the mean of those that keep its activations."""
