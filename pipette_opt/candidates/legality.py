@@ -204,6 +204,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:
         widths["moe_shared_expert_intermediate_size on a rank"] = model.moe_shared_expert_intermediate_size // tp
+        widths["moe_latent_size"] = model.expert_hidden_size
         widths["moe_ffn_hidden_size on a rank"] = model.expert_ffn_size // config.expert_tensor_size
     for name, width in widths.items():
         if width % recipe.multiple:

@@ -453,7 +453,7 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
     if model.moe_shared_expert_intermediate_size:
         options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))
-    for name in ("moe_router_num_groups", "moe_router_group_topk"):
+    for name in ("moe_latent_size", "moe_router_num_groups", "moe_router_group_topk"):
         if getattr(model, name) is not None:
             options.append((f"--{name.replace('_', '-')}", str(getattr(model, name))))
     if model.moe_router_pre_softmax:
@@ -468,11 +468,12 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
     options: list[Option] = [("--attention-output-gate",)] if model.attention_output_gate else []
     if model.hybrid_layer_pattern is not None:
         letters = iter(model.hybrid_layer_pattern)
+        depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
         counts = (
             [len(model.layers)] if layers_per_chunk is None else [one for chunk in layers_per_chunk for one in chunk]
         )
         options += [
-            ("--hybrid-layer-pattern", "|".join("".join(islice(letters, count)) for count in counts)),
+            ("--hybrid-layer-pattern", "|".join("".join(islice(letters, count)) for count in counts) + depths),
             ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
         ]
     if model.linear_attention_freq is not None:
