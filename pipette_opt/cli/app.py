@@ -12,6 +12,7 @@ from pipette_opt.cli import (
     candidates,
     catalogue,
     estimate,
+    explain,
     export,
     import_,
     init,
@@ -65,6 +66,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("backtest")(backtest.backtest)
 app.command("replan")(replan.replan)
 app.command("report")(report.report)
+app.command("explain")(explain.explain)
 app.command("links")(links.links)
 app.command("whatif")(whatif.whatif)
 app.command("candidates")(candidates.candidates)
