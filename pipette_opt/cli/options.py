@@ -192,6 +192,14 @@ OverlapExperts = Annotated[
         rich_help_panel=JOB,
     ),
 ]
+CudaGraph = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graph",
+        help="Layers are launched as CUDA graphs, so that the host does not hold them up.",
+        rich_help_panel=JOB,
+    ),
+]
 OverlapGradReduce = Annotated[
     bool | None,
     typer.Option(help="Gradients are reduced beside the last backward; both by default.", rich_help_panel=SEARCH),
@@ -243,6 +251,7 @@ RayAddress = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the solver does.", rich_help_panel=RUN)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer and errors only.", rich_help_panel=RUN)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
 
 
@@ -277,6 +286,7 @@ class JobOptions(jobs.JobOptions):
     expert_placement: ExpertPlacement = "listed"
     moe_token_dispatcher: MoeTokenDispatcher = None
     overlap_moe_expert_parallel_comm: OverlapExperts = False
+    cuda_graph: CudaGraph = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ _OF_TRAINING = (
     "expert_placement",
     "moe_token_dispatcher",
     "overlap_moe_expert_parallel_comm",
+    "cuda_graph",
 )
 """Options that a :class:`TrainingSpec` says itself."""
 
@@ -90,6 +91,8 @@ class JobOptions:
         ``alltoall``, ``allgather`` or ``flex``.
     overlap_moe_expert_parallel_comm
         Whether tokens travel beside the compute of another micro-batch.
+    cuda_graph
+        Whether layers are launched as CUDA graphs.
     """
 
     cluster: "Path | ClusterSpec | None" = None
@@ -119,6 +122,7 @@ class JobOptions:
     expert_placement: str = "listed"
     moe_token_dispatcher: str | None = None
     overlap_moe_expert_parallel_comm: bool = False
+    cuda_graph: bool = False
 
     def filled_in(self, arguments: "MegatronArgs") -> Self:
         """The options with what Megatron arguments say where they are silent."""
@@ -295,6 +299,8 @@ def _training(
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
         moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
+        cuda_graph=options.cuda_graph,
+        cuda_graph_modules=graph_modules(model) if options.cuda_graph else (),
         expert_imbalance=options.expert_imbalance,
         rank_imbalances=_rank_imbalances(options, model),
         expert_placement=options.expert_placement,  # type: ignore[arg-type]
@@ -397,3 +403,8 @@ def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ``InputError`` unless the value is one of the allowed."""
     if value not in allowed:
         raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def graph_modules(model: "ModelSpec") -> tuple[str, ...]:
+    """Parts of layers that graphs can launch: all of a dense one, all but routed experts else."""
+    return ("attn", "mlp") if model.num_experts is None else ("attn", "moe_router", "moe_preprocess")

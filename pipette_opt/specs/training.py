@@ -37,9 +37,25 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "moe_token_dispatcher_type": DISPATCHERS,
     "overlap_moe_expert_parallel_comm": (False, True),
     "cuda_graph": (False, True),
+    "overlap_cpu_optimizer_d2h_h2d": (False, True),
     "unequal_microbatches": (False, True),
     "expert_placement": ("listed", "balanced"),
 }
+
+OFFLOAD_MODULES = (
+    "attn_norm",
+    "qkv_linear",
+    "core_attn",
+    "attn_proj",
+    "mlp_norm",
+    "expert_fc1",
+    "moe_act",
+    "fused_group_mlp",
+)
+"""
+Modules whose inputs can be moved (``offload_modules`` of ``TransformerConfig``, megatron-core 0.16). The last one is
+later: experts in one operation, counted as its two parts before it.
+"""
 
 LARGEST = 10**9
 """No iteration has more sequences, and no sequence more tokens."""
@@ -97,6 +113,13 @@ class TrainingSpec:
     expert_placement
         Which experts a rank holds: the next ones as ``listed``, which launchers do, or ``balanced`` by their loads.
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
+    cpu_offloading_num_layers
+        Layers whose activations are in the host's memory between the passes (Transformer Engine's offloading).
+    offload_modules
+        Modules of every layer whose inputs are there (Megatron-Core's fine-grained offloading).
+    optimizer_offload_fraction, overlap_cpu_optimizer_d2h_h2d
+        Share of the optimizer's states that the host keeps and steps; whether what travels for it does so beside that
+        step.
     other_arguments
         Megatron-LM's further arguments of the training, each with its values, as they were given: what no number counts
         (a plan's notes have it) is part of the launch still. ``None`` for none.
@@ -129,6 +152,10 @@ class TrainingSpec:
     rank_imbalances: tuple[RankImbalance, ...] = ()
     expert_placement: Literal["listed", "balanced"] = "listed"
     unequal_microbatches: bool = False
+    cpu_offloading_num_layers: int = 0
+    offload_modules: tuple[str, ...] = ()
+    optimizer_offload_fraction: float = 0.0
+    overlap_cpu_optimizer_d2h_h2d: bool = False
     other_arguments: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
@@ -146,6 +173,17 @@ class TrainingSpec:
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
+        if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
+            raise ValueError(f"optimizer_offload_fraction must be in [0, 1], got {self.optimizer_offload_fraction}.")
+        if self.cpu_offloading_num_layers < 0:
+            raise ValueError(f"cpu_offloading_num_layers must be >= 0, got {self.cpu_offloading_num_layers}.")
+        if self.offload_modules and self.cpu_offloading_num_layers:
+            raise ValueError("offload_modules do not go with cpu_offloading_num_layers; give one of them.")
+        unknown = [name for name in self.offload_modules if name not in OFFLOAD_MODULES]
+        if unknown:
+            raise ValueError(f"offload_modules must be some of {', '.join(OFFLOAD_MODULES)}; got {', '.join(unknown)}.")
+        if "attn_proj" in self.offload_modules and "core_attn" not in self.offload_modules:
+            raise ValueError("offload_modules: attn_proj needs core_attn, whose output it is.")
         if self.cuda_graph_modules and not self.cuda_graph:
             raise ValueError(f"cuda_graph_modules={self.cuda_graph_modules} needs cuda_graph.")
         if self.fp8 and self.fp4:

@@ -9,6 +9,7 @@ from specs_for_tests import TINY, cluster, config, instance, matrix
 from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import (
     INSIDE_STEP,
+    OWN_PART,
     RingTraffic,
     all_reduce_traffic,
     gather_traffic,
@@ -129,6 +130,6 @@ def test_start_up_of_collectives() -> None:
     expected = (
         2e-3
         + forward.num_steps * INSIDE_STEP * job.cluster.intra_node_latency_s
-        + forward.hop_bytes / job.cluster.intra_node_bytes_per_s
+        + forward.hop_bytes * (1 + OWN_PART * 2 / forward.num_steps) / job.cluster.intra_node_bytes_per_s
     )
     assert intra_node_ring_s(job.cluster, forward, 4, stack) == pytest.approx(expected)
