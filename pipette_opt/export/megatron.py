@@ -38,6 +38,7 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "tp_comm_overlap",
     "cpu_offloading_num_layers",
     "offload_modules",
     "optimizer_offload_fraction",
@@ -120,6 +121,8 @@ def megatron_options(plan: Plan) -> list[Option]:
     ]
     written = {one[0] for one in options}
     others = training.other_arguments or ()
+    if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:
+        others = (*others, ("--tp-comm-overlap",))
     if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
         modules = training.cuda_graph_modules
         others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
@@ -465,11 +468,12 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
     options: list[Option] = [("--attention-output-gate",)] if model.attention_output_gate else []
     if model.hybrid_layer_pattern is not None:
         letters = iter(model.hybrid_layer_pattern)
+        depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
         counts = (
             [len(model.layers)] if layers_per_chunk is None else [one for chunk in layers_per_chunk for one in chunk]
         )
         options += [
-            ("--hybrid-layer-pattern", "|".join("".join(islice(letters, count)) for count in counts)),
+            ("--hybrid-layer-pattern", "|".join("".join(islice(letters, count)) for count in counts) + depths),
             ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
         ]
     if model.linear_attention_freq is not None:

@@ -43,6 +43,8 @@ class StageTable:
     offloaded, on_host
         Bytes of a chunk and micro-batch that are on the host between the passes, of the layers in flight; and the share
         of the optimizer's states there.
+    copies
+        In how many directions weights are kept in that format.
     only_copies
         1 if the weights of these products are kept in that format only.
     layers, chunk_layers
@@ -141,6 +143,7 @@ class StageTable:
     expert_replicas: FloatArray
     step: FloatArray
     fp8: FloatArray
+    copies: FloatArray
     only_copies: FloatArray
     offloaded: FloatArray
     on_host: FloatArray
@@ -282,10 +285,11 @@ def stage_table(
         microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
     own_of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
-    all_layers = (*model.layers, *model.layers[-1:] * model.mtp_num_layers)
+    all_layers = (*model.layers, *model.depth_layers * model.mtp_num_layers)
+    more_layers, held_layers = (len(model.depth_layers) * n for n in (model.mtp_num_layers, model.held_depths))
     ends = last & (np.arange(len(own_of_chunk))[:, None] == chunks - 1)
-    of_chunk = own_of_chunk + ends * model.mtp_num_layers
-    layers = layers + last * model.mtp_num_layers
+    of_chunk = own_of_chunk + ends * more_layers
+    layers = layers + last * more_layers
     recomputed = full * np.where(block, np.minimum(at_once, own_of_chunk), of_chunk)
     kept = np.where(block, recomputed, -(-recomputed // at_once))
     in_flight = num_in_flight(pp, stages, chunks, microbatches)
@@ -298,7 +302,7 @@ def stage_table(
     chunk_layers = in_flight_mean(of_chunk)
     kinds = count_layers(all_layers, before, before + of_chunk)
     recomputed_kinds = count_layers(all_layers, before, before + recomputed)
-    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * model.held_depths)
+    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * held_layers)
 
     def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
         """Layers of each chunk that have some part, and the mean of those that keep its activations."""
@@ -388,6 +392,7 @@ def stage_table(
         "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
         "step": training.step_bytes,
         "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
+        "copies": 2 if training.recipe is None else training.recipe.copies,
         "only_copies": training.fp8_param_gather,
         "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],
         "on_host": training.optimizer_offload_fraction,
