@@ -38,6 +38,7 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "tp_comm_overlap",
     "cpu_offloading_num_layers",
     "offload_modules",
     "optimizer_offload_fraction",
@@ -120,6 +121,8 @@ def megatron_options(plan: Plan) -> list[Option]:
     ]
     written = {one[0] for one in options}
     others = training.other_arguments or ()
+    if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:
+        others = (*others, ("--tp-comm-overlap",))
     if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
         modules = training.cuda_graph_modules
         others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))

@@ -15,9 +15,6 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.memory.table import StageTable
 
-COPIES = 2
-"""Of a matrix in fewer than 16 bits: Transformer Engine's by rows and by columns."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FormulaBytes:
@@ -209,8 +206,8 @@ def _owned(table: StageTable, from_stage: int) -> FloatArray:
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
-    copies = COPIES * table.fp8 * table.matrix_parameters
-    gathered = table.element * table.unit_parameters + COPIES * table.fp8 * table.unit_matrices
+    copies = table.copies * table.fp8 * table.matrix_parameters
+    gathered = table.element * table.unit_parameters + table.copies * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)

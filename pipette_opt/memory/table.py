@@ -43,6 +43,8 @@ class StageTable:
     offloaded, on_host
         Bytes of a chunk and micro-batch that are on the host between the passes, of the layers in flight; and the share
         of the optimizer's states there.
+    copies
+        In how many directions weights are kept in that format.
     only_copies
         1 if the weights of these products are kept in that format only.
     layers, chunk_layers
@@ -141,6 +143,7 @@ class StageTable:
     expert_replicas: FloatArray
     step: FloatArray
     fp8: FloatArray
+    copies: FloatArray
     only_copies: FloatArray
     offloaded: FloatArray
     on_host: FloatArray
@@ -389,6 +392,7 @@ def stage_table(
         "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
         "step": training.step_bytes,
         "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
+        "copies": 2 if training.recipe is None else training.recipe.copies,
         "only_copies": training.fp8_param_gather,
         "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],
         "on_host": training.optimizer_offload_fraction,
