@@ -127,7 +127,8 @@ def test_arguments_say_where_heads_are() -> None:
 
 HYBRID = (
     "--num-layers 6 --hidden-size 256 --num-attention-heads 8 --ffn-hidden-size 512 --vocab-size 1024 "
-    "--mamba-head-dim 32 --max-position-embeddings 1024 --position-embedding-type none --disable-bias-linear --normalization RMSNorm "
+    "--mamba-head-dim 32 --max-position-embeddings 1024 --position-embedding-type none --disable-bias-linear "
+    "--normalization RMSNorm "
     "--hidden-dropout 0 --attention-dropout 0 --num-experts 4 --moe-ffn-hidden-size 128 --bf16 "
     "--untie-embeddings-and-output-weights --micro-batch-size 1 --global-batch-size 8 --seq-length 1024 "
 )
