@@ -26,7 +26,7 @@ from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.levels import usual_levels
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.precision import PRECISION_RECIPES, Fp8Recipe
+from pipette_opt.specs.precision import PRECISION_RECIPES, Fp8Recipe, fp8_copies
 
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
 """What a row must say to be predicted."""
@@ -214,6 +214,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         fused_norm=_flag(run, "fused_norm", fused_norm),
         fp8=precision in FP8_WORDS,
         fp8_recipe=FP8_WORDS.get(precision, "delayed"),
+        fp8_copies=2 if run.gpu is None else fp8_copies([run.gpu.gpu.peak_flops]),
         cuda_graph=_flag(run, "cuda_graph", False),
         **expert_training_fields(run),
     )

@@ -70,9 +70,11 @@ def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 
 def sequence_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Sequence parallelism needs tensor parallelism (``ModelParallelConfig``)."""
+    """Sequence parallelism needs tensor parallelism, and what overlaps it that (``ModelParallelConfig``, arguments)."""
     if config.sequence_parallel and config.tensor_model_parallel_size == 1:
         return "sequence_parallel needs tensor_model_parallel_size >= 2, got 1"
+    if training.tp_comm_overlap and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
+        return "tp_comm_overlap needs sequence_parallel"
     return None
 
 
@@ -202,6 +204,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:
         widths["moe_shared_expert_intermediate_size on a rank"] = model.moe_shared_expert_intermediate_size // tp
+        widths["moe_latent_size"] = model.expert_hidden_size
         widths["moe_ffn_hidden_size on a rank"] = model.expert_ffn_size // config.expert_tensor_size
     for name, width in widths.items():
         if width % recipe.multiple:

@@ -38,6 +38,7 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "tp_comm_overlap",
     "cpu_offloading_num_layers",
     "offload_modules",
     "optimizer_offload_fraction",
@@ -120,6 +121,8 @@ def megatron_options(plan: Plan) -> list[Option]:
     ]
     written = {one[0] for one in options}
     others = training.other_arguments or ()
+    if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:
+        others = (*others, ("--tp-comm-overlap",))
     if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
         modules = training.cuda_graph_modules
         others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
@@ -455,7 +458,7 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
     if model.moe_shared_expert_intermediate_size:
         options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))
-    for name in ("moe_router_num_groups", "moe_router_group_topk"):
+    for name in ("moe_latent_size", "moe_router_num_groups", "moe_router_group_topk"):
         if getattr(model, name) is not None:
             options.append((f"--{name.replace('_', '-')}", str(getattr(model, name))))
     if model.moe_router_pre_softmax:
@@ -470,8 +473,9 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
     options: list[Option] = [("--attention-output-gate",)] if model.attention_output_gate else []
     if model.hybrid_layer_pattern is not None:
         chunks = [[model.num_layers]] if layers_per_chunk is None else layers_per_chunk
+        depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
         options += [
-            ("--hybrid-layer-pattern", barred_pattern(model.hybrid_layer_pattern, chunks)),
+            ("--hybrid-layer-pattern", barred_pattern(model.hybrid_layer_pattern, chunks) + depths),
             ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
         ]
     if model.linear_attention_freq is not None:

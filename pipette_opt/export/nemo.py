@@ -258,6 +258,7 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
     return {
         "num_moe_experts": model.num_experts,
         "moe_router_topk": model.moe_router_topk,
+        "moe_latent_size": model.moe_latent_size,
         "moe_router_num_groups": model.moe_router_num_groups,
         "moe_router_group_topk": model.moe_router_group_topk,
         "moe_router_pre_softmax": model.moe_router_pre_softmax,
@@ -273,7 +274,8 @@ def _layer_list(model: ModelSpec, config: ParallelConfig) -> dict[str, Any]:
     """Layers with a state, by megatron-core's names; fields of hybrids are those of their recipes only."""
     found: dict[str, Any] = {"attention_output_gate": True} if model.attention_output_gate else {}
     if model.hybrid_layer_pattern is not None:
-        found["hybrid_layer_pattern"] = barred_pattern(model.hybrid_layer_pattern, config.layers_per_chunk)
+        depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
+        found["hybrid_layer_pattern"] = barred_pattern(model.hybrid_layer_pattern, config.layers_per_chunk) + depths
     if model.linear_attention_freq is not None:
         found["experimental_attention_variant"] = "gated_delta_net"
         found["linear_attention_freq"] = _list(model.linear_attention_freq)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.specs.precision import fp8_copies
 
 if TYPE_CHECKING:
     from pipette_opt.read.megatron_args import MegatronArgs
@@ -220,6 +221,8 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
         _check_unsaid(options)
     base = shown.training if shown else None
     training = trained or _training(options, base, arguments, model_spec)
+    if training.fp8:
+        training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in spec.gpu_kinds))
     check_precision(spec, training)
     instance = Instance(
         model=model_spec,

@@ -15,9 +15,6 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.memory.table import StageTable
 
-COPIES = 2
-"""Of a matrix in fewer than 16 bits: Transformer Engine's by rows and by columns."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FormulaBytes:
@@ -209,8 +206,8 @@ def _owned(table: StageTable, from_stage: int) -> FloatArray:
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
-    copies = COPIES * table.fp8 * table.matrix_parameters
-    gathered = table.element * table.unit_parameters + COPIES * table.fp8 * table.unit_matrices
+    copies = table.copies * table.fp8 * table.matrix_parameters
+    gathered = table.element * table.unit_parameters + table.copies * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
@@ -264,7 +261,7 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
     )
     dense, dense_gone = np.maximum.reduce(moments), up + kept * down + (1 + kept) * shard
     rows = tokens / table.shards * table.arriving
-    routed, here = e * rows * table.hidden, e * rows * table.expert_tensor * table.hidden
+    routed, here = e * rows * table.routed, e * rows * table.expert_tensor * table.routed
     up, down = (e * rows * table.expert_tensor * width for width in (table.expert_up, table.expert_down))
     sorts, gathers = table.local_experts > 1, table.expert_tensor > 1
     gone = up + kept * (down + here)
@@ -374,11 +371,13 @@ def _expert_bytes(table: StageTable) -> FloatArray:
     rows = tokens * table.arriving * table.expert_tensor
     # Input, fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
     router = tokens * (e * table.hidden + 4 * table.num_experts + 12 * table.topk + 4 * (2 * table.num_experts + 1))
-    routed = rows * (stored * table.hidden + e * table.expert_up + stored * table.expert_down + 4)
+    routed = rows * (stored * table.routed + e * table.expert_up + stored * table.expert_down + 4)
     has_shared = table.shared_down > 0
     shared = table.tokens * (e * table.shared_up + stored * table.shared_down)
     again = has_shared * table.fp8 * tokens * table.hidden  # the router keeps the input as it is
-    total: FloatArray = _branch_bytes(table) + router + routed + shared + again
+    # A projection to the width of the experts, and one back.
+    latents = tokens * (table.expert_latent * stored + (table.expert_latent > 0) * table.fp8 * table.hidden)
+    total: FloatArray = _branch_bytes(table) + router + routed + shared + again + latents
     return total
 
 

@@ -43,6 +43,8 @@ class StageTable:
     offloaded, on_host
         Bytes of a chunk and micro-batch that are on the host between the passes, of the layers in flight; and the share
         of the optimizer's states there.
+    copies
+        In how many directions weights are kept in that format.
     only_copies
         1 if the weights of these products are kept in that format only.
     layers, chunk_layers
@@ -113,6 +115,8 @@ class StageTable:
         Of a layer with experts: all, on this rank, of each token, ranks that they are spread over, that share one.
     arriving
         Copies of tokens that the busiest of these ranks works on, for each token of its own.
+    routed, expert_latent
+        Width of what routed experts get; and the same where it is not the model's, otherwise 0.
     expert_up, expert_down, shared_up, shared_down
         Local widths of routed and shared experts.
     selective
@@ -139,6 +143,7 @@ class StageTable:
     expert_replicas: FloatArray
     step: FloatArray
     fp8: FloatArray
+    copies: FloatArray
     only_copies: FloatArray
     offloaded: FloatArray
     on_host: FloatArray
@@ -200,6 +205,8 @@ class StageTable:
     arriving: FloatArray
     expert_ranks: FloatArray
     expert_tensor: FloatArray
+    routed: FloatArray
+    expert_latent: FloatArray
     expert_up: FloatArray
     expert_down: FloatArray
     shared_up: FloatArray
@@ -278,10 +285,11 @@ def stage_table(
         microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
     own_of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
-    all_layers = (*model.layers, *model.layers[-1:] * model.mtp_num_layers)
+    all_layers = (*model.layers, *model.depth_layers * model.mtp_num_layers)
+    more_layers, held_layers = (len(model.depth_layers) * n for n in (model.mtp_num_layers, model.held_depths))
     ends = last & (np.arange(len(own_of_chunk))[:, None] == chunks - 1)
-    of_chunk = own_of_chunk + ends * model.mtp_num_layers
-    layers = layers + last * model.mtp_num_layers
+    of_chunk = own_of_chunk + ends * more_layers
+    layers = layers + last * more_layers
     recomputed = full * np.where(block, np.minimum(at_once, own_of_chunk), of_chunk)
     kept = np.where(block, recomputed, -(-recomputed // at_once))
     in_flight = num_in_flight(pp, stages, chunks, microbatches)
@@ -294,7 +302,7 @@ def stage_table(
     chunk_layers = in_flight_mean(of_chunk)
     kinds = count_layers(all_layers, before, before + of_chunk)
     recomputed_kinds = count_layers(all_layers, before, before + recomputed)
-    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * model.held_depths)
+    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * held_layers)
 
     def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
         """Layers of each chunk that have some part, and the mean of those that keep its activations."""
@@ -334,18 +342,20 @@ def stage_table(
     if model.attention_output_gate:
         shapes = ((2 * query + 2 * key_value, h), (h, query))
     attention_matrices = sum(n * k for n, k in shapes)
-    expert_size = local * (gates + 1) * h * expert_down
+    routed = model.expert_hidden_size
+    expert_size = local * (gates + 1) * routed * expert_down
 
     def own_size(kind: LayerKind) -> FloatArray:
         size: FloatArray = replicated_parameters(model, kind) + sharded_parameters(model, kind) / tp
         return size
 
     def matrix_size(kind: LayerKind) -> IntArray:
-        mlp = {"dense": down, "experts": shared + local * expert_down, "none": 0 * tp}[kind.mlp]
+        mlp = {"dense": down, "experts": shared, "none": 0 * tp}[kind.mlp]
+        of_experts = kind.has_experts * (expert_size + 2 * h * (model.moe_latent_size or 0))
         mixer, recurrent = kind.has_attention * attention_matrices, model.recurrent_mixer(kind)
         if recurrent is not None:
             mixer = h * (recurrent.in_size + recurrent.out_size) // tp
-        size: IntArray = mixer + h * (gates + 1) * mlp
+        size: IntArray = mixer + h * (gates + 1) * mlp + of_experts
         return size
 
     of_kinds = [
@@ -357,7 +367,12 @@ def stage_table(
     tables = own_head * 1 + (pp > 1) * (model.mtp_num_layers > 0)
     embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + tables * h * vocab)
     head = head + projections + last * model.held_depths * whole_of_depth
-    widths = ((dense_layers > 0, down), ((moe_layers > 0) & (shared > 0), shared), (moe_layers > 0, expert_down))
+    latent_experts = (moe_layers > 0) & (model.moe_latent_size is not None)
+    widths = (
+        (dense_layers > 0, down, h),
+        ((moe_layers > 0) & (shared > 0), shared, h),
+        (moe_layers > 0, expert_down, routed),
+    )
     units = [
         *(one for count, own, experts, matrices in of_kinds for one in _twice(count, own + experts, matrices)),
         (embeddings.astype(np.float64), np.zeros(len(layers))),
@@ -377,6 +392,7 @@ def stage_table(
         "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
         "step": training.step_bytes,
         "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
+        "copies": 2 if training.recipe is None else training.recipe.copies,
         "only_copies": training.fp8_param_gather,
         "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],
         "on_host": training.optimizer_offload_fraction,
@@ -425,7 +441,12 @@ def stage_table(
                 )
             ),
             (projections > 0, h // tp, 2 * h),
-            *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
+            *(
+                (there, rows, columns)
+                for there, width, inputs in widths
+                for rows, columns in ((gates * width, inputs), (inputs, width))
+            ),
+            *((latent_experts, rows, columns) for rows, columns in ((routed, h), (h, routed))),
         ),
         "shared_table": h * vocab * ~own_head,
         "largest_table": h * np.maximum(vocab, positions),
@@ -455,6 +476,8 @@ def stage_table(
         "arriving": model.moe_router_topk * (num_experts > 0) * _of_distinct_values(training.imbalance, ep),
         "expert_ranks": ep,
         "expert_tensor": etp,
+        "routed": routed,
+        "expert_latent": model.moe_latent_size or 0,
         "expert_up": gates * expert_down,
         "expert_down": expert_down,
         "shared_up": gates * shared,

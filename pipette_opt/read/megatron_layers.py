@@ -41,7 +41,7 @@ def num_layers_of(given: Mapping[str, Any], where: str) -> int:
         return int(given["num_layers"])
     if pattern is None:
         raise InputError(where, "--num-layers is missing.")
-    return len(_main_part(pattern, where).replace("|", ""))
+    return len(_main_part(pattern).replace("|", ""))
 
 
 def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -50,9 +50,9 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     pattern = given_pattern(given)
     if given.get("is_hybrid_model") and pattern is None:
         raise InputError(where, "--is-hybrid-model needs --hybrid-layer-pattern, which says what the layers are.")
-    letters = "" if pattern is None else _main_part(pattern, where).replace("|", "")
+    letters = "" if pattern is None else _main_part(pattern).replace("|", "")
     if pattern is not None:
-        fields["hybrid_layer_pattern"] = letters
+        fields |= {"hybrid_layer_pattern": letters, "mtp_layer_pattern": _depth_pattern(given, pattern, where)}
     variant = given.get("experimental_attention_variant")
     if variant not in (None, "gated_delta_net"):
         raise InputError(where, f"--experimental-attention-variant must be gated_delta_net, got {variant!r}.")
@@ -76,17 +76,26 @@ def stage_bounds(given: Mapping[str, Any], where: str) -> str | None:
     pattern = given_pattern(given)
     if pattern is None or "|" not in pattern:
         return None
-    parts = ["t" * len(part) for part in _main_part(pattern, where).split("|")]
-    return f"E{'|'.join(parts)}L"
+    parts = ["t" * len(part) for part in _main_part(pattern).split("|")]
+    return f"E{'|'.join(parts)}{'m' * pattern.count('/')}L"
 
 
-def _main_part(pattern: str, where: str) -> str:
-    """Without the heads that predict further tokens, which follow a slash."""
-    main, slash, _ = pattern.partition("/")
-    if slash:
-        problem = "/ begins heads that predict further tokens, which are not supported in patterns"
-        raise InputError(where, f"--hybrid-layer-pattern: {problem}.")
-    return main
+def _main_part(pattern: str) -> str:
+    """Without the depths of multi-token prediction, each of which follows a slash."""
+    return pattern.partition("/")[0]
+
+
+def _depth_pattern(given: Mapping[str, Any], pattern: str, where: str) -> str | None:
+    """Layers of each depth, which are as many as ``--mtp-num-layers`` says and all alike; ``None`` for none."""
+    depths = pattern.split("/")[1:]
+    if len(depths) != given.get("mtp_num_layers", 0):
+        said = given.get("mtp_num_layers", 0)
+        problem = f"has {len(depths)} depths of multi-token prediction (after /), but --mtp-num-layers is {said}"
+        raise InputError(where, f"--hybrid-layer-pattern {problem}.")
+    if len(set(depths)) > 1:
+        problem = f"must have the same layers after each /, got {' '.join(depths)}"
+        raise InputError(where, f"--hybrid-layer-pattern {problem}.")
+    return depths[0] if depths else None
 
 
 def _heads(given: Mapping[str, Any], where: str) -> dict[str, int]:

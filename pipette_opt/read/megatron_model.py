@@ -245,6 +245,7 @@ def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         "moe_router_topk": given.get("moe_router_topk", 2),
         "moe_ffn_hidden_size": given.get("moe_ffn_hidden_size"),
         "moe_shared_expert_intermediate_size": given.get("moe_shared_expert_intermediate_size", 0),
+        "moe_latent_size": _whole(given, "moe_latent_size", None, where),
         "moe_router_num_groups": _whole(given, "moe_router_num_groups", None, where),
         "moe_router_group_topk": _whole(given, "moe_router_group_topk", None, where),
         "moe_router_pre_softmax": bool(given.get("moe_router_pre_softmax")),

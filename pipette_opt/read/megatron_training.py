@@ -34,6 +34,8 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields["fused_softmax"] = False
     if given.get("overlap_moe_expert_parallel_comm"):
         fields["overlap_moe_expert_parallel_comm"] = True
+    if given.get("tp_comm_overlap"):
+        fields["tp_comm_overlap"] = True
     if given.get("transformer_impl") == "local":
         fields["attention_kernel"] = "unfused"
     if given.get("use_flash_attn"):

@@ -19,7 +19,7 @@ def sharded_parameters(model: "ModelSpec", kind: LayerKind) -> int:
 
 
 def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """Parameters of one layer that every tensor rank holds whole: norms, row-parallel biases, the router."""
+    """Parameters of one layer that every tensor rank holds whole: norms, row-parallel biases, router and latents."""
     hidden, bias = model.hidden_size, model.hidden_size if model.add_bias_linear else 0
     total = 0
     if kind.mixer != "none":
@@ -35,14 +35,14 @@ def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
         total += bias + recurrent.whole_vectors
     if kind.mlp != "none":
         total += norm_parameters(model) + (bias if mlp_width(model, kind) else 0)
-    return total + (hidden * (model.num_experts or 0) if kind.has_experts else 0)
+    return total + (hidden * ((model.num_experts or 0) + 2 * (model.moe_latent_size or 0)) if kind.has_experts else 0)
 
 
 def expert_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     """Parameters of all routed experts of one layer; they have no biases."""
     matrices = 3 if model.gated_linear_unit else 2
     experts = model.num_experts or 0
-    return experts * matrices * model.hidden_size * model.expert_ffn_size if kind.has_experts else 0
+    return experts * matrices * model.expert_hidden_size * model.expert_ffn_size if kind.has_experts else 0
 
 
 def layer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
@@ -115,10 +115,11 @@ def matrix_flops(model: "ModelSpec", kind: LayerKind) -> float:
     if recurrent is not None:
         found += h * (recurrent.in_size + recurrent.out_size) + recurrent.conv_size * recurrent.conv_kernel_dim
         found += recurrent.model_flops
+    matrices = 3 if model.gated_linear_unit else 2
     if kind.has_experts:
-        width += model.moe_router_topk * model.expert_ffn_size
-        found += h * (model.num_experts or 0)
-    return float(found + h * width * (3 if model.gated_linear_unit else 2))
+        found += model.moe_router_topk * model.expert_ffn_size * model.expert_hidden_size * matrices
+        found += h * ((model.num_experts or 0) + 2 * (model.moe_latent_size or 0))
+    return float(found + h * width * matrices)
 
 
 def tokens_seen(model: "ModelSpec", kind: LayerKind, seq_length: int) -> float:

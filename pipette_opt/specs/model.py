@@ -93,11 +93,16 @@ class ModelSpec:
         ``None`` for all others. Both are written as briefly as they can be.
     moe_router_pre_softmax
         The router's softmax goes over all experts before the best are taken, not over those afterwards.
+    moe_latent_size
+        Width of tokens on their way to routed experts and back, with a projection before and after; ``None`` for
+        ``hidden_size``. Shared experts and the router work at the model's width.
     moe_router_num_groups, moe_router_group_topk
         Each token goes to experts of so many groups (the latter) of all (the former); ``None`` for no such limit.
     mtp_num_layers
         Depths of multi-token prediction: each has a layer like the model's last, a projection of twice the width, three
         norms, and a loss of its own with the model's head; 0 for none.
+    mtp_layer_pattern
+        Letters of the layers of each depth in place of that layer, as of ``hybrid_layer_pattern``.
     mtp_use_repeated_layer
         All depths share one layer and one projection.
     mtp_loss_scaling_factor
@@ -177,9 +182,11 @@ class ModelSpec:
     num_dense_layers: int = 0
     moe_layer_freq: LayerFrequency = None
     moe_router_pre_softmax: bool = False
+    moe_latent_size: int | None = None
     moe_router_num_groups: int | None = None
     moe_router_group_topk: int | None = None
     mtp_num_layers: int = 0
+    mtp_layer_pattern: str | None = None
     mtp_use_repeated_layer: bool = False
     mtp_loss_scaling_factor: float = 0.1
     activation_func: Literal["squared_relu", "quick_gelu"] | None = None
@@ -281,6 +288,13 @@ class ModelSpec:
         depths = self.mtp_num_layers
         if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MOST_LAYERS:
             raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MOST_LAYERS:,}, got {depths!r}.")
+        wanted = depths > 0 and self.hybrid_layer_pattern is not None
+        if (self.mtp_layer_pattern is not None) is not wanted:
+            raise ValueError("mtp_layer_pattern must be given if and only if a hybrid has mtp_num_layers.")
+        wrong = sorted({*(self.mtp_layer_pattern or "")} - {*(self.hybrid_layer_pattern or "")})
+        if wrong or self.mtp_layer_pattern == "":
+            problem = f"got {self.mtp_layer_pattern!r}"
+            raise ValueError(f"mtp_layer_pattern must be of letters that hybrid_layer_pattern has, {problem}.")
         if self.mtp_use_repeated_layer and not depths:
             raise ValueError("mtp_use_repeated_layer=True needs mtp_num_layers.")
         _check_positive("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor)
@@ -370,7 +384,13 @@ class ModelSpec:
         if self.num_experts is None:
             if self.moe_router_pre_softmax:
                 raise ValueError("moe_router_pre_softmax=True needs num_experts.")
-            for field in ("moe_ffn_hidden_size", "moe_layer_freq", "moe_router_num_groups", "moe_router_group_topk"):
+            for field in (
+                "moe_ffn_hidden_size",
+                "moe_layer_freq",
+                "moe_latent_size",
+                "moe_router_num_groups",
+                "moe_router_group_topk",
+            ):
                 if getattr(self, field) is not None:
                     raise ValueError(f"{field}={getattr(self, field)} needs num_experts.")
             return
@@ -378,6 +398,7 @@ class ModelSpec:
             "num_experts",
             "moe_router_topk",
             "moe_ffn_hidden_size",
+            "moe_latent_size",
             "moe_router_num_groups",
             "moe_router_group_topk",
         ):
@@ -419,6 +440,11 @@ class ModelSpec:
             )
 
     @property
+    def expert_hidden_size(self) -> int:
+        """Width of what routed experts get and give."""
+        return self.hidden_size if self.moe_latent_size is None else self.moe_latent_size
+
+    @property
     def expert_ffn_size(self) -> int:
         """Width of one expert."""
         return self.ffn_hidden_size if self.moe_ffn_hidden_size is None else self.moe_ffn_hidden_size
@@ -439,6 +465,13 @@ class ModelSpec:
             self.attention_chunk_size is not None,
             self.linear_attention_freq,
         )
+
+    @property
+    def depth_layers(self) -> Layers:
+        """The layers of one depth of multi-token prediction."""
+        if self.mtp_layer_pattern is not None:
+            return layers_of_pattern(self.mtp_layer_pattern, self.has_rotary_positions)
+        return self.layers[-1:]
 
     @property
     def held_depths(self) -> int:
@@ -546,7 +579,8 @@ class ModelSpec:
         )
         head = embedding if self.untie_embeddings_and_output_weights else 0
         layers = sum(count * layer_parameters(self, kind) for kind, count in Counter(self.layers).items())
-        layers += self.held_depths * (layer_parameters(self, self.layers[-1]) + sum(depth_parameters(self)))
+        of_depth = sum(layer_parameters(self, kind) for kind in self.depth_layers)
+        layers += self.held_depths * (of_depth + sum(depth_parameters(self)))
         return layers + embedding + position + head + self.norm_parameters
 
     def flops_per_token(
@@ -571,7 +605,7 @@ class ModelSpec:
         of_heads = (self.query_projection_size + self.attention_output_size) / 2
         depths = self.mtp_num_layers
         total = 6.0 * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
-        for kind, count in Counter((*self.layers, *self.layers[-1:] * depths)).items():
+        for kind, count in Counter((*self.layers, *self.depth_layers * depths)).items():
             seen = tokens_seen(self, kind, seq_length) if causal else seq_length * kind.has_attention
             total += count * of_layers * matrix_flops(self, kind)
             total += count * of_scores * of_heads * seen

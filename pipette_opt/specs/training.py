@@ -1,6 +1,6 @@
 """What is trained in one iteration, and in which number formats."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipette_opt.base.types import Precision
@@ -28,6 +28,8 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "fused_norm": (True, False),
     "fp8": (False, True),
     "fp8_recipe": FP8_RECIPES,
+    "fp8_copies": (2, 1),
+    "tp_comm_overlap": (False, True),
     "fp4": (False, True),
     "fp8_param_gather": (False, True),
     "use_precision_aware_optimizer": (False, True),
@@ -89,6 +91,9 @@ class TrainingSpec:
         have fp8 copies, inputs are kept in fp8.
     fp8_recipe
         Which scales fp8 has (:data:`~pipette_opt.specs.precision.PRECISION_RECIPES`); nothing without ``fp8``.
+    fp8_copies
+        Directions in which fp8 with one scale a tensor is kept, by the GPUs
+        (:func:`~pipette_opt.specs.precision.fp8_copies`).
     fp4
         The same products in nvfp4; in place of ``fp8``.
     fp8_param_gather
@@ -113,6 +118,8 @@ class TrainingSpec:
     expert_placement
         Which experts a rank holds: the next ones as ``listed``, which launchers do, or ``balanced`` by their loads.
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
+    tp_comm_overlap
+        Whether tensor ranks with sequence parallelism send beside the products (Transformer Engine's user buffers).
     cpu_offloading_num_layers
         Layers whose activations are in the host's memory between the passes (Transformer Engine's offloading).
     offload_modules
@@ -138,6 +145,7 @@ class TrainingSpec:
     fused_norm: bool = True
     fp8: bool = False
     fp8_recipe: Fp8Recipe = "delayed"
+    fp8_copies: int = 2
     fp4: bool = False
     fp8_param_gather: bool = False
     use_precision_aware_optimizer: bool = False
@@ -152,6 +160,7 @@ class TrainingSpec:
     rank_imbalances: tuple[RankImbalance, ...] = ()
     expert_placement: Literal["listed", "balanced"] = "listed"
     unequal_microbatches: bool = False
+    tp_comm_overlap: bool = False
     cpu_offloading_num_layers: int = 0
     offload_modules: tuple[str, ...] = ()
     optimizer_offload_fraction: float = 0.0
@@ -197,7 +206,11 @@ class TrainingSpec:
     def recipe(self) -> PrecisionRecipe | None:
         """How products of the layers are done in fewer bits; ``None`` where they are not."""
         name = NVFP4 if self.fp4 else self.fp8_recipe if self.fp8 else None
-        return None if name is None else PRECISION_RECIPES[name]
+        if name is None:
+            return None
+        found = PRECISION_RECIPES[name]
+        is_one = found.law == "narrow" and self.fp8_copies == 1
+        return replace(found, copies=1, cast_bytes=found.cast_bytes - found.element_bytes) if is_one else found
 
     def imbalance(self, ranks: int) -> float:
         """Tokens of the busiest of so many expert-parallel ranks over the mean, from 1 to ``ranks``."""

@@ -142,6 +142,7 @@ def list_fields(draw: st.DrawFn, values: dict[str, Any]) -> dict[str, Any]:
         "attention_output_gate": draw(st.booleans()) and values["multi_latent_attention"] is None,
         "mamba": None,
         "hybrid_layer_pattern": None,
+        "mtp_layer_pattern": None,
         "gated_delta_net": None,
         "linear_attention_freq": None,
     }
@@ -151,6 +152,7 @@ def list_fields(draw: st.DrawFn, values: dict[str, Any]) -> dict[str, Any]:
         return found | {"linear_attention_freq": freq, "gated_delta_net": None if freq is None else draw(delta)}
     if draw(st.booleans()) or values["multi_latent_attention"] is not None:
         return found
+    depths = values["mtp_num_layers"]
     letters = "MG*-" if values["num_experts"] is None else "MG*-E"
     pattern = draw(st.text(letters, min_size=layers, max_size=layers))
     if values["num_experts"] is not None and "E" not in pattern:
@@ -160,6 +162,7 @@ def list_fields(draw: st.DrawFn, values: dict[str, Any]) -> dict[str, Any]:
     return found | single | {
         "no_rope_freq": None,
         "hybrid_layer_pattern": pattern,
+        "mtp_layer_pattern": draw(st.text(pattern, min_size=1, max_size=3)) if depths else None,
         "mamba": draw(mamba) if "M" in pattern else None,
         "gated_delta_net": draw(delta) if "G" in pattern else None,
     }  # fmt: skip
@@ -246,6 +249,7 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
     return {
         "num_experts": experts,
         "moe_router_topk": topk,
+        "moe_latent_size": draw(st.none() | st.integers(1, 9999)) if some else None,
         "moe_router_num_groups": groups,
         "moe_router_group_topk": chosen,
         "moe_ffn_hidden_size": draw(st.none() | st.integers(1, 9999)) if some else None,

@@ -73,7 +73,7 @@ def test_block_recomputation_is_read_whole() -> None:
 
 
 TIME_OFF = {
-    "--tensor-model-parallel-size 2 --tp-comm-overlap": "less",
+    "--tensor-model-parallel-size 2 --tp-comm-overlap": "either",
     "--num-distributed-optimizer-instances 2": "either",
     "--delay-wgrad-compute": "less",
     "--context-parallel-size 2 --cp-comm-type a2a": "either",
@@ -425,10 +425,8 @@ def test_every_modelled_option_is_used() -> None:
 
 def test_parts_that_bound_what_is_saved() -> None:
     """Overlapped communication saves no more than all of it."""
-    left_out = given_options(
-        "--tensor-model-parallel-size 2 --tp-comm-overlap --delay-wgrad-compute", "here"
-    ).not_modelled
-    assert parts_saved(left_out) == {"--tp-comm-overlap": "tensor_parallel"}
+    left_out = given_options("--use-sharp --delay-wgrad-compute", "here").not_modelled
+    assert parts_saved(left_out) == {"--use-sharp": "data_parallel"}
 
 
 @ON_RECIPES
