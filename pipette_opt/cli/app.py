@@ -18,6 +18,7 @@ from pipette_opt.cli import (
     init,
     links,
     profile,
+    recommend,
     replan,
     report,
     solve,
@@ -67,6 +68,7 @@ app.command("backtest")(backtest.backtest)
 app.command("replan")(replan.replan)
 app.command("report")(report.report)
 app.command("explain")(explain.explain)
+app.command("recommend")(recommend.recommend)
 app.command("links")(links.links)
 app.command("whatif")(whatif.whatif)
 app.command("candidates")(candidates.candidates)

@@ -127,7 +127,8 @@ def test_arguments_say_where_heads_are() -> None:
 
 HYBRID = (
     "--num-layers 6 --hidden-size 256 --num-attention-heads 8 --ffn-hidden-size 512 --vocab-size 1024 "
-    "--mamba-head-dim 32 --max-position-embeddings 1024 --position-embedding-type none --disable-bias-linear --normalization RMSNorm "
+    "--mamba-head-dim 32 --max-position-embeddings 1024 --position-embedding-type none --disable-bias-linear "
+    "--normalization RMSNorm "
     "--hidden-dropout 0 --attention-dropout 0 --num-experts 4 --moe-ffn-hidden-size 128 --bf16 "
     "--untie-embeddings-and-output-weights --micro-batch-size 1 --global-batch-size 8 --seq-length 1024 "
 )
@@ -155,6 +156,16 @@ def test_depths_of_hybrids_have_a_pattern() -> None:
     layers = sum(layer_times_s(given, one, A100_80, kind=kind)[0] for kind in model.depth_layers)
     assert more[0] == 0
     assert more[1] > 2 * layers
+
+
+def test_positions_that_megatron_refuses() -> None:
+    """Multi-token prediction needs rotary positions, or none (``validate_args``)."""
+    with pytest.raises(ValueError, match="mtp_num_layers=2 needs position_embedding_type rope or none"):
+        replace(TWO, position_embedding_type="learned_absolute", rotary_base=10000, rope_scaling_factor=None)
+    with pytest.raises(ValueError, match="mtp_use_repeated_layer=True needs mtp_num_layers"):
+        replace(PLAIN, mtp_use_repeated_layer=True)
+    with pytest.raises(ValueError, match="mtp_layer_pattern must be given if and only if a hybrid has mtp_num_layers"):
+        replace(TWO, mtp_layer_pattern="*")
 
 
 @pytest.mark.parametrize(
