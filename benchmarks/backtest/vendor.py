@@ -113,17 +113,27 @@ def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     return [], judged
 
 
+FUSED_RELEASE = "26.06"
+"""Of Megatron-Bridge: the first whose recipes in mxfp8 for Blackwell send tokens beside compute."""
+
+
 def tokens_sent(run: MeasuredRun) -> dict[str, str]:
     """
-    How tokens get to experts by Megatron-Bridge's performance recipes (``scripts/performance/configs``, qwen, gpt_oss).
+    How tokens get to experts by Megatron-Bridge's performance recipes, and whether graphs launch an iteration.
 
-    HybridEP's kernels, except for Qwen3 235B on H100, B200 and B300, which have an all-to-all; on H100 it goes beside
-    the compute of another micro-batch.
+    ``scripts/performance/configs`` (qwen, gpt_oss) and ``perf_recipes`` at 067f987. GPT-OSS has an all-to-all, but
+    HybridEP on B300 with 8 expert ranks. Qwen3 has HybridEP's kernels, except for the 235B on H100, B200 and B300,
+    which has an all-to-all; on H100 it goes beside the compute of another micro-batch. So do HybridEP's kernels in
+    mxfp8 on Blackwell from ``FUSED_RELEASE`` on, where the 235B on GB200 and GB300 is launched as one graph as well.
     """
+    degree, release = _expert_degree(run), run.source.rpartition("-")[2]
+    if "OSS" in run.model:
+        return {"dispatcher": "hybridep" if run.gpu_name == "B300" and degree == "8" else "alltoall"}
     large = run.model == "Qwen3_235B_a22B"
     if large and run.gpu_name in ("H100", "B200", "B300"):
         return {"dispatcher": "alltoall", OVERLAP_COLUMN: str(run.gpu_name == "H100")}
-    return {"dispatcher": "hybridep"}
+    fused = run.precision == "mxfp8" and release >= FUSED_RELEASE
+    return {"dispatcher": "hybridep", OVERLAP_COLUMN: str(fused), "cuda_graph": str(fused and large)}
 
 
 def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:

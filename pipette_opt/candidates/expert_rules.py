@@ -46,3 +46,25 @@ def expert_sequence(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     if model.num_experts is not None and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
         return f"experts with tensor_model_parallel_size={config.tensor_model_parallel_size} need sequence_parallel"
     return None
+
+
+def expert_overlap(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """
+    Tokens travel beside compute between ranks with different experts, without full recomputation, and in a pipeline
+    interleaved (``overlap_moe_expert_parallel_comm`` in ``TransformerConfig``).
+    """
+    if not training.overlap_moe_expert_parallel_comm or model.num_experts is None:
+        return None
+    name = "overlap_moe_expert_parallel_comm"
+    if config.expert_model_parallel_size == 1:
+        return f"{name} needs expert_model_parallel_size >= 2, got 1"
+    if training.moe_token_dispatcher_type == "allgather":
+        return f"{name} needs moe_token_dispatcher_type alltoall or flex, got allgather"
+    if training.precision == "fp32":
+        return f"{name} needs bf16 or fp16, got fp32"
+    if config.recompute_granularity == "full":
+        return f"{name} goes with selective recomputation or none, got full"
+    pp = config.pipeline_model_parallel_size
+    if pp > 1 and config.virtual_pipeline_model_parallel_size is None:
+        return f"{name} needs virtual_pipeline_model_parallel_size with pipeline_model_parallel_size={pp}"
+    return None

@@ -117,8 +117,8 @@ class Current:
         """For ``--json``."""
         from dataclasses import asdict
 
+        from pipette_opt.plans.verdict import verdict
         from pipette_opt.report.plan_file import estimate_to_dict
-        from pipette_opt.report.verdict import verdict
 
         return {
             "verdict": verdict(

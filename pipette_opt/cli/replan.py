@@ -58,10 +58,11 @@ def replan(
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
     from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.plans.verdict import plan_verdict
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.changed_hosts import replan as replan_
     from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
-    from pipette_opt.report.plan_file import plan_verdict, write_plan
+    from pipette_opt.report.plan_file import write_plan
     from pipette_opt.report.tables import verdict_line
 
     check_place(out, moves_out)

@@ -26,27 +26,23 @@ def report(
     """
     from pipette_opt.base.files import is_stdout
     from pipette_opt.cli.output import check_not_overwritten, check_place, check_stdout, say, say_written, show_json
-    from pipette_opt.library.inputs import has_cluster
-    from pipette_opt.library.plans import plan_and_instance
-    from pipette_opt.read.files import sha256_of
-    from pipette_opt.report.page import page_of, write_page
-    from pipette_opt.report.plan_file import plan_verdict, read_plan
+    from pipette_opt.library.solve import report_of
+    from pipette_opt.report.page import write_page
+    from pipette_opt.report.plan_file import read_plan
 
     check_place(out)
     check_stdout(json, out)
     check_not_overwritten(out, inputs=(plan, cluster))
-    found, instance = read_plan(plan), None
-    if cluster is not None or has_cluster(found, plan):
-        found, instance = plan_and_instance(plan, cluster)
-    text = page_of(found, instance, file=plan.name, sha256=sha256_of(plan))
+    said = read_plan(plan).verdict
+    text, is_whole = report_of(plan, cluster)
     if is_stdout(out):
         typer.echo(text, nl=False)
         return
     write_page(out, text)
     if json:
-        show_json({"report": str(out), "verdict": plan_verdict(found), "complete": instance is not None})
+        show_json({"report": str(out), "verdict": said, "complete": is_whole})
         return
-    if instance is None:
+    if not is_whole:
         say("without links, schedule and sensitivity: the cluster file is not there; say where with --cluster")
-    say(plan_verdict(found))
+    say(said)
     say_written(out, "report")

@@ -6,7 +6,7 @@ from typing import Annotated, cast
 
 import typer
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
@@ -56,6 +56,7 @@ def solve(
     begun = time.perf_counter()
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
+    from pipette_opt.certify.conflicts import explained
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.plans import on_hosts_of, plan_with_band
     from pipette_opt.optimize import OptimizeParams
@@ -98,7 +99,11 @@ def solve(
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
         order = None if current is None else current.host_order
         given = (job.instance, space, params, watcher, inputs)
-        plan = optimize_objective(*given, backend=processes, host_order=order)
+        try:
+            plan = optimize_objective(*given, backend=processes, host_order=order)
+        except InfeasibleError as error:
+            watcher.report("looking for the requirements that cannot be met together")
+            raise explained(error, job.instance, space, max_oom_risk) from None
     plan = plan_with_band(plan, job.instance)
     if not (json and is_stdout(out)):
         write_plan(plan, out)

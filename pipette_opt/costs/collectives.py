@@ -53,6 +53,16 @@ on B200, and messages between two GPUs of a host take 8 us.
 """
 
 
+OWN_PART = 0.42
+"""
+What a rank's own part of a message costs in a collective inside a host, over a part that is sent there.
+
+A ring of ``n`` ranks sends ``n - 1`` of ``n`` parts; with two ranks NCCL attains 0.6 to 0.7 of its rate with eight. By
+the same tables: with this, GPUs left out are 7 to 12 % off in the median, 10 to 15 % without it
+(``benchmarks/silicon/nccl.py``).
+"""
+
+
 class RingArrays(NamedTuple):
     """:class:`RingTraffic` of several groups, arrays of one shape."""
 
@@ -148,7 +158,8 @@ def tensor_traffic(
     With a recipe all-gathers move operands in its format: inputs forward, the outputs' gradients backward (Transformer
     Engine casts before it gathers); what is reduced stays as it is. Latent attention gathers its latents and the key
     with positions, in a call each (``multi_latent_attention.py``), in place of the input, unless queries come from
-    that.
+    that. With ``tp_comm_overlap`` a product works on the piece of one rank while that of the next is sent, so one piece
+    of each shows (Wang et al., ASPLOS 2023, "Overlap communication with dependent computation via decomposition").
     """
     tokens, h = config.micro_batch_size * training.seq_length // config.context_parallel_size, model.hidden_size
     reduced, recipe = training.parameter_bytes, training.recipe
@@ -165,11 +176,13 @@ def tensor_traffic(
     of_experts = config.recomputes("moe") or config.recomputes("shared_experts")
     again = not repeated and has_mlp and (of_experts if kind.has_experts else config.recomputes("mlp"))
     mlp = all_reduce_traffic(again * tokens * h * (gathered + reduced) / 2, config.tensor_model_parallel_size)
+    overlaps = training.tp_comm_overlap and config.sequence_parallel
+    piece = 1.0 / config.tensor_model_parallel_size if overlaps else 1.0
     return (
-        RingTraffic(one.hop_bytes, steps, calls),
+        RingTraffic(piece * one.hop_bytes, piece * steps, calls),
         RingTraffic(
-            (1 + repeated) * one.hop_bytes + mlp.hop_bytes,
-            (1 + repeated) * steps + again * mlp.num_steps,
+            piece * ((1 + repeated) * one.hop_bytes + mlp.hop_bytes),
+            piece * ((1 + repeated) * steps + again * mlp.num_steps),
             (1 + repeated) * calls + again * (2 if config.sequence_parallel else 1),
         ),
     )
@@ -290,8 +303,15 @@ def inside_s(
         Of a message over it, if that is not the one inside a host.
     """
     rate = inside_bytes_per_s * stack.intra_node
-    time: FloatArray = _start_s(traffic, _inside_step_s(cluster, latency_s), stack) + traffic.hop_bytes / rate
+    moved = traffic.hop_bytes * _with_own_part(traffic)
+    time: FloatArray = _start_s(traffic, _inside_step_s(cluster, latency_s), stack) + moved / rate
     return time
+
+
+def _with_own_part(traffic: RingArrays) -> FloatArray:
+    """What is moved through the fabric over what is sent; a ring of ``n`` ranks has ``n - 1`` steps for each call."""
+    whole: FloatArray = 1.0 + OWN_PART * traffic.num_calls / np.maximum(traffic.num_steps, 1)
+    return whole
 
 
 def domain_s(
@@ -346,7 +366,8 @@ def across_s(
     latency_s = cluster.inter_node_latency_s if latency_s is None else latency_s
     several = group_flows > 1  # then the ring also has hops inside the hosts
     share = flow_bytes_per_s * group_flows * stack.inter_node
-    share = np.where(several, np.minimum(share, inside_bytes_per_s * stack.intra_node), share)
+    fabric = inside_bytes_per_s * stack.intra_node / _with_own_part(traffic)
+    share = np.where(several, np.minimum(share, fabric), share)
     step = (latency_s + (group_flows - 1) * _inside_step_s(cluster)) / group_flows
     start = _start_s(traffic, step, stack)
     time: FloatArray = start + traffic.hop_bytes / share

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, inter_node_ring_s, intra_node_ring_s
+from pipette_opt.costs.collectives import NO_TRAFFIC, OWN_PART, RingTraffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.compute import layer_and_idle_s
 from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_block, expert_replicas, expert_traffic
 from pipette_opt.parallel import ParallelConfig
@@ -50,7 +50,7 @@ def exchange_s(
     load_s_per_byte: FloatArray | float,
 ) -> FloatArray:
     """
-    One all-to-all, seconds; all arguments broadcast.
+    One all-to-all, seconds; all arguments broadcast. A rank's part for itself costs ``OWN_PART`` of one that is sent.
 
     Parameters
     ----------
@@ -63,7 +63,8 @@ def exchange_s(
     load_s_per_byte
         What the busiest host of the group takes if each part is one byte; unused unless it spans hosts.
     """
-    fabric = np.asarray(part_bytes) * port_s_per_byte / stack.intra_node
+    own_s_per_byte = OWN_PART / float(cluster.inside_bytes_per_s(1))
+    fabric = np.asarray(part_bytes) * (port_s_per_byte + own_s_per_byte) / stack.intra_node
     across = np.where(spans, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
     latency = np.where(
         spans, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s

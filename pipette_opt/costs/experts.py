@@ -98,12 +98,7 @@ def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelCon
     """Tokens that each expert of the busiest rank works on in one micro-batch."""
     assert model.num_experts is not None
     routed = expert_block(config) * tokens_of_rank(training, config) * model.moe_router_topk
-    return routed / model.num_experts * imbalance(training, config)
-
-
-def imbalance(training: TrainingSpec, config: ParallelConfig) -> float:
-    """Tokens of the busiest rank over the mean; ``ep`` if it gets all of them."""
-    return min(training.expert_imbalance, float(config.expert_model_parallel_size))
+    return routed / model.num_experts * training.imbalance(config.expert_model_parallel_size)
 
 
 def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> FloatArray:
@@ -147,8 +142,8 @@ def distinct_share(num_experts: int, topk: int, there: int, groups: int = 1, cho
 def expert_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ExpertTraffic:
     """What a layer with experts moves in the forward pass; that of its shared experts and attention apart."""
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
-    one = tokens_of_rank(training, config) * model.hidden_size * training.parameter_bytes
+    one = tokens_of_rank(training, config) * model.expert_hidden_size * training.parameter_bytes
     if training.moe_token_dispatcher_type == "allgather":
         return ExpertTraffic(0.0, 0, float(ep * etp * one), 2 * (ep * etp > 1), ep * etp)
-    sent = float(one * model.moe_router_topk) * imbalance(training, config)
+    sent = float(one * model.moe_router_topk) * training.imbalance(ep)
     return ExpertTraffic(sent, 2 * (ep > 1), etp * sent, 2 * (etp > 1), etp)

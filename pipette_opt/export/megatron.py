@@ -4,7 +4,9 @@ Arguments of an unmodified Megatron-LM ``pretrain_gpt.py`` that make it run a pl
 Names and defaults are those of ``megatron/training/arguments.py`` beside megatron-core 0.16.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields
+from itertools import islice
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
@@ -15,6 +17,7 @@ from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
+from pipette_opt.read.megatron_layers import DELTA_OPTIONS, MAMBA_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_list
@@ -35,6 +38,11 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "tp_comm_overlap",
+    "cpu_offloading_num_layers",
+    "offload_modules",
+    "optimizer_offload_fraction",
+    "overlap_cpu_optimizer_d2h_h2d",
     "cuda_graph",
     "cuda_graph_modules",
     "fused_softmax",
@@ -107,11 +115,14 @@ def megatron_options(plan: Plan) -> list[Option]:
     options = [
         *_parallel_options(plan, model),
         *_batch_options(plan, training),
-        *model_options(model, training),
+        *model_options(model, training, plan.config.layers_per_chunk if model.hybrid_layer_pattern else None),
         *_precision_options(training, plan.config.use_distributed_optimizer),
+        *_offload_options(training),
     ]
     written = {one[0] for one in options}
     others = training.other_arguments or ()
+    if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:
+        others = (*others, ("--tp-comm-overlap",))
     if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
         modules = training.cuda_graph_modules
         others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
@@ -136,6 +147,10 @@ def builder_notes(model: ModelSpec) -> list[str]:
         notes.append(
             "Megatron-LM up to 0.18 reads --rotary-seq-len-interpolation-factor and does nothing with it: hand it to "
             "GPTModel (seq_len_interpolation_factor) where your script builds it."
+        )
+    if model.hybrid_layer_pattern is not None:
+        notes.append(
+            "Hybrids have a program of their own: PRETRAIN=pretrain_hybrid.py (pretrain_mamba.py up to core 0.17)."
         )
     if model.yarn is not None:
         notes.append("--position-embedding-type yarn needs Megatron-LM 0.19.")
@@ -232,7 +247,7 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
         options.append(("--expert-tensor-parallel-size", str(expert_size)))
     options += [
         (LAYOUT_ARGUMENTS[name],) if value is True else (LAYOUT_ARGUMENTS[name], str(value))
-        for name, value in layout_options(plan).items()
+        for name, value in ({} if model.hybrid_layer_pattern else layout_options(plan)).items()
     ]
     if plan.placement.order == "tp-cp-ep-pp-dp":
         options.append(("--use-tp-pp-dp-mapping",))
@@ -277,8 +292,14 @@ def _batch_options(plan: Plan, training: TrainingSpec) -> list[Option]:
     ]
 
 
-def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """The architecture, and everything else that makes it the same model."""
+def model_options(
+    model: ModelSpec, training: TrainingSpec, layers_per_chunk: Sequence[Sequence[int]] | None = None
+) -> list[Option]:
+    """
+    The architecture, and everything else that makes it the same model.
+
+    ``layers_per_chunk``: of a pipeline, where a hybrid's pattern is cut by bars.
+    """
     return [
         *_shape_options(model),
         *_norm_options(model),
@@ -286,6 +307,7 @@ def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         *_position_options(model, training),
         *_window_options(model, training),
         *_expert_options(model, training),
+        *_layer_list_options(model, layers_per_chunk),
         *_depth_options(model),
         *(model.other_arguments or ()),
     ]
@@ -431,13 +453,37 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
     if model.moe_shared_expert_intermediate_size:
         options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))
-    for name in ("moe_router_num_groups", "moe_router_group_topk"):
+    for name in ("moe_latent_size", "moe_router_num_groups", "moe_router_group_topk"):
         if getattr(model, name) is not None:
             options.append((f"--{name.replace('_', '-')}", str(getattr(model, name))))
     if model.moe_router_pre_softmax:
         options.append(("--moe-router-pre-softmax",))
-    if model.num_moe_layers < model.num_layers:
+    if model.num_moe_layers < model.num_layers and model.hybrid_layer_pattern is None:
         options.append(("--moe-layer-freq", layer_list(_layers_with_experts(model))))
+    return options
+
+
+def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[int]] | None) -> list[Option]:
+    """Layers with a state: which they are, and their sizes; bars in a pattern are bounds of the chunks of stages."""
+    options: list[Option] = [("--attention-output-gate",)] if model.attention_output_gate else []
+    if model.hybrid_layer_pattern is not None:
+        letters = iter(model.hybrid_layer_pattern)
+        depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
+        counts = (
+            [len(model.layers)] if layers_per_chunk is None else [one for chunk in layers_per_chunk for one in chunk]
+        )
+        options += [
+            ("--hybrid-layer-pattern", "|".join("".join(islice(letters, count)) for count in counts) + depths),
+            ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
+        ]
+    if model.linear_attention_freq is not None:
+        options += [
+            ("--experimental-attention-variant", "gated_delta_net"),
+            ("--linear-attention-freq", layer_list(model.linear_attention_freq)),
+        ]
+    for sizes, names in ((model.mamba, MAMBA_OPTIONS), (model.gated_delta_net, DELTA_OPTIONS)):
+        if sizes is not None:
+            options += [(f"--{name.replace('_', '-')}", str(getattr(sizes, field))) for name, field in names.items()]
     return options
 
 
@@ -476,6 +522,23 @@ def _recipe_options(training: TrainingSpec) -> list[Option]:
         options.append((f"--{kind}-param-gather",))
         if training.fp8_recipe == "mxfp8":
             options.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
+    return options
+
+
+def _offload_options(training: TrainingSpec) -> list[Option]:
+    """What is on the host meanwhile."""
+    options: list[Option] = []
+    if training.cpu_offloading_num_layers:
+        options.append(("--cpu-offloading-num-layers", str(training.cpu_offloading_num_layers)))
+    if training.offload_modules:
+        options += [("--fine-grained-activation-offloading",), ("--offload-modules", *training.offload_modules)]
+    if training.optimizer_offload_fraction:
+        options += [
+            ("--optimizer-cpu-offload",),
+            ("--optimizer-offload-fraction", f"{training.optimizer_offload_fraction:g}"),
+        ]
+        if training.overlap_cpu_optimizer_d2h_h2d:
+            options.append(("--overlap-cpu-optimizer-d2h-h2d",))
     return options
 
 

@@ -256,6 +256,7 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
     return {
         "num_moe_experts": model.num_experts,
         "moe_router_topk": model.moe_router_topk,
+        "moe_latent_size": model.moe_latent_size,
         "moe_router_num_groups": model.moe_router_num_groups,
         "moe_router_group_topk": model.moe_router_group_topk,
         "moe_router_pre_softmax": model.moe_router_pre_softmax,

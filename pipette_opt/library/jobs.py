@@ -1,110 +1,24 @@
 """
 What is trained, on which machines, and how: read from files, presets and plain values into an instance.
 
-A command's options and the arguments of :func:`pipette_opt.solve` are both the fields of :class:`JobOptions`.
+A command's options and the arguments of :func:`pipette_opt.solve` are both the fields of
+:class:`~pipette_opt.library.options.JobOptions`.
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.library.options import OF_TRAINING, JobOptions
+from pipette_opt.specs.precision import fp8_copies
 
 if TYPE_CHECKING:
     from pipette_opt.read.megatron_args import MegatronArgs
-    from pipette_opt.specs import ClusterSpec, Instance, TrainingSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
-    """
-    A job, as people say it. Errors name a field as the option of the command line, ``--global-batch-size``.
-
-    Parameters
-    ----------
-    cluster
-        A cluster file.
-    nodes, gpu, nics, gpus_per_node
-        Instead of it, where no link was measured: number of hosts or their names, kind of GPU, ``8x400`` (NICs times
-        Gbit/s of each), GPUs of a host.
-    model
-        A preset's name, a Hugging Face ``config.json``, or a file of Megatron arguments.
-    global_batch_size
-        Sequences of an iteration.
-    seq_length
-        Tokens of a sequence.
-    micro_batches
-        ``equal``: every replica has as many; ``unequal``: any number of replicas shares the batch.
-    example
-        A shipped example, which says whatever else is not given.
-    precision
-        ``bf16``, ``fp16`` or ``fp32``; the example's, or bf16.
-    fp8
-        Whether products of the layers are in 8 bits.
-    attention_kernel
-        ``flash`` or ``unfused``.
-    profile
-        Measured times of layers.
-    calibration
-        Stack: a file that calibrating wrote, or a shipped name.
-    num_gpus
-        GPUs to use; all of the cluster, or fewer hosts where that is faster.
-    gpu_price
-        Price of a GPU-hour by hosts, each ``gpu[01-04]=2.5``.
-    exclude_hosts
-        Hosts not to use, ``gpu03,gpu[07-09]``.
-    speed
-        Hosts that run at a share of their peak, each ``gpu[03-04]=0.8``.
-    launcher
-        ``torchrun``, ``slurm`` or ``mpi``: what rank maps can be launched.
-    p2p
-        ``blocking`` or ``async`` sends between stages.
-    allreduce
-        How gradients cross hosts: ``ring``, ``hierarchical`` or ``tree``.
-    expert_imbalance
-        Tokens of the busiest rank of experts over the mean, at least 1.
-    moe_token_dispatcher
-        ``alltoall``, ``allgather`` or ``flex``.
-    overlap_moe_expert_parallel_comm
-        Whether tokens travel beside the compute of another micro-batch.
-    """
-
-    cluster: Path | None = None
-    nodes: str | None = None
-    gpu: str | None = None
-    nics: str | None = None
-    gpus_per_node: int | None = None
-    model: str | None = None
-    global_batch_size: int | None = None
-    seq_length: int | None = None
-    micro_batches: str | None = None
-    example: str | None = None
-    precision: str | None = None
-    fp8: bool = False
-    attention_kernel: str = "flash"
-    profile: Path | None = None
-    calibration: str | None = None
-    num_gpus: int | None = None
-    gpu_price: list[str] | None = None
-    exclude_hosts: str | None = None
-    speed: list[str] | None = None
-    launcher: str = "slurm"
-    p2p: str = "blocking"
-    allreduce: str = "ring"
-    expert_imbalance: float = 1.0
-    moe_token_dispatcher: str | None = None
-    overlap_moe_expert_parallel_comm: bool = False
-
-    def filled_in(self, arguments: "MegatronArgs") -> Self:
-        """The options with what Megatron arguments say where they are silent."""
-        said = {
-            name: getattr(arguments, name)
-            for name in ("global_batch_size", "seq_length", "precision")
-            if getattr(self, name) is None
-        }
-        return replace(self, fp8=self.fp8 or arguments.fp8, **said)
+    from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
+    from pipette_opt.specs.expert_loads import RankImbalance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,8 +30,15 @@ class Job:
     inputs: dict[str, Any]
 
 
-def read_job(options: JobOptions) -> Job:
-    """Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given."""
+def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
+    """
+    Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given.
+
+    Parameters
+    ----------
+    trained
+        What an iteration is, in place of what the options say of it, which must be nothing.
+    """
     from dataclasses import asdict
 
     from pipette_opt.judge.fullness import with_edge_loss
@@ -130,11 +51,11 @@ def read_job(options: JobOptions) -> Job:
     from pipette_opt.read.prices import parse_prices, with_prices
     from pipette_opt.read.speeds import folded_by_value, parse_speeds, speed_record, with_speeds
     from pipette_opt.read.stack import read_stack
-    from pipette_opt.specs import Instance, TrainingSpec
+    from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.training import DISPATCHERS, LARGEST
 
-    arguments = arguments_behind(options.model) if options.model is not None else None
+    arguments = arguments_behind(options.model) if isinstance(options.model, str) else None
     if arguments is not None and options.example is None:
         options = options.filled_in(arguments)
     if options.precision is not None:
@@ -158,7 +79,7 @@ def read_job(options: JobOptions) -> Job:
     if options.model is None and shown is None:
         raise InputError("--model", "is needed: a preset such as llama-3-8b, a config.json, or Megatron arguments.")
     for option, value in (("--global-batch-size", options.global_batch_size), ("--seq-length", options.seq_length)):
-        if value is None and shown is None:
+        if value is None and shown is None and trained is None:
             raise InputError(option, "is needed.")
         if value is not None and not 1 <= value <= LARGEST:
             raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
@@ -169,35 +90,25 @@ def read_job(options: JobOptions) -> Job:
     spec = with_prices(spec, prices)
     if options.exclude_hosts:
         spec = without(spec, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
-    model_spec = read_model(options.model) if options.model is not None else shown.model  # type: ignore[union-attr]
+    if isinstance(options.model, str):
+        model_spec = read_model(options.model)
+    else:
+        model_spec = shown.model if options.model is None else options.model  # type: ignore[union-attr]
     if model_spec.num_experts is None:
         for option, has_effect in (
             ("--expert-imbalance", options.expert_imbalance > 1.0),
+            ("--expert-loads", options.expert_loads is not None),
             ("--moe-token-dispatcher", options.moe_token_dispatcher not in (None, "alltoall")),
             ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
         ):
             if has_effect:
                 raise InputError(option, f"has no effect: model {model_spec.name} has no experts.")
+    if trained is not None:
+        _check_unsaid(options)
     base = shown.training if shown else None
-    precision = options.precision or (base.precision if base else "bf16")
-    has_experts = arguments is not None and model_spec.num_experts is not None
-    scripted = cast("MegatronArgs", arguments).moe_token_dispatcher_type if has_experts else None
-    if options.fp8 and precision == "fp32":
-        raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
-    training = TrainingSpec(
-        global_batch_size=options.global_batch_size or cast("Any", base).global_batch_size,
-        seq_length=options.seq_length or cast("Any", base).seq_length,
-        precision=precision,  # type: ignore[arg-type]
-        accumulate_allreduce_grads_in_fp32=precision != "fp16",
-        fp8=options.fp8,
-        attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
-        moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
-        overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
-        expert_imbalance=options.expert_imbalance,
-        unequal_microbatches=options.micro_batches == "unequal",
-    )
-    if arguments is not None:
-        training = arguments.training(training)
+    training = trained or _training(options, base, arguments, model_spec)
+    if training.fp8:
+        training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in spec.gpu_kinds))
     check_precision(spec, training)
     instance = Instance(
         model=model_spec,
@@ -227,7 +138,67 @@ def read_job(options: JobOptions) -> Job:
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
 
 
-def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any]]]":
+def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
+    """What the loads of single experts make of each expert-parallel size that the experts allow."""
+    one_of("--expert-placement", options.expert_placement, ("listed", "balanced"))
+    if options.expert_loads is None:
+        if options.expert_placement != "listed":
+            raise InputError("--expert-placement", "needs --expert-loads.")
+        return ()
+    if options.expert_imbalance != 1.0:
+        raise InputError("--expert-imbalance", "contradicts --expert-loads, which says it; give one of the two.")
+    from pipette_opt.read.expert_loads import read_expert_loads
+    from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
+
+    loads, num_experts = read_expert_loads(options.expert_loads, model), cast(int, model.num_experts)
+    sizes = [size for size in range(2, num_experts + 1) if num_experts % size == 0]
+    if options.expert_placement == "listed":
+        found = [(size, listed_imbalance(loads, size)) for size in sizes]
+    else:
+        from pipette_opt.solver.expert_placement import balanced_imbalance
+
+        found = [(size, balanced_imbalance(loads, size)[0]) for size in sizes]
+    return tuple(RankImbalance(ranks=size, imbalance=imbalance) for size, imbalance in found)
+
+
+def _check_unsaid(options: JobOptions) -> None:
+    """Raise ``InputError`` for an option of the training, where that is given as a whole."""
+    silent = JobOptions()
+    for name in OF_TRAINING:
+        if getattr(options, name) != getattr(silent, name):
+            raise InputError("training", f"says {name} itself; give one of the two.")
+
+
+def _training(
+    options: JobOptions, base: "TrainingSpec | None", arguments: "MegatronArgs | None", model: "ModelSpec"
+) -> "TrainingSpec":
+    """What an iteration is: as the options say, or else the example's."""
+    from pipette_opt.specs import TrainingSpec
+
+    precision = options.precision or (base.precision if base else "bf16")
+    scripted = arguments.moe_token_dispatcher_type if arguments is not None and model.num_experts else None
+    if options.fp8 and precision == "fp32":
+        raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
+    training = TrainingSpec(
+        global_batch_size=options.global_batch_size or cast("Any", base).global_batch_size,
+        seq_length=options.seq_length or cast("Any", base).seq_length,
+        precision=precision,  # type: ignore[arg-type]
+        accumulate_allreduce_grads_in_fp32=precision != "fp16",
+        fp8=options.fp8,
+        attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
+        moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
+        overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
+        cuda_graph=options.cuda_graph,
+        cuda_graph_modules=graph_modules(model) if options.cuda_graph else (),
+        expert_imbalance=options.expert_imbalance,
+        rank_imbalances=_rank_imbalances(options, model),
+        expert_placement=options.expert_placement,  # type: ignore[arg-type]
+        unequal_microbatches=options.micro_batches == "unequal",
+    )
+    return training if arguments is None else arguments.training(training)
+
+
+def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any] | None]]":
     """
     What reads the cluster of a file, of an example, or of equal hosts, and gives what a plan records of it.
 
@@ -257,8 +228,9 @@ def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[
         )
         raise InputError("--cluster", problem)
     if given:
-        raise InputError(given[0], f"has no effect on {path}, which says it; edit the file, or give --nodes instead.")
-    return functools.partial(_cluster_file, path)
+        where = path if isinstance(path, Path) else path.name
+        raise InputError(given[0], f"has no effect on {where}, which says it; edit that, or give --nodes instead.")
+    return functools.partial(_cluster_file, path) if isinstance(path, Path) else lambda: (path, None)
 
 
 def _equal_hosts(
@@ -320,3 +292,8 @@ def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ``InputError`` unless the value is one of the allowed."""
     if value not in allowed:
         raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def graph_modules(model: "ModelSpec") -> tuple[str, ...]:
+    """Parts of layers that graphs can launch: all of a dense one, all but routed experts else."""
+    return ("attn", "mlp") if model.num_experts is None else ("attn", "moe_router", "moe_preprocess")

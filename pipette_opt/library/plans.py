@@ -19,14 +19,20 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
     The cluster file and its matrices must be those the plan was made from, by their hashes; ``cluster`` says where
     they are now.
     """
+    from pipette_opt.report.plan_file import read_plan
+
+    plan = read_plan(path)
+    return plan, job_of(plan, path, cluster)
+
+
+def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
+    """The instance that a plan names, whose file is at ``path``; see :func:`plan_and_instance`."""
     from pipette_opt.library.inputs import cluster_of
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.prices import recorded_prices, with_prices
     from pipette_opt.read.speeds import recorded_speeds, with_speeds
-    from pipette_opt.report.plan_file import read_plan
 
-    plan = read_plan(path)
     spec, _ = cluster_of(plan, path, cluster)
     spec = with_speeds(spec, recorded_speeds(plan.inputs.get("speed"), f"{path}, inputs.speed"))
     spec = with_prices(spec, recorded_prices(plan.inputs.get("gpu_price"), f"{path}, inputs.gpu_price"))
@@ -35,7 +41,7 @@ def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance
         spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
     if spec.hosts != plan.hosts:
         raise InputError(str(path), f"hosts differ from those of its cluster, {spec.name}.")
-    return plan, instance_of(plan, spec, path)
+    return instance_of(plan, spec, path)
 
 
 def plan_of_job(path: Path, instance: "Instance") -> "Plan":

@@ -45,11 +45,11 @@ def plan_notes(
         notes.append(f"{lost:.3g} s of the iteration are expected to be lost because memory is nearly full.")
     if any(stage.extrapolates for stage in stages):
         notes.append("The memory of this plan is predicted outside of the predictor's training data.")
-    if instance.model.num_experts is not None and training.expert_imbalance > 1:
-        notes.append(
-            f"Times count {training.expert_imbalance:g} times the mean tokens on the busiest rank of experts; memory "
-            "is predicted for equal loads."
-        )
+    uneven = training.imbalance(config.expert_model_parallel_size)
+    if instance.model.num_experts is not None and uneven > 1:
+        notes.append(f"Times and memory count {uneven:.3g} times the mean tokens on the busiest rank of experts.")
+    if training.expert_placement == "balanced":
+        notes.append("Planned only: experts are on ranks so that loads are even; no launcher places them by load.")
     shares = config.microbatches_of_replicas(training.global_batch_size) if training.unequal_microbatches else (1,)
     if shares[0] > shares[-1]:
         most = shares.count(shares[0])

@@ -62,7 +62,7 @@ class MegatronOption:
         return tuple(word for word in words if not word or not any(same(word, one) for one in self.modelled_values))
 
     def matters(self, given: Mapping[str, Any]) -> bool:
-        """Whether an option that this one needs is given; a size of 1 is as good as none."""
+        """Whether an option that this one needs is given; a degree of 1 is as good as none."""
         return not self.needs or any(_is_given(need, given) for need in self.needs)
 
     def not_modelled(self, words: Sequence[str]) -> list[NotModelled]:
@@ -133,7 +133,7 @@ def parts_saved(entries: Iterable[NotModelled]) -> dict[str, str]:
 
 def _is_given(need: str, given: Mapping[str, Any]) -> bool:
     option, equals, wanted = need.partition("=")
-    value = given.get(field_of(option))
+    value, name = given.get(field_of(option)), field_of(option)
     if equals:
         return value is not None and same(str(value), wanted)
-    return bool(value) and value != 1 if not isinstance(value, bool) else value
+    return bool(value) and (isinstance(value, bool) or value != 1 or not name.endswith(("_size", "_shards")))

@@ -66,6 +66,7 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
             memory=_numbers(data, "memory"),
             layers=_layers(data),
             versions=_numbers(data, "versions"),
+            origins=_mapping(data, "origins") or {},
         )
     except ValueError as error:
         if isinstance(error, InputError):
@@ -85,6 +86,8 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
         data["layers"] = [asdict(one) for one in stack.layers.shapes]  # few digits would change what lies between
     if stack.versions is not None:
         data["versions"] = {name: _short(factor) for name, factor in stack.versions.items()}
+    if stack.origins:
+        data["origins"] = dict(stack.origins)
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     write_atomically(path, head + yaml.safe_dump(data, sort_keys=False, width=120))
 

@@ -37,9 +37,9 @@ from pipette_opt.plans.plan import (
     Target,
     rank_rows,
 )
+from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.report.chosen_file import read_choice
 from pipette_opt.report.entries import Entries, damaged
-from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import Direction, Effect
 from pipette_opt.specs.objective import Objective
@@ -74,28 +74,6 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "not_modelled": [asdict(one) for one in plan.not_modelled],
         "notes": list(plan.notes),
     }
-
-
-def plan_verdict(plan: Plan) -> str:
-    """The verdict of a plan; see :func:`~pipette_opt.report.verdict.verdict`."""
-    accepted = plan.inputs.get("max_oom_risk")
-    risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
-    return verdict(
-        plan.memory,
-        plan.estimate,
-        max_oom_risk=risk,
-        certificate=plan.certificate,
-        links_measured=_links_measured(plan),
-        not_modelled=plan.not_modelled,
-    )
-
-
-def _links_measured(plan: Plan) -> bool:
-    """Whether links were measured; not where a plan records a cluster file without matrices, or no file at all."""
-    cluster = plan.inputs.get("cluster")
-    if not isinstance(cluster, Mapping) or len(plan.hosts) == 1:
-        return True
-    return "document" not in cluster and bool(cluster.get("matrices", True))
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:

@@ -16,6 +16,7 @@ from pipette_opt.judge.solutions import simplicity
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.chosen import Choice
 from pipette_opt.plans.plan import Certificate, IterationTime, JointModel, Plan, StageMemory, Target
+from pipette_opt.plans.verdict import plan_verdict, verdict
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.cells import (
     BAD,
@@ -32,8 +33,6 @@ from pipette_opt.report.cells import (
     yes_no,
 )
 from pipette_opt.report.left_out import left_out_table
-from pipette_opt.report.plan_file import plan_verdict
-from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective

@@ -20,6 +20,7 @@ def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[No
         *_softmax(model),
         *_no_positions(model),
         *_parallel_residual(model),
+        *_recurrent(model),
     )
 
 
@@ -97,5 +98,20 @@ def _parallel_residual(model: ModelSpec) -> tuple[NotModelled, ...]:
             effect="time",
             direction="less",
             why="Attention and MLP can share one reduction over tensor ranks; two are counted.",
+        ),
+    )
+
+
+def _recurrent(model: ModelSpec) -> tuple[NotModelled, ...]:
+    """What is counted, and was never compared with a job."""
+    if not model.recurrent_mixers:
+        return ()
+    count = sum(model.recurrent_mixer(kind) is not None for kind in model.layers)
+    return (
+        NotModelled(
+            option="--experimental-attention-variant" if model.mamba is None else "--hybrid-layer-pattern",
+            effect="both",
+            direction="either",
+            why=f"Times and memory of the {count} layers with a state are counted; no measured job has any.",
         ),
     )

@@ -1,7 +1,7 @@
 """What a software stack attains of the hardware: a handful of named constants."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pipette_opt.specs.layers import LearnedLayers
@@ -75,6 +75,8 @@ class StackSpec:
         Constants of the same stack for the prediction of memory; their names belong to ``memory/``.
     layers
         What layers of the shapes that runs had took beyond the formula.
+    origins
+        Where constants are from, ``measured`` or ``interpolated``, by name; those that are not named are assumed.
     versions
         Iteration times of runs of other versions of the software, over those of the stack's; for back-tests.
     """
@@ -109,16 +111,17 @@ class StackSpec:
     memory: Mapping[str, float] | None = None
     layers: LearnedLayers | None = None
     versions: Mapping[str, float] | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", LearnedLayers.of(self.layers))
-        for field in SHARES:
-            if not 0 < getattr(self, field) <= 1:
-                raise ValueError(f"{field} must be in (0, 1], got {getattr(self, field)}.")
-        for field in (*SPEEDS, "elementwise", "assumed_latency_s"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} must be > 0, got {getattr(self, field)}.")
-        for field in (
+        for name in SHARES:
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}.")
+        for name in (*SPEEDS, "elementwise", "assumed_latency_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
+        for name in (
             "collective_s",
             "kernel_s",
             "host_kernel_s",
@@ -134,8 +137,13 @@ class StackSpec:
             "straggling",
             "overlap_slowdown",
         ):
-            if not 0 <= getattr(self, field) < float("inf"):
-                raise ValueError(f"{field} must be >= 0, got {getattr(self, field)}.")
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        for name, origin in self.origins.items():
+            if name not in CONSTANTS or origin not in ("measured", "interpolated", "assumed"):
+                raise ValueError(
+                    f"origins: {name} must be a constant, measured, interpolated or assumed, got {origin}."
+                )
         for version, factor in (self.versions or {}).items():
             if not 0 < factor < float("inf"):
                 raise ValueError(f"versions: {version} must be > 0, got {factor}.")
@@ -162,7 +170,7 @@ SHARES = (
 )
 """Constants that are a share of what the hardware data promises."""
 
-OTHERS = ("name", "source", "fitted", "memory", "layers", "versions")
+OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "origins")
 CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)
 """The numbers of a stack that belong to the clock, in the order of the class."""
 

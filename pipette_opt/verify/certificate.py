@@ -153,11 +153,11 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     unplaced = sum(part.configurations for part in certificate.proof if part.by == "no placement")
     if unplaced and searched.all_measured:
         memory = searched.memory
-        without_room = num_without_room(searched.instance, memory.fitting, memory.capacity_bytes)
-        if unplaced > without_room:
-            yield f"{unplaced} configurations are said to have no placement, {without_room} have none"
+        roomless = num_without_room(searched.instance, memory.fitting, memory.capacity_bytes)
+        if unplaced > roomless:
+            yield f"{unplaced} configurations are said to have no placement, {roomless} have none"
     said = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
-    fitting = len(searched.memory.fitting)
-    num_below = fitting - searched.num_from(searched.claimed_s, fitting - said)
+    num_fitting = len(searched.memory.fitting)
+    num_below = num_fitting - searched.num_from(searched.claimed_s, num_fitting - said)
     if num_below > said:
         yield f"the search rules out {said} configurations, {num_below} can be faster over the best links"

@@ -28,7 +28,10 @@ TRAINING = TrainingSpec(global_batch_size=64, seq_length=1024)
 
 MOE = {"num_experts": 8, "moe_router_topk": 2}
 
+BESIDE = {"overlap_moe_expert_parallel_comm": True}
+MIXED = {"expert_model_parallel_size": 2, "dp": 2}
 AGAIN = {"recompute_granularity": "selective"}
+
 EDGES = [
     # rule, what is changed in (model, training, configuration) to break it, and the least that mends it
     ("attention heads", ({"num_attention_heads": 18, "num_query_groups": 2}, {}, {"tp": 4}), {"tp": 2}),
@@ -68,6 +71,19 @@ EDGES = [
         {"tp": 2},
     ),
     ("expert sequence", (MOE, {}, {"tp": 2}), {"sequence_parallel": True}),
+    *[
+        ("expert overlap", (MOE, BESIDE | training, MIXED | broken), mended)
+        for training, broken, mended in (
+            ({}, {"expert_model_parallel_size": 1}, {"expert_model_parallel_size": 2}),
+            ({}, {"recompute_granularity": "full"}, {"recompute_granularity": "selective"}),
+            ({}, {"pp": 2}, {"pp": 2, "virtual_pipeline_model_parallel_size": 2}),
+        )
+    ],
+    (
+        "cuda graphs",
+        ({}, {"cuda_graph": True, "cuda_graph_modules": ("attn", "mlp")}, {"recompute_granularity": "full"}),
+        {"recompute_granularity": "selective"},
+    ),
     ("layers", ({}, {}, {"pp": 4, "layers_per_stage": (2, 1, 2, 4)}), {"layers_per_stage": (2, 1, 2, 3)}),
     ("layers", ({}, {}, {"pp": 3, "layers_per_stage": (4, 0, 4)}), {"layers_per_stage": (3, 1, 4)}),
     ("layers", ({}, {}, {"pp": 2, "layers_per_stage": (4, 5)}), {"layers_per_stage": (3, 5)}),
@@ -81,6 +97,9 @@ EDGES = [
     ),
     ("fp8 shapes", ({"ffn_hidden_size": 4000}, {"fp8": True}, {"tp": 4}), {"tp": 2}),
     ("fp8 shapes", ({}, {"fp8": True, "seq_length": 1032}, {}), {"mbs": 2}),
+    ("sequence parallel", ({}, {"tp_comm_overlap": True}, {"tp": 2}), {"sequence_parallel": True}),
+    ("offloading", ({}, {"cpu_offloading_num_layers": 2}, {"pp": 2, "dp": 2}), {"pp": 1}),
+    ("offloading", ({}, {"cpu_offloading_num_layers": 2}, AGAIN), {"recompute_granularity": None}),
     ("recompute modules", ({}, {}, AGAIN | {"recompute_modules": ("moe_act",)}), {"recompute_modules": ("mlp",)}),
     ("recompute modules", ({}, {}, AGAIN | {"recompute_modules": ("mla_up_proj",)}), {"recompute_modules": ("mlp",)}),
     (

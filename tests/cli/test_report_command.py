@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from plans import small_plan
 
-from pipette_opt.report.plan_file import plan_verdict, write_plan
+from pipette_opt.plans.verdict import plan_verdict
+from pipette_opt.report.plan_file import write_plan
 
 Command = Callable[..., tuple[int, str, str]]
 

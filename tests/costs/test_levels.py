@@ -9,7 +9,7 @@ from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB
-from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s, stacked
+from pipette_opt.costs.collectives import OWN_PART, all_reduce_traffic, inter_node_ring_s, stacked
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.placed_links import PlacedLinks
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
@@ -40,8 +40,9 @@ def ring_s(spec: ClusterSpec, hosts: list[int]) -> float:
 
 
 def test_ring_inside_a_domain_by_hand() -> None:
-    """Four GPUs on four hosts of a domain: 1.5 GB at 200 GB/s, in 6 steps of an eighth of a message's 2 us."""
-    assert ring_s(in_domains([0, 0, 0, 0]), [0, 1, 2, 3]) == pytest.approx(1.5 / 200 + 6 * 2e-6 / 8)
+    """Four GPUs on four hosts of a domain: 1.5 GB at 200 GB/s, in 6 steps of an eighth of a message's 2 us, and own."""
+    own = OWN_PART / 6
+    assert ring_s(in_domains([0, 0, 0, 0]), [0, 1, 2, 3]) == pytest.approx(1.5 * (1 + own) / 200 + 6 * 2e-6 / 8)
 
 
 def test_ring_over_two_domains_by_hand() -> None:
@@ -59,7 +60,7 @@ def test_ring_over_two_domains_by_hand() -> None:
 def test_many_nics_are_no_faster_than_the_port() -> None:
     """Twelve members in each domain have 240 GB/s of NICs, and a GPU's port 200."""
     assert ring_s(in_domains([0] * 12 + [1] * 12), list(range(24))) == pytest.approx(
-        2 * 23 / 24 / 200 + 46 * (9e-6 + 11 * 2e-6 / 8) / 12
+        2 * (23 + OWN_PART / 2) / 24 / 200 + 46 * (9e-6 + 11 * 2e-6 / 8) / 12
     )
 
 
@@ -68,7 +69,7 @@ def test_ring_of_two_rings_shares_no_port() -> None:
     links = PlacedLinks(instance(in_domains([0, 0])))
     rings = links.rings(np.array([[[0, 1], [0, 1]]]), "rings")
     times = rings.time_s(stacked([all_reduce_traffic(1e9, 2)]))
-    np.testing.assert_allclose(times, 1.0 / 200 + 2 * 2e-6 / 8)
+    np.testing.assert_allclose(times, (1.0 + OWN_PART / 2) / 200 + 2 * 2e-6 / 8)
 
 
 @pytest.mark.parametrize("chosen", CONFIGS, ids=lambda one: one.label())
@@ -101,7 +102,7 @@ def test_exchange_in_a_domain_by_hand() -> None:
     placement = Placement(order="tp-cp-ep-dp-pp", node=np.arange(8) // 2, local_rank=np.arange(8) % 2)
     given = instance(in_domains([0, 0, 0, 0]), MOE)
     part = given.training.seq_length * MOE.hidden_size * given.training.parameter_bytes * MOE.moe_router_topk / 8
-    one = 2e-6 + 7 * part / (200 * GB)
+    one = 2e-6 + (7 + OWN_PART) * part / (200 * GB)
     times = placed_times(given, chosen, placement)
     assert times.expert_forward_s is not None
     assert times.expert_forward_s[0, 0, 0] == pytest.approx(8 * 2 * one)

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
 from specs_for_tests import cluster, instance
 
 from pipette_opt.plans.provenance import provenance
 from pipette_opt.read.gpus import read_gpu
+from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import ClusterSpec, Instance
 
 
@@ -41,8 +43,18 @@ def test_links_are_measured_or_assumed() -> None:
     assert not any("links" in line for line in provenance(instance(alone)))
 
 
+def test_constants_have_origins_of_their_own() -> None:
+    """Of the shipped stack: kernels and NCCL were measured, launches lie between other stacks, the rest is assumed."""
+    given = replace(job("h100-80gb"), stack=read_stack())
+    assert "intra_node" in said(given, "Measured")
+    assert "host_kernel_s" in said(given, "Interpolated")
+    assert "the other constants of the stack megatron-core" in said(given, "Assumed")
+    with pytest.raises(ValueError, match="origins"):
+        replace(given.stack, origins={"intra_nod": "measured"})
+
+
 def test_a_fitted_stack_is_measured() -> None:
-    """The shipped one is set by hand."""
+    """One without origins is assumed."""
     given = job("h100-80gb")
     assert "constants of the stack" in said(given, "Assumed")
     fitted = replace(given, stack=replace(given.stack, name="mine", fitted={"num_runs": 12}))

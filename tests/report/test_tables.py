@@ -12,6 +12,7 @@ from specs_for_tests import TINY, cluster, config, instance
 from pipette_opt.base.units import GIB
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Alternative, Band, Plan
+from pipette_opt.plans.verdict import verdict
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.left_out import left_out_table
 from pipette_opt.report.tables import (
@@ -24,7 +25,6 @@ from pipette_opt.report.tables import (
     near_ties,
     plan_tables,
 )
-from pipette_opt.report.verdict import verdict
 from pipette_opt.specs import NotModelled
 
 PLANS: dict[str, Callable[[], Plan]] = {

@@ -57,13 +57,15 @@ def cases(count: int, seed: int, most_hosts: int = 16) -> Iterator[SystemsCase]:
         hosts, pattern = SIZES[number % len(SIZES)], PATTERNS[number % len(PATTERNS)]
         kinds = KINDS[number % len(KINDS)]
         model = str(random.choice(MODELS[max(least for least in MODELS if least <= hosts or least == 2)]))
-        batch, length = int(random.choice(BATCHES)), int(random.choice(LENGTHS))
+        spec = read_model(model)
+        batch = int(random.choice(BATCHES))
+        length = min(int(random.choice(LENGTHS)), spec.max_position_embeddings)
         if hosts > most_hosts:
             continue
         cluster = cluster_of(link_gb_per_s(pattern, hosts, seed * 1000 + number), FLOWS, kinds[0])
         gpus = [read_gpu(kinds[host % len(kinds)]) for host in range(hosts)]
         nodes = tuple(replace(node, gpu=gpu) for node, gpu in zip(cluster.nodes, gpus, strict=True))
-        spec, training = read_model(model), TrainingSpec(global_batch_size=batch, seq_length=length)
+        training = TrainingSpec(global_batch_size=batch, seq_length=length)
         yield SystemsCase(
             name=f"{hosts} hosts, {pattern}, {'+'.join(kinds)}, {model}, batch {batch} x {length}",
             instance=Instance(

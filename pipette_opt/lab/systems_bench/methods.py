@@ -79,10 +79,11 @@ LACKS = {
 
 
 class Choice(NamedTuple):
-    """What a system chose: its words for people, and the judge's time, seconds."""
+    """What a system chose: its words for people, the judge's time, seconds, and what no plan is faster than."""
 
     label: str
     seconds: float
+    lower_bound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +122,7 @@ def run_case(
     """Every system on one job; rows until ``stop`` is set."""
     stop = stop or threading.Event()
     runs: dict[str, Callable[[], Choice | None]] = {
+        "this project": lambda: _ours(instance, time_limit_s, workers, seed, stop),
         "Pipette": lambda: _pipette(instance, time_limit_s, seed, stop),
         "AMP": lambda: _amp(instance, time_limit_s, seed),
         "Varuna": lambda: _by_rule(instance, REPLICATED, varuna),
@@ -129,43 +131,34 @@ def run_case(
         "PrimePar": lambda: primepar_space(instance),
         "exhaustive": lambda: exhaustive(instance, 2 * time_limit_s),
     }
-    rows = [_ours(name, instance, time_limit_s, workers, seed, stop)]
+    rows: list[SystemRow] = []
     for system, run in runs.items():
-        if stop.is_set():
+        if rows and stop.is_set():
             break
-        started, problem = time.perf_counter(), "nothing fits"
-        choice = None
+        started, problem, choice = time.perf_counter(), "nothing fits", None
         try:
             choice = run()
-        except (InfeasibleError, InputError, MissingLinkError) as error:
-            problem = "nothing fits" if isinstance(error, InfeasibleError) else str(error)
+        except (InputError, MissingLinkError) as error:
+            problem = str(error)
+        except InfeasibleError:
+            pass
         rows.append(
             SystemRow(
                 case=name,
                 system=system,
                 choice=problem if choice is None else choice.label,
                 iteration_time_s=None if choice is None else choice.seconds,
-                lower_bound_s=None,
+                lower_bound_s=None if choice is None else choice.lower_bound_s,
                 seconds=time.perf_counter() - started,
             )
         )
     return rows
 
 
-def _ours(
-    name: str, instance: Instance, time_limit_s: float, workers: int, seed: int, stop: threading.Event
-) -> SystemRow:
-    started = time.perf_counter()
+def _ours(instance: Instance, time_limit_s: float, workers: int, seed: int, stop: threading.Event) -> Choice:
     params = OptimizeParams(time_limit_s=time_limit_s, workers=workers, seed=seed, max_oom_risk=RISK)
     plan = optimize(instance, SearchSpace(), params, Watcher(stop=stop))
-    return SystemRow(
-        case=name,
-        system="this project",
-        choice=plan.config.label(),
-        iteration_time_s=plan.estimate.iteration_time_s,
-        lower_bound_s=plan.certificate.lower_bound_s,
-        seconds=time.perf_counter() - started,
-    )
+    return Choice(plan.config.label(), plan.estimate.iteration_time_s, plan.certificate.lower_bound_s)
 
 
 def _prepared(instance: Instance, space: SearchSpace) -> Prepared:

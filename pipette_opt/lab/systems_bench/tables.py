@@ -39,7 +39,9 @@ def markdown(rows: Sequence[SystemRow], seed: int, time_limit_s: float) -> str:
         ratios = [
             one.iteration_time_s / found[systems[0]].iteration_time_s - 1  # type: ignore[operator]
             for _, found in cases
-            if (one := found.get(system)) is not None and one.iteration_time_s is not None
+            if (one := found.get(system)) is not None
+            and one.iteration_time_s is not None
+            and found[systems[0]].iteration_time_s is not None
         ]
         lines.append(
             _row(

@@ -18,6 +18,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import counted, gib
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.report.cells import percent, risk, seconds_text
 from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
 from pipette_opt.report.page.links import links_panel
@@ -28,7 +29,6 @@ from pipette_opt.report.page.proof import certificate_panel, funnel_panel
 from pipette_opt.report.page.schedule import schedule_panel
 from pipette_opt.report.page.sensitivity import sensitivities
 from pipette_opt.report.page.times import sensitivity_panel, time_panel
-from pipette_opt.report.plan_file import plan_verdict
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import on_cluster
 
@@ -141,7 +141,7 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
 def _section(panel: Panel) -> Element:
     parts = [element("h2", panel.title, id=f"{panel.name}-title"), *panel.body]
     if panel.figure is not None:
-        drawn = element("div", id=f"figure-{panel.name}", class_="plot", role="img", aria_label=panel.shows)
+        drawn = element("div", id=f"figure-{panel.name}", class_="plot", role="group", aria_label=panel.shows)
         drawn.set("style", f"min-height: {panel.figure.layout.height}px")
         said = element("p", "This figure needs a browser of 2023 or newer; its numbers are below.", class_="no-figure")
         drawn.append(said)

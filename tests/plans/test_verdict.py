@@ -7,7 +7,7 @@ from plans import small_plan
 
 from pipette_opt.base.units import GIB
 from pipette_opt.plans.plan import Band, Certificate, IterationTime, StageMemory
-from pipette_opt.report.verdict import verdict
+from pipette_opt.plans.verdict import verdict
 
 UNMEASURED = "nobody knows how far off the time is: no run like this was ever measured, or too few."
 

@@ -1,10 +1,10 @@
 """One sentence that sums an answer up: whether it fits, how far from the best it is, how far off its time may be."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pipette_opt.base.units import gib
-from pipette_opt.plans.plan import Band, Certificate, IterationTime, StageMemory
+from pipette_opt.plans.plan import Band, Certificate, IterationTime, Plan, StageMemory
 from pipette_opt.specs import NotModelled
 
 MEMORY_IGNORED = 1.0
@@ -48,6 +48,28 @@ def verdict(
         more = f" and {len(options) - 1} more" if len(options) > 1 else ""
         parts.append(f"not modelled: {options[0]}{more}")
     return "; ".join(parts) + "."
+
+
+def plan_verdict(plan: Plan) -> str:
+    """The verdict of a plan; see :func:`verdict`."""
+    accepted = plan.inputs.get("max_oom_risk")
+    risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
+    return verdict(
+        plan.memory,
+        plan.estimate,
+        max_oom_risk=risk,
+        certificate=plan.certificate,
+        links_measured=_links_measured(plan),
+        not_modelled=plan.not_modelled,
+    )
+
+
+def _links_measured(plan: Plan) -> bool:
+    """Whether links were measured; not where a plan records a cluster file without matrices, or no file at all."""
+    cluster = plan.inputs.get("cluster")
+    if not isinstance(cluster, Mapping) or len(plan.hosts) == 1:
+        return True
+    return "document" not in cluster and bool(cluster.get("matrices", True))
 
 
 def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:

@@ -1,0 +1,180 @@
+"""Plans as functions make them: solved, and shown as a page."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.library.jobs import Job, read_job
+from pipette_opt.library.options import JobOptions
+from pipette_opt.library.plans import plan_with_band
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Progress, Watcher
+from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
+from pipette_opt.specs.objective import Objective
+
+Named = str | PathLike[str]
+"""A file, or for a model also the name of a preset."""
+
+
+def solve(
+    cluster: Named | ClusterSpec | None = None,
+    model: Named | ModelSpec | None = None,
+    *,
+    training: TrainingSpec | None = None,
+    space: SearchSpace | None = None,
+    objective: str = "time",
+    max_oom_risk: float = 0.01,
+    time_limit_s: float = 60.0,
+    gap_limit: float = 0.0,
+    workers: int | None = None,
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+    **job: Any,
+) -> Plan:
+    """
+    The best plan of a job, with its certificate; what ``pipette-opt solve`` writes to ``plan.json``.
+
+    Nothing is printed and no file is written. Another program can check and export the plan from its file
+    (:func:`write_plan`) if the cluster came from a file, a shipped example, or ``nodes``: a :class:`ClusterSpec` made
+    in memory is in no file that the plan could name.
+
+    Parameters
+    ----------
+    cluster
+        A cluster file, or a :class:`ClusterSpec`: bytes per second, directed, shape ``(hosts, hosts)``. Or say
+        ``nodes=16, gpu="h100", nics="8x400"`` where no link was measured, or ``example="lab-16x8"``.
+    model
+        A preset's name such as ``llama-3-8b``, a Hugging Face ``config.json``, a file of Megatron arguments, or a
+        :class:`ModelSpec`.
+    training
+        What an iteration is; or say ``global_batch_size`` (sequences) and ``seq_length`` (tokens) in ``job``.
+    space
+        Configurations to search; all with the default limits of :class:`SearchSpace` otherwise. Its ``num_gpus`` counts
+        before that of ``job``.
+    objective
+        ``time``, ``robust``, ``tokens-per-gpu`` or ``cost``.
+    max_oom_risk
+        Accepted probability of running out of memory, in [0, 1]; 1: memory does not count.
+    time_limit_s
+        Seconds of search, more than 0; compiling kernels, once for an installation, does not count.
+    gap_limit
+        The search ends at this proven gap, in [0, 1).
+    workers
+        Threads; all cores by default.
+    seed
+        Of every random choice.
+    on_progress
+        Told seconds, step, incumbent and bound meanwhile, from any thread.
+    job
+        Other fields of :class:`~pipette_opt.library.options.JobOptions`: ``precision``, ``fp8``, ``exclude_hosts``,
+        ``launcher``, ``calibration``, ``num_gpus`` and so on.
+
+    Raises
+    ------
+    InputError
+        If something given is wrong: ``where`` names the argument, or the file and its field.
+    InfeasibleError
+        If nothing is legal, fits and can be placed; with the reasons.
+    TypeError
+        For an argument that is no field of a job.
+    """
+    from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.optimize.objectives import optimize_objective
+
+    try:
+        objectives = tuple(map(str, Objective))
+        if objective not in objectives:
+            raise InputError("objective", f"must be one of {', '.join(objectives)}, got {objective!r}.")
+        given = _job(cluster, model, training, job)
+        space = space or SearchSpace()
+        if space.num_gpus is None:
+            space = replace(space, num_gpus=given.num_gpus)
+        params = OptimizeParams(
+            time_limit_s=time_limit_s,
+            gap_limit=gap_limit,
+            workers=(os.cpu_count() or 1) if workers is None else workers,
+            seed=seed,
+            max_oom_risk=max_oom_risk,
+            objective=Objective(objective),
+        )
+        watcher = Watcher() if on_progress is None else Watcher(on_progress=on_progress)
+        inputs = {**given.inputs, "max_oom_risk": max_oom_risk}
+        plan = optimize_objective(given.instance, space, params, watcher, inputs)
+    except InputError as error:
+        raise InputError(_argument(error.where), error.problem) from None
+    return plan_with_band(plan, given.instance)
+
+
+def _job(
+    cluster: Named | ClusterSpec | None,
+    model: Named | ModelSpec | None,
+    training: TrainingSpec | None,
+    fields: dict[str, Any],
+) -> Job:
+    """The job as it is said; a number of hosts may be one."""
+    if isinstance(fields.get("nodes"), int):
+        fields["nodes"] = str(fields["nodes"])
+    options = JobOptions(
+        cluster=cluster if cluster is None or isinstance(cluster, ClusterSpec) else Path(cluster),
+        model=model if model is None or isinstance(model, ModelSpec) else fspath(model),
+        **fields,
+    )
+    return read_job(options, training)
+
+
+def _argument(where: str) -> str:
+    """The argument that an option of the command line is called as here."""
+    return where.removeprefix("--").replace("-", "_") if where.startswith("--") else where
+
+
+def write_report(plan: Plan | Named, path: Named, cluster: Named | None = None) -> bool:
+    """
+    One page about a plan, which opens without a network.
+
+    Parameters
+    ----------
+    plan
+        A plan, or its file.
+    path
+        Where the page goes.
+    cluster
+        Where the cluster file of the plan is now, if it has moved.
+
+    Returns
+    -------
+    bool
+        Whether the page is whole: where the cluster file is not there, it lacks links, schedule and sensitivity.
+
+    Raises
+    ------
+    InputError
+        If the cluster file is not the one that the plan was made from, or the page cannot be written.
+    """
+    from pipette_opt.report.page import write_page
+
+    text, is_whole = report_of(plan, cluster)
+    write_page(Path(path), text)
+    return is_whole
+
+
+def report_of(plan: Plan | Named, cluster: Named | None = None) -> tuple[str, bool]:
+    """The page of :func:`write_report` as HTML, and whether it is whole."""
+    from pipette_opt.library.inputs import has_cluster
+    from pipette_opt.library.plans import job_of
+    from pipette_opt.read.files import sha256_of
+    from pipette_opt.report.page import page_of
+    from pipette_opt.report.plan_file import read_plan
+
+    file = None if isinstance(plan, Plan) else Path(plan)
+    found = plan if isinstance(plan, Plan) else read_plan(Path(plan))
+    place = file or Path("plan.json")
+    moved = None if cluster is None else Path(cluster)
+    known = moved is not None or has_cluster(found, place)
+    instance = job_of(found, place, moved) if known else None
+    named = {} if file is None else {"file": file.name, "sha256": sha256_of(file)}
+    return page_of(found, instance, **named), instance is not None

@@ -1,0 +1,69 @@
+"""Loads of experts, as ``--expert-loads`` gives them: a file of counts or shares, or ``zipf:1.2``."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
+from pipette_opt.read.files import read_text
+from pipette_opt.specs import ModelSpec
+from pipette_opt.specs.expert_loads import zipf_loads
+
+OPTION = "--expert-loads"
+
+ZIPF = "zipf:"
+"""Begins a law in place of a file."""
+
+MOST_EXPONENT = 10.0
+"""Largest exponent; with two experts the second one already gets a thousandth. Chosen."""
+
+SLACK = 1e-3
+"""Relative; shares are often written with three digits."""
+
+
+def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
+    """
+    Share of the tokens' copies that each expert gets, shape ``(layers, num_experts)``; each layer sums up to 1.
+
+    A file has a line for each layer with experts, or one for all, of numbers separated by commas or blanks: shares, or
+    counts of tokens. Raises ``InputError`` where they are not one for each expert, or an expert gets more than all
+    tokens once.
+    """
+    if model.num_experts is None:
+        raise InputError(OPTION, f"has no effect: model {model.name} has no experts.")
+    num_experts, topk = model.num_experts, model.moe_router_topk
+    if given.startswith(ZIPF):
+        return zipf_loads(num_experts, topk, _exponent(given.removeprefix(ZIPF)))
+    lines = [line for line in read_text(Path(given)).splitlines() if line.strip() and not line.startswith("#")]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        where = f"{given}, line {number}"
+        try:
+            row = np.array([float(word) for word in line.replace(",", " ").split()])
+        except ValueError:
+            raise InputError(where, f"must be numbers separated by commas or blanks, got {line[:40]!r}.") from None
+        if len(row) != num_experts:
+            raise InputError(where, f"must have a number for each of the {num_experts} experts, got {len(row)}.")
+        if not (np.isfinite(row).all() and (row >= 0).all() and row.sum() > 0):
+            raise InputError(where, "must be numbers >= 0, some above 0.")
+        row /= row.sum()
+        if row.max() > (1 + SLACK) / topk:
+            most = f"an expert can get 1/{topk} of the copies, as each token goes to {topk} different ones"
+            raise InputError(where, f"{most}; got {row.max():.3f} for expert {int(row.argmax())}.")
+        rows.append(row)
+    if len(rows) not in (1, model.num_moe_layers):
+        raise InputError(
+            given, f"must have 1 line, or one for each of the {model.num_moe_layers} layers, got {len(rows)}."
+        )
+    return np.array(rows)
+
+
+def _exponent(text: str) -> float:
+    try:
+        exponent = float(text)
+    except ValueError:
+        exponent = float("nan")
+    if not 0 <= exponent <= MOST_EXPONENT:
+        raise InputError(OPTION, f"zipf takes an exponent from 0 to {MOST_EXPONENT:g}, e.g. zipf:1.2, got {text!r}.")
+    return exponent

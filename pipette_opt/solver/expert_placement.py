@@ -1,0 +1,182 @@
+"""
+Experts on expert-parallel ranks, so that the busiest rank has least to do: CP-SAT.
+
+Every rank has equally many slots. An expert takes one slot, or with replicas several on different ranks, among which
+its tokens are dealt evenly (FlexMoE, arXiv 2304.03946, replicates hot experts so). No launcher places or replicates
+experts in training; a placement alone is the same as experts of a checkpoint in another order.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
+
+RESOLUTION = 100_000
+"""Units that the mean load of a rank is counted in."""
+
+MOST_COPIES = 4
+"""Largest number of slots of one expert. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertPlacement:
+    """
+    Which experts each rank holds.
+
+    Parameters
+    ----------
+    experts_of_rank
+        Numbers from 0, ascending.
+    imbalance
+        Load of the busiest rank over the mean.
+    bound
+        No placement has less.
+    """
+
+    experts_of_rank: tuple[tuple[int, ...], ...]
+    imbalance: float
+    bound: float
+
+
+def place_experts(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> ExpertPlacement:
+    """
+    The placement of one layer's experts with the least load on the busiest rank.
+
+    Parameters
+    ----------
+    loads
+        Of each expert, shape ``(num_experts,)``, not negative, some above 0.
+    ranks
+        A divisor of the number of experts.
+    spare_slots
+        Slots of each rank beside those that its share of the experts takes; each is filled with one more copy of an
+        expert that the rank does not hold.
+    work
+        CP-SAT's deterministic time, about seconds; the bound may stay below the placement then.
+    """
+    num_experts = len(loads)
+    if ranks < 1 or num_experts % ranks:
+        raise InputError("ranks", f"must divide the {num_experts} experts, got {ranks}.")
+    slots = num_experts // ranks + spare_slots
+    most_copies = min(MOST_COPIES, ranks) if spare_slots else 1
+    mean = loads.sum() / ranks
+    first = _greedy(loads, ranks, slots, most_copies)
+    floor = max(1.0, _least_of_hottest(loads, most_copies) / mean)
+    if _busiest(first, loads) / mean <= floor * (1 + 1 / RESOLUTION):
+        return _placement(first, loads, floor)
+    found, bound = _solve(loads, ranks, slots, most_copies, first, work)
+    best = min((first, found), key=lambda one: _busiest(one, loads))
+    return _placement(best, loads, max(floor, bound))
+
+
+def _placement(held: list[list[int]], loads: FloatArray, bound: float) -> ExpertPlacement:
+    imbalance = _busiest(held, loads) / (loads.sum() / len(held))
+    return ExpertPlacement(
+        experts_of_rank=tuple(tuple(sorted(one)) for one in held), imbalance=imbalance, bound=min(bound, imbalance)
+    )
+
+
+def _busiest(held: list[list[int]], loads: FloatArray) -> float:
+    copies = np.bincount([expert for one in held for expert in one], minlength=len(loads))
+    return max(float(sum(loads[expert] / copies[expert] for expert in one)) for one in held)
+
+
+def _least_of_hottest(loads: FloatArray, most_copies: int) -> float:
+    return float(loads.max()) / most_copies
+
+
+def _greedy(loads: FloatArray, ranks: int, slots: int, most_copies: int) -> list[list[int]]:
+    """Copies for whoever has most load each; then copies with most load first, each to the least busy rank."""
+    copies = np.ones(len(loads), dtype=np.int64)
+    for _ in range(ranks * slots - len(loads)):
+        each = np.where(copies < most_copies, loads / copies, -1.0)
+        copies[int(each.argmax())] += 1
+    held: list[list[int]] = [[] for _ in range(ranks)]
+    busy = np.zeros(ranks)
+    for expert in np.argsort(-loads / copies, kind="stable").tolist():
+        for _ in range(int(copies[expert])):
+            able = [rank for rank in range(ranks) if len(held[rank]) < slots and expert not in held[rank]]
+            if not able:  # the last slots are on ranks that hold it: another expert makes room
+                rank = next(one for one in range(ranks) if len(held[one]) < slots)
+                other, moved = _room(held, expert, rank)
+                held[other].remove(moved)
+                held[other].append(expert)
+                held[rank].append(moved)
+                busy[other] += (loads[expert] / copies[expert]) - loads[moved] / copies[moved]
+                busy[rank] += loads[moved] / copies[moved]
+                continue
+            rank = min(able, key=lambda one: busy[one])
+            held[rank].append(expert)
+            busy[rank] += loads[expert] / copies[expert]
+    return held
+
+
+def _room(held: list[list[int]], expert: int, rank: int) -> tuple[int, int]:
+    """A rank without the expert, and one of its experts that ``rank`` lacks."""
+    for other, its in enumerate(held):
+        if expert not in its:
+            for moved in its:
+                if moved not in held[rank]:
+                    return other, moved
+    raise AssertionError("an expert has more copies than ranks.")
+
+
+def _solve(
+    loads: FloatArray, ranks: int, slots: int, most_copies: int, first: list[list[int]], work: float
+) -> tuple[list[list[int]], float]:
+    """CP-SAT from a first placement: the best that it finds, and its bound on the imbalance."""
+    model = cp_model.CpModel()
+    unit = loads.sum() / ranks / RESOLUTION
+    counts = range(1, most_copies + 1)
+    held = {(e, r): model.new_bool_var(f"held_{e}_{r}") for e in range(len(loads)) for r in range(ranks)}
+    of = {(e, c): model.new_bool_var(f"copies_{e}_{c}") for e in range(len(loads)) for c in counts}
+    busiest = model.new_int_var(0, 2 * RESOLUTION * ranks, "busiest")
+    for e in range(len(loads)):
+        model.add_exactly_one(of[e, c] for c in counts)
+        model.add(sum(held[e, r] for r in range(ranks)) == sum(c * of[e, c] for c in counts))
+    for r in range(ranks):
+        model.add(sum(held[e, r] for e in range(len(loads))) == slots)
+        terms = []
+        for e in range(len(loads)):
+            if most_copies == 1:
+                terms.append(int(loads[e] / unit) * held[e, r])
+                continue
+            for c in counts:
+                both = model.new_bool_var(f"both_{e}_{r}_{c}")
+                model.add_bool_or(both, ~held[e, r], ~of[e, c])
+                terms.append(int(loads[e] / c / unit) * both)
+        model.add(sum(terms) <= busiest)
+    copies = np.bincount([expert for one in first for expert in one], minlength=len(loads))
+    for (e, r), variable in held.items():
+        model.add_hint(variable, e in first[r])
+    for (e, c), variable in of.items():
+        model.add_hint(variable, int(copies[e]) == c)
+    model.minimize(busiest)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_deterministic_time = work
+    solver.parameters.num_workers = 1
+    status = solver.solve(model)
+    # Loads are rounded down, so the bound holds as it is.
+    bound = solver.best_objective_bound / RESOLUTION
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return first, bound
+    found = [[e for e in range(len(loads)) if solver.boolean_value(held[e, r])] for r in range(ranks)]
+    return found, bound
+
+
+def balanced_imbalance(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> tuple[float, float]:
+    """
+    Mean over the layers of the least imbalance, and of its bound.
+
+    Parameters
+    ----------
+    loads
+        Shape ``(layers, num_experts)``.
+    work
+        Deterministic time of all layers together.
+    """
+    placed = [place_experts(layer, ranks, spare_slots, work / len(loads)) for layer in loads]
+    return float(np.mean([one.imbalance for one in placed])), float(np.mean([one.bound for one in placed]))
