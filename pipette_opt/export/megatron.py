@@ -422,11 +422,16 @@ def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
     ]
 
 
+def check_chunks(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for chunks of attention that are shorter than sequences: megatron-core has none."""
+    if model.attention_chunk_size is not None and model.attention_chunk_size < training.seq_length:
+        problem = f"is {model.attention_chunk_size}, for which Megatron-Core has no option, but sequences have"
+        raise InputError("attention_chunk_size", f"{problem} {training.seq_length} tokens.")
+
+
 def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     """Windows of attention, and its softmax. A chunk that holds the whole sequence needs no argument."""
-    if model.attention_chunk_size is not None and model.attention_chunk_size < training.seq_length:
-        problem = f"is {model.attention_chunk_size}, for which Megatron-LM has no argument, but sequences have"
-        raise InputError("attention_chunk_size", f"{problem} {training.seq_length} tokens.")
+    check_chunks(model, training)
     options: list[Option] = []
     if model.window_size is not None:
         sides = ",".join(map(str, model.window_size))
@@ -468,13 +473,10 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
     """Layers with a state: which they are, and their sizes; bars in a pattern are bounds of the chunks of stages."""
     options: list[Option] = [("--attention-output-gate",)] if model.attention_output_gate else []
     if model.hybrid_layer_pattern is not None:
-        letters = iter(model.hybrid_layer_pattern)
+        chunks = [[model.num_layers]] if layers_per_chunk is None else layers_per_chunk
         depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
-        counts = (
-            [len(model.layers)] if layers_per_chunk is None else [one for chunk in layers_per_chunk for one in chunk]
-        )
         options += [
-            ("--hybrid-layer-pattern", "|".join("".join(islice(letters, count)) for count in counts) + depths),
+            ("--hybrid-layer-pattern", barred_pattern(model.hybrid_layer_pattern, chunks) + depths),
             ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
         ]
     if model.linear_attention_freq is not None:
@@ -486,6 +488,12 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
         if sizes is not None:
             options += [(f"--{name.replace('_', '-')}", str(getattr(sizes, field))) for name, field in names.items()]
     return options
+
+
+def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> str:
+    """A hybrid's pattern with bars between the chunks of stages, in model order."""
+    letters = iter(pattern)
+    return "|".join("".join(islice(letters, count)) for chunk in layers_per_chunk for count in chunk)
 
 
 def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
