@@ -18,7 +18,8 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.current import current_of
-from pipette_opt.library.jobs import JobOptions, read_job
+from pipette_opt.library.jobs import read_job
+from pipette_opt.library.options import JobOptions
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.megatron_args import parse_megatron_args
 

@@ -288,6 +288,11 @@ class ModelSpec:
         depths = self.mtp_num_layers
         if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MOST_LAYERS:
             raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MOST_LAYERS:,}, got {depths!r}.")
+        if depths and self.position_embedding_type not in ("rope", "none"):
+            raise ValueError(
+                f"mtp_num_layers={depths} needs position_embedding_type rope or none, as in Megatron-LM, got "
+                f"{self.position_embedding_type}."
+            )
         wanted = depths > 0 and self.hybrid_layer_pattern is not None
         if (self.mtp_layer_pattern is not None) is not wanted:
             raise ValueError("mtp_layer_pattern must be given if and only if a hybrid has mtp_num_layers.")

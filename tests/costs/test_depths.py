@@ -158,6 +158,16 @@ def test_depths_of_hybrids_have_a_pattern() -> None:
     assert more[1] > 2 * layers
 
 
+def test_positions_that_megatron_refuses() -> None:
+    """Multi-token prediction needs rotary positions, or none (``validate_args``)."""
+    with pytest.raises(ValueError, match="mtp_num_layers=2 needs position_embedding_type rope or none"):
+        replace(TWO, position_embedding_type="learned_absolute", rotary_base=10000, rope_scaling_factor=None)
+    with pytest.raises(ValueError, match="mtp_use_repeated_layer=True needs mtp_num_layers"):
+        replace(PLAIN, mtp_use_repeated_layer=True)
+    with pytest.raises(ValueError, match="mtp_layer_pattern must be given if and only if a hybrid has mtp_num_layers"):
+        replace(TWO, mtp_layer_pattern="*")
+
+
 @pytest.mark.parametrize(
     ("pattern", "depths", "message"),
     [

@@ -119,6 +119,8 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),
     }
+    if values["mtp_num_layers"] and values["position_embedding_type"] != "none":
+        values["position_embedding_type"] = "rope"
     values |= draw(latent_fields(values))
     values |= draw(rotary_fields(values["position_embedding_type"], layers))
     window = draw(st.none() | st.tuples(st.integers(-1, 9999), st.integers(-1, 9999)))

@@ -49,7 +49,7 @@ def test_delta_nets_in_place_of_attention() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ("--hybrid-layer-pattern M-M/MM", "heads that predict further tokens"),
+        ("--hybrid-layer-pattern M-M/MM", "1 depths of multi-token prediction .after /., but --mtp-num-layers is 0"),
         ("--hybrid-layer-pattern M-X", "with 'X'"),
         ("--hybrid-layer-pattern M-M --num-layers 4", "must be 4 letters of"),
         ("--num-layers 4 --experimental-attention-variant gated_delta_net", "needs --linear-attention-freq"),
