@@ -95,9 +95,8 @@ def answers_table(title: str, answers: Sequence[AnswerLike], own: str | None = N
         if has_prices:
             cost = one.price_per_million_tokens
             cells.append(Text("-" if cost is None else f"{cost:.3f}"))
-        table.add_row(
-            *cells, Text(one.why or ("as it is" if one.config == own else one.config), style=BAD if one.why else "")
-        )
+        table.add_row(*cells, _configuration(one, own, before))
+        before = one.config
     return titled(title, table)
 
 
