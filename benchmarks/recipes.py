@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,7 +28,8 @@ from pipette_opt.base.files import write_atomically
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.cli.current import Current, current_of
 from pipette_opt.export.megatron import megatron_options as written_options
-from pipette_opt.library.jobs import JobOptions, read_job
+from pipette_opt.library.jobs import read_job
+from pipette_opt.library.options import JobOptions
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
@@ -67,7 +69,7 @@ class Row:
     Parameters
     ----------
     illegal
-        Whether it is marked: then it must be refused.
+        Why it cannot start, by its mark or by Megatron-LM's own checks: then it must be refused.
     refused
         Why it is not accepted; empty if it is.
     unpriced
@@ -129,7 +131,7 @@ def measured(recipe: dict[str, Any]) -> Row:
         family=recipe["family"],
         gpu=recipe["gpu"],
         num_gpus=size,
-        illegal="; ".join(recipe["illegal"]),
+        illegal="; ".join([*recipe["illegal"], *refused_by_megatron().get(recipe["name"], [])]),
         blocking=" ".join(sorted(name for name, place in places.items() if place == "refused")),
         not_modelled=" ".join(sorted(name for name, place in places.items() if place == "not modelled")),
         unnamed=" ".join(unnamed(text, path.stem)),
@@ -236,6 +238,13 @@ def option_list() -> list[dict[str, str]]:
     """All options of Megatron-LM with a judgement of their effect."""
     with (SHARED / "recipes" / "options.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+@cache
+def refused_by_megatron() -> dict[str, list[str]]:
+    """What ``validate_args`` says against recipes that Megatron-LM does not start."""
+    with (SHARED / "recipes" / "megatron_args" / "index.csv").open(encoding="utf-8", newline="") as file:
+        return {row["name"]: [row["validate_args"]] for row in csv.DictReader(file) if row["validate_args"] != "ok"}
 
 
 def recipes() -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import yaml
 from scipy.optimize import least_squares
-from tables import GPUS, NARROW, PRODUCTS, WIDE, attention, hardware, products
+from tables import BLOCK, ELEMENT_BYTES, FP4, GPUS, NARROW, PRODUCTS, WIDE, attention, hardware, products
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.specs import DEFAULT_STACK
@@ -20,7 +20,7 @@ from pipette_opt.specs.efficiency import AttentionLaw, ProductLaw
 TYPICAL_ERROR = 0.05
 """Where the loss turns from squares to absolute values: what kernels of two campaigns differ by."""
 
-FORMATS = (("wide", WIDE), ("narrow", NARROW))
+FORMATS = (("wide", WIDE), ("narrow", NARROW), ("block", BLOCK), ("fp4", FP4))
 """Names in the catalogue, and in the tables."""
 
 SMALLEST, LARGEST = 1e-9, 1e9
@@ -56,12 +56,11 @@ def fit_attention(rows: pd.DataFrame, gpu: str) -> AttentionLaw:
 def product_s(x: FloatArray, rows: pd.DataFrame, gpu: str, dtype: str) -> FloatArray:
     """Seconds by share, half_inner, half_result, start_s and bytes cast for each element."""
     m, n, k = (rows[name].to_numpy(float) for name in ("m", "n", "k"))
-    chip, element = hardware(gpu), 1 if dtype == NARROW else 2
-    memory = chip.bytes_per_s * DEFAULT_STACK.streaming
-    peak = chip.narrow if dtype == NARROW else chip.wide
+    chip, element = hardware(gpu), ELEMENT_BYTES[dtype]
+    memory, peak = chip.bytes_per_s * DEFAULT_STACK.streaming, chip.peak(dtype)
     compute = 2.0 * m * n * k / (peak * x[0]) * (1.0 + x[1] / k) * (1.0 + x[2] / (m * n))
     moved = element * (m * k + k * n) + 2.0 * m * n
-    cast = x[4] * m * k / memory if dtype == NARROW else 0.0
+    cast = 0.0 if dtype == WIDE else x[4] * m * k / memory
     time_s: FloatArray = np.maximum(compute, moved / memory) + x[3] + cast
     return time_s
 
@@ -82,11 +81,12 @@ def entries() -> dict[str, dict[str, object]]:
     """The ``measured`` entries of the catalogue."""
     found = {}
     for gpu in GPUS:
-        entry: dict[str, object] = {"wide": _written(fit_products(products(gpu, WIDE), gpu, WIDE))}
-        if (gpu, NARROW) in PRODUCTS:
-            entry["narrow"] = _written(fit_products(products(gpu, NARROW), gpu, NARROW))
+        known = [(name, dtype) for name, dtype in FORMATS if (gpu, dtype) in PRODUCTS]
+        entry: dict[str, object] = {
+            name: _written(fit_products(products(gpu, dtype), gpu, dtype)) for name, dtype in known
+        }
         if PRODUCTS[gpu, WIDE][1]:
-            bursts = {name: fit_products(products(gpu, dtype, sustained=0), gpu, dtype) for name, dtype in FORMATS}
+            bursts = {name: fit_products(products(gpu, dtype, sustained=0), gpu, dtype) for name, dtype in known}
             entry["burst_shares"] = {name: law.share for name, law in bursts.items()}
         law = fit_attention(attention(gpu), gpu)
         entry["attention"] = {

@@ -27,7 +27,10 @@ GPUS = ("a100-80gb", "h100-80gb", "b200", "gb200", "l40s")
 STAND_IN = {"a100-80gb": "h100-80gb", "h100-80gb": "a100-80gb", "b200": "gb200", "gb200": "b200", "l40s": "a100-80gb"}
 """What a GPU would be said to be like if nobody had measured it: its own generation's, or the nearest in memory."""
 
-WIDE, NARROW = "bf16", "fp8"
+WIDE, NARROW, BLOCK, FP4 = "bf16", "fp8", "fp8_block", "nvfp4"
+
+ELEMENT_BYTES = {WIDE: 2.0, NARROW: 1.0, BLOCK: 1 + 4 / 128, FP4: 0.5 + 1 / 16}
+"""Of an operand, its part of the scales included."""
 
 PRODUCTS = {
     ("a100-80gb", WIDE): ("sglang", 0),
@@ -39,6 +42,11 @@ PRODUCTS = {
     ("gb200", NARROW): ("trtllm", 1),
     ("l40s", WIDE): ("trtllm", 0),
     ("l40s", NARROW): ("trtllm", 0),
+    ("h100-80gb", BLOCK): ("trtllm", 0),
+    ("b200", BLOCK): ("trtllm", 1),
+    ("gb200", BLOCK): ("trtllm", 1),
+    ("b200", FP4): ("trtllm", 1),
+    ("gb200", FP4): ("trtllm", 1),
 }
 """
 Framework, and whether sustained. TensorRT-LLM's data are random; on A100 its rows end at 8,192 tokens, SGLang's do not.
@@ -78,6 +86,11 @@ class Hardware:
     wide: float
     narrow: float
     bytes_per_s: float
+    fp4: float = 1.0
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s of products in a format of the tables."""
+        return self.wide if dtype == WIDE else self.fp4 if dtype == FP4 else self.narrow
 
 
 def folder() -> Path:
@@ -89,7 +102,10 @@ def hardware(gpu: str) -> Hardware:
     """The catalogue's."""
     spec = read_gpu(gpu)
     return Hardware(
-        wide=spec.peak_flops[WIDE], narrow=spec.peak_flops.get(NARROW, 1.0), bytes_per_s=spec.memory_bytes_per_s
+        wide=spec.peak_flops[WIDE],
+        narrow=spec.peak_flops.get(NARROW, 1.0),
+        bytes_per_s=spec.memory_bytes_per_s,
+        fp4=spec.peak_flops.get(FP4, 1.0),
     )
 
 

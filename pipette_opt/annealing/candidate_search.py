@@ -175,7 +175,8 @@ class CandidateSearch:
         self.replicas.run(moves, is_over)
 
     def load_replicas(self) -> None:
-        """Load the kernel of the replicas, which once per installation has to be compiled."""
+        """Load the kernels of the replicas and of offers, which once per installation have to be compiled."""
+        kernels.fits(self.tables, np.arange(len(self.nodes), dtype=np.int64))
         if self.simple is not None:
             _Replicas(self).anneal(0)
 

@@ -26,7 +26,7 @@ from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.levels import usual_levels
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.precision import PRECISION_RECIPES, Fp8Recipe
+from pipette_opt.specs.precision import NVFP4, PRECISION_RECIPES, Fp8Recipe, fp8_copies
 
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
 """What a row must say to be predicted."""
@@ -214,6 +214,8 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         fused_norm=_flag(run, "fused_norm", fused_norm),
         fp8=precision in FP8_WORDS,
         fp8_recipe=FP8_WORDS.get(precision, "delayed"),
+        fp4=precision == NVFP4,
+        fp8_copies=2 if run.gpu is None else fp8_copies([run.gpu.gpu.peak_flops]),
         cuda_graph=_flag(run, "cuda_graph", False),
         **expert_training_fields(run),
     )
@@ -376,10 +378,11 @@ def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
 
 def _check_precision(run: MeasuredRun) -> None:
     """Raise ``ValueError`` for a precision whose matrix products the clock, or the GPU, does not know."""
-    if run.precision not in ("", "bf16", "fp16", "fp32", *FP8_WORDS):
-        raise ValueError(f"precision {run.precision!r} is not one of bf16, fp16, fp32, {', '.join(FP8_WORDS)}")
-    recipe = FP8_WORDS.get(run.precision)
-    if recipe and run.gpu is not None and PRECISION_RECIPES[recipe].peak not in run.gpu.gpu.peak_flops:
+    known = ("bf16", "fp16", "fp32", *FP8_WORDS, NVFP4)
+    if run.precision not in ("", *known):
+        raise ValueError(f"precision {run.precision!r} is not one of {', '.join(known)}")
+    recipe = PRECISION_RECIPES.get(FP8_WORDS.get(run.precision, run.precision))
+    if recipe is not None and run.gpu is not None and recipe.peak not in run.gpu.gpu.peak_flops:
         raise ValueError(f"precision {run.precision!r} is not one of {run.gpu.gpu.name}")
 
 

@@ -42,9 +42,22 @@ def query_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """The fused query-key-value projection is split evenly (``SelfAttention.linear_qkv``)."""
-    width, tp = model.query_projection_size + 2 * model.kv_projection_size, config.tensor_model_parallel_size
-    if width % tp:
+    width, tp = model.attention_shapes[0][0], config.tensor_model_parallel_size
+    if model.multi_latent_attention is None and width % tp:
         return f"query-key-value width {width} is no multiple of tensor_model_parallel_size={tp}"
+    return None
+
+
+def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Heads and groups of state-space layers and delta nets are split evenly (``core/ssm``)."""
+    tp = config.tensor_model_parallel_size
+    for mixer in model.recurrent_mixers:
+        for number in mixer.parts:
+            if number % tp:
+                name = f"{number} heads or groups of {type(mixer).__name__}"
+                return f"{name} are no multiple of tensor_model_parallel_size={tp}"
+    if model.recurrent_mixers and config.context_parallel_size > 1:
+        return f"context_parallel_size={config.context_parallel_size} of layers with a state is not known here"
     return None
 
 
@@ -57,9 +70,11 @@ def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 
 def sequence_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Sequence parallelism needs tensor parallelism (``ModelParallelConfig``)."""
+    """Sequence parallelism needs tensor parallelism, and what overlaps it that (``ModelParallelConfig``, arguments)."""
     if config.sequence_parallel and config.tensor_model_parallel_size == 1:
         return "sequence_parallel needs tensor_model_parallel_size >= 2, got 1"
+    if training.tp_comm_overlap and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
+        return "tp_comm_overlap needs sequence_parallel"
     return None
 
 
@@ -178,6 +193,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         "hidden_size": model.hidden_size,
         "query width on a rank": model.query_projection_size // tp,
         "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
+        **{f"width into {type(one).__name__} on a rank": one.in_size // tp for one in model.recurrent_mixers},
         "tokens of a micro-batch": tokens // config.context_parallel_size,
     }
     if model.multi_latent_attention is not None:
@@ -188,6 +204,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         widths["ffn_hidden_size on a rank"] = model.ffn_hidden_size // tp
     if model.num_experts is not None:
         widths["moe_shared_expert_intermediate_size on a rank"] = model.moe_shared_expert_intermediate_size // tp
+        widths["moe_latent_size"] = model.expert_hidden_size
         widths["moe_ffn_hidden_size on a rank"] = model.expert_ffn_size // config.expert_tensor_size
     for name, width in widths.items():
         if width % recipe.multiple:
@@ -213,6 +230,20 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
     return None
 
 
+def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """Whole layers go to the host without a pipeline and without recomputation only (``TransformerConfig``)."""
+    layers = training.cpu_offloading_num_layers
+    if not layers:
+        return None
+    if config.pipeline_model_parallel_size > 1:
+        return f"cpu_offloading_num_layers={layers} needs pipeline_model_parallel_size=1"
+    if config.recompute_granularity is not None:
+        return f"cpu_offloading_num_layers={layers} does not go with recomputation"
+    if layers >= model.num_layers:
+        return f"cpu_offloading_num_layers={layers} must be less than num_layers={model.num_layers}"
+    return None
+
+
 LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "position embeddings": position_embeddings,
@@ -224,6 +255,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "attention heads": attention_heads,
         "query groups": query_groups,
         "query-key-value width": qkv_width,
+        "recurrent heads": recurrent_heads,
         "ffn width": ffn_width,
         "sequence parallel": sequence_parallel,
         "sequence length": sequence_length,
@@ -234,6 +266,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "cuda graphs": cuda_graphs,
         "fp8 shapes": fp8_shapes,
         "recompute modules": recompute_modules,
+        "offloading": offloading,
     }
 )
 """All rules, by the name under which rejections are counted."""

@@ -34,7 +34,7 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
         if not has_more_than(instance, without, 0):
             kept = without
     blamed = [name for name in pinned if getattr(kept, name) != getattr(unpinned, name)]
-    said = [f"{OPTION_OF_FIELD[name]} {_given(getattr(kept, name))}" for name in blamed]
+    said = [f"{OPTION_OF_FIELD[name]} {given_text(getattr(kept, name))}" for name in blamed]
     what = "contradict each other" if len(blamed) > 1 else "leaves no legal configuration"
     rights = "; ".join(_rights(instance, kept, blamed))
     would = (
@@ -53,7 +53,7 @@ def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterato
             yield f"{OPTION_OF_FIELD[name]} {listed(values[:MOST_NAMED])}{more}"
 
 
-def _given(value: object) -> str:
+def given_text(value: object) -> str:
     """A pinned value as it is typed."""
     values = value if isinstance(value, tuple) else (value,)
     return ",".join("none" if one is None else str(one).replace(" ", "") for one in values)

@@ -12,8 +12,11 @@ from pipette_opt.solver.params import SolverParams
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
 
-JOINT_SHARE = 0.2
-"""Share of the time limit that the joint model over all splits of the layers may take, for each kind of GPU. Chosen."""
+JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.6
+"""
+Shares of the time limit that the joint model over all splits of the layers may take, with one kind of GPU and with
+several, whose layers only it can deal. Chosen.
+"""
 
 ANNEALING_SHARE = 0.2
 """Share of the time limit that annealing for a hint may take. Chosen."""
@@ -96,7 +99,7 @@ class Budget:
     def __init__(self, instance: Instance, params: OptimizeParams, watcher: Watcher) -> None:
         self.params, self.watcher = params, watcher
         self.limit_s = search_share(instance) * params.time_limit_s
-        self._kinds = min(len(instance.cluster.gpu_kinds), 3)
+        self._joint_share = JOINT_SHARE if len(instance.cluster.gpu_kinds) == 1 else MIXED_JOINT_SHARE
 
     @property
     def left_s(self) -> float:
@@ -111,7 +114,7 @@ class Budget:
     @property
     def joint(self) -> JointLimits:
         """The joint model's, before anything else."""
-        seconds = JOINT_SHARE * self._kinds * self.limit_s
+        seconds = self._joint_share * self.limit_s
         return JointLimits(
             time_limit_s=seconds,
             workers=self.params.workers,

@@ -1,19 +1,20 @@
 """Why a configuration is not the plan: illegal by which rule, too big on which stage, or slower, by what."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates.coverage import DIMENSIONS, listed
 from pipette_opt.certify.finish import PROVEN_WITHIN
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.memory.fewest import check_memory
-from pipette_opt.memory.filter import MemoryCheck
+from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
-from pipette_opt.parallel.recompute import known_word
+from pipette_opt.parallel.recompute import RECOMPUTE_MODULES, known_word
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
@@ -22,10 +23,15 @@ from pipette_opt.solver.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
 from pipette_opt.verify.space import recorded_space
 
-Verdict = Literal["illegal", "too big", "cannot be placed", "slower", "not faster", "may win", "the plan"]
+Verdict = Literal[
+    "illegal", "too big", "cannot be placed", "slower", "not faster", "may win", "not searched", "the plan"
+]
 
 SWITCH = {"on": True, "off": False}
 """Words of a choice."""
+
+WHERE = "the configuration"
+"""What errors call the text that asks."""
 
 MOST_RULES = 9
 """Broken rules that an answer lists; chosen so that it fits on a screen."""
@@ -50,6 +56,8 @@ class Why:
         The time to beat; ``None`` if there is none.
     ruled_out_by
         Who rules them out, in the words of a certificate's proof; empty if nothing does.
+    space
+        What was asked for, as a search space.
     """
 
     verdict: Verdict
@@ -59,25 +67,46 @@ class Why:
     listed_s: float | None = None
     best_s: float | None = None
     ruled_out_by: str = ""
+    space: SearchSpace = field(default_factory=SearchSpace, repr=False)
 
 
 def pinned(space: SearchSpace, text: str) -> SearchSpace:
     """
-    The space with what a text like ``tp=8,pp=2,recompute=full`` pins.
+    The space with what a text pins: ``tp=8,pp=2,recompute=full``, or a label such as ``tp8 pp2 dp4 mbs1 sp full``.
 
     Raises ``InputError`` for an unknown name or value, with those that there are.
     """
     changes: dict[str, Any] = {}
-    for part in text.split(","):
-        name, _, value = (word.strip() for word in part.partition("="))
+    for name, value in _pairs(text):
         if name not in PINS:
-            raise InputError("--why", f"knows {', '.join(PINS)}, e.g. tp=8,pp=2; got {part.strip()!r}.")
-        field, read = PINS[name]
+            raise InputError(WHERE, f"knows {', '.join(PINS)}, e.g. tp=8,pp=2; got {name!r}.")
+        field_name, read = PINS[name]
         try:
-            changes[field] = read(value)
+            changes[field_name] = read(value)
         except (KeyError, ValueError):
-            raise InputError("--why", f"{name}={value}: {HELP_OF.get(name, 'must be a whole number >= 1')}.") from None
+            raise InputError(WHERE, f"{name}={value}: {HELP_OF.get(name, 'must be a whole number >= 1')}.") from None
     return replace(space, **changes)
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values of a text."""
+    if "=" in text:
+        for part in text.split(","):
+            name, _, value = (word.strip() for word in part.partition("="))
+            yield name, value
+        return
+    for word in text.split():
+        if word in OF_LABELS:
+            yield from OF_LABELS[word]
+        elif word.startswith("layers"):
+            yield "layers", word.removeprefix("layers")
+        elif word.startswith("block"):
+            yield "recompute", "block"
+        elif word.partition("+")[0] in RECOMPUTE_MODULES:
+            yield "recompute", word
+        else:
+            name = word.rstrip("0123456789")
+            yield name, word[len(name) :]
 
 
 def why(
@@ -96,18 +125,18 @@ def why(
         What to compare with; by default the fastest configuration of the space on the hosts as listed.
     """
     narrow = pinned(space, text)
+    return replace(_why(instance, space, narrow, max_oom_risk, plan), space=narrow)
+
+
+def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_risk: float, plan: Plan | None) -> Why:
+    """Why the configurations of a narrow space are not the plan."""
     enumeration = enumerate_with_reasons(instance, narrow)
     if not enumeration.candidates:
         return Why(verdict="illegal", reasons=_broken_rules(enumeration), ruled_out_by="legality rules")
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         miss = min(memory.rejected, key=lambda one: one.short_bytes)
-        room = int(memory.capacity_bytes.max())
-        stages = [
-            f"stage {stage} needs up to {gib(int(need)):.1f} GiB of {gib(room):.1f}"
-            for stage, need in enumerate(miss.need_bytes.tolist())
-            if need > room
-        ] or [f"too few hosts have the memory: {gib(miss.short_bytes):.1f} GiB are lacking"]
+        stages = _too_big(miss, int(memory.capacity_bytes.max()))
         head = f"none of {len(memory.rejected)} legal configurations fits; nearest: {miss.config.label()}"
         return Why(verdict="too big", reasons=(head, *stages), config=miss.config, ruled_out_by="memory")
     if plan is not None and any(one.config == plan.config for one in memory.fitting):
@@ -116,8 +145,13 @@ def why(
         return Why(verdict="the plan", reasons=reasons, config=plan.config, best_s=time_s)
     prepared = prepare(instance, narrow, max_oom_risk, keep=lambda config: False)
     best = _fastest_listed(instance, space, max_oom_risk) if plan is None else plan.estimate
-    proven_s = 0.0 if plan is None else _proven_s(instance, plan, memory)
-    return _compared(prepared, best, proven_s)
+    if plan is None:
+        return _compared(prepared, best, 0.0)
+    missing = _not_searched(instance, plan, memory)
+    answer = _compared(prepared, best, 0.0 if missing else plan.certificate.lower_bound_s)
+    if missing and answer.verdict == "may win":
+        return replace(answer, verdict="not searched", reasons=(*missing, *answer.reasons))
+    return answer
 
 
 def _broken_rules(enumeration: Enumeration) -> tuple[str, ...]:
@@ -131,13 +165,39 @@ def _broken_rules(enumeration: Enumeration) -> tuple[str, ...]:
     return tuple(rules)
 
 
-def _proven_s(instance: Instance, plan: Plan, memory: MemoryCheck) -> float:
-    """The plan's own bound where it searched all that is asked for; 0 otherwise."""
+def _too_big(miss: CheckedConfig, room: int) -> list[str]:
+    """Each stage that is too big, by how much, and what it is made of."""
+    found = []
+    for stage, need in enumerate(miss.need_bytes.tolist()):
+        if need <= room:
+            continue
+        over, parts = gib(need - room), miss.prediction.components_of(stage)
+        largest = sorted(parts, key=lambda part: -parts[part])
+        named = ", ".join(f"{part} {gib(parts[part]):.1f}" for part in largest if parts[part] > 0)
+        found.append(
+            f"stage {stage} needs up to {gib(need):.1f} GiB of {gib(room):.1f}, {over:.1f} too many; predicted: {named}"
+        )
+    return found or [f"too few hosts have the memory: {gib(miss.short_bytes):.1f} GiB are lacking"]
+
+
+def _not_searched(instance: Instance, plan: Plan, memory: MemoryCheck) -> tuple[str, ...]:
+    """Why the plan's search did not have all that is asked for; nothing if it had."""
     if "search" not in plan.inputs:
-        return 0.0
-    searched = set(enumerate_with_reasons(instance, recorded_space(plan)).candidates)
-    asked = (replace(one.config, recompute_num_layers=1) for one in memory.fitting)  # for every number of layers
-    return plan.certificate.lower_bound_s if all(config in searched for config in asked) else 0.0
+        return ("the plan does not say what was searched",)
+    found = enumerate_with_reasons(instance, recorded_space(plan))
+    searched = set(found.candidates)
+    asked = [replace(one.config, recompute_num_layers=1) for one in memory.fitting]  # for every number of layers
+    missing = [config for config in asked if config not in searched]
+    if not missing:
+        return ()
+    head = f"the plan's search had {len(asked) - len(missing):,} of the {len(asked):,} configurations asked for"
+    values = {}
+    for name, property_name in DIMENSIONS.items():
+        wanted, had = getattr(missing[0], property_name), found.values(property_name)
+        if wanted not in had:
+            values[name.replace("_", " ")] = f"{wanted}, searched were {listed(had)}"
+    told = tuple(f"{name}: {said}" for name, said in values.items())
+    return (head, *(told or ("its layers, or this combination, were not among those searched",)))
 
 
 def _compared(prepared: Prepared, best: IterationTime | None, proven_s: float) -> Why:
@@ -208,6 +268,15 @@ def _sizes(text: str) -> tuple[int, ...]:
     return (int(text),)
 
 
+def _split(text: str) -> tuple[tuple[int, ...], ...]:
+    """Layers of each stage, as labels have them: ``12x6,8``."""
+    layers: list[int] = []
+    for part in text.replace(";", ",").split(","):
+        number, _, times = part.partition("x")
+        layers += [*_sizes(number)] * (_sizes(times)[0] if times else 1)
+    return (tuple(layers),)
+
+
 PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "tp": ("tensor_parallel", _sizes),
     "pp": ("pipeline_parallel", _sizes),
@@ -223,11 +292,23 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "dopt": ("use_distributed_optimizer", lambda text: (SWITCH[text],)),
     "overlap": ("overlap_grad_reduce", lambda text: SWITCH[text]),
     "gather": ("overlap_param_gather", lambda text: SWITCH[text]),
+    "layers": ("layers_per_stage", _split),
 }
 """What can be asked for: field of the search space, and how its value is read."""
 
+OF_LABELS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "sp": (("sp", "on"),),
+    "dopt": (("dopt", "on"),),
+    "overlap": (("overlap", "on"), ("gather", "off")),
+    "overlap+gather": (("overlap", "on"), ("gather", "on")),
+    "full": (("recompute", "full"),),
+    "selective": (("recompute", "selective"),),
+}
+"""Words of labels without a number."""
+
 HELP_OF: Mapping[str, str] = {
     "recompute": "must be none, selective, block, full, or modules as in moe_act+layernorm",
+    "layers": "must be layers of each stage, e.g. 12x6,8 in a label, 12x6;8 elsewhere",
     **dict.fromkeys(("sp", "dopt", "overlap", "gather"), "must be on or off"),
 }
 """What a value must be, where it is no number."""

@@ -12,11 +12,13 @@ from pipette_opt.cli import (
     candidates,
     catalogue,
     estimate,
+    explain,
     export,
     import_,
     init,
     links,
     profile,
+    recommend,
     replan,
     report,
     solve,
@@ -65,6 +67,8 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("backtest")(backtest.backtest)
 app.command("replan")(replan.replan)
 app.command("report")(report.report)
+app.command("explain")(explain.explain)
+app.command("recommend")(recommend.recommend)
 app.command("links")(links.links)
 app.command("whatif")(whatif.whatif)
 app.command("candidates")(candidates.candidates)
@@ -78,28 +82,41 @@ app.add_typer(profile.app, name="profile")
 app.add_typer(memory, name="memory")
 
 
-def _with_verbose(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with ``-v``, which is then taken after its name as well as before."""
+def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    The command with ``-v``, which is then taken after its name as well as before, ``-q`` and ``--json``.
 
-    def run(*, verbose: bool = False, **given: Any) -> None:
+    A command without a ``--json`` of its own writes a file; its document says which, and what people would be told.
+    """
+    parameters = opt.parameters_of(command)
+    has_json = any(one.name in ("json", "as_json") for one in parameters)
+
+    def run(*, verbose: bool = False, quiet: bool = False, **given: Any) -> None:
+        from pipette_opt.cli.output import check_stdout, manner, set_up_logging, show_json
+
+        keep = not has_json and given.pop("json")
         if verbose:
-            from pipette_opt.cli.output import set_up_logging
-
             set_up_logging(verbose)
-        command(**given)
+        check_stdout(keep, given.get("out") if keep else None)
+        with manner(quiet=quiet, keep=keep) as said:
+            command(**given)
+        if said:  # of several processes one speaks
+            show_json({"out": str(given["out"]), "said": said})
 
-    option = opt.parameter("verbose", opt.Verbose, default=False)
-    return opt.with_parameters(run, command, [*opt.parameters_of(command), option])
+    added = [opt.parameter("verbose", opt.Verbose, default=False), opt.parameter("quiet", opt.Quiet, default=False)]
+    if not has_json:
+        added.append(opt.parameter("json", opt.Json, default=False))
+    return opt.with_parameters(run, command, [*parameters, *added])
 
 
-def _give_verbose(group: typer.Typer) -> None:
-    """Give every command of a group, and of the groups in it, ``-v``."""
+def _give_common(group: typer.Typer) -> None:
+    """Give every command of a group, and of the groups in it, the options of all."""
     for one in group.registered_commands:
         if one.callback is not None:
-            one.callback = _with_verbose(one.callback)
+            one.callback = _with_common(one.callback)
     for inner in group.registered_groups:
         if inner.typer_instance is not None:
-            _give_verbose(inner.typer_instance)
+            _give_common(inner.typer_instance)
 
 
-_give_verbose(app)
+_give_common(app)

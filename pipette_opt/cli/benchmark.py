@@ -251,7 +251,6 @@ def placement(
 
 app.command("layers")(systems.layers)
 app.command("squares")(systems.squares)
-app.command("rules")(systems.rules)
 app.command("systems")(systems.systems)
 
 

@@ -105,6 +105,54 @@ def links(
         say(line)
 
 
+@app.command("regions")
+def regions(
+    table: Annotated[Path, typer.Argument(help="Pairs of regions with delay and bandwidth, or of zones.")],
+    region: Annotated[list[str], typer.Option(help="A region and its hosts, e.g. Oregon=4; two at least.")],
+    gpu: Annotated[str, typer.Option(help="Kind of GPU of these hosts.")],
+    nics: Annotated[str, typer.Option(help="NICs x Gbit/s of a host, which count inside a region, e.g. 4x100.")],
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs of a host.")] = 8,
+    measured_gpu: Annotated[
+        str | None, typer.Option(help="GPU of the rows that count, where the table tells them apart, e.g. A100-40.")
+    ] = None,
+    latency_ms: Annotated[
+        float | None, typer.Option(help="Of a message between regions; that of the table, the largest pair's.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; matrices beside it.")] = Path(
+        "cluster.yaml"
+    ),
+) -> None:
+    """
+    A cluster over several regions or zones, from what was measured between each two of them.
+
+    Example: [bold]pipette-opt import regions pairs.csv --region Virginia=2 --region Ohio=2 --gpu a100 --nics 4x100[/]
+    """
+    from pipette_opt.cli.output import check_file, say
+    from pipette_opt.read.nics import parse_nics
+    from pipette_opt.read.regions import parse_regions, read_region_links, write_region_cluster
+
+    check_file(out, "link matrices are written beside it")
+    if not 1 <= gpus_per_node <= 1024:
+        raise InputError("--gpus-per-node", f"must be from 1 to 1024, got {gpus_per_node}.")
+    if latency_ms is not None and not 0 < latency_ms < 1000:
+        raise InputError("--latency-ms", f"must be > 0 and below 1000, got {latency_ms:g}.")
+    links = read_region_links(table, measured_gpu)
+    hosts = parse_regions(region, links)
+    notes = write_region_cluster(
+        out,
+        links,
+        hosts,
+        gpu=gpu,
+        gpus_per_node=gpus_per_node,
+        nics=parse_nics(nics, "--nics"),
+        latency_s=None if latency_ms is None else latency_ms / 1e3,
+        source=table.name,
+    )
+    for note in notes:
+        say(f"- {note}")
+    say(f"{sum(hosts.values())} hosts of {len(hosts)} regions written to {out}")
+
+
 SOLVING_S = 10.0
 """Seconds of the search whose plan the repair of slow hosts is judged on. Chosen."""
 

@@ -37,13 +37,13 @@ def collect(
     With --device cuda the same stages, those that may fit, run for real on the first GPU, one after the other, and
     what they allocate, reserve and take of the device stands beside the trace.
 
-    Example: pipette-opt memory collect -o traces.csv
+    Example: [bold]pipette-opt memory collect -o traces.csv[/]
     """
     import os
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.options import one_of
-    from pipette_opt.cli.output import check_file, check_place
+    from pipette_opt.cli.output import answer, check_file, check_place
     from pipette_opt.memory_training.collect import collect as collect_points
     from pipette_opt.memory_training.collect import collect_measured
 
@@ -56,13 +56,13 @@ def collect(
         gpu = CudaDevice()
         with _progress("running") as report:
             done = collect_measured(out, gpu, num_points=num_points, seed=seed, progress=report)
-        typer.echo(f"{counted(done, 'stage')} run on {gpu.name}, {out} holds {num_points}.")
+        answer(f"{counted(done, 'stage')} run on {gpu.name}, {out} holds {num_points}.")
         return
     with _progress("tracing") as report:
         done = collect_points(
             out, num_points=num_points, seed=seed, workers=workers or os.cpu_count() or 1, progress=report
         )
-    typer.echo(f"{counted(done, 'point')} traced, {out} holds all {num_points}.")
+    answer(f"{counted(done, 'point')} traced, {out} holds all {num_points}.")
 
 
 @app.command()
@@ -88,11 +88,11 @@ def train(
     With --runs the network goes on learning from your own runs, what the constants of your stack leave over; both are
     written (memory.npz, memory.yaml), with their errors on runs and larger jobs left out.
 
-    Example: pipette-opt memory train --data traces.csv -o memory.npz
+    Example: [bold]pipette-opt memory train --data traces.csv -o memory.npz[/]
     """
     from pipette_opt.base.files import write_atomically
     from pipette_opt.base.shipped import shipped_path
-    from pipette_opt.cli.output import check_file, check_place
+    from pipette_opt.cli.output import answer, check_file, check_place
     from pipette_opt.memory.weights import write_weights
     from pipette_opt.memory_training.card import markdown_table, model_card
     from pipette_opt.memory_training.collect import read_rows
@@ -115,8 +115,8 @@ def train(
     seeds = ", ".join(sorted({row["seed"] for row in read_rows(chosen)}))
     write_weights(out, result.network)
     write_atomically(out.with_suffix(".md"), model_card(result, shift, seed=seeds))
-    typer.echo(markdown_table(result.errors))
-    typer.echo(f"wrote {out} and {out.with_suffix('.md')} from {chosen}")
+    answer(markdown_table(result.errors))
+    answer(f"wrote {out} and {out.with_suffix('.md')} from {chosen}")
 
 
 def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) -> None:
@@ -125,6 +125,7 @@ def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) ->
 
     from pipette_opt.base.files import write_atomically
     from pipette_opt.calibrate.memory_tuning import tune_memory, tuning_rows
+    from pipette_opt.cli.output import answer
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.memory.predictor import MemoryPredictor
     from pipette_opt.memory.weights import write_weights
@@ -146,10 +147,10 @@ def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) ->
     write_stack(found, out.with_suffix(".yaml"))
     card = tuning_card(table, runs=runs.name, num_runs=tuning.num_runs, improves=tuning.improves)
     write_atomically(out.with_suffix(".md"), card)
-    typer.echo(table)
+    answer(table)
     if not tuning.improves:
-        typer.echo("tuning does not help on runs left out: the network stays as it was, the constants are fitted")
-    typer.echo(f"wrote {out}, {out.with_suffix('.yaml')} and {out.with_suffix('.md')}")
+        answer("tuning does not help on runs left out: the network stays as it was, the constants are fitted")
+    answer(f"wrote {out}, {out.with_suffix('.yaml')} and {out.with_suffix('.md')}")
 
 
 @app.command()
@@ -197,7 +198,7 @@ def predict(
     """
     Predict the peak memory of every stage of one configuration.
 
-    Example: pipette-opt memory predict --model llama-3-8b --global-batch-size 512 --seq-length 4096
+    Example: [bold]pipette-opt memory predict --model llama-3-8b --global-batch-size 512 --seq-length 4096[/]
     --tensor-parallel 4 --pipeline-parallel 2 --data-parallel 4
     """
     from pipette_opt.base.units import GB, GIB
@@ -304,7 +305,7 @@ def evaluate(
     Calibrated on small jobs, judged on larger ones: errors of peaks, missed out-of-memory, false alarms, each with its
     95 % interval, and the coverage of the bounds.
 
-    Example: pipette-opt memory evaluate
+    Example: [bold]pipette-opt memory evaluate[/]
     """
     from pipette_opt.lab.backtest.memory_evaluation import evaluate_memory, measured_folder
     from pipette_opt.lab.backtest.memory_learning import learning_rows, reliability_rows
@@ -384,9 +385,11 @@ def _progress(what: str) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
+    from pipette_opt.cli.output import is_quiet, say_progress
+
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total: typer.echo(f"{what}: {done} of {total}", err=True)
+    if is_quiet() or not console.is_terminal:
+        yield lambda done, total: say_progress(f"{what}: {done} of {total}")
         return
     with Bar(console=console) as bar:
         task = bar.add_task(what, total=None)

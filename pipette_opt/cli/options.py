@@ -1,17 +1,20 @@
 """Options that several commands share, and the instance they describe."""
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
-from pipette_opt.library import jobs
+from pipette_opt.cli.spread import Without as Without
+from pipette_opt.cli.spread import parameter as parameter
+from pipette_opt.cli.spread import parameters_of as parameters_of
+from pipette_opt.cli.spread import spread as spread
+from pipette_opt.cli.spread import with_parameters as with_parameters
+from pipette_opt.library import options as said
 from pipette_opt.library.jobs import Job as Job
 from pipette_opt.library.jobs import check_precision as check_precision
 from pipette_opt.library.jobs import one_of as one_of
@@ -221,8 +224,9 @@ MaxOomRisk = Annotated[
 Objective = Annotated[
     str,
     typer.Option(
-        help="time: of an iteration; tokens-per-gpu: tokens per second and GPU, on any number of hosts; cost: of a "
-        "token, by --gpu-price or the cluster file; robust: the upper end of the band of the time, so that a plan like "
+        help="time: of an iteration; tokens-per-gpu: tokens per second and GPU, on any number of hosts; progress: "
+        "tokens per second where hosts are lost (--host-mean-days), on any number of hosts; cost: of a token, by "
+        "--gpu-price or the cluster file; robust: the upper end of the band of the time, so that a plan like "
         "measured runs may come before a faster one unlike them.",
         rich_help_panel=SEARCH,
     ),
@@ -251,11 +255,12 @@ RayAddress = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the solver does.", rich_help_panel=RUN)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer and errors only.", rich_help_panel=RUN)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions(jobs.JobOptions):
+class JobOptions(said.JobOptions):
     """What is trained, on which machines, and how: each field is an option of ``solve`` and its relatives."""
 
     cluster: Cluster = None
@@ -306,60 +311,6 @@ class SpaceOptions:
     overlap_param_gather: OverlapParamGather = None
     ddp_bucket_size: DdpBucketSize = None
     overlap_p2p_communication: OverlapP2P = True
-
-
-@dataclass(frozen=True, slots=True)
-class Without:
-    """Says of a parameter that holds options which of them the command lacks; they have their defaults."""
-
-    names: tuple[str, ...]
-
-
-def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """
-    A command whose parameters that are dataclasses of options become an option for each field.
-
-    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out.
-    """
-    parameters: list[inspect.Parameter] = []
-    groups: dict[str, tuple[type, list[str]]] = {}
-    for one in parameters_of(command):
-        kind, *notes = get_args(one.annotation) or (one.annotation,)
-        if not is_dataclass(kind):
-            parameters.append(one)
-            continue
-        left_out = {name for note in notes if isinstance(note, Without) for name in note.names}
-        taken = [field for field in fields(kind) if field.name not in left_out]
-        groups[one.name] = (cast(type, kind), [field.name for field in taken])
-        parameters += [parameter(field.name, field.type, default=field.default) for field in taken]
-
-    def run(**given: Any) -> None:
-        for name, (kind, names) in groups.items():
-            given[name] = kind(**{one: given.pop(one) for one in names})
-        command(**given)
-
-    return with_parameters(run, command, parameters)
-
-
-def parameters_of(command: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Parameters of a command, all by name, since it is called so."""
-    known = inspect.signature(command).parameters.values()
-    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in known]
-
-
-def parameter(name: str, annotation: object, *, default: object) -> inspect.Parameter:
-    """One more parameter of a command."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def with_parameters(
-    run: Callable[..., None], command: Callable[..., Any], parameters: Sequence[inspect.Parameter]
-) -> Callable[..., None]:
-    """``run`` under the name and with the help of ``command``, and the parameters from which typer makes options."""
-    functools.update_wrapper(run, command)
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
 
 
 def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":

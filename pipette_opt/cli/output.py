@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +43,58 @@ def show_json(data: Any) -> None:
     console().print(json.dumps(data, indent=2), soft_wrap=True, markup=False)
 
 
+@dataclass(slots=True)
+class _Manner:
+    """How much is said: nothing that is no answer, or all of it kept for the JSON document of a command."""
+
+    quiet: bool = False
+    kept: list[str] | None = None
+
+
+_manner = _Manner()
+
+
+@contextmanager
+def manner(*, quiet: bool, keep: bool) -> Iterator[list[str]]:
+    """
+    Within it, with ``quiet``, messages and progress are not printed; with ``keep`` they are given back instead.
+
+    Answers, tables and JSON documents, are printed all the same.
+    """
+    kept: list[str] = []
+    before = _manner.quiet, _manner.kept
+    _manner.quiet, _manner.kept = quiet or keep, kept if keep else None
+    try:
+        yield kept
+    finally:
+        _manner.quiet, _manner.kept = before
+
+
+def is_quiet() -> bool:
+    """Whether progress is not wanted."""
+    return _manner.quiet
+
+
 def say(text: str) -> None:
     """Print a message for people."""
-    console(stderr=True).print(text, soft_wrap=True, markup=False)
+    if _manner.kept is not None:
+        _manner.kept.append(text)
+    elif not _manner.quiet:
+        console(stderr=True).print(text, soft_wrap=True, markup=False)
+
+
+def say_progress(text: str) -> None:
+    """Print how far something is; it is no part of an answer."""
+    if not _manner.quiet:
+        console(stderr=True).print(text, soft_wrap=True, markup=False)
+
+
+def answer(text: str) -> None:
+    """Print lines of an answer that is no table."""
+    if _manner.kept is not None:
+        _manner.kept.append(text)
+    else:
+        console().print(text, soft_wrap=True, markup=False)
 
 
 def check_place(*paths: Path | None) -> None:
@@ -118,7 +168,7 @@ def set_up_logging(verbose: bool) -> None:
 def live_progress(watcher: "Watcher", *, quiet: bool) -> Iterator[None]:
     """Show the watcher's progress: one live line on a terminal, a line now and then elsewhere."""
     out = console(stderr=True)
-    if quiet:
+    if quiet or _manner.quiet:
         yield
     elif out.is_terminal:
         with out.status("starting") as status:

@@ -59,7 +59,7 @@ def links(
     [bold]torchrun --nnodes=16 --nproc-per-node=8 ... -m pipette_opt profile links -o cluster.yaml[/]
     """
     from pipette_opt.base.units import MIB, counted
-    from pipette_opt.cli.output import check_file, say
+    from pipette_opt.cli.output import check_file, say, say_progress
     from pipette_opt.measure.links import LinkParams, profile_links
     from pipette_opt.measure.world import find_world, process_environment
     from pipette_opt.read.cluster import write_cluster
@@ -83,7 +83,7 @@ def links(
         log,
         params,
         backend=backend,  # type: ignore[arg-type]
-        on_round=lambda done, total: say(f"round {done} of {total}"),
+        on_round=lambda done, total: say_progress(f"round {done} of {total}"),
     )
     if found is None:
         return
@@ -114,7 +114,7 @@ def compute(
     Example: [bold]pipette-opt profile compute --model llama-3-70b --seq-length 4096 -o layers.csv[/]
     """
     from pipette_opt.base.units import counted
-    from pipette_opt.cli.output import check_file, check_place, say
+    from pipette_opt.cli.output import check_file, check_place, say, say_progress
     from pipette_opt.measure.compute import ComputeParams, profile_compute
     from pipette_opt.read.model import read_model
     from pipette_opt.specs import TrainingSpec
@@ -141,7 +141,7 @@ def compute(
         params,
         device=device,
         gpu=gpu,
-        on_row=lambda done, total, what: say(f"{done} of {total}: {what}"),
+        on_row=lambda done, total, what: say_progress(f"{done} of {total}: {what}"),
     )
     say(f"{counted(len(found.layers), 'row')} in {out}")
 
@@ -164,8 +164,8 @@ def memory(
 
     The same as [bold]memory collect --device cuda[/], with fewer stages. With --plan one rank of the plan's fullest
     stage runs in megatron-core, all others faked; what its tensors took replaces what is counted of that stage, and
-    constants of the stack add the rest. The stack that is written is for solve and estimate, with --stack. That path was
-    tested without a GPU only; on a real one it was never run by us.
+    constants of the stack add the rest. The stack that is written is for solve and estimate, with --stack. That path
+    was tested without a GPU only; on a real one it was never run by us.
 
     Example: [bold]pipette-opt profile memory --plan plan.json -o stack.yaml[/]
     """

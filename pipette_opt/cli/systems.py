@@ -178,60 +178,6 @@ def squares(
         show(spaced(checked))
 
 
-@opt.spread
-def rules(
-    job_options: opt.JobOptions,
-    space_options: opt.SpaceOptions,
-    max_oom_risk: opt.MaxOomRisk = 0.01,
-    time_limit: Annotated[
-        float, typer.Option(help="Seconds of each solve, up to a dozen.", rich_help_panel=opt.RUN)
-    ] = 15.0,
-    workers: opt.Workers = None,
-    seed: opt.Seed = 0,
-    json: opt.Json = False,
-) -> None:
-    """
-    Which rules of the layouts study (arXiv 2311.05610) hold for this job: solved with each and without.
-
-    Example: [bold]pipette-opt benchmark rules --example lab-16x8[/]
-    """
-    from dataclasses import asdict
-
-    from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
-    from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.lab.layout_rules import RULES, check_rules
-    from pipette_opt.optimize import OptimizeParams
-    from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
-
-    job = opt.read_job(job_options)
-    space = opt.search_space(job, space_options)
-    params = opt.checked(
-        OptimizeParams,
-        time_limit_s=time_limit,
-        workers=opt.threads(workers),
-        seed=seed,
-        max_oom_risk=max_oom_risk,
-    )
-    watcher = Watcher()
-    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        rows = check_rules(job.instance, space, params, watcher)
-    if json:
-        show_json([asdict(row) | {"gain": row.gain} for row in rows])
-    else:
-        table = columns_table("rule", "holds", "with >", "without >", "gain >", "why")
-        for row in rows:
-            table.add_row(
-                *(row.rule, row.verdict + (", proven" if row.is_proven else "")),
-                *(seconds_text(row.kept_s), seconds_text(row.broken_s)),
-                *("-" if row.gain is None else percent(row.gain), row.why),
-            )
-        show(spaced(table))
-    if watcher.stop.is_set():
-        say(f"stopped early: {len(rows)} of {len(RULES)} rules are done")
-        raise typer.Exit(STOPPED_EARLY)
-
-
 def systems(
     count: Annotated[int, typer.Option(help="Jobs, of a generator with the seed.", rich_help_panel=INSTANCES)] = 12,
     most_hosts: Annotated[

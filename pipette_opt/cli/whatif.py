@@ -15,7 +15,6 @@ from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 if TYPE_CHECKING:
     from pipette_opt.replan.changes import Change
     from pipette_opt.replan.whatif import Answer, WhatIf
-    from pipette_opt.specs import Instance
 
 EACH = "each"
 """Says of hosts: each of them alone."""
@@ -101,6 +100,7 @@ def whatif(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.cli.prices import priced
     from pipette_opt.library.plans import plan_on_cluster
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.plans.watcher import Watcher
@@ -216,26 +216,6 @@ def numbers(option: str, text: str | None) -> list[float]:
         except ValueError:
             raise InputError(option, f"must be numbers separated by commas, got {word.strip()!r}.") from None
     return found
-
-
-def priced(instance: "Instance", entries: "Sequence[str]") -> "tuple[Instance, dict[str, float]]":
-    """The job with the prices of its hosts, and those of kinds of GPU, from entries of ``--gpu-price``."""
-    from pipette_opt.read.gpus import read_gpu_catalogue, read_gpu_entry
-    from pipette_opt.read.prices import check_price, parse_prices, with_prices
-
-    names = {alias: kind for kind, entry in read_gpu_catalogue().items() for alias in (kind, *entry.aliases)}
-    kinds: dict[str, float] = {}
-    of_hosts = []
-    for entry in entries:
-        name, _, text = entry.rpartition("=")
-        if name.strip() in names:
-            kinds[read_gpu_entry(name.strip(), "--gpu-price").gpu.name] = check_price(text.strip(), "--gpu-price")
-        else:
-            of_hosts.append(entry)
-    cluster = instance.cluster
-    by_kind = {node.host: kinds[node.gpu.kind] for node in cluster.nodes if node.gpu.kind in kinds}
-    given = by_kind | parse_prices(of_hosts, cluster.hosts)
-    return replace(instance, cluster=with_prices(cluster, given)), kinds
 
 
 def in_words(asked: Mapping[str, Any], changes: "Sequence[Change]", answers: "Sequence[Answer]") -> list[str]:

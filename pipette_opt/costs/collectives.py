@@ -158,7 +158,8 @@ def tensor_traffic(
     With a recipe all-gathers move operands in its format: inputs forward, the outputs' gradients backward (Transformer
     Engine casts before it gathers); what is reduced stays as it is. Latent attention gathers its latents and the key
     with positions, in a call each (``multi_latent_attention.py``), in place of the input, unless queries come from
-    that.
+    that. With ``tp_comm_overlap`` a product works on the piece of one rank while that of the next is sent, so one piece
+    of each shows (Wang et al., ASPLOS 2023, "Overlap communication with dependent computation via decomposition").
     """
     tokens, h = config.micro_batch_size * training.seq_length // config.context_parallel_size, model.hidden_size
     reduced, recipe = training.parameter_bytes, training.recipe
@@ -175,11 +176,13 @@ def tensor_traffic(
     of_experts = config.recomputes("moe") or config.recomputes("shared_experts")
     again = not repeated and has_mlp and (of_experts if kind.has_experts else config.recomputes("mlp"))
     mlp = all_reduce_traffic(again * tokens * h * (gathered + reduced) / 2, config.tensor_model_parallel_size)
+    overlaps = training.tp_comm_overlap and config.sequence_parallel
+    piece = 1.0 / config.tensor_model_parallel_size if overlaps else 1.0
     return (
-        RingTraffic(one.hop_bytes, steps, calls),
+        RingTraffic(piece * one.hop_bytes, piece * steps, calls),
         RingTraffic(
-            (1 + repeated) * one.hop_bytes + mlp.hop_bytes,
-            (1 + repeated) * steps + again * mlp.num_steps,
+            piece * ((1 + repeated) * one.hop_bytes + mlp.hop_bytes),
+            piece * ((1 + repeated) * steps + again * mlp.num_steps),
             (1 + repeated) * calls + again * (2 if config.sequence_parallel else 1),
         ),
     )

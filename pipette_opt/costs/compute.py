@@ -15,11 +15,12 @@ from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
-from pipette_opt.costs.host import bound_by_host, host_time_s
+from pipette_opt.costs.host import bound_by_host, host_step_s, host_time_s
 from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
+from pipette_opt.costs.scan import scan_times_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     GpuSpec,
@@ -30,7 +31,14 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.specs.layer_parameters import depth_parameters, mlp_width, replicated_parameters, sharded_parameters
+from pipette_opt.specs.activations import moved_bytes
+from pipette_opt.specs.layer_parameters import (
+    depth_parameters,
+    mixer_shapes,
+    mlp_width,
+    replicated_parameters,
+    sharded_parameters,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,9 +178,12 @@ def layer_and_idle_s(
     measured = _measured_layer(instance, config, gpu) if is_known else None
     factor = learned_factor(instance, config, gpu, rates) if is_known and measured is None else 1.0
     if measured is None:
-        outside = _outside_attention_times_s(model, training, config, gpu, rates, mlp_width(model, kind))
+        outside = _outside_attention_times_s(model, training, config, gpu, rates, kind)
+        scan = scan_times_s(model, training, config, gpu, rates, kind)
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
-        measured = (core[0] + outside[0] + routed[0], core[1] + outside[1] + routed[1])
+        measured = (core[0] + scan[0] + outside[0] + routed[0], core[1] + scan[1] + outside[1] + routed[1])
+    sent = moved_bytes(model, training, config, kind) / gpu.host_bytes_per_s
+    measured = (max(measured[0], sent), max(measured[1], sent))  # on the way beside the pass
     host = host_time_s(instance, config, rates, kind)
     forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
@@ -264,7 +275,8 @@ def _optimizer_parts_s(
         to_cast = np.minimum(to_cast, owned)
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
     form = linear_format(gpu, training, rates)
-    adam = owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
+    adam = (1 - training.optimizer_offload_fraction) * owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
+    adam += owned * host_step_s(training, gpu)
     return adam, np.array([cast_s(one, form, gpu, rates) for one in to_cast.tolist()])
 
 
@@ -303,46 +315,49 @@ def _measured_layer(instance: Instance, config: ParallelConfig, gpu: GpuSpec) ->
 
 
 def _outside_attention_times_s(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, ffn: int
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """
     The projections and everything that streams: norms, residuals, activation, rotary embedding, dropout.
 
-    ``ffn`` is the width of the MLP that every token passes, 0 for none. In fewer bits the inputs of all projections and
+    In fewer bits the inputs of all projections and
     the gradients of their outputs are cast; what fused norms write themselves the recipe says.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
-    latent, share = model.multi_latent_attention, tp if config.sequence_parallel else 1
+    latent, share, ffn = model.multi_latent_attention, tp if config.sequence_parallel else 1, mlp_width(model, kind)
+    branches = (kind.mixer != "none") + (kind.mlp != "none")
     up = 2 * ffn if model.gated_linear_unit else ffn
     form, element = linear_format(gpu, training, rates), training.parameter_bytes
-    *into, (_, attended) = model.attention_shapes
+    into, attended, whole_shapes = mixer_shapes(model, kind)
     shapes = [
         *((tokens, n // tp, k) for n, k in into),
-        (tokens, h, attended // tp),
+        *([(tokens, h, attended // tp)] if attended else []),
         *([(tokens, up // tp, h), (tokens, h, ffn // tp)] if ffn else []),
-        *((tokens // share, n, k) for n, k in model.replicated_attention_shapes),
+        *((tokens // share, n, k) for n, k in whole_shapes),
     ]
     products = [
         product_times_s(m, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
         for m, n, k in shapes
     ]
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
-    outside = 2.0 * h / share  # the layer's two inputs, as large as its two outputs
+    outside = 1.0 * branches * h / share  # inputs of both branches, as large as their outputs
     inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
     # The router is no product with a recipe; of latent attention its latents are normed and cast together.
-    normed_inputs = (h if latent is None else latent.latent_size) + bool(ffn) * h
+    normed_inputs = (kind.mixer != "none") * (h if latent is None else latent.latent_size) + bool(ffn) * h
     of_norms = normed_inputs / share if training.fused_norm else 0.0
     gradients = (sum(n for n, _ in into) + up) / tp + outside
-    whole = 6.0 * h / share  # two residuals, each read with the branch and written
-    rotated, normed = 3.0 * model.query_projection_size, 2 * h
-    if latent is not None:
+    whole = 3.0 * branches * h / share  # residuals, each read with the branch and written
+    rotated, normed = 3.0 * model.query_projection_size * (1 + model.attention_output_gate), branches * h
+    if not kind.has_attention:
+        rotated = 0.0
+    elif latent is not None:
         inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
         gradients += latent.down_size / share
-        rotated, normed = rotated_latent(latent) * model.num_attention_heads, 2 * h + latent.latent_size
+        rotated, normed = rotated_latent(latent) * model.num_attention_heads, branches * h + latent.latent_size
     split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise
-    overhead = 8 * rates.kernel_s
+    overhead = 4 * branches * rates.kernel_s
     return (
         sum(forward for forward, _ in products)
         + stream * (fused + norms[0] * normed / share)

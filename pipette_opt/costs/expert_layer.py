@@ -86,12 +86,30 @@ def activation_again_s(
     return streamed + cast_s(pairs * width, form, gpu, rates) + rates.kernel_s
 
 
+def _latent_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float]:
+    """
+    Projections to the width of the experts and back, of a rank's own tokens, forward and backward; nothing without.
+
+    Every tensor rank holds them whole (``fc1_latent_proj``, ``fc2_latent_proj`` in ``moe/moe_layer.py``).
+    """
+    latent, h, form = model.moe_latent_size, model.hidden_size, linear_format(gpu, training, rates)
+    if latent is None:
+        return 0.0, 0.0
+    own, found = tokens_of_rank(training, config), []
+    for n, k in ((latent, h), (h, latent)):
+        times = product_times_s(own, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
+        found.append((times[0] + cast_s(own * k, form, gpu, rates), times[1] + cast_s(own * n, form, gpu, rates)))
+    return found[0][0] + found[1][0], found[0][1] + found[1][1]
+
+
 def expert_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """Forward and backward of a layer's router and routed experts on the busiest rank, seconds, nothing sent."""
     assert model.num_experts is not None
-    form, element, h = linear_format(gpu, training, rates), training.parameter_bytes, model.hidden_size
+    form, element, h = linear_format(gpu, training, rates), training.parameter_bytes, model.expert_hidden_size
     local = model.num_experts // config.expert_model_parallel_size
     width = model.expert_ffn_size // config.expert_tensor_size
     up = 2 * width if model.gated_linear_unit else width
@@ -107,13 +125,14 @@ def expert_times_s(
     router = product_times_s(
         own,
         model.num_experts,
-        h,
+        model.hidden_size,
         form=plain_format(gpu, training, rates),
         gpu=gpu,
         rates=rates,
         gradient_bytes=training.gradient_bytes,
     )
     first, second = products_s(up, h), products_s(h, width)
+    latent = _latent_times_s(model, training, config, gpu, rates)
     memory = gpu.memory_bytes_per_s * rates.streaming
     scores = ROUTER_PASSES * own * model.num_experts * 4.0 / memory
     copied = _copied(model, training, config)
@@ -133,7 +152,6 @@ def expert_times_s(
             BIAS_PASSES[0] * once + kernels[0] * rates.kernel_s,
             BIAS_PASSES[1] * once + kernels[1] * rates.kernel_s,
         )
-    return (
-        first[0] + second[0] + router[0] + scores + permuted + activation + biases[0] + casts[0] + fixed,
-        first[1] + second[1] + router[1] + scores + permuted + 1.5 * activation + biases[1] + casts[1] + fixed,
-    )
+    parts = (latent, first, second, router, biases, casts)
+    forward, backward = (sum(part[way] for part in parts) + scores + permuted + fixed for way in (0, 1))
+    return forward + activation, backward + 1.5 * activation

@@ -142,7 +142,7 @@ def distinct_share(num_experts: int, topk: int, there: int, groups: int = 1, cho
 def expert_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ExpertTraffic:
     """What a layer with experts moves in the forward pass; that of its shared experts and attention apart."""
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
-    one = tokens_of_rank(training, config) * model.hidden_size * training.parameter_bytes
+    one = tokens_of_rank(training, config) * model.expert_hidden_size * training.parameter_bytes
     if training.moe_token_dispatcher_type == "allgather":
         return ExpertTraffic(0.0, 0, float(ep * etp * one), 2 * (ep * etp > 1), ep * etp)
     sent = float(one * model.moe_router_topk) * training.imbalance(ep)

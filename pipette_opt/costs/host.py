@@ -5,11 +5,25 @@ from collections.abc import Mapping
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.expert_layer import ROUTED_KERNELS, ROUTER_KERNELS, expert_kernels
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
+from pipette_opt.costs.scan import SCAN_KERNELS
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs import GpuSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
 MLP_KERNELS = 4
 """Launches of an MLP without a gate in one pass: norm, two products, activation."""
+
+MIXER_KERNELS = {
+    "attention": 7,
+    "windowed_attention": 7,
+    "latent_attention": 7,
+    "mamba": 4 + SCAN_KERNELS,
+    "gated_delta_net": 8 + SCAN_KERNELS,
+    "none": 0,
+}
+"""
+Launches of what mixes tokens in one pass: norm, product, fused attention with what it reads and writes, product, and
+the addition. A gated delta net splits and repeats its queries and keys in kernels of its own.
+"""
 
 LATENT_KERNELS = 8
 """
@@ -33,8 +47,8 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
     """
     model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
     kernels = _kernels(model, training, config, kind)
-    collectives = {"attn": 0 if tp == 1 else 2 if config.sequence_parallel else 1}
-    collectives["mlp"] = collectives["attn"]
+    of_branch = 0 if tp == 1 else 2 if config.sequence_parallel else 1
+    collectives = {"attn": of_branch * (kind.mixer != "none"), "mlp": of_branch * (kind.mlp != "none")}
     launched = _launched(kernels, training, kind), _launched(collectives, training, kind)
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
     wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
@@ -45,16 +59,19 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
 
 def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, kind: LayerKind) -> dict[str, int]:
     """Launches of one pass by the part of the layer that they are in, as CUDA graphs name them; the rest is ``moe``."""
-    attention = (11 if training.attention_kernel == "flash" else 15 if training.fused_softmax else 19) - MLP_KERNELS
-    attention += 8 if kind.rotary else 0
-    attention += 0 if model.multi_latent_attention is None else LATENT_KERNELS
-    attention += 0 if training.fused_norm else 6
-    attention += HOST_KERNELS * ring_steps(config)
-    mlp = MLP_KERNELS + (2 if model.gated_linear_unit else 0) + (0 if training.fused_norm else 6)
+    norm, mixer, mlp = 0 if training.fused_norm else 6, MIXER_KERNELS[kind.mixer], 0
+    if kind.has_attention:
+        mixer += 0 if training.attention_kernel == "flash" else 4 if training.fused_softmax else 8
+        mixer += 8 if kind.rotary else 0
+        mixer += 0 if model.multi_latent_attention is None else LATENT_KERNELS
+        mixer += HOST_KERNELS * ring_steps(config)
+    mixer += norm if mixer else 0
+    if kind.mlp != "none":
+        mlp = MLP_KERNELS + (2 if model.gated_linear_unit else 0) + norm
     experts = expert_kernels(model, config) if kind.has_experts else 0
     router = (ROUTER_KERNELS, ROUTED_KERNELS) if experts else (0, 0)
     return {
-        "attn": attention,
+        "attn": mixer,
         "mlp": mlp,
         "moe_router": router[0],
         "moe_preprocess": router[1],
@@ -92,6 +109,27 @@ def _threads(tp: int, gpus_per_node: int) -> int:
     """
     hosts = ceil_div(tp, gpus_per_node)
     return tp + (2 * hosts if hosts > 1 else 0)
+
+
+HOST_MEMORY_BYTES_PER_S = 50e9
+"""
+What Adam on the host streams for one GPU. Assumed: half of 16 channels of DDR5-4800 (614 GB/s, two sockets of Intel's
+Sapphire Rapids) shared by eight GPUs, 38 GB/s, and of Grace's 512 GB/s by two, 128 GB/s; jobs that offload were not
+measured.
+"""
+
+
+def host_step_s(training: TrainingSpec, gpu: GpuSpec) -> float:
+    """
+    Seconds per owned parameter that an optimizer on the host takes: gradients there, Adam in fp32, parameters back.
+
+    ``HybridDeviceOptimizer`` in megatron-core: what travels is beside the step only if it is asked for, and then the
+    longer counts.
+    """
+    share = training.optimizer_offload_fraction
+    travels = (training.gradient_bytes + training.parameter_bytes) / gpu.host_bytes_per_s
+    adam = (4 + 2 * 12 + training.parameter_bytes) / HOST_MEMORY_BYTES_PER_S
+    return share * (max(travels, adam) if training.overlap_cpu_optimizer_d2h_h2d else travels + adam)
 
 
 def bound_by_host(device_s: float, host_s: float) -> float:

@@ -68,10 +68,13 @@ def held_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind
 
 
 def with_depths(model: ModelSpec, layers: Mapping[LayerKind, IntArray], depths: int) -> Mapping[LayerKind, IntArray]:
-    """Layers of each kind, and so many more like the model's last on the last chunk of the last stage."""
-    last = np.zeros_like(layers[model.layers[-1]])
-    last[-1, -1] = depths
-    return MappingProxyType({**layers, model.layers[-1]: read_only(layers[model.layers[-1]] + last, np.int64)})
+    """Layers of each kind, and on the last chunk of the last stage those of so many depths of prediction."""
+    found = dict(layers)
+    for kind in model.depth_layers if depths else ():
+        last = np.zeros_like(found[kind])
+        last[-1, -1] = depths
+        found[kind] = read_only(found[kind] + last, np.int64)
+    return MappingProxyType(found)
 
 
 def _counted(model: ModelSpec, of_chunk: IntArray, first: IntArray) -> Mapping[LayerKind, IntArray]:

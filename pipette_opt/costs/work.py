@@ -242,9 +242,9 @@ def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]
             pieces[piece] += _tensor_s(instance, config, blocks[0], (forward, backward), kind)
         if inside and kind.has_experts:
             pieces[piece] += min(_experts_s(instance, config, blocks, kind))
-    # Layers of multi-token prediction are a part of the head, and like the model's last.
-    last = list(dict.fromkeys(instance.model.layers)).index(instance.model.layers[-1])
-    pieces[-2] += instance.model.mtp_num_layers * pieces[last]
+    # Layers of multi-token prediction are a part of the head.
+    kinds = list(dict.fromkeys(instance.model.layers))
+    pieces[-2] += instance.model.mtp_num_layers * sum(pieces[kinds.index(kind)] for kind in instance.model.depth_layers)
     return pieces
 
 
@@ -298,7 +298,7 @@ def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBl
         of_experts = _parameter_s(instance, expert_replicas(config), max(ranks // size, 1), gpus)
         for piece, kind in enumerate(kinds):
             pieces[piece] += of_experts * expert_parameters(model, kind) / size
-    pieces[head] += model.held_depths * pieces[kinds.index(model.layers[-1])]
+    pieces[head] += model.held_depths * sum(pieces[kinds.index(kind)] for kind in model.depth_layers)
     return pieces
 
 
@@ -336,7 +336,10 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     if np.isnan(flow):
         return 0.0
     cluster, inside = instance.cluster, instance.cluster.inside_bytes_per_s(members)
-    across = across_s(cluster, stacked([moved]), np.array([flow]), inside, np.array(members), hosts, instance.stack)
+    least_s = float(cluster.pair_latency_s.min())
+    across = across_s(
+        cluster, stacked([moved]), np.array([flow]), inside, np.array(members), hosts, instance.stack, least_s
+    )
     return float(across[0])
 
 

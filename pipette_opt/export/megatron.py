@@ -4,17 +4,21 @@ Arguments of an unmodified Megatron-LM ``pretrain_gpt.py`` that make it run a pl
 Names and defaults are those of ``megatron/training/arguments.py`` beside megatron-core 0.16.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields
+from itertools import islice
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
-from pipette_opt.export.passed_on import goes_with, left_out_lines
+from pipette_opt.export.passed_on import left_out_lines
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
+from pipette_opt.export.training_options import further_options, offload_options, precision_options
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
+from pipette_opt.read.megatron_layers import DELTA_OPTIONS, MAMBA_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_list
@@ -35,6 +39,11 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "tp_comm_overlap",
+    "cpu_offloading_num_layers",
+    "offload_modules",
+    "optimizer_offload_fraction",
+    "overlap_cpu_optimizer_d2h_h2d",
     "cuda_graph",
     "cuda_graph_modules",
     "fused_softmax",
@@ -107,15 +116,11 @@ def megatron_options(plan: Plan) -> list[Option]:
     options = [
         *_parallel_options(plan, model),
         *_batch_options(plan, training),
-        *model_options(model, training),
-        *_precision_options(training, plan.config.use_distributed_optimizer),
+        *model_options(model, training, plan.config.layers_per_chunk if model.hybrid_layer_pattern else None),
+        *precision_options(training, plan.config.use_distributed_optimizer),
+        *offload_options(training),
     ]
-    written = {one[0] for one in options}
-    others = training.other_arguments or ()
-    if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
-        modules = training.cuda_graph_modules
-        others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
-    return [*options, *[one for one in others if one[0] not in written and goes_with(one[0], plan.config)]]
+    return [*options, *further_options(training, plan.config, options)]
 
 
 def builder_notes(model: ModelSpec) -> list[str]:
@@ -136,6 +141,10 @@ def builder_notes(model: ModelSpec) -> list[str]:
         notes.append(
             "Megatron-LM up to 0.18 reads --rotary-seq-len-interpolation-factor and does nothing with it: hand it to "
             "GPTModel (seq_len_interpolation_factor) where your script builds it."
+        )
+    if model.hybrid_layer_pattern is not None:
+        notes.append(
+            "Hybrids have a program of their own: PRETRAIN=pretrain_hybrid.py (pretrain_mamba.py up to core 0.17)."
         )
     if model.yarn is not None:
         notes.append("--position-embedding-type yarn needs Megatron-LM 0.19.")
@@ -219,7 +228,7 @@ LAYOUT_ARGUMENTS = {
 
 def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     config = plan.config
-    check_megatron_can("Megatron-LM", plan)
+    check_megatron_can("Megatron-LM", plan, most_sharded=3)
     expert_size = expert_tensor_size(plan, model.num_experts)
     options: list[Option] = [
         ("--tensor-model-parallel-size", str(config.tensor_model_parallel_size)),
@@ -232,7 +241,7 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
         options.append(("--expert-tensor-parallel-size", str(expert_size)))
     options += [
         (LAYOUT_ARGUMENTS[name],) if value is True else (LAYOUT_ARGUMENTS[name], str(value))
-        for name, value in layout_options(plan).items()
+        for name, value in ({} if model.hybrid_layer_pattern else layout_options(plan)).items()
     ]
     if plan.placement.order == "tp-cp-ep-pp-dp":
         options.append(("--use-tp-pp-dp-mapping",))
@@ -254,13 +263,20 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     return options
 
 
+SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+"""``--data-parallel-sharding-strategy`` by ZeRO stage; it sends beside compute."""
+
+
 def _overlap_options(plan: Plan) -> list[Option]:
     """What is sent beside compute."""
     config = plan.config
     options: list[Option] = []
-    if config.overlap_grad_reduce:
+    sharded = config.sharding_stage > 1
+    if sharded:
+        options += [("--use-megatron-fsdp",), ("--data-parallel-sharding-strategy", SHARDED[config.sharding_stage])]
+    if config.overlap_grad_reduce or sharded:
         options.append(("--overlap-grad-reduce",))
-    if config.overlap_param_gather:
+    if config.overlap_param_gather or sharded:
         options.append(("--overlap-param-gather",))
     if config.ddp_bucket_size is not None:
         options.append(("--ddp-bucket-size", str(config.ddp_bucket_size)))
@@ -277,8 +293,14 @@ def _batch_options(plan: Plan, training: TrainingSpec) -> list[Option]:
     ]
 
 
-def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """The architecture, and everything else that makes it the same model."""
+def model_options(
+    model: ModelSpec, training: TrainingSpec, layers_per_chunk: Sequence[Sequence[int]] | None = None
+) -> list[Option]:
+    """
+    The architecture, and everything else that makes it the same model.
+
+    ``layers_per_chunk``: of a pipeline, where a hybrid's pattern is cut by bars.
+    """
     return [
         *_shape_options(model),
         *_norm_options(model),
@@ -286,6 +308,7 @@ def model_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         *_position_options(model, training),
         *_window_options(model, training),
         *_expert_options(model, training),
+        *_layer_list_options(model, layers_per_chunk),
         *_depth_options(model),
         *(model.other_arguments or ()),
     ]
@@ -399,11 +422,16 @@ def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
     ]
 
 
+def check_chunks(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for chunks of attention that are shorter than sequences: megatron-core has none."""
+    if model.attention_chunk_size is not None and model.attention_chunk_size < training.seq_length:
+        problem = f"is {model.attention_chunk_size}, for which Megatron-Core has no option, but sequences have"
+        raise InputError("attention_chunk_size", f"{problem} {training.seq_length} tokens.")
+
+
 def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
     """Windows of attention, and its softmax. A chunk that holds the whole sequence needs no argument."""
-    if model.attention_chunk_size is not None and model.attention_chunk_size < training.seq_length:
-        problem = f"is {model.attention_chunk_size}, for which Megatron-LM has no argument, but sequences have"
-        raise InputError("attention_chunk_size", f"{problem} {training.seq_length} tokens.")
+    check_chunks(model, training)
     options: list[Option] = []
     if model.window_size is not None:
         sides = ",".join(map(str, model.window_size))
@@ -431,14 +459,41 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
         options.append(("--moe-ffn-hidden-size", str(model.moe_ffn_hidden_size)))
     if model.moe_shared_expert_intermediate_size:
         options.append(("--moe-shared-expert-intermediate-size", str(model.moe_shared_expert_intermediate_size)))
-    for name in ("moe_router_num_groups", "moe_router_group_topk"):
+    for name in ("moe_latent_size", "moe_router_num_groups", "moe_router_group_topk"):
         if getattr(model, name) is not None:
             options.append((f"--{name.replace('_', '-')}", str(getattr(model, name))))
     if model.moe_router_pre_softmax:
         options.append(("--moe-router-pre-softmax",))
-    if model.num_moe_layers < model.num_layers:
+    if model.num_moe_layers < model.num_layers and model.hybrid_layer_pattern is None:
         options.append(("--moe-layer-freq", layer_list(_layers_with_experts(model))))
     return options
+
+
+def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[int]] | None) -> list[Option]:
+    """Layers with a state: which they are, and their sizes; bars in a pattern are bounds of the chunks of stages."""
+    options: list[Option] = [("--attention-output-gate",)] if model.attention_output_gate else []
+    if model.hybrid_layer_pattern is not None:
+        chunks = [[model.num_layers]] if layers_per_chunk is None else layers_per_chunk
+        depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
+        options += [
+            ("--hybrid-layer-pattern", barred_pattern(model.hybrid_layer_pattern, chunks) + depths),
+            ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
+        ]
+    if model.linear_attention_freq is not None:
+        options += [
+            ("--experimental-attention-variant", "gated_delta_net"),
+            ("--linear-attention-freq", layer_list(model.linear_attention_freq)),
+        ]
+    for sizes, names in ((model.mamba, MAMBA_OPTIONS), (model.gated_delta_net, DELTA_OPTIONS)):
+        if sizes is not None:
+            options += [(f"--{name.replace('_', '-')}", str(getattr(sizes, field))) for name, field in names.items()]
+    return options
+
+
+def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> str:
+    """A hybrid's pattern with bars between the chunks of stages, in model order."""
+    letters = iter(pattern)
+    return "|".join("".join(islice(letters, count)) for chunk in layers_per_chunk for count in chunk)
 
 
 def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
@@ -457,51 +512,3 @@ def _depth_options(model: ModelSpec) -> list[Option]:
         ("--mtp-loss-scaling-factor", str(model.mtp_loss_scaling_factor)),
     ]
     return [*options, ("--mtp-use-repeated-layer",)] if model.mtp_use_repeated_layer else options
-
-
-def _recipe_options(training: TrainingSpec) -> list[Option]:
-    """Products in fewer than 16 bits."""
-    if training.recipe is None:
-        return []
-    kind = "fp4" if training.fp4 else "fp8"
-    formats = {one[0]: one[1] for one in training.other_arguments or () if one[1:]}
-    usual = "e2m1" if training.fp4 else "hybrid"
-    options: list[Option] = [
-        ("--transformer-impl", "transformer_engine"),
-        (f"--{kind}-format", formats.get(f"--{kind}-format", usual)),
-    ]
-    if training.fp8 and training.fp8_recipe != "delayed":
-        options.append(("--fp8-recipe", training.fp8_recipe))
-    if training.fp8_param_gather:
-        options.append((f"--{kind}-param-gather",))
-        if training.fp8_recipe == "mxfp8":
-            options.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
-    return options
-
-
-def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> list[Option]:
-    """Number formats and the attention kernel; bf16 keeps its gradients in fp32 unless told otherwise."""
-    aware = training.use_precision_aware_optimizer or bool(training.narrow_states)
-    if aware and not distributed_optimizer:
-        raise InputError(
-            "training", "Megatron-LM keeps optimizer states in formats of their own only where they are divided."
-        )
-    options: list[Option] = []
-    if training.precision != "fp32":
-        options.append((f"--{training.precision}",))
-        if training.accumulate_allreduce_grads_in_fp32:
-            options.append(("--accumulate-allreduce-grads-in-fp32",))
-        elif training.precision == "bf16":
-            options.append(("--grad-reduce-in-bf16",))
-    options += _recipe_options(training)
-    if aware:
-        options += [
-            ("--use-precision-aware-optimizer",),
-            *([("--main-grads-dtype", "bf16")] if training.gradient_bytes < 4 and training.precision == "bf16" else []),
-            ("--main-params-dtype", training.main_params_dtype),
-            ("--exp-avg-dtype", training.exp_avg_dtype),
-            ("--exp-avg-sq-dtype", training.exp_avg_sq_dtype),
-        ]
-    if not training.fused_softmax:
-        options.append(("--no-masked-softmax-fusion",))
-    return [*options, ("--attention-backend", training.attention_kernel)]

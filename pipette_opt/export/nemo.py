@@ -18,12 +18,13 @@ import yaml
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
-from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, layout_options
+from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, barred_pattern, check_chunks, layout_options
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
+from pipette_opt.read.megatron_layers import DELTA_OPTIONS, MAMBA_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.latent import LATENT_SIZES
 
@@ -93,7 +94,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
     _refuse(plan, model, training)
     full = config.recompute_granularity == "full"
     sends_beside = config.num_chunks > 1 and config.overlap_p2p_communication
-    layout = layout_options(plan)
+    layout = {} if model.hybrid_layer_pattern else layout_options(plan)
     return {
         "model": {
             "num_layers": model.num_layers,
@@ -106,6 +107,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             **_attention(model),
             **_latent(model.multi_latent_attention),
             **_experts(model, training),
+            **_layer_list(model, config),
             "mtp_num_layers": model.mtp_num_layers or None,
             "mtp_use_repeated_layer": model.mtp_use_repeated_layer,
             "mtp_loss_scaling_factor": model.mtp_loss_scaling_factor,
@@ -256,6 +258,7 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
     return {
         "num_moe_experts": model.num_experts,
         "moe_router_topk": model.moe_router_topk,
+        "moe_latent_size": model.moe_latent_size,
         "moe_router_num_groups": model.moe_router_num_groups,
         "moe_router_group_topk": model.moe_router_group_topk,
         "moe_router_pre_softmax": model.moe_router_pre_softmax,
@@ -265,6 +268,21 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size or None,
         "moe_layer_freq": [int(kind.has_experts) for kind in model.layers],
     }
+
+
+def _layer_list(model: ModelSpec, config: ParallelConfig) -> dict[str, Any]:
+    """Layers with a state, by megatron-core's names; fields of hybrids are those of their recipes only."""
+    found: dict[str, Any] = {"attention_output_gate": True} if model.attention_output_gate else {}
+    if model.hybrid_layer_pattern is not None:
+        depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
+        found["hybrid_layer_pattern"] = barred_pattern(model.hybrid_layer_pattern, config.layers_per_chunk) + depths
+    if model.linear_attention_freq is not None:
+        found["experimental_attention_variant"] = "gated_delta_net"
+        found["linear_attention_freq"] = _list(model.linear_attention_freq)
+    for sizes, names in ((model.mamba, MAMBA_OPTIONS), (model.gated_delta_net, DELTA_OPTIONS)):
+        if sizes is not None:
+            found |= {name: getattr(sizes, field) for name, field in names.items()}
+    return found
 
 
 def _mixed_precision(training: TrainingSpec) -> str | None:
@@ -281,6 +299,7 @@ def _mixed_precision(training: TrainingSpec) -> str | None:
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
     check_megatron_can("Megatron-Bridge", plan)
     refuse_unsaid("Megatron-Bridge", model, SAID_OF_MODEL)
+    check_chunks(model, training)
     refuse_unsaid("Megatron-Bridge", training, SAID_OF_TRAINING)
     refuse_unsaid("Megatron-Bridge", plan.config, SAID_OF_CONFIG)
     if training.attention_kernel != "flash":

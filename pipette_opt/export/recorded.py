@@ -34,7 +34,14 @@ SOLVE_OPTIONS = {
 }
 """Options of ``solve`` that give a plan without what a target cannot say, by field of a configuration."""
 
-ASSUMED = ("expert_imbalance", "rank_imbalances", "expert_placement", "unequal_microbatches", "other_arguments")
+ASSUMED = (
+    "expert_imbalance",
+    "rank_imbalances",
+    "expert_placement",
+    "unequal_microbatches",
+    "other_arguments",
+    "fp8_copies",
+)
 """
 Fields that say what is assumed of a run, or checked for every target, and words of Megatron-LM, which the plan's notes
 have; nothing sets them.

@@ -1,137 +1,24 @@
 """
 What is trained, on which machines, and how: read from files, presets and plain values into an instance.
 
-A command's options and the arguments of :func:`pipette_opt.solve` are both the fields of :class:`JobOptions`.
+A command's options and the arguments of :func:`pipette_opt.solve` are both the fields of
+:class:`~pipette_opt.library.options.JobOptions`.
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.library.options import OF_TRAINING, JobOptions
+from pipette_opt.specs.precision import fp8_copies
 
 if TYPE_CHECKING:
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
     from pipette_opt.specs.expert_loads import RankImbalance
-
-
-_OF_TRAINING = (
-    "global_batch_size",
-    "seq_length",
-    "micro_batches",
-    "precision",
-    "fp8",
-    "attention_kernel",
-    "expert_imbalance",
-    "expert_loads",
-    "expert_placement",
-    "moe_token_dispatcher",
-    "overlap_moe_expert_parallel_comm",
-    "cuda_graph",
-)
-"""Options that a :class:`TrainingSpec` says itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
-    """
-    A job, as people say it. Errors name a field as the option of the command line, ``--global-batch-size``.
-
-    Parameters
-    ----------
-    cluster
-        A cluster file, or what it would say.
-    nodes, gpu, nics, gpus_per_node
-        Instead of it, where no link was measured: number of hosts or their names, kind of GPU, ``8x400`` (NICs times
-        Gbit/s of each), GPUs of a host.
-    model
-        A preset's name, a Hugging Face ``config.json``, a file of Megatron arguments, or what they would say.
-    global_batch_size
-        Sequences of an iteration.
-    seq_length
-        Tokens of a sequence.
-    micro_batches
-        ``equal``: every replica has as many; ``unequal``: any number of replicas shares the batch.
-    example
-        A shipped example, which says whatever else is not given.
-    precision
-        ``bf16``, ``fp16`` or ``fp32``; the example's, or bf16.
-    fp8
-        Whether products of the layers are in 8 bits.
-    attention_kernel
-        ``flash`` or ``unfused``.
-    profile
-        Measured times of layers.
-    calibration
-        Stack: a file that calibrating wrote, or a shipped name.
-    num_gpus
-        GPUs to use; all of the cluster, or fewer hosts where that is faster.
-    gpu_price
-        Price of a GPU-hour by hosts, each ``gpu[01-04]=2.5``.
-    exclude_hosts
-        Hosts not to use, ``gpu03,gpu[07-09]``.
-    speed
-        Hosts that run at a share of their peak, each ``gpu[03-04]=0.8``.
-    launcher
-        ``torchrun``, ``slurm`` or ``mpi``: what rank maps can be launched.
-    p2p
-        ``blocking`` or ``async`` sends between stages.
-    allreduce
-        How gradients cross hosts: ``ring``, ``hierarchical`` or ``tree``.
-    expert_imbalance
-        Tokens of the busiest rank of experts over the mean, at least 1.
-    expert_loads
-        Loads of single experts: a file with a number for each, a line or one for each layer; or ``zipf:1.2``.
-    expert_placement
-        Experts of a rank: ``listed``, as launched; ``balanced`` by these loads, which no launcher does.
-    moe_token_dispatcher
-        ``alltoall``, ``allgather`` or ``flex``.
-    overlap_moe_expert_parallel_comm
-        Whether tokens travel beside the compute of another micro-batch.
-    cuda_graph
-        Whether layers are launched as CUDA graphs.
-    """
-
-    cluster: "Path | ClusterSpec | None" = None
-    nodes: str | None = None
-    gpu: str | None = None
-    nics: str | None = None
-    gpus_per_node: int | None = None
-    model: "str | ModelSpec | None" = None
-    global_batch_size: int | None = None
-    seq_length: int | None = None
-    micro_batches: str | None = None
-    example: str | None = None
-    precision: str | None = None
-    fp8: bool = False
-    attention_kernel: str = "flash"
-    profile: Path | None = None
-    calibration: str | None = None
-    num_gpus: int | None = None
-    gpu_price: list[str] | None = None
-    exclude_hosts: str | None = None
-    speed: list[str] | None = None
-    launcher: str = "slurm"
-    p2p: str = "blocking"
-    allreduce: str = "ring"
-    expert_imbalance: float = 1.0
-    expert_loads: str | None = None
-    expert_placement: str = "listed"
-    moe_token_dispatcher: str | None = None
-    overlap_moe_expert_parallel_comm: bool = False
-    cuda_graph: bool = False
-
-    def filled_in(self, arguments: "MegatronArgs") -> Self:
-        """The options with what Megatron arguments say where they are silent."""
-        said = {
-            name: getattr(arguments, name)
-            for name in ("global_batch_size", "seq_length", "precision")
-            if getattr(self, name) is None
-        }
-        return replace(self, fp8=self.fp8 or arguments.fp8, **said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -220,6 +107,8 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
         _check_unsaid(options)
     base = shown.training if shown else None
     training = trained or _training(options, base, arguments, model_spec)
+    if training.fp8:
+        training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in spec.gpu_kinds))
     check_precision(spec, training)
     instance = Instance(
         model=model_spec,
@@ -275,7 +164,7 @@ def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImba
 def _check_unsaid(options: JobOptions) -> None:
     """Raise ``InputError`` for an option of the training, where that is given as a whole."""
     silent = JobOptions()
-    for name in _OF_TRAINING:
+    for name in OF_TRAINING:
         if getattr(options, name) != getattr(silent, name):
             raise InputError("training", f"says {name} itself; give one of the two.")
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.library.jobs import Job, JobOptions, read_job
+from pipette_opt.library.jobs import Job, read_job
+from pipette_opt.library.options import JobOptions
 from pipette_opt.library.plans import plan_with_band
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Progress, Watcher
@@ -70,7 +71,7 @@ def solve(
     on_progress
         Told seconds, step, incumbent and bound meanwhile, from any thread.
     job
-        Other fields of :class:`~pipette_opt.library.jobs.JobOptions`: ``precision``, ``fp8``, ``exclude_hosts``,
+        Other fields of :class:`~pipette_opt.library.options.JobOptions`: ``precision``, ``fp8``, ``exclude_hosts``,
         ``launcher``, ``calibration``, ``num_gpus`` and so on.
 
     Raises

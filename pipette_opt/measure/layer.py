@@ -23,6 +23,8 @@ def build_layer(model: ModelSpec, tensor_parallel: int) -> "nn.Module":
     tensor_parallel
         Ranks that share the layer; must divide its heads, key-value groups and MLP width.
     """
+    if model.recurrent_mixers or model.attention_output_gate:
+        raise InputError("model", "has layers with a state or gates, which are not built here; they are counted.")
     if model.multi_latent_attention is not None:
         raise InputError("multi_latent_attention", "layers with latent attention are not built here; their laws count.")
     import torch

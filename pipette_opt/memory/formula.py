@@ -15,9 +15,6 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.memory.table import StageTable
 
-COPIES = 2
-"""Of a matrix in fewer than 16 bits: Transformer Engine's by rows and by columns."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FormulaBytes:
@@ -122,19 +119,26 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     core = _core_bytes(table)
     attention, dense, experts = _attention_bytes(table), _dense_bytes(table), _expert_bytes(table)
     freed_attention, freed_dense, freed_experts = _freed_bytes(table)
+    recurrent = _recurrent_bytes(table)
     rest = (
         table.kept_attention * (attention - freed_attention)
+        + table.kept_recurrent * recurrent
         + table.kept_dense * (dense - freed_dense)
         + table.kept_experts * (experts - freed_experts)
     )
     saved = table.inputs_kept * layer_input + rest + table.kept_attention * (1 - table.selective) * core
+    saved = np.maximum(saved - table.offloaded, 0.0)
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
     # Layers that were kept whole are gone before the first recomputed one has its turn.
     with_experts = np.minimum(table.brought_back, _of_chunk(table, table.moe_layers))
     with_dense = np.minimum(table.brought_back - with_experts, _of_chunk(table, table.dense_layers))
+    with_state = np.minimum(table.brought_back, _of_chunk(table, table.recurrent_layers))
     with_attention = np.minimum(table.brought_back, _of_chunk(table, table.attention_layers))
-    mlps, mixers = with_experts * experts + with_dense * dense, with_attention * (core + attention)
+    one_mixer = np.maximum((with_attention > 0) * (core + attention), (with_state > 0) * recurrent)
+    mixers = with_attention * (core + attention) + with_state * recurrent
+    mixers = np.minimum(mixers, table.brought_back * one_mixer)
+    mlps = with_experts * experts + with_dense * dense
     group = np.where(table.has_both > 0, mlps + mixers, np.maximum(mlps, mixers))
     brought_back = np.maximum(group - (rest + table.kept_attention * core), 0.0)
     modules = (
@@ -165,7 +169,9 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         recomputed=recomputed,
         head=head,
         workspace=table.element * table.scores,
-        layer_work=(table.layers > 0) * (_layer_work(table) + waiting),
+        # Of what is on the host one layer is on its way, and one at work.
+        layer_work=(table.layers > 0) * (_layer_work(table) + waiting)
+        + 2 * table.offloaded / np.maximum(table.chunk_layers, 1),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
         embedding_work=table.first
         * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
@@ -200,12 +206,12 @@ def _owned(table: StageTable, from_stage: int) -> FloatArray:
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
-    copies = COPIES * table.fp8 * table.matrix_parameters
-    gathered = table.element * table.unit_parameters + COPIES * table.fp8 * table.unit_matrices
+    copies = table.copies * table.fp8 * table.matrix_parameters
+    gathered = table.element * table.unit_parameters + table.copies * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
-    return weights, gradients, table.state * _owned(table, 1)
+    return weights, gradients, (1 - table.on_host) * table.state * _owned(table, 1)
 
 
 def _layer_work(table: StageTable) -> FloatArray:
@@ -230,6 +236,7 @@ def _layer_work(table: StageTable) -> FloatArray:
         np.where(table.scores > 0, stored, flash) - mlp_gone,
         ring,
         hidden * (1 + gathers) - q - mlp_gone + quantised,
+        table.recurrent_work - mlp_gone,
     )
     work: FloatArray = incoming + np.maximum.reduce(moments)
     return work
@@ -254,7 +261,7 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
     )
     dense, dense_gone = np.maximum.reduce(moments), up + kept * down + (1 + kept) * shard
     rows = tokens / table.shards * table.arriving
-    routed, here = e * rows * table.hidden, e * rows * table.expert_tensor * table.hidden
+    routed, here = e * rows * table.routed, e * rows * table.expert_tensor * table.routed
     up, down = (e * rows * table.expert_tensor * width for width in (table.expert_up, table.expert_down))
     sorts, gathers = table.local_experts > 1, table.expert_tensor > 1
     gone = up + kept * (down + here)
@@ -322,6 +329,7 @@ def _attention_bytes(table: StageTable) -> FloatArray:
     # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
     attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
+    attention += tokens * e * 2 * table.gate  # the gate, and what attention gave before it
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
     inputs = _stored(table) * shard_tokens * table.hidden
     kept: FloatArray = _branch_bytes(table) + inputs + attention + _latent_bytes(table) + qk_norm
@@ -341,6 +349,13 @@ def _latent_bytes(table: StageTable) -> FloatArray:
     return kept
 
 
+def _recurrent_bytes(table: StageTable) -> FloatArray:
+    """The same of a layer that mixes tokens by a state."""
+    inputs = _stored(table) * table.tokens / table.shards * table.hidden
+    kept: FloatArray = _branch_bytes(table) + inputs + table.recurrent_inside
+    return kept
+
+
 def _dense_bytes(table: StageTable) -> FloatArray:
     """The same of a dense MLP."""
     stored, product_input = _stored(table), table.tokens / table.shards * table.hidden
@@ -356,11 +371,13 @@ def _expert_bytes(table: StageTable) -> FloatArray:
     rows = tokens * table.arriving * table.expert_tensor
     # Input, fp32 scores of all experts, weights and numbers of the chosen ones; the int32 map of the permutation.
     router = tokens * (e * table.hidden + 4 * table.num_experts + 12 * table.topk + 4 * (2 * table.num_experts + 1))
-    routed = rows * (stored * table.hidden + e * table.expert_up + stored * table.expert_down + 4)
+    routed = rows * (stored * table.routed + e * table.expert_up + stored * table.expert_down + 4)
     has_shared = table.shared_down > 0
     shared = table.tokens * (e * table.shared_up + stored * table.shared_down)
     again = has_shared * table.fp8 * tokens * table.hidden  # the router keeps the input as it is
-    total: FloatArray = _branch_bytes(table) + router + routed + shared + again
+    # A projection to the width of the experts, and one back.
+    latents = tokens * (table.expert_latent * stored + (table.expert_latent > 0) * table.fp8 * table.hidden)
+    total: FloatArray = _branch_bytes(table) + router + routed + shared + again + latents
     return total
 
 

@@ -1,5 +1,6 @@
 """Stages as rows of numbers: what the closed formula and the features are computed from, all rows at once."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
@@ -11,6 +12,7 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
+from pipette_opt.specs.activations import moved_bytes
 from pipette_opt.specs.layer_kinds import count_layers
 from pipette_opt.specs.layer_parameters import depth_parameters, replicated_parameters, sharded_parameters
 
@@ -38,6 +40,11 @@ class StageTable:
         Bytes per owned parameter that the optimizer step needs meanwhile.
     fp8
         Bytes of an operand of the matrix products in fewer than 16 bits; 0 if there are none.
+    offloaded, on_host
+        Bytes of a chunk and micro-batch that are on the host between the passes, of the layers in flight; and the share
+        of the optimizer's states there.
+    copies
+        In how many directions weights are kept in that format.
     only_copies
         1 if the weights of these products are kept in that format only.
     layers, chunk_layers
@@ -51,6 +58,11 @@ class StageTable:
         Layers of the stage with a dense MLP.
     attention_layers
         Layers of the stage with attention.
+    recurrent_layers, kept_recurrent
+        The same of layers that mix tokens by a state.
+    recurrent_inside, recurrent_work
+        Bytes for a micro-batch that such a layer keeps, its input apart, and that its backward pass works with; of the
+        kind that keeps most.
     kept_attention, kept_dense, kept_experts
         Layers of a chunk that keep the activations of their attention, dense MLP or experts, the mean of the chunks in
         flight.
@@ -86,6 +98,8 @@ class StageTable:
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
     query, key_value, output, up, down, vocab, heads
         Local widths; of keys and values the mean of both, and of what attention gives to its output projection.
+    gate
+        Local width of the gate of attention's output; 0 without.
     latent, downs
         Channels of latents that are normalised, and of all that the down projections of latent attention give; 0
         without it.
@@ -101,6 +115,8 @@ class StageTable:
         Of a layer with experts: all, on this rank, of each token, ranks that they are spread over, that share one.
     arriving
         Copies of tokens that the busiest of these ranks works on, for each token of its own.
+    routed, expert_latent
+        Width of what routed experts get; and the same where it is not the model's, otherwise 0.
     expert_up, expert_down, shared_up, shared_down
         Local widths of routed and shared experts.
     selective
@@ -127,7 +143,10 @@ class StageTable:
     expert_replicas: FloatArray
     step: FloatArray
     fp8: FloatArray
+    copies: FloatArray
     only_copies: FloatArray
+    offloaded: FloatArray
+    on_host: FloatArray
     layers: FloatArray
     chunk_layers: FloatArray
     later_layers: FloatArray
@@ -136,6 +155,10 @@ class StageTable:
     dense_layers: FloatArray
     attention_layers: FloatArray
     kept_attention: FloatArray
+    recurrent_layers: FloatArray
+    kept_recurrent: FloatArray
+    recurrent_inside: FloatArray
+    recurrent_work: FloatArray
     kept_dense: FloatArray
     kept_experts: FloatArray
     has_both: FloatArray
@@ -160,6 +183,7 @@ class StageTable:
     query: FloatArray
     key_value: FloatArray
     output: FloatArray
+    gate: FloatArray
     latent: FloatArray
     downs: FloatArray
     down_projections: FloatArray
@@ -181,6 +205,8 @@ class StageTable:
     arriving: FloatArray
     expert_ranks: FloatArray
     expert_tensor: FloatArray
+    routed: FloatArray
+    expert_latent: FloatArray
     expert_up: FloatArray
     expert_down: FloatArray
     shared_up: FloatArray
@@ -259,10 +285,11 @@ def stage_table(
         microbatches = np.array([microbatches_of(training, config) for config in configs])[config_of_row]
     first, last = stages == 0, stages == pp - 1
     own_of_chunk, before = _layers_of_chunks(configs, config_of_row, stages)
-    all_layers = (*model.layers, *model.layers[-1:] * model.mtp_num_layers)
+    all_layers = (*model.layers, *model.depth_layers * model.mtp_num_layers)
+    more_layers, held_layers = (len(model.depth_layers) * n for n in (model.mtp_num_layers, model.held_depths))
     ends = last & (np.arange(len(own_of_chunk))[:, None] == chunks - 1)
-    of_chunk = own_of_chunk + ends * model.mtp_num_layers
-    layers = layers + last * model.mtp_num_layers
+    of_chunk = own_of_chunk + ends * more_layers
+    layers = layers + last * more_layers
     recomputed = full * np.where(block, np.minimum(at_once, own_of_chunk), of_chunk)
     kept = np.where(block, recomputed, -(-recomputed // at_once))
     in_flight = num_in_flight(pp, stages, chunks, microbatches)
@@ -275,7 +302,7 @@ def stage_table(
     chunk_layers = in_flight_mean(of_chunk)
     kinds = count_layers(all_layers, before, before + of_chunk)
     recomputed_kinds = count_layers(all_layers, before, before + recomputed)
-    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * model.held_depths)
+    with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * held_layers)
 
     def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
         """Layers of each chunk that have some part, and the mean of those that keep its activations."""
@@ -285,6 +312,7 @@ def stage_table(
         return there, in_flight_mean(there - again)
 
     attention_of_chunk, kept_attention = part(lambda kind: kind.has_attention)
+    recurrent_of_chunk, kept_recurrent = part(lambda kind: model.recurrent_mixer(kind) is not None)
     dense_of_chunk, kept_dense = part(lambda kind: kind.mlp == "dense")
     moe_of_chunk, kept_experts = part(lambda kind: kind.has_experts)
     attention_layers, dense_layers, moe_layers = (
@@ -310,16 +338,24 @@ def stage_table(
     if latent is not None:
         *into, (_, attended) = model.attention_shapes
         shapes = (*((n // tp, k) for n, k in into), (h, attended // tp), *whole)  # type: ignore[assignment]
+    gate = query * model.attention_output_gate
+    if model.attention_output_gate:
+        shapes = ((2 * query + 2 * key_value, h), (h, query))
     attention_matrices = sum(n * k for n, k in shapes)
-    expert_size = local * (gates + 1) * h * expert_down
+    routed = model.expert_hidden_size
+    expert_size = local * (gates + 1) * routed * expert_down
 
     def own_size(kind: LayerKind) -> FloatArray:
         size: FloatArray = replicated_parameters(model, kind) + sharded_parameters(model, kind) / tp
         return size
 
     def matrix_size(kind: LayerKind) -> IntArray:
-        mlp = {"dense": down, "experts": shared + local * expert_down, "none": 0 * tp}[kind.mlp]
-        size: IntArray = kind.has_attention * attention_matrices + h * (gates + 1) * mlp
+        mlp = {"dense": down, "experts": shared, "none": 0 * tp}[kind.mlp]
+        of_experts = kind.has_experts * (expert_size + 2 * h * (model.moe_latent_size or 0))
+        mixer, recurrent = kind.has_attention * attention_matrices, model.recurrent_mixer(kind)
+        if recurrent is not None:
+            mixer = h * (recurrent.in_size + recurrent.out_size) // tp
+        size: IntArray = mixer + h * (gates + 1) * mlp + of_experts
         return size
 
     of_kinds = [
@@ -331,13 +367,18 @@ def stage_table(
     tables = own_head * 1 + (pp > 1) * (model.mtp_num_layers > 0)
     embeddings, head = first * h * (vocab + positions), last * (model.norm_parameters + tables * h * vocab)
     head = head + projections + last * model.held_depths * whole_of_depth
-    widths = ((dense_layers > 0, down), ((moe_layers > 0) & (shared > 0), shared), (moe_layers > 0, expert_down))
+    latent_experts = (moe_layers > 0) & (model.moe_latent_size is not None)
+    widths = (
+        (dense_layers > 0, down, h),
+        ((moe_layers > 0) & (shared > 0), shared, h),
+        (moe_layers > 0, expert_down, routed),
+    )
     units = [
         *(one for count, own, experts, matrices in of_kinds for one in _twice(count, own + experts, matrices)),
         (embeddings.astype(np.float64), np.zeros(len(layers))),
         (head.astype(np.float64), np.zeros(len(layers))),
     ]
-    tokens = training.seq_length // cp * mbs
+    tokens, recurrent = training.seq_length // cp * mbs, model.recurrent_mixers
     unfused = training.attention_kernel != "flash"
     columns = {
         "tokens": tokens,
@@ -351,7 +392,10 @@ def stage_table(
         "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
         "step": training.step_bytes,
         "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
+        "copies": 2 if training.recipe is None else training.recipe.copies,
         "only_copies": training.fp8_param_gather,
+        "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],
+        "on_host": training.optimizer_offload_fraction,
         "layers": layers,
         "chunk_layers": chunk_layers,
         "later_layers": later_layers,
@@ -365,6 +409,15 @@ def stage_table(
         "depths": last * model.mtp_num_layers,
         "dense_layers": dense_layers,
         "attention_layers": attention_layers,
+        "recurrent_layers": recurrent_of_chunk.sum(axis=0),
+        "kept_recurrent": kept_recurrent,
+        "recurrent_inside": tokens
+        / tp
+        * max((one.kept_bytes(training.parameter_bytes) for one in recurrent), default=0),
+        "recurrent_work": tokens
+        / tp
+        * training.parameter_bytes
+        * max((one.in_size + one.conv_size + 2 * one.out_size for one in recurrent), default=0),
         "kept_attention": kept_attention,
         "kept_dense": kept_dense,
         "kept_experts": kept_experts,
@@ -379,8 +432,21 @@ def stage_table(
         "unit_matrices": _two_largest(*(size for _, size in units)),
         "placeholders": _of_distinct(
             *((attention_layers > 0, rows, columns) for rows, columns in shapes),
+            *(
+                one
+                for mixer in recurrent
+                for one in (
+                    (recurrent_of_chunk.sum(axis=0) > 0, mixer.in_size // tp, h),
+                    (recurrent_of_chunk.sum(axis=0) > 0, h, mixer.out_size // tp),
+                )
+            ),
             (projections > 0, h // tp, 2 * h),
-            *((there, rows, columns) for there, width in widths for rows, columns in ((gates * width, h), (h, width))),
+            *(
+                (there, rows, columns)
+                for there, width, inputs in widths
+                for rows, columns in ((gates * width, inputs), (inputs, width))
+            ),
+            *((latent_experts, rows, columns) for rows, columns in ((routed, h), (h, routed))),
         ),
         "shared_table": h * vocab * ~own_head,
         "largest_table": h * np.maximum(vocab, positions),
@@ -388,6 +454,7 @@ def stage_table(
         "query": query,
         "key_value": key_value,
         "output": model.attention_output_size // tp,
+        "gate": gate,
         "latent": latent.latent_size if latent else 0,
         "downs": latent.down_size if latent else 0,
         "down_projections": len(whole),
@@ -409,6 +476,8 @@ def stage_table(
         "arriving": model.moe_router_topk * (num_experts > 0) * _of_distinct_values(training.imbalance, ep),
         "expert_ranks": ep,
         "expert_tensor": etp,
+        "routed": routed,
+        "expert_latent": model.moe_latent_size or 0,
         "expert_up": gates * expert_down,
         "expert_down": expert_down,
         "shared_up": gates * shared,
@@ -439,6 +508,19 @@ def _recomputes(configs: Sequence[ParallelConfig], module: str) -> BoolArray:
     """Whether each configuration recomputes a module of layers that it does not recompute whole."""
     return np.array(
         [one.recompute_granularity == "selective" and one.recomputes(module) for one in configs], dtype=bool
+    )
+
+
+def _moved(model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]) -> FloatArray:
+    """Bytes that a layer of each configuration has on the host, the mean of all layers."""
+    if not training.offload_modules and not training.cpu_offloading_num_layers:
+        return np.zeros(len(configs))
+    kinds = Counter(model.layers)
+    return np.array(
+        [
+            sum(count * moved_bytes(model, training, config, kind) for kind, count in kinds.items()) / model.num_layers
+            for config in configs
+        ]
     )
 
 

@@ -115,6 +115,10 @@ class LocalShapes:
     @classmethod
     def of(cls, model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> "LocalShapes":
         """Sizes under a configuration."""
+        if model.recurrent_mixers or model.attention_output_gate:
+            raise ValueError(
+                "stages with layers that have a state or gates are not traced; the closed formula counts them."
+            )
         if model.multi_latent_attention is not None or model.mtp_num_layers:
             problem = "multi_latent_attention or mtp_num_layers are not traced; the closed formula counts them."
             raise ValueError(f"stages with {problem}")

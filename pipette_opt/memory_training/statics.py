@@ -14,7 +14,6 @@ from typing import NamedTuple, cast
 from torch import nn
 
 from pipette_opt.base.units import ceil_div
-from pipette_opt.memory.formula import COPIES
 from pipette_opt.memory_training.transformer.layers import Chunk
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import TrainingSpec
@@ -84,7 +83,7 @@ def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: Parallel
 
     kinds = [(expert, sum(one.size for one in parameters if one.expert == expert)) for expert in (False, True)]
     kinds = [(expert, size) for expert, size in kinds if size]
-    quantised = COPIES * training.fp8
+    quantised = training.fp8_copies * training.fp8
     largest = sorted((sum(one.size for one in unit) for unit in units), reverse=True)[:2]
     matrices = sorted((sum(one.size for one in unit if one.matrix) for unit in units), reverse=True)[:2]
     e, g = training.parameter_bytes, training.gradient_bytes

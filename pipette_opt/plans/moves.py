@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
-from pipette_opt.specs import ModelSpec
-from pipette_opt.specs.layer_parameters import expert_parameters, replicated_parameters, sharded_parameters
+from pipette_opt.specs import LayerKind, ModelSpec
+from pipette_opt.specs.layer_parameters import (
+    depth_parameters,
+    expert_parameters,
+    replicated_parameters,
+    sharded_parameters,
+)
 
 PARAMETER_BYTES = 2
 """bf16 or fp16."""
@@ -192,27 +197,35 @@ def _all_parameters(shard: Shard, model: ModelSpec) -> int:
 def _owned_states(shard: Shard, model: ModelSpec) -> int:
     """Parameters whose optimizer states a rank has a share of; ranks with the same experts share those."""
     _, tensor, _, block = shard.slice_of_layers
-    replicas, experts = shard.optimizer[1], _expert_parameters(tuple(shard.layers), shard, model)
+    replicas, experts = shard.optimizer[1], _expert_parameters(tuple(shard.layers), shard.head, shard, model)
     same_experts = max(replicas * tensor // block, 1)
     return -(-(_all_parameters(shard, model) - experts) // replicas) - (-experts // same_experts)
 
 
-def _expert_parameters(layers: Sequence[int], shard: Shard, model: ModelSpec) -> int:
+def _kinds(layers: Sequence[int], head: bool, model: ModelSpec) -> tuple[LayerKind, ...]:
+    """Kinds of some layers; with the head come those of multi-token prediction."""
+    return *(model.layers[layer] for layer in layers), *(head * model.held_depths * model.depth_layers)
+
+
+def _expert_parameters(layers: Sequence[int], head: bool, shard: Shard, model: ModelSpec) -> int:
     """Parameters of routed experts of some layers of a shard."""
-    kinds = (model.layers[layer] for layer in layers)
+    kinds = _kinds(layers, head, model)
     return sum(-(-expert_parameters(model, kind) // shard.slice_of_layers[3]) for kind in kinds)
 
 
 def _parameters(layers: Sequence[int], embedding: bool, head: bool, shard: Shard, model: ModelSpec) -> int:
     """Parameters of some layers of a shard, its slice of each."""
     tensor = shard.slice_of_layers[1]
-    count = _expert_parameters(layers, shard, model)
-    for kind in (model.layers[layer] for layer in layers):
+    count = _expert_parameters(layers, head, shard, model)
+    for kind in _kinds(layers, head, model):
         count += -(-sharded_parameters(model, kind) // tensor) + replicated_parameters(model, kind)
     table = model.padded_vocab_size(tensor) // tensor * model.hidden_size
     if embedding:
         learned = model.position_embedding_type == "learned_absolute"
         count += table + (model.max_position_embeddings * model.hidden_size if learned else 0)
     if head:
-        count += table + model.norm_parameters
+        looks_up = model.mtp_num_layers > 0 and not shard.embedding
+        split, whole = depth_parameters(model)
+        count += table * (1 + looks_up) + model.norm_parameters
+        count += model.held_depths * (-(-split // tensor) + whole)
     return count

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipette_opt.base.types import Launcher, P2PMode
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
-from pipette_opt.plans.chosen import Choice
+from pipette_opt.plans.certificate import Certificate as Certificate
+from pipette_opt.plans.certificate import ClosedForm as ClosedForm
+from pipette_opt.plans.certificate import JointModel as JointModel
+from pipette_opt.plans.certificate import Proof as Proof
+from pipette_opt.plans.certificate import RuledOut as RuledOut
 from pipette_opt.specs import NotModelled
 
 if TYPE_CHECKING:
@@ -108,158 +112,6 @@ class StageMemory:
     oom_probability_at_most: bool = False
     extrapolates: bool = False
     components: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedForm:
-    """
-    The closed form of 1F1B: a detail beside the judge's time, which decides.
-
-    Parameters
-    ----------
-    objective_s
-        Of the plan.
-    lower_bound_s
-        No plan with a closed form has a smaller one.
-    gap
-        ``(objective_s - lower_bound_s) / objective_s``.
-    """
-
-    objective_s: float
-    lower_bound_s: float
-    gap: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuledOut:
-    """
-    Configurations that the same rule, bound or engine rules out.
-
-    Parameters
-    ----------
-    name
-        Of a legality rule, of a bound, or of the engine of the solver that raised the bound to where it ended.
-    configurations
-        How many.
-    example
-        One of them, or for a legality rule what it says of one of them.
-    """
-
-    name: str
-    configurations: int
-    example: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """
-    One reason why configurations cannot win.
-
-    Parameters
-    ----------
-    by
-        The reason: a step of the search.
-    configurations
-        How many it rules out.
-    bound_s
-        No plan of these is faster; ``None`` where no plan of these can run, or others are the same with less
-        recomputation.
-    named
-        The same configurations by the name of the rule, bound or engine, most first; none in plans of older versions.
-    """
-
-    by: str
-    configurations: int
-    bound_s: float | None
-    named: tuple[RuledOut, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointModel:
-    """
-    The CP-SAT model that chose degrees, layers of each stage and kinds of GPU together, in parts of families.
-
-    Parameters
-    ----------
-    families
-        Configurations and packings that it chose among, each with every split of the layers.
-    variables, constraints
-        Of the largest part.
-    solves, seconds
-        How often it was solved, and in what time.
-    splits
-        Splits of the layers that it handed on, to be searched beside the usual ones.
-    status
-        ``INFEASIBLE``: no other split can be as fast as the plan it compared with; ``FEASIBLE``: one might.
-    bound_s
-        No plan with any other split is faster.
-    """
-
-    families: int
-    variables: int
-    constraints: int
-    solves: int
-    seconds: float
-    splits: int
-    status: str
-    bound_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """
-    What is proven about the plan.
-
-    Parameters
-    ----------
-    status
-        ``OPTIMAL``: no plan of the searched space is faster by the judge, up to rounding to ticks. ``FEASIBLE``: the
-        gap stays open.
-    objective_s
-        The judge's iteration time of the plan.
-    lower_bound_s
-        No plan of the searched space is faster by the judge.
-    gap
-        ``(objective_s - lower_bound_s) / objective_s``.
-    placement_dependent_s
-        The objective minus the same configuration's objective with all transfers between hosts free.
-    placement_gap
-        ``(objective_s - lower_bound_s) / placement_dependent_s``; zero if nothing depends on the placement.
-    judge_lower_bound_s
-        The same as ``lower_bound_s``, under its older name.
-    scope
-        One sentence: what the bound covers, and what it does not.
-    searched
-        Values of each dimension that were searched.
-    not_searched
-        What the bound says nothing about, each a short text.
-    proof
-        What ruled out how many configurations.
-    closed_form
-        The closed form of the plan and its own bound; ``None`` where the schedule has none, or nobody asked.
-    joint_model
-        What the joint model said; ``None`` where the layers of the stages were not free.
-    chosen_by
-        The objective, where it is not the time: then the bounds above are of the configurations within the last limits.
-    """
-
-    status: str
-    objective_s: float
-    lower_bound_s: float
-    gap: float
-    placement_dependent_s: float
-    placement_gap: float
-    judge_lower_bound_s: float
-    scope: str
-    wall_time_s: float
-    num_candidates: int
-    num_pruned: int
-    searched: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    not_searched: tuple[str, ...] = ()
-    proof: tuple[Proof, ...] = ()
-    closed_form: ClosedForm | None = None
-    joint_model: JointModel | None = None
-    chosen_by: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,7 +169,8 @@ def least_ring_parts_s(
                 least_ring_s(cluster, traffic, group_flows=flows, num_flows=gpus, num_hosts=num_hosts, stack=stack),
             )
         flow, fabric = np.array([rate / gpus]), cluster.inside_bytes_per_s(flows)
-        across = over(cluster, stacked([traffic]), flow, fabric, np.array(flows), np.array(num_hosts), stack)
+        arguments = (cluster, stacked([traffic]), flow, fabric, np.array(flows), np.array(num_hosts), stack)
+        across = over(*arguments, float(cluster.pair_latency_s.min()))
         return max(inside, float(across[0]))
 
     def experts_s(traffic: RingTraffic, rate: float) -> float:

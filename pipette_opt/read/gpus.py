@@ -18,10 +18,21 @@ from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, AttentionLaw, GpuEf
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
 
+HOST_LINK = 25e9
+"""Bytes/s between a GPU and its host where nothing is said: 0.8 of PCIe 4 with 16 lanes."""
+
 LAWS = ("wide", "narrow", "block", "fp4")
 """Laws of products that a GPU may have, by field of :class:`~pipette_opt.specs.efficiency.GpuEfficiency`."""
 
-GPU_FIELDS = ("memory_mib", "memory_bandwidth_gb_per_s", "peak_tflops", "source", "like", "sustains_bursts")
+GPU_FIELDS = (
+    "memory_mib",
+    "memory_bandwidth_gb_per_s",
+    "peak_tflops",
+    "host_link_gb_per_s",
+    "source",
+    "like",
+    "sustains_bursts",
+)
 
 ONE_GENERATION = 3
 """Largest difference of two compute capabilities, times ten, within which kernels are alike: 8.6 and 8.9; chosen."""
@@ -231,6 +242,7 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
         memory_bytes=fields.whole("memory_mib") * MIB,
         peak_flops=flops,
         memory_bytes_per_s=fields.positive("memory_bandwidth_gb_per_s") * GB,
+        host_bytes_per_s=fields.positive("host_link_gb_per_s") * GB if fields.has("host_link_gb_per_s") else HOST_LINK,
         source=fields.text("source", ""),
         efficiency=_efficiency_like(where, fields) if fields.has("like") else ASSUMED_EFFICIENCY,
     )

@@ -4,17 +4,23 @@ from collections.abc import Callable
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.read.hugging_face_common import (
+    GELU,
+    activation,
+    biases,
+    common,
+    count,
+    llama_like,
+    no_attention_bias,
+    one_dropout,
+    per_head,
+)
 from pipette_opt.read.hugging_face_keys import Keys
+from pipette_opt.read.hugging_face_lists import gpt_oss, llama4_text, nemotron_h, qwen3_next
 from pipette_opt.read.hugging_face_positions import layer_frequency_of, rotary_fields, window_fields, windowed_layers
 from pipette_opt.specs import LatentAttention, ModelSpec
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-
-_SILU = ("silu", "swish")
-"""Transformers' names of the activation of SwiGLU."""
-
-_GELU = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
-"""Names of GELU. Megatron's fused kernel has the tanh form for all of them, ``--no-bias-gelu-fusion`` the exact one."""
 
 
 def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
@@ -50,14 +56,14 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
 
 
 def _llama(keys: Keys) -> dict[str, Any]:
-    return _llama_like(keys) | _biases(keys)
+    return llama_like(keys) | biases(keys)
 
 
 def _mistral(keys: Keys) -> dict[str, Any]:
     # MistralConfig: 8 key-value heads and a window of 4,096 tokens unless told otherwise.
     window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
     return (
-        _llama_like(keys)
+        llama_like(keys)
         | {"num_query_groups": keys.whole("num_key_value_heads", 8)}
         | window_fields(keys, window, [True] * keys.whole("num_hidden_layers"))
     )
@@ -70,7 +76,7 @@ def _qwen2(keys: Keys) -> dict[str, Any]:
 
 def _qwen3(keys: Keys) -> dict[str, Any]:
     # Qwen3Config: heads of 128 channels unless told otherwise, normalised queries and keys.
-    _no_attention_bias(keys)
+    no_attention_bias(keys)
     return _qwen(keys) | {"kv_channels": keys.whole("head_dim", 128), "qk_layernorm": True}
 
 
@@ -78,10 +84,10 @@ def _qwen(keys: Keys) -> dict[str, Any]:
     """Qwen 2 and 3: windows, if there are any, in the layers after the first ``max_window_layers``."""
     layers = keys.whole("num_hidden_layers")
     window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
-    first = _count(keys, "max_window_layers") if keys.has("max_window_layers") else 28
+    first = count(keys, "max_window_layers") if keys.has("max_window_layers") else 28
     windowed = windowed_layers(keys, layers, [layer >= first for layer in range(layers)])
     return (
-        _llama_like(keys)
+        llama_like(keys)
         | {"num_query_groups": keys.whole("num_key_value_heads", 32)}
         | window_fields(keys, window if keys.flag("use_sliding_window", False) else None, windowed)
     )
@@ -99,8 +105,8 @@ def _smollm3(keys: Keys) -> dict[str, Any]:
     windowed = windowed_layers(keys, layers, [not one for one in rotated])
     window = keys.value("sliding_window") if keys.flag("use_sliding_window", False) else None
     return (
-        _llama_like(keys, theta=2e6)
-        | _biases(keys)
+        llama_like(keys, theta=2e6)
+        | biases(keys)
         | {
             "num_query_groups": keys.whole("num_key_value_heads", 4),
             "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
@@ -113,13 +119,13 @@ def _smollm3(keys: Keys) -> dict[str, Any]:
 def _phi3(keys: Keys) -> dict[str, Any]:
     # Phi3Config: one dropout for both; its "yarn" of old files is longrope, which Megatron does not have.
     keys.value("original_max_position_embeddings")  # of longrope
-    fields = _llama_like(keys, norm=1e-5)
+    fields = llama_like(keys, norm=1e-5)
     if fields["position_embedding_type"] == "yarn":
         raise keys.wrong("rope_scaling", "Phi-3's is longrope, which Megatron does not have")
     window = keys.value("sliding_window")
     return (
         fields
-        | {"hidden_dropout": _one_dropout(keys, "resid_pdrop", "embd_pdrop", 0.0)}
+        | {"hidden_dropout": one_dropout(keys, "resid_pdrop", "embd_pdrop", 0.0)}
         | window_fields(keys, window, [True] * keys.whole("num_hidden_layers"))
     )
 
@@ -127,7 +133,7 @@ def _phi3(keys: Keys) -> dict[str, Any]:
 def _mixtral(keys: Keys) -> dict[str, Any]:
     # MixtralConfig: 8 experts, 2 of them for each token, each as wide as intermediate_size; no window.
     return (
-        _llama_like(keys, theta=1e6, norm=1e-5)
+        llama_like(keys, theta=1e6, norm=1e-5)
         | {
             "num_query_groups": keys.whole("num_key_value_heads", 8),
             "num_experts": keys.whole("num_local_experts", 8),
@@ -146,11 +152,11 @@ def _qwen3_moe(keys: Keys) -> dict[str, Any]:
         raise keys.wrong("use_sliding_window", "versions of transformers disagree which layers have a window")
     for name in ("sliding_window", "max_window_layers"):
         keys.value(name)  # without use_sliding_window they say nothing
-    _no_attention_bias(keys)
+    no_attention_bias(keys)
     heads = keys.whole("num_attention_heads")
-    return _llama_like(keys) | {
+    return llama_like(keys) | {
         "num_query_groups": keys.whole("num_key_value_heads", 4),
-        "kv_channels": keys.whole("head_dim", _per_head(keys, keys.whole("hidden_size"), heads)),
+        "kv_channels": keys.whole("head_dim", per_head(keys, keys.whole("hidden_size"), heads)),
         "qk_layernorm": True,
         "num_experts": keys.whole("num_experts", 128),
         "moe_router_topk": keys.whole("num_experts_per_tok", 8),
@@ -165,9 +171,9 @@ def _deepseek(keys: Keys) -> dict[str, Any]:
         raise InputError(keys.where, "kv_lora_rank: model_type deepseek has none; DeepSeek-V2's is deepseek_v2.")
     if keys.whole("moe_layer_freq", 1) != 1:
         raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
-    _no_attention_bias(keys)
+    no_attention_bias(keys)
     return (
-        _llama_like(keys) | _shared_and_dense(keys) | {"moe_router_pre_softmax": not keys.flag("norm_topk_prob", False)}
+        llama_like(keys) | _shared_and_dense(keys) | {"moe_router_pre_softmax": not keys.flag("norm_topk_prob", False)}
     )
 
 
@@ -179,11 +185,11 @@ def _deepseek_v3(keys: Keys) -> dict[str, Any]:
     """
     if keys.whole("moe_layer_freq", 1) != 1:
         raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
-    _no_attention_bias(keys)
+    no_attention_bias(keys)
     for name in ("quantization_config", "qk_head_dim", "rope_interleave"):
         keys.value(name)  # stored weights; a sum; which channels are a pair
     sizes = {name: keys.whole(key) for name, key in _LATENT_KEYS.items() if name != "q_lora_rank" or keys.has(key)}
-    found, heads = _llama_like(keys) | _shared_and_dense(keys), keys.whole("num_attention_heads")
+    found, heads = llama_like(keys) | _shared_and_dense(keys), keys.whole("num_attention_heads")
     if keys.whole("num_key_value_heads", heads) != heads:
         raise keys.wrong("num_key_value_heads", f"latent attention has as many as num_attention_heads, {heads}")
     scaling = found.pop("yarn", None)
@@ -191,7 +197,7 @@ def _deepseek_v3(keys: Keys) -> dict[str, Any]:
         found
         | _router(keys)
         | {
-            "mtp_num_layers": _count(keys, "num_nextn_predict_layers"),
+            "mtp_num_layers": count(keys, "num_nextn_predict_layers"),
             "kv_channels": sizes["v_head_dim"],
             "num_query_groups": heads,
             "qk_layernorm": True,
@@ -203,13 +209,13 @@ def _deepseek_v3(keys: Keys) -> dict[str, Any]:
 
 def _glm4_moe(keys: Keys) -> dict[str, Any]:
     """GLM-4.5: grouped queries, half of a head rotated, biases of queries, keys and values, DeepSeek-V3's experts."""
-    found = _llama_like(keys, norm=1e-5, percent=0.5)
+    found = llama_like(keys, norm=1e-5, percent=0.5)
     return (
         found
         | _shared_and_dense(keys)
         | _router(keys)
         | {
-            "mtp_num_layers": _count(keys, "num_nextn_predict_layers"),
+            "mtp_num_layers": count(keys, "num_nextn_predict_layers"),
             "num_query_groups": keys.whole("num_key_value_heads", 8),
             "qk_layernorm": keys.flag("use_qk_norm", False),
             "add_qkv_bias": keys.flag("attention_bias", False),
@@ -234,8 +240,8 @@ def _shared_and_dense(keys: Keys) -> dict[str, Any]:
         "num_experts": keys.whole("n_routed_experts"),
         "moe_router_topk": keys.whole("num_experts_per_tok"),
         "moe_ffn_hidden_size": width,
-        "moe_shared_expert_intermediate_size": width * _count(keys, "n_shared_experts"),
-        "num_dense_layers": _count(keys, "first_k_dense_replace"),
+        "moe_shared_expert_intermediate_size": width * count(keys, "n_shared_experts"),
+        "num_dense_layers": count(keys, "first_k_dense_replace"),
     }
 
 
@@ -273,7 +279,7 @@ def _router(keys: Keys) -> dict[str, Any]:
 
 def _gpt2(keys: Keys) -> dict[str, Any]:
     hidden, heads = keys.whole("n_embd"), keys.whole("n_head")
-    _activation(keys, "activation_function", "gelu_new", _GELU)
+    activation(keys, "activation_function", "gelu_new", GELU)
     keys.value("n_ctx")  # n_positions again, in old files
     return {
         "num_layers": keys.whole("n_layer"),
@@ -281,12 +287,12 @@ def _gpt2(keys: Keys) -> dict[str, Any]:
         "ffn_hidden_size": keys.whole("n_inner", 4 * hidden),
         "num_attention_heads": heads,
         "num_query_groups": heads,
-        "kv_channels": _per_head(keys, hidden, heads),
+        "kv_channels": per_head(keys, hidden, heads),
         "vocab_size": keys.whole("vocab_size"),
         "max_position_embeddings": keys.whole("n_positions"),
         "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
         "norm_epsilon": keys.positive("layer_norm_epsilon", 1e-5),
-        "hidden_dropout": _one_dropout(keys, "resid_pdrop", "embd_pdrop", 0.1),
+        "hidden_dropout": one_dropout(keys, "resid_pdrop", "embd_pdrop", 0.1),
         "attention_dropout": keys.not_negative("attn_pdrop", 0.1),
         "init_method_std": keys.positive("initializer_range", 0.02),
     }
@@ -297,9 +303,9 @@ def _gpt_neox(keys: Keys) -> dict[str, Any]:
         raise keys.wrong("attention_bias", "Megatron-LM has no biases in all linear layers but those of attention")
     for name in ("attention_probs_dropout_prob", "hidden_dropout_prob"):
         keys.value(name)  # of old files; GPTNeoXConfig does not read them
-    _activation(keys, "hidden_act", "gelu", _GELU)
+    activation(keys, "hidden_act", "gelu", GELU)
     return (
-        _common(keys)
+        common(keys)
         | rotary_fields(keys, percent=0.25, names=("rotary_emb_base", "rotary_pct"))
         | {
             "num_query_groups": keys.whole("num_attention_heads"),
@@ -314,9 +320,9 @@ def _gpt_neox(keys: Keys) -> dict[str, Any]:
 def _starcoder2(keys: Keys) -> dict[str, Any]:
     # Starcoder2Config: LayerNorm, GELU, biases everywhere, 2 key-value heads, tied embeddings.
     bias = keys.flag("use_bias", True)
-    _activation(keys, "hidden_act", "gelu_pytorch_tanh", _GELU)
+    activation(keys, "hidden_act", "gelu_pytorch_tanh", GELU)
     return (
-        _common(keys)
+        common(keys)
         | rotary_fields(keys)
         | {
             "num_query_groups": keys.whole("num_key_value_heads", 2),
@@ -324,7 +330,7 @@ def _starcoder2(keys: Keys) -> dict[str, Any]:
             "add_bias_linear": bias,
             "add_qkv_bias": bias,
             "norm_epsilon": keys.positive("norm_epsilon", 1e-5),
-            "hidden_dropout": _one_dropout(keys, "residual_dropout", "embedding_dropout", 0.0),
+            "hidden_dropout": one_dropout(keys, "residual_dropout", "embedding_dropout", 0.0),
             "init_method_std": keys.positive("initializer_range", 0.018042),
         }
         | window_fields(keys, keys.value("sliding_window"), [True] * keys.whole("num_hidden_layers"))
@@ -333,11 +339,11 @@ def _starcoder2(keys: Keys) -> dict[str, Any]:
 
 def _nemotron(keys: Keys) -> dict[str, Any]:
     # NemotronConfig: LayerNorm around 1, squared ReLU without a gate, half of each head rotated, no biases.
-    _activation(keys, "hidden_act", "relu2", ("relu2",))
+    activation(keys, "hidden_act", "relu2", ("relu2",))
     found = (
-        _common(keys)
+        common(keys)
         | rotary_fields(keys, percent=0.5, names=("rope_theta", "rope_percent"))
-        | _biases(keys)
+        | biases(keys)
         | {
             "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
             "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
@@ -350,84 +356,6 @@ def _nemotron(keys: Keys) -> dict[str, Any]:
     if keys.has("kv_channels") and keys.value("kv_channels") != found["kv_channels"]:
         raise keys.wrong("kv_channels", f"head_dim is {found['kv_channels']}")
     return found
-
-
-def _llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6, percent: float = 1.0) -> dict[str, Any]:
-    """What Llama and its kin share: RMSNorm, rotary positions, SwiGLU, no biases."""
-    _activation(keys, "hidden_act", "silu", _SILU)
-    return (
-        _common(keys)
-        | rotary_fields(keys, theta=theta, percent=percent)
-        | {
-            "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
-            "gated_linear_unit": True,
-            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
-            "add_bias_linear": False,
-            "add_qkv_bias": False,
-            "normalization": "RMSNorm",
-            "norm_epsilon": keys.positive("rms_norm_eps", norm),
-        }
-    )
-
-
-def _common(keys: Keys) -> dict[str, Any]:
-    """Sizes by their usual names."""
-    heads, hidden = keys.whole("num_attention_heads"), keys.whole("hidden_size")
-    return {
-        "num_layers": keys.whole("num_hidden_layers"),
-        "hidden_size": hidden,
-        "ffn_hidden_size": keys.whole("intermediate_size"),
-        "num_attention_heads": heads,
-        "kv_channels": keys.whole("head_dim", _per_head(keys, hidden, heads)),
-        "vocab_size": keys.whole("vocab_size"),
-        "max_position_embeddings": keys.whole("max_position_embeddings"),
-        "attention_dropout": keys.not_negative("attention_dropout", 0.0),
-        "init_method_std": keys.positive("initializer_range", 0.02),
-    }
-
-
-def _biases(keys: Keys) -> dict[str, Any]:
-    """Biases of attention, its output projection among them, and of the MLP: Megatron has all or none of them."""
-    attention, mlp = keys.flag("attention_bias", False), keys.flag("mlp_bias", False)
-    if attention is not mlp:
-        raise InputError(
-            keys.where,
-            f"attention_bias: {str(attention).lower()} and mlp_bias: {str(mlp).lower()} are not supported; "
-            "Megatron-LM has biases in all of these layers, in none, or in query, key and value only.",
-        )
-    return {"add_bias_linear": attention, "add_qkv_bias": attention}
-
-
-def _no_attention_bias(keys: Keys) -> None:
-    if keys.flag("attention_bias", False):
-        why = "Megatron-LM has no bias of the output projection without those of the MLP"
-        raise keys.wrong("attention_bias", why)
-
-
-def _activation(keys: Keys, name: str, default: str, known: tuple[str, ...]) -> None:
-    """Megatron-LM has few activations, each with or without a gate."""
-    if keys.text(name, default) not in known:
-        raise keys.wrong(name, f"of this family Megatron-LM has {' or '.join(known)}")
-
-
-def _one_dropout(keys: Keys, name: str, embedding: str, default: float) -> float:
-    """Megatron has one dropout for embeddings and residuals."""
-    found, first = keys.not_negative(name, default), keys.not_negative(embedding, default)
-    if found != first:
-        raise keys.wrong(embedding, f"it must be {name}, {found}, since Megatron-LM has one dropout for both")
-    return found
-
-
-def _count(keys: Keys, name: str) -> int:
-    """A whole number, 0 if absent or 0."""
-    return keys.whole(name) if keys.value(name) else 0
-
-
-def _per_head(keys: Keys, hidden: int, heads: int) -> int:
-    """Channels of one head; must come out whole unless ``head_dim`` says otherwise."""
-    if hidden % heads and not keys.has("head_dim"):
-        raise InputError(keys.where, f"{heads} heads must divide the hidden size {hidden}, or head_dim be given.")
-    return max(1, hidden // heads)
 
 
 _READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
@@ -444,10 +372,26 @@ _READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "mixtral": _mixtral,
     "qwen3_moe": _qwen3_moe,
     "deepseek": _deepseek,
+    "gpt_oss": gpt_oss,
+    "llama4_text": llama4_text,
+    "nemotron_h": nemotron_h,
+    "qwen3_next": qwen3_next,
     "deepseek_v2": _deepseek_v3,
     "deepseek_v3": _deepseek_v3,
     "kimi_k2": _deepseek_v3,
     "glm4_moe": _glm4_moe,
 }
-_WITH_EXPERTS = ("mixtral", "qwen3_moe", "deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe")
+_WITH_EXPERTS = (
+    "mixtral",
+    "qwen3_moe",
+    "deepseek",
+    "deepseek_v2",
+    "deepseek_v3",
+    "kimi_k2",
+    "glm4_moe",
+    "gpt_oss",
+    "llama4_text",
+    "nemotron_h",
+    "qwen3_next",
+)
 _OTHER_EXPERTS = ("dbrx", "jamba")

@@ -11,6 +11,7 @@ from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, R
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.files import read_text
+from pipette_opt.read.megatron_layers import given_pattern, stage_bounds
 from pipette_opt.read.megatron_model import model_of_options
 from pipette_opt.read.megatron_options import given_options
 from pipette_opt.read.megatron_training import gradients_in_fp32, training_fields, word_of
@@ -260,7 +261,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     """
     said = given_options(_TRIAL.sub("", text), where)
     given = said.values
-    model = model_of_options(given, where, name) if "num_layers" in given else None
+    model = model_of_options(given, where, name) if "num_layers" in given or given_pattern(given) else None
     read_apart = (
         "recompute_granularity",
         "recompute_method",
@@ -287,7 +288,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
         zero_stage=_zero_stage(given, where),
-        pipeline_layout=given.get("pipeline_model_parallel_layout"),
+        pipeline_layout=given.get("pipeline_model_parallel_layout") or stage_bounds(given, where),
         gradients_in_fp32=gradients_in_fp32(given, where),
         training_fields=training_fields(given, where) | ({"other_arguments": said.passed_on} if said.passed_on else {}),
         not_modelled=(*said.not_modelled, *_absent(given)),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields, num_layers_of
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
 from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_frequency
@@ -33,6 +34,7 @@ PASSED_ON_OF_EXPERTS = (
     "moe_router_load_balancing_type",
     "moe_router_score_function",
     "moe_router_topk_scaling_factor",
+    "moe_shared_expert_gate",
     "moe_z_loss_coeff",
 )
 """The same of a mixture of experts."""
@@ -68,7 +70,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         latent = _latent(given, where)
         return ModelSpec(
             name=name,
-            num_layers=given["num_layers"],
+            num_layers=num_layers_of(given, where),
             hidden_size=hidden,
             ffn_hidden_size=given.get("ffn_hidden_size") or _default_ffn(hidden, bool(given.get("swiglu"))),
             num_attention_heads=heads,
@@ -94,6 +96,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
             **_positions(given, where),
             **_window(given, where),
             **_experts(given, where),
+            **layer_list_fields(given, where),
             **_depths(given, where),
         )
     except InputError:
@@ -242,10 +245,11 @@ def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         "moe_router_topk": given.get("moe_router_topk", 2),
         "moe_ffn_hidden_size": given.get("moe_ffn_hidden_size"),
         "moe_shared_expert_intermediate_size": given.get("moe_shared_expert_intermediate_size", 0),
+        "moe_latent_size": _whole(given, "moe_latent_size", None, where),
         "moe_router_num_groups": _whole(given, "moe_router_num_groups", None, where),
         "moe_router_group_topk": _whole(given, "moe_router_group_topk", None, where),
         "moe_router_pre_softmax": bool(given.get("moe_router_pre_softmax")),
-        **_layers_with_experts(given, where),
+        **({} if given_pattern(given) else _layers_with_experts(given, where)),
     }
 
 

@@ -34,6 +34,8 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields["fused_softmax"] = False
     if given.get("overlap_moe_expert_parallel_comm"):
         fields["overlap_moe_expert_parallel_comm"] = True
+    if given.get("tp_comm_overlap"):
+        fields["tp_comm_overlap"] = True
     if given.get("transformer_impl") == "local":
         fields["attention_kernel"] = "unfused"
     if given.get("use_flash_attn"):
@@ -41,7 +43,7 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if "attention_backend" in given:
         word = word_of(given, "attention_backend", tuple(_ATTENTION_KERNELS), None, where)
         fields["attention_kernel"] = _ATTENTION_KERNELS[word]
-    fields |= _recipe_fields(given, where) | _graph_fields(given, where)
+    fields |= _recipe_fields(given, where) | _graph_fields(given, where) | _offload_fields(given, where)
     if given.get("use_precision_aware_optimizer"):
         fields["use_precision_aware_optimizer"] = True
         for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
@@ -82,6 +84,25 @@ def _graph_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     modules = tuple(dict.fromkeys(part for word in words for part in str(word).split(",") if part))
     whole = {"full", "full_iteration"}.intersection(modules) or impl == "full_iteration"
     return {"cuda_graph": True, **({} if whole or not modules else {"cuda_graph_modules": modules})}
+
+
+def _offload_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What is on the host meanwhile; modules only with their option, all states unless a share is said."""
+    fields: dict[str, Any] = {}
+    if given.get("cpu_offloading_num_layers"):
+        fields["cpu_offloading_num_layers"] = given["cpu_offloading_num_layers"]
+    if given.get("fine_grained_activation_offloading"):
+        if not given.get("offload_modules"):
+            raise InputError(where, "--fine-grained-activation-offloading needs --offload-modules.")
+        fields["offload_modules"] = tuple(dict.fromkeys(given["offload_modules"]))
+    if given.get("optimizer_cpu_offload"):
+        try:
+            fields["optimizer_offload_fraction"] = float(given.get("optimizer_offload_fraction", 1.0))
+        except ValueError:
+            problem = f"must be a number, got {given['optimizer_offload_fraction']!r}."
+            raise InputError(where, f"--optimizer-offload-fraction {problem}") from None
+        fields["overlap_cpu_optimizer_d2h_h2d"] = bool(given.get("overlap_cpu_optimizer_d2h_h2d"))
+    return fields
 
 
 def word_of(given: Mapping[str, Any], field: str, choices: tuple[str, ...], default: str | None, where: str) -> Any:

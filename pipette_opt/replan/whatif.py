@@ -370,46 +370,13 @@ class WhatIf:
         if key not in self._searched:
             seconds, instance = self._seconds(change, left), with_edge_loss(change.instance)
             try:
-                self._searched[key] = self.search(instance, self._space(num_gpus), first, seconds)
+                self._searched[key] = search(instance, self._space(num_gpus), first, seconds, self.params, self.watcher)
             except (InfeasibleError, InputError) as error:
                 self._searched[key] = error
         found = self._searched[key]
         if isinstance(found, Exception):
             raise found
         return found
-
-    def search(self, instance: Instance, space: SearchSpace, first: FirstPlan | None, seconds: float) -> Searched:
-        """The best plan found of a job in so many seconds, from a plan that is known, and the bound of all."""
-        watcher, begun = self.watcher, self.watcher.elapsed_s
-
-        def left_s() -> float:
-            return seconds - (watcher.elapsed_s - begun)
-
-        joint = None
-        if len(instance.cluster.gpu_kinds) > 1:  # on equal hosts the usual splits have the best or nearly
-            joint = JointLimits(
-                time_limit_s=JOINT_SHARE * seconds,
-                workers=self.params.workers,
-                seed=self.params.seed,
-                to_beat_s=float("inf") if first is None else first.seconds,
-            )
-        prepared = prepare(
-            instance,
-            space,
-            self.params.max_oom_risk,
-            keep=lambda config: False,
-            seconds_left=left_s,
-            loading=watcher.loading_kernels,
-            joint=joint,
-            stop=watcher.stop,
-            first=first,
-        )
-        with watcher.loading_kernels():
-            compile_kernels(prepared, watcher.stop)
-        beaten = None if prepared.pruned is None else prepared.pruned.first
-        known = [] if beaten is None else _seated(prepared, beaten.config, beaten.block, [beaten.nodes])
-        best, bound_s = self._certified(prepared, known, left_s())
-        return Searched(prepared=prepared, best=best, bound_s=bound_s, found=[best])
 
     def _without(self, searched: Searched, barred: Sequence[int], seconds: float) -> tuple[JudgedSolution, float]:
         """The best plan found without some hosts, and the bound of all such plans."""
@@ -422,27 +389,82 @@ class WhatIf:
             lower=replace(prepared.lower, capacity_mib=capacity),
         )
         able = [one for one in searched.found if not set(one.nodes.ravel().tolist()) & set(barred)]
-        found, bound_s = self._certified(fewer, [*_with_spares(fewer, best, barred), *able], seconds)
+        known = [*_with_spares(fewer, best, barred), *able]
+        found, bound_s = _certified(fewer, known, seconds, self.params, self.watcher)
         searched.found.append(found)
         return found, max(bound_s, searched.bound_s)
 
-    def _certified(
-        self, prepared: Prepared, known: Sequence[JudgedSolution], seconds: float
-    ) -> tuple[JudgedSolution, float]:
-        """The best plan of a problem, and a bound of its plans."""
-        params = CertifyParams(
-            time_limit_s=max(LEAST_S, seconds), gap_limit=GAP, workers=self.params.workers, seed=self.params.seed
+
+def search(
+    instance: Instance,
+    space: SearchSpace,
+    first: FirstPlan | None,
+    seconds: float,
+    params: OptimizeParams,
+    watcher: Watcher,
+) -> Searched:
+    """
+    The best plan found of a job in so many seconds, and the bound of all.
+
+    Parameters
+    ----------
+    first
+        A plan that is known.
+    params
+        Without the time limit.
+
+    Raises
+    ------
+    InfeasibleError, InputError
+        If nothing is legal, fits, or is found in time.
+    """
+    begun = watcher.elapsed_s
+
+    def left_s() -> float:
+        return seconds - (watcher.elapsed_s - begun)
+
+    joint = None
+    if len(instance.cluster.gpu_kinds) > 1:  # on equal hosts the usual splits have the best or nearly
+        joint = JointLimits(
+            time_limit_s=JOINT_SHARE * seconds,
+            workers=params.workers,
+            seed=params.seed,
+            to_beat_s=float("inf") if first is None else first.seconds,
         )
-        certified = certify(prepared, known, params, stop=self.watcher.stop)
-        judged = [*known, *certified.judged]
-        if not judged:
-            raise InfeasibleError("no plan was found in the time given; --time-limit gives it more.")
-        if prepared.has_slots:
-            judged = with_slots(prepared.given, prepared.problem, judged, 0, seconds, self.watcher.stop)
-        bound_s = certified.bound_s
-        if prepared.joined is not None:
-            bound_s = min(bound_s, prepared.joined.model.bound_s)
-        return best_first(judged)[0], bound_s
+    prepared = prepare(
+        instance,
+        space,
+        params.max_oom_risk,
+        keep=lambda config: False,
+        seconds_left=left_s,
+        loading=watcher.loading_kernels,
+        joint=joint,
+        stop=watcher.stop,
+        first=first,
+    )
+    with watcher.loading_kernels():
+        compile_kernels(prepared, watcher.stop)
+    beaten = None if prepared.pruned is None else prepared.pruned.first
+    known = [] if beaten is None else _seated(prepared, beaten.config, beaten.block, [beaten.nodes])
+    best, bound_s = _certified(prepared, known, left_s(), params, watcher)
+    return Searched(prepared=prepared, best=best, bound_s=bound_s, found=[best])
+
+
+def _certified(
+    prepared: Prepared, known: Sequence[JudgedSolution], seconds: float, params: OptimizeParams, watcher: Watcher
+) -> tuple[JudgedSolution, float]:
+    """The best plan of a problem, and a bound of its plans."""
+    how = CertifyParams(time_limit_s=max(LEAST_S, seconds), gap_limit=GAP, workers=params.workers, seed=params.seed)
+    certified = certify(prepared, known, how, stop=watcher.stop)
+    judged = [*known, *certified.judged]
+    if not judged:
+        raise InfeasibleError("no plan was found in the time given; --time-limit gives it more.")
+    if prepared.has_slots:
+        judged = with_slots(prepared.given, prepared.problem, judged, 0, seconds, watcher.stop)
+    bound_s = certified.bound_s
+    if prepared.joined is not None:
+        bound_s = min(bound_s, prepared.joined.model.bound_s)
+    return best_first(judged)[0], bound_s
 
 
 def first_plan(instance: Instance, config: ParallelConfig, placement: Placement, seconds: float) -> FirstPlan | None:

@@ -6,7 +6,7 @@ from typing import Protocol
 from rich.console import RenderableType
 from rich.text import Text
 
-from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, seconds_text, titled
+from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, seconds_text, spaced, titled
 
 
 class AnswerLike(Protocol):
@@ -36,6 +36,35 @@ class AnswerLike(Protocol):
     def why(self) -> str: ...  # noqa: D102
 
 
+class OfferLike(Protocol):
+    """What a row needs; see :class:`~pipette_opt.replan.recommend.Offer`."""
+
+    @property
+    def hosts(self) -> str: ...  # noqa: D102
+    @property
+    def num_hosts(self) -> int: ...  # noqa: D102
+    @property
+    def num_gpus(self) -> int: ...  # noqa: D102
+    @property
+    def config(self) -> str: ...  # noqa: D102
+    @property
+    def iteration_time_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def bound_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def tokens_per_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def run_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def worst_run_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def price(self) -> float | None: ...  # noqa: D102
+    @property
+    def why(self) -> str: ...  # noqa: D102
+
+
+DAY_S = 86400.0
+
 NO_CHANGE = 5e-5
 """Changes below this share are shown as none; chosen, as they are shown with one digit after the point."""
 
@@ -60,6 +89,30 @@ def answers_table(title: str, answers: Sequence[AnswerLike]) -> RenderableType:
             cells.append(Text("-" if cost is None else f"{cost:.3f}"))
         table.add_row(*cells, Text(one.why or one.config, style=BAD if one.why else ""))
     return titled(title, table)
+
+
+def offers_table(offers: Sequence[OfferLike]) -> RenderableType:
+    """A row for each number and kind of hosts."""
+    has_runs = any(one.run_s is not None for one in offers)
+    has_prices = any(one.price is not None for one in offers)
+    headers = ["hosts", "GPUs >", "iteration >", "at best >", "tokens/s >"]
+    headers += ["days >", "at worst >"] if has_runs else []
+    headers += ["price >" if has_runs else "price / 1M tokens >"] if has_prices else []
+    table = columns_table(*headers, "configuration")
+    for one in offers:
+        cells = [
+            f"{one.num_hosts} of {one.hosts}",
+            str(one.num_gpus),
+            seconds_text(one.iteration_time_s),
+            seconds_text(one.bound_s),
+            "-" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}",
+        ]
+        if has_runs:
+            cells += ["-" if run_s is None else f"{run_s / DAY_S:,.1f}" for run_s in (one.run_s, one.worst_run_s)]
+        if has_prices:
+            cells.append("-" if one.price is None else f"{one.price:,.2f}")
+        table.add_row(*map(Text, cells), Text(one.why or one.config, style=BAD if one.why else ""))
+    return spaced(table)
 
 
 def at_best(answer: AnswerLike) -> str:

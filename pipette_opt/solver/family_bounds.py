@@ -93,7 +93,7 @@ def family_bound(
     # Where every unit costs a path the same, rounding alone would leave no room in exactly that time.
     slowest *= 1 + MARGIN
     ends = (np.arange(rows) + 1) * per_row - 1
-    moved = paths.moved[:, ends] * float(rows > 1)
+    moved = np.ascontiguousarray(paths.moved[:, ends] * float(rows > 1))
     links = family.link_s[np.ix_(order, order)]
     links = links - links[np.isfinite(links)].min(initial=np.inf) if np.isfinite(links).any() else np.zeros_like(links)
     least, room = np.zeros_like(most), np.zeros_like(most)

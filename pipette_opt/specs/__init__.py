@@ -7,6 +7,7 @@ from pipette_opt.specs.layer_kinds import LayerKind
 from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.not_modelled import NotModelled
 from pipette_opt.specs.profile import ComputeProfile, ProfileKey
+from pipette_opt.specs.recurrent import GatedDeltaNet, Mamba
 from pipette_opt.specs.stack import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.training import TrainingSpec
 from pipette_opt.specs.yarn import YarnScaling
@@ -16,10 +17,12 @@ __all__ = [
     "ClusterSpec",
     "ComputeProfile",
     "GpuSpec",
+    "GatedDeltaNet",
     "Instance",
     "LatentAttention",
     "LayerKind",
     "LinkMatrix",
+    "Mamba",
     "ModelSpec",
     "NodeSpec",
     "NotModelled",

@@ -31,6 +31,8 @@ class GpuSpec:
         Dense peak per precision, FLOP/s, keys as in :data:`~pipette_opt.base.types.Precision`.
     memory_bytes_per_s
         Bandwidth of device memory.
+    host_bytes_per_s
+        What it sends to the memory of its host, and gets from there, in one direction, while its neighbours do so, too.
     source
         Where the figures come from.
     speed
@@ -43,6 +45,7 @@ class GpuSpec:
     memory_bytes: int
     peak_flops: Mapping[str, float]
     memory_bytes_per_s: float
+    host_bytes_per_s: float = 25e9
     source: str = ""
     speed: float = 1.0
     efficiency: GpuEfficiency = ASSUMED_EFFICIENCY

@@ -69,6 +69,7 @@ def layers_of(
     num_dense_layers: int,
     attention: Mixer = "attention",
     chunked: bool = False,
+    linear: LayerFrequency = None,
 ) -> Layers:
     """
     The kind of each layer of a model whose layers all have attention and an MLP.
@@ -83,6 +84,8 @@ def layers_of(
         Of layers without a window.
     chunked
         Whether layers with rotary positions attend to a chunk of the sequence only.
+    linear
+        As ``linear_attention_freq``.
     """
     found = []
     for layer in range(num_layers):
@@ -93,14 +96,30 @@ def layers_of(
         unrotated = no_rope[layer] if isinstance(no_rope, tuple) else no_rope and place % no_rope == 0
         windowed = windowed or (chunked and not unrotated)
         has_experts = experts[layer] if isinstance(experts, tuple) else experts and layer % experts == 0
-        found.append(
-            LayerKind(
-                mixer="windowed_attention" if windowed else attention,
-                mlp="experts" if has_experts and layer >= num_dense_layers else "dense",
-                rotary=rotary and not unrotated,
-            )
-        )
+        mlp: Mlp = "experts" if has_experts and layer >= num_dense_layers else "dense"
+        if linear[layer] if isinstance(linear, tuple) else linear and place % linear:
+            found.append(LayerKind("gated_delta_net", mlp))
+        else:
+            mixer: Mixer = "windowed_attention" if windowed else attention
+            found.append(LayerKind(mixer, mlp, rotary and not unrotated))
     return tuple(found)
+
+
+PATTERN_LETTERS = "MG*-E"
+"""Letters of Megatron-Core's hybrid patterns (``core/ssm/mamba_hybrid_layer_allocation.py``)."""
+
+
+@lru_cache(maxsize=256)
+def layers_of_pattern(pattern: str, rotary: bool) -> Layers:
+    """The kind of each layer of a hybrid, by its letter."""
+    kinds = {
+        "M": LayerKind("mamba", "none"),
+        "G": LayerKind("gated_delta_net", "none"),
+        "*": LayerKind("attention", "none", rotary),
+        "-": LayerKind("none", "dense"),
+        "E": LayerKind("none", "experts"),
+    }
+    return tuple(kinds[letter] for letter in pattern)
 
 
 def expert_frequency(with_experts: Sequence[bool]) -> tuple[int, LayerFrequency]:

@@ -19,7 +19,7 @@ def sharded_parameters(model: "ModelSpec", kind: LayerKind) -> int:
 
 
 def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """Parameters of one layer that every tensor rank holds whole: norms, row-parallel biases, the router."""
+    """Parameters of one layer that every tensor rank holds whole: norms, row-parallel biases, router and latents."""
     hidden, bias = model.hidden_size, model.hidden_size if model.add_bias_linear else 0
     total = 0
     if kind.mixer != "none":
@@ -30,16 +30,19 @@ def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
         if latent is not None:
             qk_norms = norm_parameters(model) // hidden * latent.latent_size
         total += bias + model.qk_layernorm * qk_norms + model.replicated_attention_matrices
+    recurrent = model.recurrent_mixer(kind)
+    if recurrent is not None:
+        total += bias + recurrent.whole_vectors
     if kind.mlp != "none":
         total += norm_parameters(model) + (bias if mlp_width(model, kind) else 0)
-    return total + (hidden * (model.num_experts or 0) if kind.has_experts else 0)
+    return total + (hidden * ((model.num_experts or 0) + 2 * (model.moe_latent_size or 0)) if kind.has_experts else 0)
 
 
 def expert_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     """Parameters of all routed experts of one layer; they have no biases."""
     matrices = 3 if model.gated_linear_unit else 2
     experts = model.num_experts or 0
-    return experts * matrices * model.hidden_size * model.expert_ffn_size if kind.has_experts else 0
+    return experts * matrices * model.expert_hidden_size * model.expert_ffn_size if kind.has_experts else 0
 
 
 def layer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
@@ -59,13 +62,35 @@ def depth_parameters(model: "ModelSpec") -> tuple[int, int]:
 
 def mixer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     """What tensor parallelism splits of what mixes tokens."""
+    recurrent = model.recurrent_mixer(kind)
+    if recurrent is not None:
+        bias = recurrent.in_size if model.add_bias_linear else 0
+        return model.hidden_size * (recurrent.in_size + recurrent.out_size) + recurrent.split_vectors + bias
     if not kind.has_attention:
         return 0
     sinks = model.num_attention_heads if model.softmax_type == "learnable" else 0
     bias = 0
     if model.add_qkv_bias and model.multi_latent_attention is None:
-        bias = model.query_projection_size + 2 * model.kv_projection_size
+        bias = model.attention_shapes[0][0]
     return sum(n * k for n, k in model.attention_shapes) + bias + sinks
+
+
+def mixer_shapes(
+    model: "ModelSpec", kind: LayerKind
+) -> tuple[tuple[tuple[int, int], ...], int, tuple[tuple[int, int], ...]]:
+    """
+    Products of what mixes tokens.
+
+    Outputs and inputs of those into it that tensor parallelism splits, the width that the one out of it gets, and those
+    that every tensor rank does whole.
+    """
+    recurrent = model.recurrent_mixer(kind)
+    if recurrent is not None:
+        return ((recurrent.in_size, model.hidden_size),), recurrent.out_size, ()
+    if not kind.has_attention:
+        return (), 0, ()
+    *into, (_, attended) = model.attention_shapes
+    return tuple(into), attended, model.replicated_attention_shapes
 
 
 def mlp_width(model: "ModelSpec", kind: LayerKind) -> int:
@@ -83,13 +108,18 @@ def mlp_parameters(model: "ModelSpec", width: int) -> int:
 
 def matrix_flops(model: "ModelSpec", kind: LayerKind) -> float:
     """Multiplications of a token with the matrices of one layer, each counted once; of its experts those it goes to."""
-    h, width, found = model.hidden_size, mlp_width(model, kind), 0
+    h, width, found = model.hidden_size, mlp_width(model, kind), 0.0
     if kind.has_attention:
         found += sum(n * k for n, k in model.attention_shapes) + model.replicated_attention_matrices
+    recurrent = model.recurrent_mixer(kind)
+    if recurrent is not None:
+        found += h * (recurrent.in_size + recurrent.out_size) + recurrent.conv_size * recurrent.conv_kernel_dim
+        found += recurrent.model_flops
+    matrices = 3 if model.gated_linear_unit else 2
     if kind.has_experts:
-        width += model.moe_router_topk * model.expert_ffn_size
-        found += h * (model.num_experts or 0)
-    return float(found + h * width * (3 if model.gated_linear_unit else 2))
+        found += model.moe_router_topk * model.expert_ffn_size * model.expert_hidden_size * matrices
+        found += h * ((model.num_experts or 0) + 2 * (model.moe_latent_size or 0))
+    return float(found + h * width * matrices)
 
 
 def tokens_seen(model: "ModelSpec", kind: LayerKind, seq_length: int) -> float:

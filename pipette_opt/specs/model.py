@@ -8,7 +8,15 @@ from typing import Literal
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
 from pipette_opt.specs.latent import LatentAttention
-from pipette_opt.specs.layer_kinds import LayerFrequency, Layers, expert_frequency, layers_of
+from pipette_opt.specs.layer_kinds import (
+    PATTERN_LETTERS,
+    LayerFrequency,
+    LayerKind,
+    Layers,
+    expert_frequency,
+    layers_of,
+    layers_of_pattern,
+)
 from pipette_opt.specs.layer_parameters import (
     depth_parameters,
     layer_parameters,
@@ -16,6 +24,7 @@ from pipette_opt.specs.layer_parameters import (
     norm_parameters,
     tokens_seen,
 )
+from pipette_opt.specs.recurrent import GatedDeltaNet, Mamba
 from pipette_opt.specs.yarn import YarnScaling
 
 LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
@@ -56,6 +65,17 @@ class ModelSpec:
         Queries and keys are normalised, each head by itself, with weights; of latent attention the latents.
     multi_latent_attention
         Sizes of latent attention, which then say all of queries, keys and values; ``kv_channels`` means nothing there.
+    attention_output_gate
+        What attention gives is multiplied by a gate, which the queries' product gives, too (Qwen3-Next).
+    mamba
+        Sizes of Mamba-2 layers, the ``M`` of the pattern.
+    hybrid_layer_pattern
+        A letter for each layer, which has one branch only: ``M`` Mamba-2, ``G`` gated delta net, ``*`` attention, ``-``
+        a dense MLP, ``E`` experts; ``None`` where all layers have both branches.
+    gated_delta_net
+        Sizes of gated delta nets, of ``linear_attention_freq`` or the ``G`` of the pattern.
+    linear_attention_freq
+        Layers with a gated delta net in place of attention: all but the last of every N, or those with a 1.
     position_embedding_type
         ``learned_absolute`` adds ``max_position_embeddings * hidden_size`` parameters. ``yarn`` is rotary, too.
     num_experts
@@ -73,11 +93,16 @@ class ModelSpec:
         ``None`` for all others. Both are written as briefly as they can be.
     moe_router_pre_softmax
         The router's softmax goes over all experts before the best are taken, not over those afterwards.
+    moe_latent_size
+        Width of tokens on their way to routed experts and back, with a projection before and after; ``None`` for
+        ``hidden_size``. Shared experts and the router work at the model's width.
     moe_router_num_groups, moe_router_group_topk
         Each token goes to experts of so many groups (the latter) of all (the former); ``None`` for no such limit.
     mtp_num_layers
         Depths of multi-token prediction: each has a layer like the model's last, a projection of twice the width, three
         norms, and a loss of its own with the model's head; 0 for none.
+    mtp_layer_pattern
+        Letters of the layers of each depth in place of that layer, as of ``hybrid_layer_pattern``.
     mtp_use_repeated_layer
         All depths share one layer and one projection.
     mtp_loss_scaling_factor
@@ -140,6 +165,11 @@ class ModelSpec:
     add_qkv_bias: bool = True
     qk_layernorm: bool = False
     multi_latent_attention: LatentAttention | None = None
+    attention_output_gate: bool = False
+    mamba: Mamba | None = None
+    hybrid_layer_pattern: str | None = None
+    gated_delta_net: GatedDeltaNet | None = None
+    linear_attention_freq: LayerFrequency = None
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     position_embedding_type: Literal["learned_absolute", "rope", "yarn", "none"] = "learned_absolute"
     hidden_dropout: float = 0.0
@@ -152,9 +182,11 @@ class ModelSpec:
     num_dense_layers: int = 0
     moe_layer_freq: LayerFrequency = None
     moe_router_pre_softmax: bool = False
+    moe_latent_size: int | None = None
     moe_router_num_groups: int | None = None
     moe_router_group_topk: int | None = None
     mtp_num_layers: int = 0
+    mtp_layer_pattern: str | None = None
     mtp_use_repeated_layer: bool = False
     mtp_loss_scaling_factor: float = 0.1
     activation_func: Literal["squared_relu", "quick_gelu"] | None = None
@@ -202,6 +234,7 @@ class ModelSpec:
             )
         if self.multi_latent_attention is not None:
             self._check_latent()
+        self._check_lists()
         self._check_experts()
         self._check_depths()
         for field in ("hidden_dropout", "attention_dropout"):
@@ -214,6 +247,29 @@ class ModelSpec:
             _check_positive(field, getattr(self, field))
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
+
+    def _check_lists(self) -> None:
+        """What says which layers have a state fits the layers, and has sizes."""
+        pattern, linear = self.hybrid_layer_pattern, self.linear_attention_freq
+        letters = pattern or ""
+        if pattern is not None:
+            wrong = sorted(set(letters) - set(PATTERN_LETTERS))
+            if wrong or len(letters) != self.num_layers:
+                raise ValueError(
+                    f"hybrid_layer_pattern must be {self.num_layers} letters of {' '.join(PATTERN_LETTERS)}, one for "
+                    f"each layer, got {len(letters)}{f' with {wrong[0]!r}' if wrong else ''}."
+                )
+            for field in ("linear_attention_freq", "moe_layer_freq", "window_size", "no_rope_freq"):
+                if getattr(self, field) is not None:
+                    raise ValueError(f"{field} does not go with hybrid_layer_pattern, which says it of each layer.")
+            if self.num_dense_layers:
+                raise ValueError("num_dense_layers does not go with hybrid_layer_pattern, which says it of each layer.")
+        self._check_frequency("linear_attention_freq", divides=False)
+        for field, wanted in (("mamba", "M" in letters), ("gated_delta_net", "G" in letters or linear is not None)):
+            if (getattr(self, field) is not None) is not wanted:
+                raise ValueError(f"{field} must be given if and only if some layer is of that kind.")
+        if ("E" in letters) is not (self.num_experts is not None) and pattern is not None:
+            raise ValueError("num_experts must be given if and only if hybrid_layer_pattern has an E.")
 
     def _check_latent(self) -> None:
         """Latent attention has a key and a value for each head, no biases of its own, and positions of its own."""
@@ -232,6 +288,18 @@ class ModelSpec:
         depths = self.mtp_num_layers
         if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MOST_LAYERS:
             raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MOST_LAYERS:,}, got {depths!r}.")
+        if depths and self.position_embedding_type not in ("rope", "none"):
+            raise ValueError(
+                f"mtp_num_layers={depths} needs position_embedding_type rope or none, as in Megatron-LM, got "
+                f"{self.position_embedding_type}."
+            )
+        wanted = depths > 0 and self.hybrid_layer_pattern is not None
+        if (self.mtp_layer_pattern is not None) is not wanted:
+            raise ValueError("mtp_layer_pattern must be given if and only if a hybrid has mtp_num_layers.")
+        wrong = sorted({*(self.mtp_layer_pattern or "")} - {*(self.hybrid_layer_pattern or "")})
+        if wrong or self.mtp_layer_pattern == "":
+            problem = f"got {self.mtp_layer_pattern!r}"
+            raise ValueError(f"mtp_layer_pattern must be of letters that hybrid_layer_pattern has, {problem}.")
         if self.mtp_use_repeated_layer and not depths:
             raise ValueError("mtp_use_repeated_layer=True needs mtp_num_layers.")
         _check_positive("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor)
@@ -321,7 +389,13 @@ class ModelSpec:
         if self.num_experts is None:
             if self.moe_router_pre_softmax:
                 raise ValueError("moe_router_pre_softmax=True needs num_experts.")
-            for field in ("moe_ffn_hidden_size", "moe_layer_freq", "moe_router_num_groups", "moe_router_group_topk"):
+            for field in (
+                "moe_ffn_hidden_size",
+                "moe_layer_freq",
+                "moe_latent_size",
+                "moe_router_num_groups",
+                "moe_router_group_topk",
+            ):
                 if getattr(self, field) is not None:
                     raise ValueError(f"{field}={getattr(self, field)} needs num_experts.")
             return
@@ -329,6 +403,7 @@ class ModelSpec:
             "num_experts",
             "moe_router_topk",
             "moe_ffn_hidden_size",
+            "moe_latent_size",
             "moe_router_num_groups",
             "moe_router_group_topk",
         ):
@@ -347,6 +422,8 @@ class ModelSpec:
         self._check_frequency("moe_layer_freq", divides=False)
         if not self.num_moe_layers:
             raise ValueError(f"moe_layer_freq={self.moe_layer_freq} leaves no layer with experts.")
+        if self.hybrid_layer_pattern is not None:
+            return
         # Equal models are equal, however it was said which layers have experts.
         dense, freq = expert_frequency([kind.has_experts for kind in self.layers])
         object.__setattr__(self, "num_dense_layers", dense)
@@ -368,6 +445,11 @@ class ModelSpec:
             )
 
     @property
+    def expert_hidden_size(self) -> int:
+        """Width of what routed experts get and give."""
+        return self.hidden_size if self.moe_latent_size is None else self.moe_latent_size
+
+    @property
     def expert_ffn_size(self) -> int:
         """Width of one expert."""
         return self.ffn_hidden_size if self.moe_ffn_hidden_size is None else self.moe_ffn_hidden_size
@@ -375,6 +457,8 @@ class ModelSpec:
     @property
     def layers(self) -> Layers:
         """The kind of each layer, first to last."""
+        if self.hybrid_layer_pattern is not None:
+            return layers_of_pattern(self.hybrid_layer_pattern, self.has_rotary_positions)
         return layers_of(
             self.num_layers,
             self.has_rotary_positions,
@@ -384,7 +468,15 @@ class ModelSpec:
             self.num_dense_layers,
             "attention" if self.multi_latent_attention is None else "latent_attention",
             self.attention_chunk_size is not None,
+            self.linear_attention_freq,
         )
+
+    @property
+    def depth_layers(self) -> Layers:
+        """The layers of one depth of multi-token prediction."""
+        if self.mtp_layer_pattern is not None:
+            return layers_of_pattern(self.mtp_layer_pattern, self.has_rotary_positions)
+        return self.layers[-1:]
 
     @property
     def held_depths(self) -> int:
@@ -456,7 +548,16 @@ class ModelSpec:
         if self.multi_latent_attention is not None:
             return self.multi_latent_attention.up_shapes(h, heads)
         query = self.query_projection_size
-        return (query + 2 * self.kv_projection_size, h), (h, query)
+        return (query * (1 + self.attention_output_gate) + 2 * self.kv_projection_size, h), (h, query)
+
+    def recurrent_mixer(self, kind: LayerKind) -> Mamba | GatedDeltaNet | None:
+        """Sizes of what mixes tokens by a state in layers of a kind; ``None`` for others."""
+        return {"mamba": self.mamba, "gated_delta_net": self.gated_delta_net}.get(kind.mixer)
+
+    @property
+    def recurrent_mixers(self) -> tuple[Mamba | GatedDeltaNet, ...]:
+        """All of them that the model has."""
+        return tuple(one for one in (self.mamba, self.gated_delta_net) if one is not None)
 
     @property
     def replicated_attention_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -483,7 +584,8 @@ class ModelSpec:
         )
         head = embedding if self.untie_embeddings_and_output_weights else 0
         layers = sum(count * layer_parameters(self, kind) for kind, count in Counter(self.layers).items())
-        layers += self.held_depths * (layer_parameters(self, self.layers[-1]) + sum(depth_parameters(self)))
+        of_depth = sum(layer_parameters(self, kind) for kind in self.depth_layers)
+        layers += self.held_depths * (of_depth + sum(depth_parameters(self)))
         return layers + embedding + position + head + self.norm_parameters
 
     def flops_per_token(
@@ -508,7 +610,7 @@ class ModelSpec:
         of_heads = (self.query_projection_size + self.attention_output_size) / 2
         depths = self.mtp_num_layers
         total = 6.0 * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
-        for kind, count in Counter((*self.layers, *self.layers[-1:] * depths)).items():
+        for kind, count in Counter((*self.layers, *self.depth_layers * depths)).items():
             seen = tokens_seen(self, kind, seq_length) if causal else seq_length * kind.has_attention
             total += count * of_layers * matrix_flops(self, kind)
             total += count * of_scores * of_heads * seen

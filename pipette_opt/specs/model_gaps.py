@@ -20,6 +20,7 @@ def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[No
         *_softmax(model),
         *_no_positions(model),
         *_parallel_residual(model),
+        *_recurrent(model),
     )
 
 
@@ -97,5 +98,27 @@ def _parallel_residual(model: ModelSpec) -> tuple[NotModelled, ...]:
             effect="time",
             direction="less",
             why="Attention and MLP can share one reduction over tensor ranks; two are counted.",
+        ),
+    )
+
+
+def _recurrent(model: ModelSpec) -> tuple[NotModelled, ...]:
+    """What is counted from kernels: published times are longer (``docs/layer-lists.md``), and no peak was measured."""
+    if not model.recurrent_mixers:
+        return ()
+    option = "--experimental-attention-variant" if model.mamba is None else "--hybrid-layer-pattern"
+    count = sum(model.recurrent_mixer(kind) is not None for kind in model.layers)
+    return (
+        NotModelled(
+            option=option,
+            effect="time",
+            direction="more",
+            why=f"Scans of {count} layers are counted; NVIDIA's jobs of Nemotron 3 take 1.2 to 1.8 times as long.",
+        ),
+        NotModelled(
+            option=option,
+            effect="memory",
+            direction="either",
+            why=f"Activations of {count} layers with a state are counted; no measured peak of such layers is known.",
         ),
     )

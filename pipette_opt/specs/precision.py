@@ -6,7 +6,7 @@ the training's precision; results are written in it. Names are those of Megatron
 ``--fp4-recipe``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,6 +49,20 @@ class PrecisionRecipe:
     norm_cast_bytes: float
     gather_bytes: float
     multiple: int = 16
+
+
+ANY_LAYOUT = "mxfp8"
+"""A GPU whose products take operands in any layout has this format, too (Transformer Engine: compute capability 10)."""
+
+
+def fp8_copies(peaks: Iterable[Collection[str]]) -> int:
+    """
+    Directions in which a matrix in fp8 with one scale is kept on GPUs with such formats, 2 or 1.
+
+    Where every GPU's products take operands in any layout there is no transposed copy (``is_non_tn_fp8_gemm_supported``
+    in Transformer Engine).
+    """
+    return 1 if all(ANY_LAYOUT in one for one in peaks) else 2
 
 
 def _blocks(element: float, scale: float, size: int) -> float:

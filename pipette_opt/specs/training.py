@@ -1,6 +1,6 @@
 """What is trained in one iteration, and in which number formats."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipette_opt.base.types import Precision
@@ -28,6 +28,8 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "fused_norm": (True, False),
     "fp8": (False, True),
     "fp8_recipe": FP8_RECIPES,
+    "fp8_copies": (2, 1),
+    "tp_comm_overlap": (False, True),
     "fp4": (False, True),
     "fp8_param_gather": (False, True),
     "use_precision_aware_optimizer": (False, True),
@@ -37,9 +39,25 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "moe_token_dispatcher_type": DISPATCHERS,
     "overlap_moe_expert_parallel_comm": (False, True),
     "cuda_graph": (False, True),
+    "overlap_cpu_optimizer_d2h_h2d": (False, True),
     "unequal_microbatches": (False, True),
     "expert_placement": ("listed", "balanced"),
 }
+
+OFFLOAD_MODULES = (
+    "attn_norm",
+    "qkv_linear",
+    "core_attn",
+    "attn_proj",
+    "mlp_norm",
+    "expert_fc1",
+    "moe_act",
+    "fused_group_mlp",
+)
+"""
+Modules whose inputs can be moved (``offload_modules`` of ``TransformerConfig``, megatron-core 0.16). The last one is
+later: experts in one operation, counted as its two parts before it.
+"""
 
 LARGEST = 10**9
 """No iteration has more sequences, and no sequence more tokens."""
@@ -73,6 +91,9 @@ class TrainingSpec:
         have fp8 copies, inputs are kept in fp8.
     fp8_recipe
         Which scales fp8 has (:data:`~pipette_opt.specs.precision.PRECISION_RECIPES`); nothing without ``fp8``.
+    fp8_copies
+        Directions in which fp8 with one scale a tensor is kept, by the GPUs
+        (:func:`~pipette_opt.specs.precision.fp8_copies`).
     fp4
         The same products in nvfp4; in place of ``fp8``.
     fp8_param_gather
@@ -97,6 +118,15 @@ class TrainingSpec:
     expert_placement
         Which experts a rank holds: the next ones as ``listed``, which launchers do, or ``balanced`` by their loads.
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
+    tp_comm_overlap
+        Whether tensor ranks with sequence parallelism send beside the products (Transformer Engine's user buffers).
+    cpu_offloading_num_layers
+        Layers whose activations are in the host's memory between the passes (Transformer Engine's offloading).
+    offload_modules
+        Modules of every layer whose inputs are there (Megatron-Core's fine-grained offloading).
+    optimizer_offload_fraction, overlap_cpu_optimizer_d2h_h2d
+        Share of the optimizer's states that the host keeps and steps; whether what travels for it does so beside that
+        step.
     other_arguments
         Megatron-LM's further arguments of the training, each with its values, as they were given: what no number counts
         (a plan's notes have it) is part of the launch still. ``None`` for none.
@@ -115,6 +145,7 @@ class TrainingSpec:
     fused_norm: bool = True
     fp8: bool = False
     fp8_recipe: Fp8Recipe = "delayed"
+    fp8_copies: int = 2
     fp4: bool = False
     fp8_param_gather: bool = False
     use_precision_aware_optimizer: bool = False
@@ -129,6 +160,11 @@ class TrainingSpec:
     rank_imbalances: tuple[RankImbalance, ...] = ()
     expert_placement: Literal["listed", "balanced"] = "listed"
     unequal_microbatches: bool = False
+    tp_comm_overlap: bool = False
+    cpu_offloading_num_layers: int = 0
+    offload_modules: tuple[str, ...] = ()
+    optimizer_offload_fraction: float = 0.0
+    overlap_cpu_optimizer_d2h_h2d: bool = False
     other_arguments: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
@@ -146,6 +182,17 @@ class TrainingSpec:
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
+        if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
+            raise ValueError(f"optimizer_offload_fraction must be in [0, 1], got {self.optimizer_offload_fraction}.")
+        if self.cpu_offloading_num_layers < 0:
+            raise ValueError(f"cpu_offloading_num_layers must be >= 0, got {self.cpu_offloading_num_layers}.")
+        if self.offload_modules and self.cpu_offloading_num_layers:
+            raise ValueError("offload_modules do not go with cpu_offloading_num_layers; give one of them.")
+        unknown = [name for name in self.offload_modules if name not in OFFLOAD_MODULES]
+        if unknown:
+            raise ValueError(f"offload_modules must be some of {', '.join(OFFLOAD_MODULES)}; got {', '.join(unknown)}.")
+        if "attn_proj" in self.offload_modules and "core_attn" not in self.offload_modules:
+            raise ValueError("offload_modules: attn_proj needs core_attn, whose output it is.")
         if self.cuda_graph_modules and not self.cuda_graph:
             raise ValueError(f"cuda_graph_modules={self.cuda_graph_modules} needs cuda_graph.")
         if self.fp8 and self.fp4:
@@ -159,7 +206,11 @@ class TrainingSpec:
     def recipe(self) -> PrecisionRecipe | None:
         """How products of the layers are done in fewer bits; ``None`` where they are not."""
         name = NVFP4 if self.fp4 else self.fp8_recipe if self.fp8 else None
-        return None if name is None else PRECISION_RECIPES[name]
+        if name is None:
+            return None
+        found = PRECISION_RECIPES[name]
+        is_one = found.law == "narrow" and self.fp8_copies == 1
+        return replace(found, copies=1, cast_bytes=found.cast_bytes - found.element_bytes) if is_one else found
 
     def imbalance(self, ranks: int) -> float:
         """Tokens of the busiest of so many expert-parallel ranks over the mean, from 1 to ``ranks``."""

@@ -78,7 +78,7 @@ def test_another_stack_brings_its_links() -> None:
         ({"gpu": None, "gpu_name": "TPU"}, "no GPU 'TPU'"),
         ({"recompute": "op-level", "recompute_text": "op-level 0.7"}, "op-level 0.7"),
         ({"precision": "fp8"}, "'fp8' is not one of a100-80gb"),
-        ({"precision": "nvfp4"}, "'nvfp4' is not one of bf16"),
+        ({"precision": "int4"}, "'int4' is not one of bf16"),
         ({"gbs": 63}, "global_batch_size=63"),
         ({"layers_per_stage": (12, 11)}, "sum 24"),
     ],
@@ -106,6 +106,15 @@ def test_words_of_fp8(word: str, recipe: str) -> None:
     training = case(measured_run(precision=word, gpu=find_run_gpu("B200"))).instance.training
     assert (training.fp8, training.fp8_recipe) == (True, recipe)
     assert (training.precision, training.gradient_bytes) == ("bf16", 4)
+
+
+def test_nvfp4_is_a_precision() -> None:
+    """On GPUs that have it."""
+    training = case(measured_run(precision="nvfp4", gpu=find_run_gpu("B200"))).instance.training
+    assert (training.fp4, training.fp8, training.precision) == (True, False, "bf16")
+    refused = make_case(measured_run(precision="nvfp4", gpu=find_run_gpu("H100")), DEFAULT_STACK)
+    assert isinstance(refused, Skipped)
+    assert refused.reason == "precision 'nvfp4' is not one of h100-80gb"
 
 
 def test_families_are_known_by_name() -> None:

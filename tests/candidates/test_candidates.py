@@ -97,6 +97,9 @@ EDGES = [
     ),
     ("fp8 shapes", ({"ffn_hidden_size": 4000}, {"fp8": True}, {"tp": 4}), {"tp": 2}),
     ("fp8 shapes", ({}, {"fp8": True, "seq_length": 1032}, {}), {"mbs": 2}),
+    ("sequence parallel", ({}, {"tp_comm_overlap": True}, {"tp": 2}), {"sequence_parallel": True}),
+    ("offloading", ({}, {"cpu_offloading_num_layers": 2}, {"pp": 2, "dp": 2}), {"pp": 1}),
+    ("offloading", ({}, {"cpu_offloading_num_layers": 2}, AGAIN), {"recompute_granularity": None}),
     ("recompute modules", ({}, {}, AGAIN | {"recompute_modules": ("moe_act",)}), {"recompute_modules": ("mlp",)}),
     ("recompute modules", ({}, {}, AGAIN | {"recompute_modules": ("mla_up_proj",)}), {"recompute_modules": ("mlp",)}),
     (

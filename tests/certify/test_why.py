@@ -72,10 +72,32 @@ def test_the_pins_are_read() -> None:
     for text, said in (
         ("tp=x", "whole number"),
         ("pq=1", "knows tp, pp"),
-        ("recompute=some", "none, selective, block or full"),
+        ("recompute=some", "none, selective, block, full, or modules"),
     ):
         with pytest.raises(InputError, match=said):
             pinned(SPACE, text)
+
+
+def test_labels_are_read_as_tables_have_them() -> None:
+    """Each word of a label, and layers in runs."""
+    found = pinned(SPACE, "tp8 pp3 dp2 mbs1 cp2 vpp2 sp block3 dopt overlap layers12x2,8")
+    assert (found.tensor_parallel, found.context_parallel, found.virtual_pipeline) == ((8,), (2,), (2,))
+    assert (found.sequence_parallel, found.use_distributed_optimizer, found.recompute) == ((True,), (True,), ("block",))
+    assert (found.overlap_grad_reduce, found.overlap_param_gather) == (True, False)
+    assert found.layers_per_stage == ((12, 12, 8),)
+    assert pinned(SPACE, "tp2 core_attn+layernorm").recompute == ("core_attn+layernorm",)
+    assert pinned(SPACE, "tp2 overlap+gather").overlap_param_gather is True
+    with pytest.raises(InputError, match=r"knows tp, pp"):
+        pinned(SPACE, "tp8 fast")
+
+
+def test_too_big_names_what_it_is_made_of() -> None:
+    """The parts of the peak, the largest first, and by how much it is too big."""
+    answer = why(JOB, SPACE, "tp=1,pp=1,cp=1,dopt=off", 0.01)
+    (stage,) = [reason for reason in answer.reasons if reason.startswith("stage 0")]
+    assert "too many; predicted: optimizer" in stage
+    numbers = [float(word) for word in stage.replace(",", " ").split() if word.replace(".", "").isdigit()]
+    assert numbers[1] - numbers[2] == pytest.approx(numbers[3], abs=0.11)
 
 
 def test_an_unplaceable_configuration() -> None:
@@ -87,10 +109,15 @@ def test_an_unplaceable_configuration() -> None:
 
 def test_a_plan_answers_for_itself_and_for_what_it_searched() -> None:
     """Its own configuration is no rival, and its certificate covers the others."""
-    plan = optimize(JOB, SPACE, OptimizeParams(time_limit_s=20, workers=1))
+    plan = optimize(JOB, SPACE, OptimizeParams(time_limit_s=600, workers=1))  # ends when it is proven
     recorded = replace(plan, inputs={"search": plan.inputs["search"]})
     tp = plan.config.tensor_model_parallel_size
     assert why(JOB, SPACE, f"tp={tp}", 0.01, recorded).verdict == "the plan"
     assert plan.certificate.status == "OPTIMAL"
     others = replace(SPACE, micro_batch_size=(3 - plan.config.micro_batch_size,))
     assert why(JOB, others, f"tp={tp}", 0.01, recorded).verdict in ("slower", "not faster")
+    more = why(JOB, replace(SPACE, micro_batch_size=(16,)), f"tp={tp},pp=1,cp=1,recompute=full,mbs=16", 1.0, recorded)
+    assert more.verdict in ("not searched", "slower")
+    assert any(reason.startswith("micro batch size: 16, searched were 1 or 2") for reason in more.reasons) or (
+        more.verdict == "slower"
+    )

@@ -43,7 +43,7 @@ def seconds_and_bytes(arguments: str) -> tuple[float, int]:
         ("--pipeline-model-parallel-layout Ett|t*6L", "more", "more"),
         ("--pipeline-model-parallel-layout Et*4|t*4L", "same", "same"),
         ("--recompute-granularity full", "more", "less"),
-        ("--recompute-granularity selective --recompute-modules mlp", "same", "same"),
+        ("--recompute-granularity selective --recompute-modules mlp", "more", "less"),
         (
             "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 "
             "--main-grads-dtype bf16 --grad-reduce-in-bf16",
@@ -64,12 +64,12 @@ def test_what_is_modelled_changes_the_numbers(options: str, time: str, memory: s
 
 
 def test_what_is_not_counted_bounds_the_time() -> None:
-    """Overlap saves at most the tensor-parallel communication of the critical path, in the tables and in JSON."""
-    found = today(f"{PLAIN} --tp-comm-overlap --cuda-graph-impl local")
+    """Switches save at most the data-parallel communication of the critical path, in the tables and in JSON."""
+    found = today(f"{PLAIN} --use-sharp --delay-wgrad-compute")
     answer = found.as_dict()
-    least_s = found.estimate.iteration_time_s - found.estimate.critical_path["tensor_parallel"]
+    least_s = found.estimate.iteration_time_s - found.estimate.critical_path["data_parallel"]
     assert answer["least_iteration_time_s"] == pytest.approx(least_s)
-    assert [one["option"] for one in answer["not_modelled"]] == ["--tp-comm-overlap"] * 2 + ["--cuda-graph-impl"] * 2
+    assert [one["option"] for one in answer["not_modelled"]] == ["--use-sharp"] + ["--delay-wgrad-compute"] * 2
     assert found.uncounted().others == 1
     assert today(PLAIN).uncounted().least_s(found.estimate) == found.estimate.iteration_time_s
 
@@ -116,7 +116,7 @@ def test_links_that_were_not_measured() -> None:
 
 def test_what_the_job_leaves_out_is_listed_once() -> None:
     """Options of the model's file that today's arguments repeat."""
-    arguments = f"{PLAIN} --tp-comm-overlap"
+    arguments = f"{PLAIN} --use-sharp"
     entries = parse_megatron_args(arguments).not_modelled
     given = replace(instance(cluster(2, gpus=4), TINY), not_modelled=entries)
     found = current_of(Job(instance=given, num_gpus=None, inputs={}), parse_megatron_args(arguments), None)
@@ -142,10 +142,10 @@ def test_the_arguments_bring_batch_and_format() -> None:
     )
     described = as_json(*lab, "--args", f"{degrees} {batch} {model}")
     for answer in (named, described):
-        assert [one["direction"] for one in answer["not_modelled"]] == ["less", "more"]
+        assert [one["direction"] for one in answer["not_modelled"]] == ["either", "more"]
     assert described["estimate"]["tokens_per_s"] == pytest.approx(named["estimate"]["tokens_per_s"], rel=0.05)
-    imported = as_json("import", "model", f"{model} --fp8-format hybrid --fp8-param-gather")
-    assert [one["option"] for one in imported["not_modelled"]] == ["--fp8-param-gather"]
+    imported = as_json("import", "model", f"{model} --fp8-format hybrid --fp8-quantizer-factory ours")
+    assert [one["option"] for one in imported["not_modelled"]] == ["--fp8-quantizer-factory"]
 
 
 def test_jobs_that_cannot_start() -> None:

@@ -97,7 +97,7 @@ def test_page_is_made_for_keyboard_readers_and_paper(browser: Browser, file: Pat
     assert page.locator("h1").count() == page.locator("main").count() == page.locator("nav[aria-label]").count() == 1
     assert (
         page.locator(
-            "[role=img]:not([aria-label]), [role=region]:not([aria-label]), section:not([aria-labelledby])"
+            "[role=group]:not([aria-label]), th:empty, [role=region]:not([aria-label]), section:not([aria-labelledby])"
         ).count()
         == 0
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specs_for_tests import TINY, cluster, config, instance, matrix
+from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance, matrix
 
 from pipette_opt.base.units import GB
 from pipette_opt.costs.collectives import (
@@ -133,3 +133,16 @@ def test_start_up_of_collectives() -> None:
         + forward.hop_bytes * (1 + OWN_PART * 2 / forward.num_steps) / job.cluster.intra_node_bytes_per_s
     )
     assert intra_node_ring_s(job.cluster, forward, 4, stack) == pytest.approx(expected)
+
+
+def test_overlapped_pieces_of_products_show_once() -> None:
+    """With user buffers one of four pieces is seen of each gather and scatter; all without sequence parallelism."""
+    given = instance(cluster(1), LLAMA_8B).training
+    beside = replace(given, tp_comm_overlap=True)
+    for split, share in ((True, 0.25), (False, 1.0)):
+        chosen = config(tp=4, num_layers=32, sequence_parallel=split)
+        for plain, shown in zip(
+            *(tensor_traffic(LLAMA_8B, one, chosen, LLAMA_8B.layers[0]) for one in (given, beside)), strict=True
+        ):
+            assert shown.hop_bytes == share * plain.hop_bytes
+            assert (shown.num_steps, shown.num_calls) == (share * plain.num_steps, plain.num_calls)

@@ -8,6 +8,7 @@ import pytest
 from plans import plan_of
 from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.costs.collectives import embedding_traffic, has_tied_stages
 from pipette_opt.costs.compute import head_times_s, layer_times_s, stage_compute, stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
@@ -17,6 +18,7 @@ from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.specs import DEFAULT_STACK, ModelSpec, TrainingSpec
+from pipette_opt.specs.layer_parameters import layer_parameters
 
 PLAIN = replace(LLAMA_8B, num_layers=8)
 TWO = replace(PLAIN, mtp_num_layers=2)
@@ -121,3 +123,60 @@ def test_arguments_say_where_heads_are() -> None:
         assert isinstance(found.model, ModelSpec)
         assert found.model.mtp_num_layers == 2
         assert found.parallel_config(8, 8).layers_per_stage == chosen.layers_per_stage
+
+
+HYBRID = (
+    "--num-layers 6 --hidden-size 256 --num-attention-heads 8 --ffn-hidden-size 512 --vocab-size 1024 "
+    "--mamba-head-dim 32 --max-position-embeddings 1024 --position-embedding-type none --disable-bias-linear "
+    "--normalization RMSNorm "
+    "--hidden-dropout 0 --attention-dropout 0 --num-experts 4 --moe-ffn-hidden-size 128 --bf16 "
+    "--untie-embeddings-and-output-weights --micro-batch-size 1 --global-batch-size 8 --seq-length 1024 "
+)
+
+
+def test_depths_of_hybrids_have_a_pattern() -> None:
+    """Attention and experts after each slash; shared weights count once, bars cut the layers before."""
+    args = parse_megatron_args(
+        f"{HYBRID} --mtp-num-layers 2 --mtp-use-repeated-layer --hybrid-layer-pattern 'ME*|MEM/*E/*E' "
+        "--pipeline-model-parallel-size 2"
+    )
+    model = args.model
+    assert model is not None
+    assert [kind.mixer for kind in model.depth_layers] == ["attention", "none"]
+    one = args.parallel_config(6, 8)
+    assert one.layers_per_stage == (3, 3)
+    plain = replace(model, mtp_num_layers=0, mtp_layer_pattern=None, mtp_use_repeated_layer=False)
+    depth = sum(layer_parameters(model, kind) for kind in model.depth_layers) + 2 * 256**2 + 3 * 256
+    assert model.num_parameters - plain.num_parameters == depth
+    found = [parameters(stage_table(which, TRAINING, [one])) for which in (plain, model)]
+    assert (found[1] - found[0]).tolist() == pytest.approx([0, depth + 1024 * 256])
+    given = instance(cluster(1), model, seq_length=1024)
+    before, after = (stage_compute(replace(given, model=which), one) for which in (plain, model))
+    more = (after.forward_s - before.forward_s)[0, 0]
+    layers = sum(layer_times_s(given, one, A100_80, kind=kind)[0] for kind in model.depth_layers)
+    assert more[0] == 0
+    assert more[1] > 2 * layers
+
+
+def test_positions_that_megatron_refuses() -> None:
+    """Multi-token prediction needs rotary positions, or none (``validate_args``)."""
+    with pytest.raises(ValueError, match="mtp_num_layers=2 needs position_embedding_type rope or none"):
+        replace(TWO, position_embedding_type="learned_absolute", rotary_base=10000, rope_scaling_factor=None)
+    with pytest.raises(ValueError, match="mtp_use_repeated_layer=True needs mtp_num_layers"):
+        replace(PLAIN, mtp_use_repeated_layer=True)
+    with pytest.raises(ValueError, match="mtp_layer_pattern must be given if and only if a hybrid has mtp_num_layers"):
+        replace(TWO, mtp_layer_pattern="*")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "depths", "message"),
+    [
+        ("ME*MEM/*E", 2, r"has 1 depths of multi-token prediction .after /., but --mtp-num-layers is 2"),
+        ("ME*MEM/*E/E*", 2, r"must have the same layers after each /, got \*E E\*"),
+        ("ME*MEM/*-", 1, "mtp_layer_pattern must be of letters that hybrid_layer_pattern has, got '\\*-'"),
+    ],
+)
+def test_wrong_patterns_of_depths(pattern: str, depths: int, message: str) -> None:
+    """As many as are said, all alike, of kinds that the model has."""
+    with pytest.raises(InputError, match=message):
+        parse_megatron_args(f"{HYBRID} --mtp-num-layers {depths} --hybrid-layer-pattern '{pattern}'")

@@ -28,9 +28,11 @@ from pipette_opt.costs.experts import (
     stage_expert_parameters,
 )
 from pipette_opt.costs.layer_kinds import layers_of_kinds
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, LayerKind, ModelSpec, TrainingSpec
-from pipette_opt.specs.layer_parameters import expert_parameters
+from pipette_opt.specs.layer_parameters import expert_parameters, matrix_flops, replicated_parameters
 
 MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_router_topk=2)
 TRAINING = TrainingSpec(global_batch_size=64, seq_length=4096)
@@ -169,6 +171,25 @@ def test_groups_of_experts_keep_tokens_on_fewer_ranks(groups: int, chosen: int, 
         tokens = sum(min(choice) < local for choice in choices)
         copies = sum(sum(one < local for one in choice) for choice in choices)
         assert shares[ranks] == pytest.approx(tokens / copies)
+
+
+def test_experts_at_a_width_of_their_own() -> None:
+    """A quarter of the width: a quarter of the weights and of what is sent, and two projections on every rank."""
+    narrow = replace(MOE, moe_latent_size=1024)
+    kind = MOE.layers[0]
+    assert expert_parameters(narrow, kind) == expert_parameters(MOE, kind) / 4
+    more = replicated_parameters(narrow, kind) - replicated_parameters(MOE, kind)
+    assert more == 2 * 4096 * 1024
+    less = matrix_flops(MOE, kind) - matrix_flops(narrow, kind)
+    assert less == 2 * 3 * 14336 * (4096 - 1024) - more
+    assert expert_traffic(narrow, TRAINING, split()).sent_bytes == expert_traffic(MOE, TRAINING, split()).sent_bytes / 4
+    tables = [stage_table(model, TRAINING, [split(pp=1, dp=8)]) for model in (MOE, narrow)]
+    own = tables[1].own_parameters[0] - tables[0].own_parameters[0]
+    assert own == 32 * more
+    assert tables[1].expert_parameters[0] == tables[0].expert_parameters[0] / 4
+    kept = [float(formula_bytes(table).saved[0]) for table in tables]
+    tokens = 4096 / 2
+    assert kept[0] - kept[1] == pytest.approx(32 * tokens * 2 * (2 * 2 * (4096 - 1024) - 1024))
 
 
 def test_tokens_beside_compute_and_the_host() -> None:

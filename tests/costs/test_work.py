@@ -26,7 +26,7 @@ MIXTURE = replace(
     gated_linear_unit=True,
 )
 
-PREDICTING = replace(MIXTURE, mtp_num_layers=2, mtp_use_repeated_layer=True)
+PREDICTING = replace(MIXTURE, position_embedding_type="rope", mtp_num_layers=2, mtp_use_repeated_layer=True)
 
 SPACE = SearchSpace(micro_batch_size=(1, 2))
 

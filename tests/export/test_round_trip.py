@@ -23,7 +23,7 @@ from pipette_opt.export.recorded import refuse_unsaid
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import list_models, read_model
-from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec, YarnScaling
+from pipette_opt.specs import GatedDeltaNet, LatentAttention, Mamba, ModelSpec, TrainingSpec, YarnScaling
 
 TRAINING = TrainingSpec(global_batch_size=8, seq_length=64)
 
@@ -119,12 +119,55 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),
         **draw(expert_fields(layers)),
     }
+    if values["mtp_num_layers"] and values["position_embedding_type"] != "none":
+        values["position_embedding_type"] = "rope"
     values |= draw(latent_fields(values))
     values |= draw(rotary_fields(values["position_embedding_type"], layers))
     window = draw(st.none() | st.tuples(st.integers(-1, 9999), st.integers(-1, 9999)))
     values |= {"window_size": window, "window_attn_skip_freq": draw(layer_marks(layers)) if window else None}
+    values |= draw(list_fields(values))
     assert set(values) == {field.name for field in fields(ModelSpec)}
     return ModelSpec(**values)
+
+
+@st.composite
+def list_fields(draw: st.DrawFn, values: dict[str, Any]) -> dict[str, Any]:
+    """Layers with a state: none, gated delta nets in place of attention, or a hybrid with a letter for each layer."""
+    sizes = st.integers(1, 512)
+    delta = st.builds(
+        lambda a, b, c, d, e: GatedDeltaNet(
+            conv_kernel_dim=a, key_head_dim=b, value_head_dim=c, num_key_heads=d, num_value_heads=d * e
+        ),
+        sizes, sizes, sizes, sizes, sizes,
+    )  # fmt: skip
+    found: dict[str, Any] = {
+        "attention_output_gate": draw(st.booleans()) and values["multi_latent_attention"] is None,
+        "mamba": None,
+        "hybrid_layer_pattern": None,
+        "mtp_layer_pattern": None,
+        "gated_delta_net": None,
+        "linear_attention_freq": None,
+    }
+    layers = values["num_layers"]
+    if draw(st.booleans()):
+        freq = draw(layer_marks(layers))
+        return found | {"linear_attention_freq": freq, "gated_delta_net": None if freq is None else draw(delta)}
+    if draw(st.booleans()) or values["multi_latent_attention"] is not None:
+        return found
+    depths = values["mtp_num_layers"]
+    letters = "MG*-" if values["num_experts"] is None else "MG*-E"
+    pattern = draw(st.text(letters, min_size=layers, max_size=layers))
+    if values["num_experts"] is not None and "E" not in pattern:
+        pattern = f"E{pattern[1:]}"
+    single = {"num_dense_layers": 0, "moe_layer_freq": None, "window_size": None, "window_attn_skip_freq": None}
+    mamba = st.builds(lambda a, b, c, d: Mamba(state_dim=a, head_dim=b, num_groups=c, num_heads=c * d), *4 * (sizes,))
+    return found | single | {
+        "no_rope_freq": None,
+        "hybrid_layer_pattern": pattern,
+        "mtp_layer_pattern": draw(st.text(pattern, min_size=1, max_size=3)) if depths else None,
+        "mamba": draw(mamba) if "M" in pattern else None,
+        "gated_delta_net": draw(delta) if "G" in pattern else None,
+    }  # fmt: skip
 
 
 @st.composite
@@ -208,6 +251,7 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
     return {
         "num_experts": experts,
         "moe_router_topk": topk,
+        "moe_latent_size": draw(st.none() | st.integers(1, 9999)) if some else None,
         "moe_router_num_groups": groups,
         "moe_router_group_topk": chosen,
         "moe_ffn_hidden_size": draw(st.none() | st.integers(1, 9999)) if some else None,

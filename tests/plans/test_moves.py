@@ -90,7 +90,7 @@ def test_another_tensor_size_loads_everything() -> None:
     assert all(len(move.layers) == 4 for move in found)
 
 
-@pytest.mark.parametrize("model", [TINY, LLAMA_8B])
+@pytest.mark.parametrize("model", [TINY, LLAMA_8B, replace(LLAMA_8B, mtp_num_layers=2)])
 def test_all_first_loads_add_up_to_the_model(model: ModelSpec) -> None:
     """On hosts that held nothing, one replica without tensor parallelism loads every parameter once."""
     one = config(tp=1, pp=4, dp=1, mbs=1, num_layers=model.num_layers)
@@ -100,7 +100,8 @@ def test_all_first_loads_add_up_to_the_model(model: ModelSpec) -> None:
     here = Layout(config=one, placement=placement, hosts=("here",))
     padding = (model.padded_vocab_size(1) - model.vocab_size) * model.hidden_size
     tables = 2 if model.untie_embeddings_and_output_weights else 1
-    copies = 0 if tables == 2 else model.padded_vocab_size(1) * model.hidden_size
+    # The last stage has a copy of tied embeddings, or one to look tokens up in for multi-token prediction.
+    copies = model.padded_vocab_size(1) * model.hidden_size * ((tables == 1) + (model.mtp_num_layers > 0))
     expected = model.num_parameters + tables * padding + copies
     assert total(moves(nobody, here, model)) == (2 * expected, 12 * expected)
 

@@ -73,8 +73,7 @@ def test_block_recomputation_is_read_whole() -> None:
 
 
 TIME_OFF = {
-    "--tensor-model-parallel-size 2 --tp-comm-overlap": "less",
-    "--optimizer-cpu-offload": "more",
+    "--tensor-model-parallel-size 2 --tp-comm-overlap": "either",
     "--num-distributed-optimizer-instances 2": "either",
     "--delay-wgrad-compute": "less",
     "--context-parallel-size 2 --cp-comm-type a2a": "either",
@@ -83,7 +82,6 @@ TIME_OFF = {
 }
 MEMORY_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "more",
-    "--optimizer-cpu-offload": "less",
     "--num-distributed-optimizer-instances 2": "more",
     "--cuda-graph-impl local": "more",
     "--delay-wgrad-compute": "more",
@@ -125,12 +123,9 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        ("--hybrid-override-pattern M-M-M*-", "hybrid"),
         ("--mtp-num-layers 1 --mtp-hsm", "multi-token prediction"),
-        ("--experimental-attention-variant gdn", "attention"),
-        ("--linear-attention-freq 4", "attention"),
         ("--qk-l2-norm", "without weights"),
-        ("--mamba-state-dim 128", "state-space"),
+        ("--mamba-training-ssm-states-dtype fp32", "state-space"),
         ("--tensor-parallel-num-weight-shards 2", "more shards"),
         ("--fp4-format e3m0", "e2m1"),
         ("--yaml-cfg job.yaml", "write them out"),
@@ -241,6 +236,19 @@ def test_recipes_of_products_are_read() -> None:
         training("--fp8-format hybrid --fp4-format e2m1")
 
 
+def test_what_is_on_the_host_is_read() -> None:
+    """Layers, inputs of modules, the optimizer; a share of all states unless it is said."""
+    assert training("--cpu-offloading-num-layers 5").cpu_offloading_num_layers == 5
+    some = "--fine-grained-activation-offloading --offload-modules core_attn attn_proj"
+    assert training(some).offload_modules == ("core_attn", "attn_proj")
+    assert training("--offload-modules core_attn").offload_modules == ()
+    assert training("--optimizer-cpu-offload").optimizer_offload_fraction == 1.0
+    found = training("--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d")
+    assert (found.optimizer_offload_fraction, found.overlap_cpu_optimizer_d2h_h2d) == (0.5, True)
+    with pytest.raises(InputError, match="needs --offload-modules"):
+        training("--fine-grained-activation-offloading")
+
+
 @pytest.mark.parametrize(
     ("options", "modules"),
     [
@@ -273,6 +281,8 @@ def test_what_no_number_counts_is_passed_on() -> None:
         "--bf16 --optimizer adam --no-rope-fusion --cp-comm-type p2p a2a --context-parallel-size 2 --lr 1 "
         "--cuda-graph-impl none --suggested-communication-unit-size 5"
     )
+    assert training("--attention-backend fused").other_arguments == (("--attention-backend", "fused"),)
+    assert training("--attention-backend flash").other_arguments is None
     assert training(text).other_arguments == (("--no-rope-fusion",), ("--cp-comm-type", "p2p", "a2a"))
 
 
@@ -417,10 +427,8 @@ def test_every_modelled_option_is_used() -> None:
 
 def test_parts_that_bound_what_is_saved() -> None:
     """Overlapped communication saves no more than all of it."""
-    left_out = given_options(
-        "--tensor-model-parallel-size 2 --tp-comm-overlap --delay-wgrad-compute", "here"
-    ).not_modelled
-    assert parts_saved(left_out) == {"--tp-comm-overlap": "tensor_parallel"}
+    left_out = given_options("--use-sharp --delay-wgrad-compute", "here").not_modelled
+    assert parts_saved(left_out) == {"--use-sharp": "data_parallel"}
 
 
 @ON_RECIPES
@@ -464,7 +472,8 @@ def test_every_recipe_is_read_or_refused() -> None:
 def test_every_option_has_a_place() -> None:
     """Read, harmless or moot, left out, refused, unknown: also where the launch as a whole is refused."""
     text = (
-        "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --hybrid-layer-pattern M --ours 1 "
+        "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --ours 1 "
+        "--mamba-training-ssm-states-dtype fp32 "
         "--cuda-graph-impl none --muon-tp-mode blockwise"
     )
     assert places_of(text, "here") == {
@@ -472,7 +481,7 @@ def test_every_option_has_a_place() -> None:
         "--tp-comm-overlap": "not modelled",
         "--lr": "no effect",
         "--fp8-interval": "no effect",
-        "--hybrid-layer-pattern": "refused",
+        "--mamba-training-ssm-states-dtype": "refused",
         "--ours": "unknown",
         "--cuda-graph-impl": "read",
         "--muon-tp-mode": "no effect",

@@ -12,6 +12,7 @@ from pipette_opt.costs.compute import stage_compute
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_architecture, read_model
 from pipette_opt.specs import ComputeProfile, Instance, ModelSpec, TrainingSpec
+from pipette_opt.specs.layer_parameters import expert_parameters
 
 
 @pytest.mark.parametrize(
@@ -25,13 +26,19 @@ from pipette_opt.specs import ComputeProfile, Instance, ModelSpec, TrainingSpec
         ("gpt-oss-20b", 20.91e9, 3.61e9 + 201088 * 2880),
         ("llama-4-scout", 107.8e9, 17e9),  # 109 with its encoder of images
         ("llama-4-maverick", 400e9, 17e9),
+        # Nemotron-H: arXiv 2504.03624; Nemotron 3 Nano: 31.6 billion, 3.6 active (arXiv 2512.20848); Qwen3-Next's card.
+        ("nemotron-h-8b", 8.1e9, 8.1e9),
+        ("nemotron-h-56b", 56e9, 56e9),
+        ("nemotron-3-nano-30b-a3b", 31.6e9, 3.6e9),
+        ("qwen3-next-80b-a3b", 80e9, 3.87e9),
     ],
 )
 def test_parameters_as_published(preset: str, total: float, active: float) -> None:
     """All parameters, and those that one token passes, the embedding look-up among them."""
     model = read_model(preset)
     assert model.num_parameters == pytest.approx(total, rel=0.01)
-    passed = model.flops_per_token(1) / 6 + model.vocab_size * model.hidden_size
+    idle = 1 - model.moe_router_topk / (model.num_experts or 1) if model.num_experts else 0
+    passed = model.num_parameters - sum(idle * expert_parameters(model, kind) for kind in model.layers)
     assert passed == pytest.approx(active, rel=0.02)
 
 

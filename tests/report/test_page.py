@@ -13,7 +13,8 @@ from plans import small_instance, small_plan
 
 from pipette_opt.base.units import GB, gib
 from pipette_opt.judge.estimate import estimate
-from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.chosen import Choice
+from pipette_opt.plans.plan import Plan, SizeProof, Target
 from pipette_opt.report.page import page_of
 from pipette_opt.report.page.links import Links, folded_figure, links_of
 from pipette_opt.report.page.placement import runs_of
@@ -114,6 +115,11 @@ def test_without_the_job_the_page_says_what_is_missing(plan: Plan) -> None:
 
 def test_every_number_is_that_of_the_plan_file(page: Page, plan: Plan) -> None:
     """Each names its place in plan.json, and has the value that is there."""
+    assert checked_fields(page, plan) >= {"certificate", "estimate", "memory", "alternatives", "baselines", "parallel"}
+
+
+def checked_fields(page: Page, plan: Plan) -> set[str]:
+    """Numbers of a page, each compared with the plan's file; the fields at its top that they are from."""
     content, seen = plan_to_dict(plan), set()
     for tag, named in page.elements:
         if tag != "data":
@@ -123,7 +129,7 @@ def test_every_number_is_that_of_the_plan_file(page: Page, plan: Plan) -> None:
             place = place[int(key)] if isinstance(place, list) else place[key]
         assert float(str(named["value"])) == pytest.approx(place, rel=1e-12), named
         seen.add(str(named["data-field"]).split(".")[0])
-    assert seen >= {"certificate", "estimate", "memory", "alternatives", "baselines", "parallel"}
+    return seen
 
 
 def test_bars_of_time_and_memory_add_up(page: Page, plan: Plan) -> None:
@@ -233,3 +239,29 @@ def test_same_plan_same_page(plan: Plan, job: Instance) -> None:
 def test_runs_of_numbers() -> None:
     """Neighbours are joined."""
     assert runs_of(np.array([3, 1, 2, 7, 9, 10])) == "1-3, 7, 9-10"
+
+
+def test_objectives_are_in_the_certificate(plan: Plan) -> None:
+    """What was chosen by, number by number, with the figures of the plan's file."""
+    sizes = (
+        SizeProof(
+            num_gpus=16, dearest=2.5, status="searched", iteration_time_s=2.0, lower_bound_s=1.0, value=4.0, bound=2.0
+        ),
+        SizeProof(
+            num_gpus=8,
+            dearest=None,
+            status="infeasible",
+            iteration_time_s=None,
+            lower_bound_s=None,
+            value=None,
+            bound=None,
+        ),
+    )
+    target = Target(objective="cost", unit="per million tokens", value=4.0, bound=2.0, gap=0.5, sizes=sizes)
+    choice = Choice(objective="robust", value=3.0, lower_bound=1.5, gap=0.5, rest_factor=None, steps=())
+    chosen = replace(plan, target=target, certificate=replace(plan.certificate, chosen_by=choice))
+    page = Page(page_of(chosen))
+    assert "objective" in checked_fields(page, chosen)
+    fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
+    assert {"objective.sizes.0.lower_bound_s", "certificate.chosen_by.lower_bound"} <= fields
+    assert "objective.sizes.1.value" not in fields

@@ -20,7 +20,8 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.solver.joint import _bases, _Joint
 from pipette_opt.solver.open_families import JointLimits
-from pipette_opt.specs import GpuSpec, Instance, ModelSpec, NodeSpec
+from pipette_opt.specs import GatedDeltaNet, GpuSpec, Instance, Mamba, ModelSpec, NodeSpec
+from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.verify import verify
 
 SLOW = GpuSpec(
@@ -118,6 +119,40 @@ def test_first_layers_without_experts_are_a_kind_of_their_own(dense: int, chunks
     if plan.config.pipeline_model_parallel_layout is None:
         assert plan.estimate.iteration_time_s == pytest.approx(best, rel=1e-4)
     assert plan.certificate.lower_bound_s <= plan.estimate.iteration_time_s * (1 + 1e-6)
+    assert plan.certificate.joint_model is not None
+    assert "stages of unequal depth other than lighter ends" not in plan.certificate.not_searched
+
+
+HYBRID = replace(
+    LLAMA_8B,
+    num_layers=12,
+    hybrid_layer_pattern="M-M*-M-M*-M-",
+    mamba=Mamba(num_heads=128),
+    position_embedding_type="none",
+    rotary_base=10000,
+    rope_scaling_factor=None,
+    activation_func="squared_relu",
+    gated_linear_unit=False,
+)
+"""Attention among state-space layers and MLPs, with a period of five that is cut off."""
+
+DELTA = replace(LLAMA_8B, num_layers=12, linear_attention_freq=4, gated_delta_net=GatedDeltaNet())
+"""Attention in every fourth layer only."""
+
+
+@pytest.mark.parametrize(
+    "model",
+    [HYBRID, DELTA, replace(EXPERTS, moe_layer_freq=2)],
+    ids=["hybrid", "delta nets", "every second experts"],
+)
+def test_patterns_get_the_split_of_an_enumeration(model: ModelSpec) -> None:
+    """Whatever the kinds of layers: nothing beats the plan, no split is below the proven bound."""
+    job = mixed((A100_80, A100_80, SLOW), np.random.default_rng(1), model=model)
+    job = replace(job, not_modelled=not_modelled_of(job.model, job.training))
+    space = replace(FEW, expert_parallel=(1,), expert_tensor_parallel=(2,)) if model.num_experts else FEW
+    plan, best = solved(job, space), fastest(job, space)
+    assert plan.estimate.iteration_time_s == pytest.approx(best, rel=1e-4)
+    assert plan.certificate.lower_bound_s <= best * (1 + 1e-6)
     assert plan.certificate.joint_model is not None
     assert "stages of unequal depth other than lighter ends" not in plan.certificate.not_searched
 

@@ -14,6 +14,7 @@ from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.gpus import read_gpu
 from pipette_opt.specs import DEFAULT_STACK, TrainingSpec
+from pipette_opt.specs.precision import fp8_copies
 
 BF16 = TrainingSpec(global_batch_size=64, seq_length=4096)
 RECIPES = {
@@ -141,3 +142,17 @@ def test_bytes_of_optimizer_states(fields: dict[str, object], state: int, step: 
     """Adam keeps the 16 bits that bf16 lacks of a master, unless Megatron-Core keeps masters (scales of the tensor)."""
     given = replace(BF16, **fields)  # type: ignore[arg-type]
     assert (given.optimizer_bytes, given.step_bytes) == (state, step)
+
+
+def test_transposed_copies_are_not_on_every_gpu() -> None:
+    """Blackwell's products take operands in any layout: one copy of a matrix with one scale, and a cheaper cast."""
+    assert fp8_copies([read_gpu("h100-80gb").peak_flops]) == 2
+    assert fp8_copies([read_gpu("b200").peak_flops]) == 1
+    assert fp8_copies([read_gpu("b200").peak_flops, read_gpu("h100-80gb").peak_flops]) == 2
+    for name, saved in (("delayed", 1), ("mxfp8", 0)):
+        two, one = (replace(RECIPES[name], fp8_param_gather=True, fp8_copies=number) for number in (2, 1))
+        assert one.recipe is not None
+        assert two.recipe is not None
+        assert two.recipe.cast_bytes - one.recipe.cast_bytes == saved
+        both, alone = (formula_bytes(stage_table(LLAMA_8B, given, [SPLIT])).weights[0] for given in (two, one))
+        assert both - alone == pytest.approx(saved * stage_matrices(LLAMA_8B, SPLIT)[0])

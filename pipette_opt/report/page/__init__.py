@@ -141,7 +141,7 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
 def _section(panel: Panel) -> Element:
     parts = [element("h2", panel.title, id=f"{panel.name}-title"), *panel.body]
     if panel.figure is not None:
-        drawn = element("div", id=f"figure-{panel.name}", class_="plot", role="img", aria_label=panel.shows)
+        drawn = element("div", id=f"figure-{panel.name}", class_="plot", role="group", aria_label=panel.shows)
         drawn.set("style", f"min-height: {panel.figure.layout.height}px")
         said = element("p", "This figure needs a browser of 2023 or newer; its numbers are below.", class_="no-figure")
         drawn.append(said)

@@ -28,7 +28,7 @@ def inputs_panel(plan: Plan, file: str, sha256: str) -> Panel:
     made: dict[str, Any] = {"seed": plan.seed, "created": plan.created, "versions": plan.versions}
     plain = {name: value for name, value in plan.inputs.items() if not isinstance(value, Mapping)}
     tables = [
-        table("The plan", ("", "value"), [("file", file), ("sha256", sha256), *_rows(made, "")]),
+        table("The plan", ("field", "value"), [("file", file), ("sha256", sha256), *_rows(made, "")]),
         table("The job", ("input", "value"), _rows(plain, "inputs")),
         *_tables(plan.inputs),
     ]

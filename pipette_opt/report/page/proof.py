@@ -35,7 +35,8 @@ def certificate_panel(plan: Plan) -> Panel:
     )
     body = [
         paragraph(element("strong", lead)),
-        table(f"Certificate: {proof.status}", ("", "figure >", "meaning"), rows),
+        table(f"Certificate: {proof.status}", ("what", "figure >", "meaning"), rows),
+        *_chosen(plan),
         *_closed_form(proof),
     ]
     if proof.joint_model is not None:
@@ -45,6 +46,54 @@ def certificate_panel(plan: Plan) -> Panel:
     values = [(words(name), ", ".join(map(_value, given))) for name, given in proof.searched.items()]
     searched = table("What was searched", ("dimension", "values"), values)
     return Panel(name="certificate", title="Certificate", body=body, tables=[searched] if values else [])
+
+
+def _chosen(plan: Plan) -> list[Element]:
+    """What is proven of the objective, where that is not the time alone."""
+    found, choice, target = [], plan.certificate.chosen_by, plan.target
+    if choice is not None:
+        at = "certificate.chosen_by"
+        found.append(
+            paragraph(
+                f"Chosen as {choice.objective}: ",
+                number(choice.value, seconds_text(choice.value), f"{at}.value"),
+                " in the worst case of its band, no plan has less than ",
+                number(choice.lower_bound, seconds_text(choice.lower_bound), f"{at}.lower_bound"),
+                " (gap ",
+                number(choice.gap, percent(choice.gap), f"{at}.gap"),
+                ").",
+            )
+        )
+    if target is not None:
+        rows = []
+        for place, one in enumerate(target.sizes):
+            fields = [("iteration_time_s", seconds_text), ("lower_bound_s", seconds_text), ("value", _short)]
+            cells = [
+                number(getattr(one, field), text(getattr(one, field)), f"objective.sizes.{place}.{field}")
+                for field, text in fields
+            ]
+            rows.append((f"{one.num_gpus:,}", one.status, *cells))
+        found += [
+            paragraph(
+                f"Chosen for {words(target.objective)}: ",
+                number(target.value, _short(target.value), "objective.value"),
+                f" {target.unit}, the bound is ",
+                number(target.bound, _short(target.bound), "objective.bound"),
+                " (gap ",
+                number(target.gap, percent(target.gap), "objective.gap"),
+                ").",
+            ),
+            table(
+                f"Numbers of GPUs; values are {target.unit}",
+                ("GPUs", "status", "iteration >", "at least >", "value >"),
+                rows,
+            ),
+        ]
+    return found
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}"
 
 
 def _closed_form(proof: Certificate) -> list[Element]:
@@ -90,7 +139,7 @@ def funnel_panel(plan: Plan) -> Panel:
             same = one is None or one.name == part.by
             rows.append(
                 (
-                    part.by if first else "",
+                    part.by,
                     "" if one is None or same else one.name,
                     number(count, f"{count:,}", field),
                     bound,

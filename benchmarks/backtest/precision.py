@@ -1,0 +1,69 @@
+"""
+How published times of jobs in fewer than 16 bits compare: ``python benchmarks/backtest/precision.py``.
+
+Nothing is fitted to these rows: MLPerf Training, NVIDIA's performance tables, and the cards of Megatron-Bridge. The
+page is ``benchmarks/results/precision.md``.
+"""
+
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import vendor
+
+from pipette_opt.base.files import write_atomically
+from pipette_opt.calibrate.predict import predict_runs
+from pipette_opt.read.runs import read_runs
+from pipette_opt.read.stack import read_stack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MEASURED = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
+
+WORDS = {"fp8-hybrid": "fp8", "fp8-mx": "mxfp8"}
+"""Names that mean the same."""
+
+LARGEST_ERROR = 5.0
+"""Above, a row means something else than is read."""
+
+
+def runs() -> vendor.Runs:
+    """All rows, dense models and mixtures."""
+    tables = read_runs(MEASURED / "nvidia_perf_tables.csv")
+    parts = [vendor.mlperf(read_runs(MEASURED / "mlperf_training.csv")), vendor.dense(tables), vendor.experts(tables)]
+    further = [read_runs(MEASURED / name) for name in ("megatron_bridge_cards.csv", "mlperf_v51.csv")]
+    return [run for pair in parts for part in pair for run in part] + [run for part in further for run in part]
+
+
+def page() -> str:
+    """The table, by precision and GPU."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in predict_runs(runs(), read_stack(), rivals=False):
+        narrow = one.run.precision not in ("", "bf16", "fp16", "fp32")
+        if narrow and one.run.gpu is not None and one.error is not None and abs(one.error) < LARGEST_ERROR:
+            found[WORDS.get(one.run.precision, one.run.precision), one.run.gpu.gpu.name].append(one.error)
+    lines = [
+        "# Jobs in fewer than 16 bits",
+        "",
+        "Predicted over published iteration times, less one, with the shipped constants; no row of these was fitted",
+        "to. Made by `python benchmarks/backtest/precision.py`. fp8: scales are not named, or delayed; fp8-cs: of the",
+        "tensor at hand; mxfp8, nvfp4: of blocks. Several rows may be submissions of one job.",
+        "",
+        "| precision | GPU | rows | mean | mean of sizes |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for (precision, gpu), errors in sorted(found.items()):
+        lines.append(f"| {precision} | {gpu} | {len(errors)} | {np.mean(errors):+.1%} | {np.abs(errors).mean():.1%} |")
+    for precision in sorted({key[0] for key in found}):
+        errors = [error for key, some in found.items() if key[0] == precision for error in some]
+        lines.append(
+            f"| **{precision}** | all | {len(errors)} | {np.mean(errors):+.1%} | {np.abs(errors).mean():.1%} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    text = page()
+    print(text)
+    write_atomically(ROOT / "benchmarks" / "results" / "precision.md", text)

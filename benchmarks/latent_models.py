@@ -1,0 +1,119 @@
+"""
+Published times of DeepSeek-V3 and Kimi-K2 against ours: ``python benchmarks/latent_models.py``.
+
+Rows of Megatron-Bridge's performance tables (``shared/measured/nvidia_perf_tables.csv``) say degrees and precision; all
+else is what NVIDIA's recipe of that family and GPU says (``shared/recipes``), or of the nearest GPU where there is
+none. Nothing is fitted to these rows. Rows without a precision or with dropped tokens are left out.
+"""
+
+import csv
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.cli.current import current_of
+from pipette_opt.library.jobs import read_job
+from pipette_opt.library.options import JobOptions
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.megatron_args import parse_megatron_args
+
+SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+FAMILIES = {"DeepSeekV3": "deepseek_v3", "DeepSeekV3 (w/o MTP)": "deepseek_v3", "Kimi_K2": "kimi_k2"}
+"""Families of recipes by the names of the tables."""
+
+NEAREST = {"gb300": "gb200", "b300": "b200", "b200": "b300", "gb200": "gb300"}
+"""Where a GPU has no recipe of the precision."""
+
+NARROW = "--fp8-format e4m3\n--fp8-recipe mxfp8\n--fp8-param-gather\n--reuse-grad-buf-for-mxfp8-param-ag\n"
+"""MXFP8 in the words of NVIDIA's recipes."""
+
+PARTS = {16: "Et*4|(t*4|)*14t{m}L", 8: "Et*8|(t*8|)*6t*5{m}L"}
+"""Layouts of 61 layers by their number of chunks: the recipes' own, and one of as many layers in each stage."""
+
+
+def recipe_text(family: str, gpu: str) -> str:
+    """Arguments of the first recipe of a family and a GPU that may start, in MXFP8 if there is one."""
+    found = [json.loads(line) for line in (SHARED / "recipes" / "recipes.jsonl").read_text().splitlines()]
+    for kind in (gpu, *([NEAREST[gpu]] if gpu in NEAREST else [])):
+        some = [one for one in found if one["family"] == family and one["gpu"] == kind and not one["illegal"]]
+        some = [
+            one for one in some if one["task"] == "pretrain" and "fsdp" not in one["name"] and "hsdp" not in one["name"]
+        ]
+        if some:
+            best = min(some, key=lambda one: ("nvfp4" in one["name"], one["precision"] != "fp8_mx", len(one["name"])))
+            return (SHARED / "recipes" / "megatron_args" / f"{best['name']}.args").read_text()
+    raise SystemExit(f"no recipe of {family} on {gpu}")
+
+
+def arguments_of(row: dict[str, str]) -> str:
+    """The recipe with the degrees and the precision of a row."""
+    text = recipe_text(FAMILIES[row["model"]], row["gpu"].lower())
+    chunks, degree = int(float(row["vpp"] or 1)), re.search(r"EP (\d+)", row["notes"])
+    said = {
+        "tensor-model-parallel-size": row["tp"],
+        "pipeline-model-parallel-size": row["pp"],
+        "expert-model-parallel-size": degree[1] if degree else "1",
+        "micro-batch-size": row["mbs"],
+        "global-batch-size": row["gbs"],
+    }
+    dropped = [*said, "pipeline-model-parallel-layout", "fp8-format", "fp8-recipe", "fp8-param-gather", "ckpt-format"]
+    dropped += ["reuse-grad-buf-for-mxfp8-param-ag", "fp8-output-proj", "overlap-param-gather-with-optimizer-step"]
+    dropped += ["mtp-num-layers"] if "w/o MTP" in row["model"] else []
+    kept = [line for line in text.splitlines() if line[2:].split(" ")[0] not in dropped]
+    depths = "m" if any(line.startswith("--mtp-num-layers") for line in kept) else ""
+    layout = PARTS[int(row["pp"]) * chunks].format(m=depths)
+    lines = [
+        *kept,
+        *(f"--{name} {value}" for name, value in said.items()),
+        f"--pipeline-model-parallel-layout '{layout}'",
+    ]
+    return "\n".join(lines) + "\n" + (NARROW if row["precision"] == "MXFP8" else "")
+
+
+def seconds_of(row: dict[str, str], text: str) -> float:
+    """Our time of a row on usual hosts of its GPU, whatever its memory."""
+    usual = read_gpu_entry(row["gpu"].lower()).usual_host
+    per_node = usual.gpus_per_node if usual else 8
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "row.args"
+        path.write_text(text)
+        options = JobOptions(
+            nodes=str(int(row["num_gpus"]) // per_node), gpu=row["gpu"].lower(), gpus_per_node=per_node, model=str(path)
+        )
+        return float(current_of(read_job(options), parse_megatron_args(text), None).estimate.iteration_time_s)
+
+
+def main() -> None:
+    """One line for each row, and the mean error."""
+    table = SHARED / "measured" / "nvidia_perf_tables.csv"
+    errors = []
+    with table.open(newline="") as file:
+        rows: list[dict[str, Any]] = [
+            row for row in csv.DictReader(file) if row["model"] in FAMILIES and row["precision"]
+        ]
+    for row in rows:
+        try:
+            seconds, published = seconds_of(row, arguments_of(row)), float(row["iter_time_s"])
+        except InputError as error:
+            print(f"{row['model']:22} {row['gpu']:6} refused: {error}")
+            continue
+        errors.append(seconds / published - 1)
+        degrees = f"pp{row['pp']} vpp{float(row['vpp']):.0f} mbs{row['mbs']} {row['notes'].split('; ')[-3]}"
+        release = row["source"].removeprefix("MegatronBridge-")
+        print(
+            f"{row['model']:22} {row['gpu']:6} {release:9} {row['precision']:6} {degrees:24} "
+            f"published {published:6.2f} s, ours {seconds:6.2f} s, {100 * errors[-1]:+5.1f} %"
+        )
+    off = 100 * np.abs(errors)
+    print(f"{len(errors)} rows, mean |error| {off.mean():.1f} %, median {np.median(off):.1f} %")
+
+
+if __name__ == "__main__":
+    main()

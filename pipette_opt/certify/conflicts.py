@@ -1,0 +1,206 @@
+"""
+Why there is no plan at all: the fewest requirements that cannot be met together, in words.
+
+A deletion filter (Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991): requirements are taken away one after
+the other; one without which nothing is possible still stays away. What is left is irreducible: without any of these
+something is legal and fits. Other orders find other such sets; the shortest are told first.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.units import counted, gib
+from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
+from pipette_opt.candidates.pins import given_text
+from pipette_opt.candidates.space import OPTION_OF_FIELD
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.predictor import IGNORED_RISK
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.prepare import load_predictor
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
+
+SHORT_SEQUENCE = 4096
+"""Tokens of a sequence up to which its length is no requirement to blame. Chosen."""
+
+MORE_HOSTS = (2, 4, 8, 16, 32)
+"""How many times the hosts are tried where their number is to blame."""
+
+MOST_HOSTS = 512
+"""Hosts that are tried at most. Chosen: more take long to enumerate."""
+
+AT_ONCE = 256
+"""Configurations whose memory is predicted together, those that need least first. Chosen."""
+
+MORE_ORDERS_S = 4.0
+"""Seconds after which no other order is tried. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """A job, the space and the accepted risk of running out of memory."""
+
+    instance: Instance
+    space: SearchSpace
+    risk: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Requirement:
+    """
+    Something that is asked for, and the questions that are left without it: one of them must have an answer.
+
+    Parameters
+    ----------
+    name
+        In words, as short as can be.
+    relaxed
+        Questions without it, the nearest first.
+    """
+
+    name: str
+    relaxed: Callable[[Question], Sequence[Question]]
+
+
+def conflicts(
+    instance: Instance, space: SearchSpace, max_oom_risk: float, more_orders_s: float = MORE_ORDERS_S
+) -> list[tuple[str, ...]]:
+    """
+    Sets of requirements that cannot be met together, each irreducible, the shortest first; none if there is a way.
+
+    An empty set says that nothing is possible even without all of them.
+    """
+    asked = Question(instance=instance, space=space, risk=max_oom_risk)
+    required, begun = requirements(asked), time.perf_counter()
+    known: dict[frozenset[str], bool] = {}
+
+    def possible(kept: Sequence[Requirement]) -> bool:
+        key = frozenset(one.name for one in kept)
+        if key not in known:
+            known[key] = _possible(asked, [one for one in required if one not in kept])
+        return known[key]
+
+    if possible(required):
+        return []
+    found: dict[frozenset[str], tuple[str, ...]] = {}
+    turned = [[*required[turn:], *required[:turn]] for turn in range(1, len(required))]
+    for order in (required, required[::-1], *turned):
+        kept = list(required)
+        for one in order:
+            fewer = [other for other in kept if other is not one]
+            if not possible(fewer):
+                kept = fewer
+        names = tuple(one.name for one in kept)
+        found[frozenset(names)] = names
+        if time.perf_counter() - begun > more_orders_s:
+            break
+    return sorted(found.values(), key=lambda names: (len(names), sum(map(len, names))))
+
+
+def in_words(sets: Sequence[tuple[str, ...]]) -> str:
+    """A line for each set of requirements; empty without any."""
+    lines = [
+        f"these cannot go together: {', '.join(names)}" if names else "nothing is legal, whatever is given up"
+        for names in sets
+    ]
+    return "\n".join(line[0].upper() + line[1:] + "." for line in lines)
+
+
+def requirements(asked: Question) -> list[Requirement]:
+    """What a job asks for: its pins, its batch, its hosts and their memory."""
+    instance, space, unpinned = asked.instance, asked.space, SearchSpace()
+    training, cluster = instance.training, instance.cluster
+    found = []
+    for name, option in OPTION_OF_FIELD.items():
+        value, free = getattr(space, name), getattr(unpinned, name)
+        if value != free:
+            found.append(Requirement(name=f"{option} {given_text(value)}", relaxed=_without_pin(name)))
+    if not training.unequal_microbatches:
+        found.append(Requirement(name="equal micro-batches", relaxed=_trained(unequal_microbatches=True)))
+    size = cluster.num_nodes * cluster.gpus_per_node * space.max_micro_batch_size
+    batch = -(-training.global_batch_size // size) * size
+    if batch != training.global_batch_size:
+        word = f"a batch of {training.global_batch_size:,}"
+        found.append(Requirement(name=word, relaxed=_trained(global_batch_size=batch)))
+    if training.seq_length > SHORT_SEQUENCE:
+        word = f"sequences of {training.seq_length:,} tokens"
+        found.append(Requirement(name=word, relaxed=_trained(seq_length=SHORT_SEQUENCE)))
+    hosts = f"{counted(cluster.num_nodes, 'host')} of {cluster.gpus_per_node} GPUs"
+    found.append(Requirement(name=hosts, relaxed=_with_more_hosts))
+    if asked.risk < IGNORED_RISK:
+        room = max(load_predictor(asked.risk, instance).usable_bytes(gpu) for gpu in cluster.gpu_kinds)
+        word = f"{gib(room):.1f} GiB of memory a GPU at a risk of {asked.risk:.3%}".replace(".000%", "%")
+        found.append(Requirement(name=word, relaxed=lambda one: [replace(one, risk=IGNORED_RISK)]))
+    return found
+
+
+def _without_pin(name: str) -> Callable[[Question], Sequence[Question]]:
+    free = getattr(SearchSpace(), name)
+    return lambda one: [replace(one, space=replace(one.space, **{name: free}))]
+
+
+def _trained(**changes: object) -> Callable[[Question], Sequence[Question]]:
+    def relaxed(one: Question) -> Sequence[Question]:
+        training = replace(one.instance.training, **changes)  # type: ignore[arg-type]
+        return [replace(one, instance=replace(one.instance, training=training))]
+
+    return relaxed
+
+
+def _with_more_hosts(one: Question) -> Sequence[Question]:
+    """The same on several times as many hosts like these, on as many GPUs as there are or are asked for."""
+    cluster = one.instance.cluster
+    sizes = [times * cluster.num_nodes for times in MORE_HOSTS if times * cluster.num_nodes <= MOST_HOSTS]
+    return [replace(one, instance=replace(one.instance, cluster=_like(cluster, size))) for size in sizes]
+
+
+def _like(cluster: ClusterSpec, num_hosts: int) -> ClusterSpec:
+    """So many hosts of the same kinds; links do not matter for what is legal and fits."""
+    nodes = tuple(replace(cluster.nodes[index % cluster.num_nodes], host=f"host{index}") for index in range(num_hosts))
+    links = LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_hosts, num_hosts), cluster.intra_node_bytes_per_s))
+    return replace(cluster, nodes=nodes, link_matrices=(links,), levels=(), gpu_links=None)
+
+
+def _possible(asked: Question, without: Sequence[Requirement]) -> bool:
+    """Whether anything is legal and fits without some requirements."""
+    questions = [asked]
+    for one in without:
+        questions = [other for question in questions for other in one.relaxed(question)]
+    return any(_has_candidate(one) for one in questions)
+
+
+def _has_candidate(asked: Question) -> bool:
+    """Whether a configuration is legal and fits; those that split and recompute most are looked at first."""
+    instance = replace(asked.instance, cluster=asked.instance.cluster.relaxed())
+    try:
+        candidates = enumerate_with_reasons(instance, asked.space).candidates
+    except InputError:  # more GPUs than there are
+        return False
+    if asked.risk >= IGNORED_RISK:
+        return bool(candidates)
+    predictor = load_predictor(asked.risk, instance)
+    order = sorted((one for one in candidates if not one.overlap_grad_reduce), key=_need) or list(candidates)
+    return any(
+        check_memory(instance, order[first : first + AT_ONCE], predictor, asked.risk).fitting
+        for first in range(0, len(order), AT_ONCE)
+    )
+
+
+def _need(config: ParallelConfig) -> tuple[bool, int, int, bool]:
+    """Small for configurations that need little memory."""
+    parts = config.tensor_model_parallel_size * config.pipeline_model_parallel_size * config.context_parallel_size
+    return (
+        config.recomputation != "full",
+        -parts * config.expert_model_parallel_size,
+        config.micro_batch_size,
+        not config.use_distributed_optimizer,
+    )
+
+
+def explained(error: InfeasibleError, instance: Instance, space: SearchSpace, max_oom_risk: float) -> InfeasibleError:
+    """The same error that begins with the requirements that cannot be met together, if there are such."""
+    said = in_words(conflicts(instance, space, max_oom_risk))
+    return InfeasibleError(f"{said}\n{error}") if said else error

@@ -1,0 +1,53 @@
+"""
+Convolution, scan and gated norm of a layer that mixes tokens by a state.
+
+A scan is several kernels, each of which waits for memory or for its products. Megatron-Core's (mamba_ssm,
+flash-linear-attention) are written in Triton and attain a part of both.
+"""
+
+from pipette_opt.costs.products import micro_batch_tokens, peak_flops
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+
+SCAN_SHARE = 0.3
+"""
+Time of products at the dense peak and of memory traffic at the bandwidth, one after the other, over that of the scan.
+
+Medians of kernels with 8,192 tokens and more, by framework: gated delta net in Triton 0.33 and 0.55 on H100, 0.26 and
+0.30 on B200, 0.20 and 0.29 on GB200; Mamba-2 0.25 on B200. FlashInfer's gated delta net, which Megatron-Core has not,
+is four to eight times as fast (``linear_attention_*.csv.gz`` of NVIDIA's AIConfigurator,
+github.com/ai-dynamo/aiconfigurator at 095f58a, Apache-2.0).
+"""
+
+SCAN_BACKWARD = 3.0
+"""
+Work of the scan's backward over the forward's: the states of all chunks once more, and two products for each. Counted;
+no measured backward is known.
+"""
+
+STREAM_PASSES = (2.0, 4.0)
+"""Times that the convolution's channels are read or written, forward and backward."""
+
+NORM_PASSES = (3.0, 6.0)
+"""The same of the heads' channels in the gated norm: values, gate and result; their gradients, too."""
+
+SCAN_KERNELS = 8
+"""Launches of convolution, scan and norm in one pass, about."""
+
+
+def scan_times_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
+) -> tuple[float, float]:
+    """Forward and backward of a layer, seconds; nothing for layers without such a state."""
+    mixer = model.recurrent_mixer(kind)
+    if mixer is None:
+        return 0.0, 0.0
+    tokens = micro_batch_tokens(training, config) / config.tensor_model_parallel_size
+    scan = mixer.scan_flops / peak_flops(gpu, training) + mixer.scan_bytes / gpu.memory_bytes_per_s
+    element = training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
+    streams = [element * (STREAM_PASSES[way] * mixer.conv_size + NORM_PASSES[way] * mixer.out_size) for way in (0, 1)]
+    start = SCAN_KERNELS * rates.kernel_s
+    return (
+        tokens * (scan / SCAN_SHARE + streams[0]) + start,
+        tokens * (SCAN_BACKWARD * scan / SCAN_SHARE + streams[1]) + 2 * start,
+    )

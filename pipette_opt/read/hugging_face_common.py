@@ -1,0 +1,92 @@
+"""What families of Hugging Face's ``config.json`` have in common."""
+
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.hugging_face_keys import Keys
+from pipette_opt.read.hugging_face_positions import rotary_fields
+
+SILU = ("silu", "swish")
+"""Transformers' names of the activation of SwiGLU."""
+
+GELU = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
+"""Names of GELU. Megatron's fused kernel has the tanh form for all of them, ``--no-bias-gelu-fusion`` the exact one."""
+
+
+def llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6, percent: float = 1.0) -> dict[str, Any]:
+    """What Llama and its kin share: RMSNorm, rotary positions, SwiGLU, no biases."""
+    activation(keys, "hidden_act", "silu", SILU)
+    return (
+        common(keys)
+        | rotary_fields(keys, theta=theta, percent=percent)
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", keys.whole("num_attention_heads")),
+            "gated_linear_unit": True,
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
+            "add_bias_linear": False,
+            "add_qkv_bias": False,
+            "normalization": "RMSNorm",
+            "norm_epsilon": keys.positive("rms_norm_eps", norm),
+        }
+    )
+
+
+def common(keys: Keys) -> dict[str, Any]:
+    """Sizes by their usual names."""
+    heads, hidden = keys.whole("num_attention_heads"), keys.whole("hidden_size")
+    return {
+        "num_layers": keys.whole("num_hidden_layers"),
+        "hidden_size": hidden,
+        "ffn_hidden_size": keys.whole("intermediate_size"),
+        "num_attention_heads": heads,
+        "kv_channels": keys.whole("head_dim", per_head(keys, hidden, heads)),
+        "vocab_size": keys.whole("vocab_size"),
+        "max_position_embeddings": keys.whole("max_position_embeddings"),
+        "attention_dropout": keys.not_negative("attention_dropout", 0.0),
+        "init_method_std": keys.positive("initializer_range", 0.02),
+    }
+
+
+def biases(keys: Keys) -> dict[str, Any]:
+    """Biases of attention, its output projection among them, and of the MLP: Megatron has all or none of them."""
+    attention, mlp = keys.flag("attention_bias", False), keys.flag("mlp_bias", False)
+    if attention is not mlp:
+        raise InputError(
+            keys.where,
+            f"attention_bias: {str(attention).lower()} and mlp_bias: {str(mlp).lower()} are not supported; "
+            "Megatron-LM has biases in all of these layers, in none, or in query, key and value only.",
+        )
+    return {"add_bias_linear": attention, "add_qkv_bias": attention}
+
+
+def no_attention_bias(keys: Keys) -> None:
+    """Refuse biases in the projections of attention alone."""
+    if keys.flag("attention_bias", False):
+        why = "Megatron-LM has no bias of the output projection without those of the MLP"
+        raise keys.wrong("attention_bias", why)
+
+
+def activation(keys: Keys, name: str, default: str, known: tuple[str, ...]) -> None:
+    """Megatron-LM has few activations, each with or without a gate."""
+    if keys.text(name, default) not in known:
+        raise keys.wrong(name, f"of this family Megatron-LM has {' or '.join(known)}")
+
+
+def one_dropout(keys: Keys, name: str, embedding: str, default: float) -> float:
+    """Megatron has one dropout for embeddings and residuals."""
+    found, first = keys.not_negative(name, default), keys.not_negative(embedding, default)
+    if found != first:
+        raise keys.wrong(embedding, f"it must be {name}, {found}, since Megatron-LM has one dropout for both")
+    return found
+
+
+def count(keys: Keys, name: str) -> int:
+    """A whole number, 0 if absent or 0."""
+    return keys.whole(name) if keys.value(name) else 0
+
+
+def per_head(keys: Keys, hidden: int, heads: int) -> int:
+    """Channels of one head; must come out whole unless ``head_dim`` says otherwise."""
+    if hidden % heads and not keys.has("head_dim"):
+        raise InputError(keys.where, f"{heads} heads must divide the hidden size {hidden}, or head_dim be given.")
+    return max(1, hidden // heads)

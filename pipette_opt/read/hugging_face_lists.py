@@ -1,0 +1,208 @@
+"""Families of Hugging Face's ``config.json`` whose layers are of several kinds."""
+
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.hugging_face_common import activation, common, count, llama_like, no_attention_bias
+from pipette_opt.read.hugging_face_keys import Keys
+from pipette_opt.read.hugging_face_positions import layer_frequency_of, rotary_fields, window_fields, windowed_layers
+from pipette_opt.specs import GatedDeltaNet, Mamba
+
+
+def gpt_oss(keys: Keys) -> dict[str, Any]:
+    """
+    GPT-OSS: windows in every other layer, sinks, biases, and experts of a clamped quick GEGLU in every layer.
+
+    ``quantization_config`` says in which format its weights are stored.
+    """
+    layers = keys.whole("num_hidden_layers")
+    for name in ("quantization_config", "initial_context_length", "experts_per_token", "swiglu_limit"):
+        keys.value(name)
+    if not keys.flag("attention_bias", True):
+        raise keys.wrong("attention_bias", "this family has biases in all linear layers")
+    windowed = windowed_layers(keys, layers, [layer % 2 == 0 for layer in range(layers)])
+    window = keys.value("sliding_window") if keys.given("sliding_window") else 128
+    return (
+        llama_like(keys, theta=150000.0, norm=1e-5)
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", 8),
+            "add_bias_linear": True,
+            "add_qkv_bias": True,
+            "softmax_type": "learnable",
+            "activation_func": "quick_gelu",
+            "glu_linear_offset": 1.0,
+            "activation_func_clamp_value": 7.0,
+            "num_experts": keys.whole("num_local_experts", 128),
+            "moe_router_topk": keys.whole("num_experts_per_tok", 4),
+        }
+        | window_fields(keys, window, windowed)
+    )
+
+
+def llama4_text(keys: Keys) -> dict[str, Any]:
+    """The text model of Llama 4: chunks of attention and no positions in every fourth layer, one expert of many."""
+    layers, width = keys.whole("num_hidden_layers"), keys.whole("intermediate_size")
+    no_attention_bias(keys)
+    if keys.flag("use_qk_norm", False):
+        raise keys.wrong("use_qk_norm", "it is a norm without weights, which is not modelled; set it to false")
+    for name in ("attn_temperature_tuning", "attn_scale", "floor_scale", "layer_types", "output_router_logits"):
+        keys.value(name)  # scales of queries for very long sequences; layer_types says no_rope_layers again
+    for name in ("router_aux_loss_coef", "router_jitter_noise", "for_llm_compressor", "rope_scaling", "no_rope_layers"):
+        keys.value(name)
+    step = keys.whole("interleave_moe_layer_step", 1)
+    listed = keys.value("moe_layers")
+    with_experts = range(step - 1, layers, step) if listed is None else listed
+    if any(not isinstance(layer, int) or not 0 <= layer < layers for layer in with_experts):
+        raise keys.wrong("moe_layers", f"it must be a list of layers below {layers}")
+    rotated = keys.value("no_rope_layers") or [int((layer + 1) % 4 != 0) for layer in range(layers)]
+    if len(rotated) != layers:
+        raise keys.wrong("no_rope_layers", f"it must say 0 or 1 for each of the {layers} layers")
+    activation(keys, "hidden_act", "silu", ("silu", "swish"))
+    found = common(keys)
+    return found | {
+        "ffn_hidden_size": keys.whole("intermediate_size_mlp", 16384),
+        "num_query_groups": keys.whole("num_key_value_heads", 8),
+        "gated_linear_unit": True,
+        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
+        "add_bias_linear": False,
+        "add_qkv_bias": False,
+        "normalization": "RMSNorm",
+        "norm_epsilon": keys.positive("rms_norm_eps", 1e-5),
+        "position_embedding_type": "rope",
+        "rotary_base": round(keys.positive("rope_theta", 500000.0)),
+        "rotary_interleaved": True,
+        "no_rope_freq": layer_frequency_of([not one for one in rotated]),
+        "attention_chunk_size": keys.whole("attention_chunk_size", 8192),
+        "num_experts": keys.whole("num_local_experts", 16),
+        "moe_router_topk": keys.whole("num_experts_per_tok", 1),
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": width,
+        "moe_layer_freq": tuple(int(layer in set(with_experts)) for layer in range(layers)),
+        "other_arguments": (("--moe-apply-probs-on-input",), ("--moe-router-score-function", "sigmoid")),
+    }
+
+
+def nemotron_h(keys: Keys) -> dict[str, Any]:
+    """Nemotron-H and Nemotron 3: a pattern of Mamba-2, attention, MLPs and experts, squared ReLU, no positions."""
+    pattern = keys.text("hybrid_override_pattern")
+    for name in (
+        "num_hidden_layers",
+        "layers_block_type",
+        "expand",
+        "time_step_limit",
+        "time_step_min",
+        "time_step_max",
+    ):
+        keys.value(name)  # the pattern says it; how steps begin
+    for name in ("time_step_floor", "time_step_rank", "mamba_dt_init", "mamba_hidden_act", "rescale_prenorm_residual"):
+        keys.value(name)
+    for name in ("num_logits_to_keep", "use_mamba_kernels", "residual_in_fp32", "sliding_window", "moe_latent_size"):
+        if keys.value(name) and name in ("sliding_window", "moe_latent_size"):
+            raise keys.wrong(name, "this family is read without it")
+    for name in ("use_bias", "mlp_bias", "attention_bias", "mamba_proj_bias"):
+        if keys.flag(name, False):
+            raise keys.wrong(name, "this family has no such biases")
+    if not keys.flag("use_conv_bias", True):
+        raise keys.wrong("use_conv_bias", "Megatron-Core's convolution has a bias")
+    if keys.whole("chunk_size", 128) < 1 or keys.whole("conv_kernel", 4) != 4:
+        raise keys.wrong("conv_kernel", "Megatron-Core's convolution sees four tokens")
+    activation(keys, "mlp_hidden_act", "relu2", ("relu2",))
+    hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    found: dict[str, Any] = {
+        "num_layers": len(pattern),
+        "hidden_size": hidden,
+        "ffn_hidden_size": keys.whole("intermediate_size"),
+        "num_attention_heads": heads,
+        "num_query_groups": keys.whole("num_key_value_heads", 8),
+        "kv_channels": keys.whole("head_dim", keys.whole("attention_head_dim", 128)),
+        "vocab_size": keys.whole("vocab_size"),
+        "max_position_embeddings": keys.whole("max_position_embeddings"),
+        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
+        "add_bias_linear": False,
+        "add_qkv_bias": False,
+        "normalization": "RMSNorm",
+        "norm_epsilon": keys.positive(
+            "rms_norm_eps", keys.positive("layer_norm_epsilon", keys.positive("norm_eps", 1e-5))
+        ),
+        "activation_func": "squared_relu",
+        "position_embedding_type": "none",
+        "attention_dropout": keys.not_negative("attention_dropout", 0.0),
+        "hidden_dropout": keys.not_negative("hidden_dropout", 0.0),
+        "init_method_std": keys.positive("initializer_range", 0.02),
+        "hybrid_layer_pattern": pattern,
+    }
+    if "M" in pattern:
+        found["mamba"] = _mamba(keys)
+    if "E" not in pattern:
+        return found
+    if keys.whole("n_group", 1) != 1 or keys.whole("topk_group", 1) != 1:
+        raise keys.wrong("n_group", "this family is read without groups of experts")
+    scale = keys.positive("routed_scaling_factor", 1.0)
+    keys.value("norm_topk_prob")  # Megatron-Core divides sigmoid scores by their sum
+    said = (("--moe-router-enable-expert-bias",), ("--moe-router-score-function", "sigmoid"))
+    return found | {
+        "num_experts": keys.whole("n_routed_experts"),
+        "moe_router_topk": keys.whole("num_experts_per_tok"),
+        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size"),
+        "moe_shared_expert_intermediate_size": count(keys, "n_shared_experts")
+        * keys.whole("moe_shared_expert_intermediate_size", keys.whole("moe_intermediate_size")),
+        "other_arguments": (*said, ("--moe-router-topk-scaling-factor", f"{scale:g}")) if scale != 1.0 else said,
+    }
+
+
+def _mamba(keys: Keys) -> Mamba:
+    try:
+        return Mamba(
+            num_heads=keys.whole("mamba_num_heads"),
+            head_dim=keys.whole("mamba_head_dim", 64),
+            num_groups=keys.whole("n_groups", 8),
+            state_dim=keys.whole("ssm_state_size", 128),
+        )
+    except ValueError as error:
+        raise InputError(keys.where, str(error)) from None
+
+
+def qwen3_next(keys: Keys) -> dict[str, Any]:
+    """Qwen3-Next: gated delta nets with gated attention in every fourth layer, experts in all, norms around 1."""
+    layers = keys.whole("num_hidden_layers")
+    if keys.value("mlp_only_layers") or keys.whole("decoder_sparse_step", 1) != 1:
+        raise InputError(keys.where, "mlp_only_layers must be empty and decoder_sparse_step 1: other lists of experts.")
+    no_attention_bias(keys)
+    types = keys.value("layer_types")
+    interval = keys.whole("full_attention_interval", 4)
+    default = ["full_attention" if (n + 1) % interval == 0 else "linear_attention" for n in range(layers)]
+    types = default if types is None else types
+    if len(types) != layers or not {"full_attention", "linear_attention"}.issuperset(types):
+        raise keys.wrong("layer_types", f"it must be {layers} times full_attention or linear_attention")
+    keys.value("intermediate_size")  # of dense layers, which there are none of
+    full = layer_frequency_of([one == "full_attention" for one in types])
+    linear = tuple(int(one == "linear_attention") for one in types)
+    try:
+        net = GatedDeltaNet(
+            conv_kernel_dim=keys.whole("linear_conv_kernel_dim", 4),
+            key_head_dim=keys.whole("linear_key_head_dim", 128),
+            value_head_dim=keys.whole("linear_value_head_dim", 128),
+            num_key_heads=keys.whole("linear_num_key_heads", 16),
+            num_value_heads=keys.whole("linear_num_value_heads", 32),
+        )
+    except ValueError as error:
+        raise InputError(keys.where, str(error)) from None
+    return (
+        llama_like(keys)
+        | rotary_fields(keys, percent=0.25)
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", 2),
+            "kv_channels": keys.whole("head_dim", 256),
+            "qk_layernorm": True,
+            "layernorm_zero_centered_gamma": True,
+            "attention_output_gate": True,
+            "linear_attention_freq": full if isinstance(full, int) else linear,
+            "gated_delta_net": net if any(linear) else None,
+            "num_experts": keys.whole("num_experts", 512),
+            "moe_router_topk": keys.whole("num_experts_per_tok", 10),
+            "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 512),
+            "moe_shared_expert_intermediate_size": keys.whole("shared_expert_intermediate_size", 512),
+            "moe_router_pre_softmax": not keys.flag("norm_topk_prob", True),
+            "other_arguments": (("--moe-shared-expert-gate",),),
+        }
+    )

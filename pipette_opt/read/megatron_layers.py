@@ -1,0 +1,120 @@
+"""Options of Megatron-LM that say of which kind each layer is: hybrid patterns, gated delta nets, sizes of both."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.specs import GatedDeltaNet, Mamba
+from pipette_opt.specs.layer_patterns import layer_frequency
+
+MAMBA_OPTIONS = {
+    "mamba_state_dim": "state_dim",
+    "mamba_head_dim": "head_dim",
+    "mamba_num_groups": "num_groups",
+    "mamba_num_heads": "num_heads",
+}
+"""Options of Mamba-2, with the fields that they fill."""
+
+DELTA_OPTIONS = {
+    "linear_conv_kernel_dim": "conv_kernel_dim",
+    "linear_key_head_dim": "key_head_dim",
+    "linear_value_head_dim": "value_head_dim",
+    "linear_num_key_heads": "num_key_heads",
+    "linear_num_value_heads": "num_value_heads",
+}
+"""Options of the gated delta net, with the fields that they fill."""
+
+MAMBA_EXPANSION = 2
+"""Channels of all heads over the hidden size without ``--mamba-num-heads`` (``expand`` of ``MambaMixer``)."""
+
+
+def given_pattern(given: Mapping[str, Any]) -> str | None:
+    """The hybrid pattern as it was given, under its name of today or of megatron-core 0.16."""
+    pattern = given.get("hybrid_layer_pattern", given.get("hybrid_override_pattern"))
+    return None if pattern is None else str(pattern)
+
+
+def num_layers_of(given: Mapping[str, Any], where: str) -> int:
+    """``--num-layers``, or as many as the pattern has letters."""
+    pattern = given_pattern(given)
+    if "num_layers" in given:
+        return int(given["num_layers"])
+    if pattern is None:
+        raise InputError(where, "--num-layers is missing.")
+    return len(_main_part(pattern).replace("|", ""))
+
+
+def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Fields of a model whose layers are of several kinds."""
+    fields: dict[str, Any] = {"attention_output_gate": bool(given.get("attention_output_gate"))}
+    pattern = given_pattern(given)
+    if given.get("is_hybrid_model") and pattern is None:
+        raise InputError(where, "--is-hybrid-model needs --hybrid-layer-pattern, which says what the layers are.")
+    letters = "" if pattern is None else _main_part(pattern).replace("|", "")
+    if pattern is not None:
+        fields |= {"hybrid_layer_pattern": letters, "mtp_layer_pattern": _depth_pattern(given, pattern, where)}
+    variant = given.get("experimental_attention_variant")
+    if variant not in (None, "gated_delta_net"):
+        raise InputError(where, f"--experimental-attention-variant must be gated_delta_net, got {variant!r}.")
+    if variant is not None and pattern is None:
+        if "linear_attention_freq" not in given:
+            raise InputError(where, "--experimental-attention-variant gated_delta_net needs --linear-attention-freq.")
+        text = str(given["linear_attention_freq"])
+        fields["linear_attention_freq"] = layer_frequency(text, "--linear-attention-freq", where)
+    try:
+        if "M" in letters:
+            fields["mamba"] = Mamba(**_sizes(given, MAMBA_OPTIONS, where) | _heads(given, where))
+        if "G" in letters or "linear_attention_freq" in fields:
+            fields["gated_delta_net"] = GatedDeltaNet(**_sizes(given, DELTA_OPTIONS, where))
+    except ValueError as error:
+        raise InputError(where, str(error)) from None
+    return fields
+
+
+def stage_bounds(given: Mapping[str, Any], where: str) -> str | None:
+    """The layout of the pipeline that bars in the pattern say; ``None`` without bars."""
+    pattern = given_pattern(given)
+    if pattern is None or "|" not in pattern:
+        return None
+    parts = ["t" * len(part) for part in _main_part(pattern).split("|")]
+    return f"E{'|'.join(parts)}{'m' * pattern.count('/')}L"
+
+
+def _main_part(pattern: str) -> str:
+    """Without the depths of multi-token prediction, each of which follows a slash."""
+    return pattern.partition("/")[0]
+
+
+def _depth_pattern(given: Mapping[str, Any], pattern: str, where: str) -> str | None:
+    """Layers of each depth, which are as many as ``--mtp-num-layers`` says and all alike; ``None`` for none."""
+    depths = pattern.split("/")[1:]
+    if len(depths) != given.get("mtp_num_layers", 0):
+        said = given.get("mtp_num_layers", 0)
+        problem = f"has {len(depths)} depths of multi-token prediction (after /), but --mtp-num-layers is {said}"
+        raise InputError(where, f"--hybrid-layer-pattern {problem}.")
+    if len(set(depths)) > 1:
+        problem = f"must have the same layers after each /, got {' '.join(depths)}"
+        raise InputError(where, f"--hybrid-layer-pattern {problem}.")
+    return depths[0] if depths else None
+
+
+def _heads(given: Mapping[str, Any], where: str) -> dict[str, int]:
+    """Heads of Mamba-2, by default as many as fill twice the hidden size."""
+    if "mamba_num_heads" in given:
+        return {}
+    size, head = MAMBA_EXPANSION * int(given["hidden_size"]), int(given.get("mamba_head_dim", 64))
+    if size % head:
+        raise InputError(where, f"--mamba-head-dim {head} must divide twice the hidden size, {size}.")
+    return {"num_heads": size // head}
+
+
+def _sizes(given: Mapping[str, Any], options: Mapping[str, str], where: str) -> dict[str, int]:
+    found = {}
+    for option, field in options.items():
+        if option in given:
+            try:
+                found[field] = int(given[option])
+            except ValueError:
+                name = f"--{option.replace('_', '-')}"
+                raise InputError(where, f"{name} must be a whole number, got {given[option]!r}.") from None
+    return found

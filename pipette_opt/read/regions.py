@@ -1,0 +1,203 @@
+"""
+Clusters over several regions, or zones of one: from a table of what was measured between each two of them.
+
+Two tables are known by their columns: regions of AWS with delay and bandwidth (``region_a, region_b, delay_ms,
+bandwidth_Gbps``, as in DT-FM) and zones of GCP by number of GPUs at each end (``zone_a, gpus_a, zone_b, gpus_b,
+max_bw_GBps``, as in Sailor; rows that are marked as placeholders do not count). Any two hosts of two regions attain
+what was measured between these, however many flows there are; inside a region hosts have their NICs.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import GB, US
+from pipette_opt.read.fields import did_you_mean
+from pipette_opt.read.files import read_text
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.matrices import matrix_csv
+from pipette_opt.read.nics import INTER_NODE_LATENCY_US, Nics
+
+GBIT_PER_S = 1e9 / 8
+"""Bytes per second of a Gbit/s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionLinks:
+    """
+    What was measured between regions.
+
+    Parameters
+    ----------
+    bytes_per_s
+        By number of flows, their sum between a host of one region and a host of the other; both ways.
+    latency_s
+        Of a message, by pair; empty where the table has none.
+    """
+
+    regions: tuple[str, ...]
+    bytes_per_s: Mapping[int, Mapping[frozenset[str], float]]
+    latency_s: Mapping[frozenset[str], float]
+
+
+def read_region_links(path: str | Path, gpu: str | None = None) -> RegionLinks:
+    """
+    Read a table of pairs of regions.
+
+    Parameters
+    ----------
+    gpu
+        Of tables that tell GPUs apart, rows with it at both ends count, e.g. ``A100-40``.
+    """
+    rows = list(csv.DictReader(io.StringIO(read_text(path))))
+    columns = set(rows[0]) if rows else set()
+    if {"region_a", "region_b", "delay_ms", "bandwidth_Gbps"} <= columns:
+        of_pair = {_pair(row, "region"): row for row in rows if row["region_a"] != row["region_b"]}
+        return RegionLinks(
+            regions=tuple(sorted({name for pair in of_pair for name in pair})),
+            bytes_per_s={1: {pair: _number(path, row, "bandwidth_Gbps") * GBIT_PER_S for pair, row in of_pair.items()}},
+            latency_s={pair: _number(path, row, "delay_ms") * 1e-3 for pair, row in of_pair.items()},
+        )
+    if {"zone_a", "zone_b", "gpus_a", "gpus_b", "gpu_a", "gpu_b", "max_bw_GBps"} <= columns:
+        return _zones(path, rows, gpu)
+    known = "region_a, region_b, delay_ms, bandwidth_Gbps; or zone_a, gpu_a, gpus_a, zone_b, gpu_b, gpus_b, max_bw_GBps"
+    raise InputError(str(path), f"must be a table with the columns {known}.")
+
+
+def _zones(path: str | Path, rows: Sequence[Mapping[str, str]], gpu: str | None) -> RegionLinks:
+    kinds = sorted({row["gpu_a"] for row in rows} & {row["gpu_b"] for row in rows})
+    if gpu not in kinds:
+        raise InputError("--measured-gpu", f"must be one of the table's GPUs, {', '.join(kinds)}, got {gpu}.")
+    found: dict[int, dict[frozenset[str], float]] = {}
+    for row in rows:
+        alike = (
+            row["gpu_a"] == row["gpu_b"] == gpu and row["gpus_a"] == row["gpus_b"] and row["zone_a"] != row["zone_b"]
+        )
+        if alike and row.get("likely_placeholder") != "True":
+            flows = found.setdefault(int(row["gpus_a"]), {})
+            rate = _number(path, row, "max_bw_GBps") * GB
+            flows[_pair(row, "zone")] = min(rate, flows.get(_pair(row, "zone"), rate))
+    names = {name for flows in found.values() for pair in flows for name in pair}
+    return RegionLinks(regions=tuple(sorted(names)), bytes_per_s=found, latency_s={})
+
+
+def _pair(row: Mapping[str, str], kind: str) -> frozenset[str]:
+    return frozenset((row[f"{kind}_a"], row[f"{kind}_b"]))
+
+
+def _number(path: str | Path, row: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < 1e9:
+        raise InputError(str(path), f"{name} must be a number > 0, got {row[name]!r}.")
+    return value
+
+
+def parse_regions(entries: Sequence[str], links: RegionLinks) -> dict[str, int]:
+    """Hosts of each region, from entries such as ``Oregon=4``; at least two regions, all measured with each other."""
+    hosts: dict[str, int] = {}
+    for entry in entries:
+        name, _, count = entry.rpartition("=")
+        if name not in links.regions:
+            raise InputError("--region", f"{name or entry!r} is not in the table.{did_you_mean(name, links.regions)}")
+        if not count.isdecimal() or not 1 <= int(count) <= 1024:
+            raise InputError("--region", f"must be a region and its hosts, 1 to 1024, e.g. Oregon=4, got {entry!r}.")
+        hosts[name] = int(count)
+    if len(hosts) < 2:
+        raise InputError(
+            "--region", f"must be given for two regions at least; the table has {', '.join(links.regions)}."
+        )
+    for one in hosts:
+        for other in hosts:
+            if one < other and not any(frozenset((one, other)) in flows for flows in links.bytes_per_s.values()):
+                raise InputError("--region", f"nothing was measured between {one} and {other}.")
+    return hosts
+
+
+def write_region_cluster(
+    path: Path,
+    links: RegionLinks,
+    hosts: Mapping[str, int],
+    *,
+    gpu: str,
+    gpus_per_node: int,
+    nics: Nics,
+    latency_s: float | None,
+    source: str,
+) -> list[str]:
+    """
+    Write a cluster file with its matrices, one for each number of flows; says what was taken where nothing was said.
+
+    A cluster file has one latency between hosts that no level holds: the largest of the regions' pairs.
+
+    Parameters
+    ----------
+    latency_s
+        Of a message between regions, for tables without it.
+    """
+    names = {
+        region: [f"{region.lower()}{number:02d}" for number in range(1, count + 1)] for region, count in hosts.items()
+    }
+    every = [(region, host) for region, its in names.items() for host in its]
+    pairs = {frozenset((one, other)) for one in hosts for other in hosts if one != other}
+    known = [links.latency_s[pair] for pair in pairs if pair in links.latency_s]
+    if latency_s is None and not known:
+        raise InputError("--latency-ms", "is needed: the table has no latencies.")
+    between_s = latency_s if latency_s is not None else max(known)
+    notes = []
+    if latency_s is None and len(set(known)) > 1:
+        notes.append(f"Latency between regions: {between_s * 1e3:g} ms, the largest of {len(known)} pairs, for all.")
+    matrices = []
+    measured = dict(links.bytes_per_s)
+    if len(measured) == 1 and gpus_per_node > 1:  # more flows of two hosts share what was measured
+        measured[gpus_per_node] = next(iter(measured.values()))
+    for flows, of_pair in sorted(measured.items()):
+        file = f"{path.stem}_links_{flows}.csv"
+        write_atomically(path.with_name(file), matrix_csv([host for _, host in every], _matrix(every, of_pair)))
+        matrices.append({"file": file, "concurrent_flows": flows})
+    flow = nics.flow_bytes_per_s(gpus_per_node)
+    document: dict[str, Any] = {
+        "name": path.stem,
+        "nodes": [
+            {"hosts": its, "gpu": read_gpu_entry(gpu, "--gpu").gpu.name, "gpus_per_node": gpus_per_node}
+            for its in names.values()
+        ],
+        "inter_node": {
+            "latency_us": round(between_s / US, 3),
+            "nics_per_node": nics.flows(gpus_per_node),
+            "matrices": matrices,
+        },
+        "levels": [
+            {
+                "name": "region",
+                "hosts": list(names.values()),
+                "bandwidth_gb_per_s": round(flow / GB, 6),
+                "latency_us": INTER_NODE_LATENCY_US,
+            }
+        ],
+    }
+    notes.append(
+        f"Inside a region: {flow / GB:.3g} GB/s a flow and {INTER_NODE_LATENCY_US:g} us, of NICs of {nics} Gbit/s; "
+        "nobody measured it."
+    )
+    lines = [f"Links between regions: {source}.", *notes]
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
+    write_atomically(path, "".join(f"# {line}\n" for line in lines) + text)
+    return notes
+
+
+def _matrix(every: Sequence[tuple[str, str]], of_pair: Mapping[frozenset[str], float]) -> FloatArray:
+    """Bytes per second from host to host; inside regions nothing, which the level fills."""
+    rates = [[of_pair.get(frozenset((one, other)), np.nan) for other, _ in every] for one, _ in every]
+    return np.array(rates, dtype=np.float64)

@@ -1,0 +1,87 @@
+"""
+What modules of a layer keep of one micro-batch, by Megatron-Core's names: what may go to the host's memory meanwhile.
+
+Counted are the large tensors; norms' statistics, masks and the attention kernel's sums are not worth the way.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from pipette_opt.specs.layer_kinds import LayerKind
+from pipette_opt.specs.layer_parameters import mlp_width
+from pipette_opt.specs.model import ModelSpec
+from pipette_opt.specs.training import OFFLOAD_MODULES, TrainingSpec
+
+
+class Degrees(Protocol):
+    """What is asked of a configuration (:class:`~pipette_opt.parallel.ParallelConfig`)."""
+
+    @property
+    def tensor_model_parallel_size(self) -> int:
+        """Ranks that share a layer."""
+
+    @property
+    def context_parallel_size(self) -> int:
+        """Ranks that share a sequence."""
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Sequences at once."""
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether the former share it outside of products, too."""
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """Ranks that share an expert."""
+
+
+def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> Mapping[str, float]:
+    """
+    Bytes of the inputs of each module of a layer that the backward pass needs.
+
+    Beside :data:`~pipette_opt.specs.training.OFFLOAD_MODULES` there is ``rest``: the inputs of the MLP's products and
+    of what follows them. Norms that are fused with the product after them (before attention, and before a dense MLP)
+    have no input of their own to move: theirs is with that product's.
+    """
+    tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
+    tp, element = config.tensor_model_parallel_size, training.parameter_bytes
+    stored = element if training.recipe is None else training.recipe.element_bytes
+    shard = tokens / (tp if config.sequence_parallel else 1) * model.hidden_size
+    found = dict.fromkeys((*OFFLOAD_MODULES, "rest"), 0.0)
+    del found["fused_group_mlp"]
+    gates = 2 if model.gated_linear_unit else 1
+    if kind.has_attention:
+        is_latent = kind.mixer == "latent_attention"
+        query, keys = model.query_projection_size / tp, max(model.kv_projection_size / tp, model.kv_channels)
+        attended = model.attention_shapes[-1][1] / tp
+        found["attn_norm"] = element * shard * is_latent
+        found["qkv_linear"] = (element * (not is_latent) + stored) * shard
+        found["core_attn"] = element * tokens * (query + 2 * keys)
+        found["attn_proj"] = max(stored, element) * tokens * attended
+    width = mlp_width(model, kind) / tp
+    if kind.has_experts:
+        split = config.context_parallel_size * (tp if config.sequence_parallel else 1)
+        rows = config.micro_batch_size * training.seq_length / split * model.moe_router_topk * config.expert_tensor_size
+        expert = model.expert_ffn_size / config.expert_tensor_size
+        found["mlp_norm"] = element * shard
+        found["expert_fc1"] = stored * rows * model.hidden_size
+        found["moe_act"] = element * rows * gates * expert
+        found["rest"] = stored * rows * expert + element * shard
+    elif width:
+        found["rest"] = (element + stored) * shard
+    found["rest"] += tokens * width * (element * gates + stored)
+    return found
+
+
+def moved_bytes(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> float:
+    """What one layer sends to the host in the forward, and gets back in the backward, of one micro-batch."""
+    if training.cpu_offloading_num_layers:
+        share = min(training.cpu_offloading_num_layers / model.num_layers, 1.0)
+        return share * sum(module_inputs(model, training, config, kind).values())
+    if not training.offload_modules:
+        return 0.0
+    inputs = dict(module_inputs(model, training, config, kind))
+    inputs["fused_group_mlp"] = inputs["expert_fc1"] + inputs["moe_act"]
+    return sum(inputs[name] for name in training.offload_modules)

@@ -1,0 +1,208 @@
+"""
+Layers that mix tokens by a state: Mamba-2 and the gated delta net.
+
+Both have one product into the layer (queries, keys, values, gates), a short convolution over the tokens before, a scan
+over chunks of the sequence, a gated norm, and one product out of it. Tensor parallelism splits heads and groups.
+
+Mamba-2 (Dao and Gu, arXiv 2405.21060) is ``core/ssm/mamba_mixer.py`` of Megatron-Core, the gated delta net (Yang et
+al., arXiv 2412.06464; Qwen3-Next) its ``core/ssm/gated_delta_net.py``.
+"""
+
+from dataclasses import dataclass, fields
+
+MAMBA_CHUNK, DELTA_CHUNK = 128, 64
+"""Tokens of a chunk of the scan: ``MambaMixer``'s ``chunk_size``; flash-linear-attention's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba:
+    """
+    Sizes of a Mamba-2 layer, with megatron-core's names and defaults (``TransformerConfig.mamba_...``).
+
+    Parameters
+    ----------
+    state_dim
+        Channels of the state of each channel of a head.
+    head_dim
+        Channels of a head.
+    num_groups
+        Groups of heads that share how they write to the state and read from it.
+    num_heads
+        Heads.
+    conv_kernel_dim
+        Tokens that the convolution sees.
+    """
+
+    state_dim: int = 128
+    head_dim: int = 64
+    num_groups: int = 8
+    num_heads: int
+    conv_kernel_dim: int = 4
+
+    def __post_init__(self) -> None:
+        _check_sizes("mamba", self)
+        if self.num_heads % self.num_groups:
+            raise ValueError(f"num_groups of mamba must divide num_heads={self.num_heads}, got {self.num_groups}.")
+
+    @property
+    def out_size(self) -> int:
+        """Channels of all heads, which the product out of the layer gets."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: values, and both sides of the state."""
+        return self.out_size + 2 * self.num_groups * self.state_dim
+
+    @property
+    def in_size(self) -> int:
+        """Outputs of the product into the layer: those channels, a gate for each of a head, a step for each head."""
+        return self.conv_size + self.out_size + self.num_heads
+
+    @property
+    def split_vectors(self) -> int:
+        """Parameters beside both products: convolution with bias, step, decay and skip of each head, gated norm."""
+        return self.conv_size * (self.conv_kernel_dim + 1) + 3 * self.num_heads + self.out_size
+
+    @property
+    def whole_vectors(self) -> int:
+        """Parameters that every tensor rank holds whole."""
+        return 0
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Numbers that tensor ranks must divide."""
+        return self.num_heads, self.num_groups
+
+    @property
+    def model_flops(self) -> float:
+        """Multiplications of the recurrence for a token, as Megatron-LM counts them (``mamba_layer_flops``): 7 / 2."""
+        return 3.5 * self.out_size * self.state_dim
+
+    @property
+    def scan_flops(self) -> float:
+        """
+        FLOPs of the chunked scan for a token, forward (arXiv 2405.21060, section 6).
+
+        In a chunk scores of each group and their product with the values of each head; into the state and out of it.
+        """
+        inside = 2.0 * MAMBA_CHUNK * (self.num_groups * self.state_dim + self.out_size)
+        return inside + 4.0 * self.state_dim * self.out_size
+
+    @property
+    def scan_bytes(self) -> float:
+        """Bytes that the scan reads and writes for a token, forward: 16-bit rows, states of chunks in fp32, thrice."""
+        states = 3 * 4.0 * self.out_size * self.state_dim / MAMBA_CHUNK
+        return 2.0 * (2 * self.out_size + 2 * self.num_groups * self.state_dim) + states
+
+    def kept_bytes(self, element: int) -> float:
+        """
+        Activations for a token that the layer keeps, its input apart.
+
+        What comes out of the first product, of the scan, and of the gated norm (``mamba_split_conv1d_scan_combined``,
+        which makes all between anew).
+        """
+        return element * (self.in_size + 2.0 * self.out_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDeltaNet:
+    """
+    Sizes of a gated delta net, with megatron-core's names and defaults (``TransformerConfig.linear_...``).
+
+    Parameters
+    ----------
+    conv_kernel_dim
+        Tokens that the convolution sees.
+    key_head_dim, value_head_dim
+        Channels of a head's queries and keys, and of its values.
+    num_key_heads, num_value_heads
+        Heads of queries and keys, each of which is shared by equally many heads of values.
+    """
+
+    conv_kernel_dim: int = 4
+    key_head_dim: int = 128
+    value_head_dim: int = 128
+    num_key_heads: int = 16
+    num_value_heads: int = 32
+
+    def __post_init__(self) -> None:
+        _check_sizes("gated_delta_net", self)
+        if self.num_value_heads % self.num_key_heads:
+            raise ValueError(
+                f"num_key_heads of gated_delta_net must divide num_value_heads={self.num_value_heads}, "
+                f"got {self.num_key_heads}."
+            )
+
+    @property
+    def out_size(self) -> int:
+        """Channels of all values, which the product out of the layer gets."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.num_key_heads * self.key_head_dim + self.out_size
+
+    @property
+    def in_size(self) -> int:
+        """Outputs of the product into the layer: those channels, a gate for each value, two numbers for each head."""
+        return self.conv_size + self.out_size + 2 * self.num_value_heads
+
+    @property
+    def split_vectors(self) -> int:
+        """Parameters beside both products: convolution, step and decay of each head."""
+        return self.conv_size * self.conv_kernel_dim + 2 * self.num_value_heads
+
+    @property
+    def whole_vectors(self) -> int:
+        """Parameters that every tensor rank holds whole: the gated norm, which all heads share."""
+        return self.value_head_dim
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Numbers that tensor ranks must divide."""
+        return self.num_key_heads, self.num_value_heads
+
+    @property
+    def model_flops(self) -> float:
+        """Multiplications of the recurrence for a token: decay, delta, update and query of each head's state."""
+        return 4.0 * self.out_size * self.key_head_dim
+
+    @property
+    def scan_flops(self) -> float:
+        """
+        FLOPs of the chunked scan for a token, forward (arXiv 2412.06464, section 3.3).
+
+        In a chunk keys times keys, queries times keys, both sides of the triangular solution, scores times values; the
+        state is read twice and written once.
+        """
+        keys = self.num_value_heads * self.key_head_dim
+        inside = 2.0 * DELTA_CHUNK * (3 * keys + 2 * self.out_size)
+        return inside + 6.0 * self.key_head_dim * self.out_size
+
+    @property
+    def scan_bytes(self) -> float:
+        """Bytes that the scan reads and writes for a token, forward: 16-bit rows between its kernels, states twice."""
+        keys = self.num_value_heads * self.key_head_dim
+        states = 2.0 * self.out_size * self.key_head_dim / DELTA_CHUNK
+        return 2.0 * (2 * self.num_key_heads * self.key_head_dim + 5 * self.out_size + 2 * keys + states)
+
+    def kept_bytes(self, element: int) -> float:
+        """
+        Activations for a token that the layer keeps, its input apart.
+
+        What comes out of the first product and of the convolution, queries and keys repeated for every head of values,
+        the triangular solution of each chunk, what comes out of the scan and of the gated norm; two fp32 numbers for
+        each head.
+        """
+        repeated = 2 * self.num_value_heads * self.key_head_dim
+        rows = self.in_size + self.conv_size + repeated + self.num_value_heads * DELTA_CHUNK + 2 * self.out_size
+        return element * rows + 8.0 * self.num_value_heads
+
+
+def _check_sizes(name: str, sizes: object) -> None:
+    for field in fields(sizes):  # type: ignore[arg-type]
+        value = getattr(sizes, field.name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+            raise ValueError(f"{field.name} of {name} must be a whole number >= 1, got {value!r}.")

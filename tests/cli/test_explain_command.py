@@ -1,0 +1,87 @@
+"""``explain``."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.cli import main
+
+Command = Callable[..., tuple[int, str, str]]
+
+PINS = ("--tensor-parallel", "8", "--pipeline-parallel", "1,2", "--context-parallel", "1", "--virtual-pipeline", "1")
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Solved once."""
+    path = tmp_path_factory.mktemp("explain") / "plan.json"
+    arguments = ["pipette-opt", "solve", "--example", "lab-2x8", *PINS, "--time-limit", "3", "-o", str(path)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", arguments)
+        with contextlib.suppress(SystemExit):
+            main()
+    return path
+
+
+def test_slower_than_the_plan_and_where(command: Command, plan: Path) -> None:
+    """Placed, cause by cause; the causes add up to the times."""
+    code, out, _ = command("explain", "tp=8,pp=2,mbs=1,recompute=full", "--plan", str(plan), "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["verdict"] in ("slower", "not faster", "may win")
+    placed = found["placed"]
+    for name, total in (("asked_s", "iteration_time_s"), ("plan_s", "plan_iteration_time_s")):
+        assert sum(one[name] for one in placed["causes"].values()) == pytest.approx(placed[total])
+    assert placed["plan_iteration_time_s"] == pytest.approx(
+        json.loads(plan.read_text())["estimate"]["iteration_time_s"]
+    )
+    code, out, _ = command("explain", "tp8 pp2 mbs1 full", "--plan", str(plan))
+    assert code == 0
+    assert "where the time goes" in out
+
+
+def test_illegal_too_big_and_the_plan_itself(command: Command, plan: Path) -> None:
+    """Each has an answer; Megatron arguments are a configuration, too."""
+    code, out, _ = command("explain", "tp=3", "--plan", str(plan))
+    assert (code, out.splitlines()[0]) == (0, "tp=3: illegal, ruled out by legality rules")
+    code, out, _ = command("explain", "tp=1,pp=1,cp=1,dopt=off,recompute=none", "--plan", str(plan))
+    assert (code, "too big, ruled out by memory" in out) == (0, True)
+    config = json.loads(plan.read_text())["parallel"]
+    text = f"--tensor-model-parallel-size {config['tensor_model_parallel_size']} --micro-batch-size 1 "
+    code, out, err = command("explain", "--args", text + "--pipeline-model-parallel-size 2", "--plan", str(plan))
+    assert code == 0, err
+    assert out.startswith(f"tp{config['tensor_model_parallel_size']} pp2 dp")
+
+
+def test_without_a_configuration_the_job_is_explained(command: Command) -> None:
+    """What cannot go together, or that nothing is wrong."""
+    job = ("--model", "llama-3-8b", "--global-batch-size", "8", "--seq-length", "4096")
+    hosts = ("--nodes", "1", "--gpu", "a100-80gb", "--gpus-per-node", "1")
+    code, out, _ = command("explain", *hosts, *job)
+    assert code == 0
+    assert out.startswith("These cannot go together: 1 host of 1 GPUs, ")
+    code, _, err = command("solve", *hosts, *job)
+    assert code == 3
+    assert "error: These cannot go together: 1 host of 1 GPUs, " in err
+    assert "memory rules out" in err
+    code, out, _ = command("explain", "--example", "lab-2x8", *PINS, "--json")
+    assert json.loads(out) == {"feasible": True, "conflicts": []}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rules", "tp=8"], "--rules: is about the whole job"),
+        (["pq=1"], "the configuration: knows tp, pp"),
+        (["tp=1", "--args", "--tensor-model-parallel-size 1"], "--args: is a configuration, too"),
+    ],
+)
+def test_wrong_questions(command: Command, options: list[str], message: str) -> None:
+    """One clear message."""
+    code, _, err = command("explain", *options, "--example", "lab-2x8")
+    assert code == 2
+    assert message in err

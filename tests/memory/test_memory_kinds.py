@@ -1,0 +1,116 @@
+"""Memory of stages whose layers are of several kinds, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specs_for_tests import TINY, config
+
+from pipette_opt.costs.compute import stage_parameters
+from pipette_opt.costs.experts import stage_expert_parameters
+from pipette_opt.memory.formula import formula_bytes, parameters
+from pipette_opt.memory.table import StageTable, stage_table
+from pipette_opt.read.model import read_model
+from pipette_opt.specs import GatedDeltaNet, Mamba, ModelSpec, TrainingSpec
+
+TRAINING = TrainingSpec(global_batch_size=8, seq_length=512)
+PLAIN = replace(
+    TINY,
+    normalization="RMSNorm",
+    add_bias_linear=False,
+    add_qkv_bias=False,
+    position_embedding_type="none",
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+)
+SIZES = Mamba(num_heads=32, head_dim=64, num_groups=8, state_dim=128)
+
+
+def rows(model: ModelSpec, **options: object) -> StageTable:
+    """One row for each stage."""
+    return stage_table(model, TRAINING, [config(num_layers=model.num_layers, **options)], num_microbatches=4)
+
+
+def hybrid(pattern: str) -> ModelSpec:
+    """A hybrid with the sizes of the tiny model."""
+    return replace(
+        PLAIN, num_layers=len(pattern), hybrid_layer_pattern=pattern, mamba=SIZES if "M" in pattern else None
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(read_model(name) for name in ("nemotron-h-8b", "nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b")),
+        *(read_model(name) for name in ("gpt-oss-20b", "llama-4-scout", "llama-4-maverick")),
+    ],
+    ids=lambda model: model.name,
+)
+def test_weights_are_those_that_times_count(model: ModelSpec) -> None:
+    """Of every stage, with two tensor ranks and experts on four: both sides count the same parameters."""
+    options = {"tp": 2, "pp": 4, "dp": 4, "num_layers": model.num_layers, "sequence_parallel": True}
+    chosen = config(**options, expert_model_parallel_size=4 if model.num_experts else 1)
+    table = stage_table(model, TRAINING, [chosen], num_microbatches=4)
+    counted = stage_parameters(model, chosen) + stage_expert_parameters(model, chosen)
+    np.testing.assert_allclose(parameters(table), counted, rtol=1e-12)
+
+
+def test_a_mamba_layer_by_hand() -> None:
+    """Input of the norm and of the product, 16 bits; one fp32 statistic; what the scan keeps of 4,352 and 2 x 2,048."""
+    tokens, h = 512, PLAIN.hidden_size
+    width = 2 * 2048 + 2 * 8 * 128 + 32
+    one = tokens * (2 * h + 4 + 2 * h + 2 * (width + 2 * 2048))
+    assert formula_bytes(rows(hybrid("M"))).saved[0] == one
+    assert formula_bytes(rows(hybrid("MMM"))).saved[0] == 3 * one
+    assert formula_bytes(rows(hybrid("MM"), tp=2)).saved[0] == 2 * tokens * (4 * h + 4 + (width + 2 * 2048))
+
+
+def test_branches_add_up() -> None:
+    """Attention and an MLP apart keep what a layer of both keeps, and hold the same weights."""
+    both, apart = formula_bytes(rows(replace(PLAIN, num_layers=1))), formula_bytes(rows(hybrid("*-")))
+    assert both.saved[0] == apart.saved[0]
+    assert both.static[0] == apart.static[0]
+    mixed = formula_bytes(rows(hybrid("M*-"))).saved[0]
+    assert mixed == apart.saved[0] + formula_bytes(rows(hybrid("M"))).saved[0]
+
+
+def test_full_recomputation_brings_back_one_branch() -> None:
+    """Every layer keeps its input; the one at work brings back the larger of its branches, not all of them."""
+    again = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    formula = formula_bytes(rows(hybrid("M-"), **again))
+    assert formula.saved[0] == 2 * 512 * PLAIN.hidden_size * 2
+    alone = [formula_bytes(rows(hybrid(pattern))).saved[0] for pattern in ("M", "--", "-")]
+    assert formula.recomputed[0] == max(alone[0], alone[2])
+
+
+def test_experts_in_every_second_layer() -> None:
+    """A stage keeps what its own layers keep; with block recomputation those of the last layers of its chunk."""
+    mixture = replace(PLAIN, num_layers=8, num_experts=8, moe_ffn_hidden_size=512, moe_layer_freq=(0, 1) * 4)
+    dense, experts = (
+        formula_bytes(rows(one)).saved[0]
+        for one in (
+            replace(PLAIN, num_layers=1),
+            replace(mixture, num_layers=1, moe_layer_freq=None, num_dense_layers=0),
+        )
+    )
+    stages = formula_bytes(rows(mixture, pp=2, layers_per_stage=(3, 5)))
+    assert stages.saved.tolist() == [2 * (2 * dense + experts), 2 * dense + 3 * experts]
+    block = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2}
+    kept = formula_bytes(rows(mixture, pp=2, layers_per_stage=(3, 5), **block)).saved
+    inputs = 2 * 512 * PLAIN.hidden_size * 2
+    # Of the first stage's layers D E D the last is kept, of the second's E D E D E the last three.
+    assert kept.tolist() == [2 * (inputs + dense), inputs + dense + 2 * experts]
+
+
+def test_gate_and_delta_net_by_hand() -> None:
+    """A gate keeps two widths more of the queries; a delta net in place of attention its own rows."""
+    plain, gated = (formula_bytes(rows(one)).saved[0] for one in (PLAIN, replace(PLAIN, attention_output_gate=True)))
+    assert gated - plain == PLAIN.num_layers * 512 * 2 * 2 * PLAIN.query_projection_size
+    net = GatedDeltaNet(num_key_heads=4, num_value_heads=8)
+    model = replace(PLAIN, num_layers=2, linear_attention_freq=2, gated_delta_net=net)
+    found = formula_bytes(rows(model)).saved[0] - formula_bytes(rows(replace(PLAIN, num_layers=2))).saved[0]
+    keys, values, h = 4 * 128, 8 * 128, PLAIN.hidden_size
+    into = 2 * keys + 2 * values + 16
+    own = 2 * (into + 2 * keys + values + 2 * 8 * 128 + 8 * 64 + 2 * values) + 8 * 8
+    attention = 2 * 4 * h + 4 * PLAIN.num_attention_heads
+    assert found == 512 * (own - attention)
