@@ -89,7 +89,7 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         written = option.status == "approximated" or value not in WORDS_PASSED_ON.get(field, (value,))
         written |= field == "ddp_bucket_size" and bool(
             values.get("use_megatron_fsdp")
-        )  # what it is there is not counted
+        )
         if value is False or not written or not option.matters(values) or option.unlike(value) == ():
             continue
         words = () if value is True else tuple(map(str, value)) if isinstance(value, list) else (str(value),)
