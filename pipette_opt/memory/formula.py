@@ -324,7 +324,8 @@ def _copies_of_input(table: StageTable) -> FloatArray:
 
 def _branch_bytes(table: StageTable) -> FloatArray:
     """What each branch of a layer keeps of one micro-batch: input of its norm, dropout mask, fp32 statistics."""
-    per_token = table.hidden * (table.element + table.hidden_dropout) + 4 * table.statistics
+    norms = 1 + table.post_norms
+    per_token = table.hidden * (norms * table.element + table.hidden_dropout) + norms * 4 * table.statistics
     kept: FloatArray = table.tokens / table.shards * per_token
     return kept
 

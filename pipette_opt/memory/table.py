@@ -109,6 +109,8 @@ class StageTable:
         Their number.
     scores
         Elements of one layer's attention scores, 0 with a kernel that does not store them.
+    post_norms
+        1 if what a branch gives is normalised.
     statistics
         fp32 numbers per token that one norm keeps.
     context
@@ -196,6 +198,7 @@ class StageTable:
     heads: FloatArray
     scores: FloatArray
     statistics: FloatArray
+    post_norms: FloatArray
     hidden_dropout: FloatArray
     attention_dropout: FloatArray
     rope: FloatArray
@@ -468,6 +471,7 @@ def stage_table(
         "heads": heads,
         "scores": unfused * heads * tokens * (training.seq_length // cp),
         "statistics": 2 if model.normalization == "LayerNorm" else 1,
+        "post_norms": model.post_norms,
         "hidden_dropout": model.hidden_dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
         "rope": model.has_rotary_positions,
