@@ -41,7 +41,7 @@ PARTS = {16: "Et*4|(t*4|)*14t{m}L", 8: "Et*8|(t*8|)*6t*5{m}L"}
 def recipe_text(family: str, gpu: str) -> str:
     """Arguments of the first recipe of a family and a GPU that may start, in MXFP8 if there is one."""
     found = [json.loads(line) for line in (SHARED / "recipes" / "recipes.jsonl").read_text().splitlines()]
-    for kind in (gpu, NEAREST[gpu]):
+    for kind in (gpu, *([NEAREST[gpu]] if gpu in NEAREST else [])):
         some = [one for one in found if one["family"] == family and one["gpu"] == kind and not one["illegal"]]
         some = [
             one for one in some if one["task"] == "pretrain" and "fsdp" not in one["name"] and "hsdp" not in one["name"]

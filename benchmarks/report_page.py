@@ -33,9 +33,7 @@ def opened(browser: Browser, file: Path, view: str, shots: Path | None) -> str:
         page.screenshot(path=shots / f"{file.stem}-{view}.png", full_page=True)
         if view == "wide":
             page.pdf(path=shots / f"{file.stem}.pdf", prefer_css_page_size=True)
-    return (
-        f"{view}: first paint {first_ms:.0f} ms, {state} drawn after {drawn_ms:.0f} ms, {len(said)} complaints {said}"
-    )
+    return f"{view}: first paint {first_ms:.0f} ms, {state} drawn after {drawn_ms:.0f} ms, complaints: {said}"
 
 
 def main() -> None:

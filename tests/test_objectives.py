@@ -1,6 +1,6 @@
 """Objectives other than the time: the same as brute force over numbers of hosts, proven, written, read and checked."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations
 
 import pytest
@@ -11,6 +11,7 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.optimize import optimize
 from pipette_opt.optimize.objectives import optimize_objective
+from pipette_opt.plans.failures import FailureRate, best_progress
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
@@ -60,6 +61,22 @@ def least() -> dict[tuple[int, ...], float]:
             assert plan.certificate.gap < 1e-5
             times[hosts] = plan.estimate.iteration_time_s
     return times
+
+
+RATE = FailureRate(host_mean_days=0.02, save_s=1.0, recovery_s=400.0)
+
+
+def test_progress_is_the_most_of_any_number_of_hosts(least: dict[tuple[int, ...], float]) -> None:
+    """Tokens per second times the share of progress; hosts that are lost often make fewer of them best."""
+    inputs = {"failures": asdict(RATE)}
+    plan = optimize_objective(job(), SPACE, params(Objective.PROGRESS), inputs=inputs)
+    progress = {hosts: 12 * 512 / seconds * best_progress(RATE, len(hosts)).share for hosts, seconds in least.items()}
+    assert plan.target is not None
+    assert plan.target.value == pytest.approx(max(progress.values()), rel=1e-5)
+    assert plan.target.gap < 1e-4
+    assert not list(target_is_reproduced(job(), plan))
+    with pytest.raises(InputError, match="--host-mean-days"):
+        optimize_objective(job(), SPACE, params(Objective.PROGRESS))
 
 
 def test_tokens_per_gpu_are_the_most_of_any_hosts(

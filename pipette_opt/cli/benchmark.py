@@ -252,6 +252,7 @@ def placement(
 app.command("layers")(systems.layers)
 app.command("squares")(systems.squares)
 app.command("systems")(systems.systems)
+app.command("experts")(systems.experts)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:

@@ -224,8 +224,9 @@ MaxOomRisk = Annotated[
 Objective = Annotated[
     str,
     typer.Option(
-        help="time: of an iteration; tokens-per-gpu: tokens per second and GPU, on any number of hosts; cost: of a "
-        "token, by --gpu-price or the cluster file; robust: the upper end of the band of the time, so that a plan like "
+        help="time: of an iteration; tokens-per-gpu: tokens per second and GPU, on any number of hosts; progress: "
+        "tokens per second where hosts are lost (--host-mean-days), on any number of hosts; cost: of a token, by "
+        "--gpu-price or the cluster file; robust: the upper end of the band of the time, so that a plan like "
         "measured runs may come before a faster one unlike them.",
         rich_help_panel=SEARCH,
     ),

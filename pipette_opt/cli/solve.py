@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -10,12 +10,26 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
+if TYPE_CHECKING:
+    from pipette_opt.specs.objective import Objective
+
 
 @opt.spread
 def solve(
     job_options: opt.JobOptions,
     space_options: opt.SpaceOptions,
     objective: opt.Objective = "time",
+    host_mean_days: Annotated[
+        float | None,
+        typer.Option(help="Of progress: mean days until a host is lost.", rich_help_panel=opt.SEARCH),
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(help="Of progress: how long saving stops the job.", rich_help_panel=opt.SEARCH)
+    ] = 60.0,
+    recovery_seconds: Annotated[
+        float,
+        typer.Option(help="Of progress: from a loss until training goes on again.", rich_help_panel=opt.SEARCH),
+    ] = 600.0,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = None,
@@ -81,6 +95,7 @@ def solve(
         max_oom_risk=max_oom_risk,
         objective=Objective(objective),
     )
+    failures = _failures(params.objective, host_mean_days, checkpoint_seconds, recovery_seconds)
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))
     if ray_address is not None and backend != "ray":
         raise InputError("--ray-address", f"has no effect with --backend {backend}.")
@@ -96,7 +111,7 @@ def solve(
     if not is_stdout(out):
         watcher.on_plan = lambda plan: write_plan(plan_with_band(plan, job.instance), out)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        inputs = {**job.inputs, "max_oom_risk": max_oom_risk}
+        inputs = {**job.inputs, "max_oom_risk": max_oom_risk, **failures}
         order = None if current is None else current.host_order
         given = (job.instance, space, params, watcher, inputs)
         try:
@@ -125,3 +140,28 @@ def solve(
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)
+
+
+def _failures(
+    objective: "Objective", host_mean_days: float | None, save_s: float, recovery_s: float
+) -> "dict[str, dict[str, float]]":
+    """How hosts fail, as a plan records it; nothing for other objectives."""
+    from dataclasses import asdict
+
+    from pipette_opt.plans.failures import FailureRate
+    from pipette_opt.specs.objective import Objective
+
+    if objective is not Objective.PROGRESS:
+        if host_mean_days is not None:
+            raise InputError("--host-mean-days", f"has no effect with --objective {objective}.")
+        return {}
+    if host_mean_days is None:
+        raise InputError("--host-mean-days", "is needed for --objective progress: mean days until a host is lost.")
+    for option, value, least in (
+        ("--host-mean-days", host_mean_days, 0.0),
+        ("--checkpoint-seconds", save_s, 0.0),
+        ("--recovery-seconds", recovery_s, -1e-9),
+    ):
+        if not least < value < 1e9:
+            raise InputError(option, f"must be {'>' if least == 0 else '>='} 0, got {value:g}.")
+    return {"failures": asdict(FailureRate(host_mean_days=host_mean_days, save_s=save_s, recovery_s=recovery_s))}

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pipette_opt.replan.changes import Change
     from pipette_opt.replan.whatif import Answer, WhatIf
 
+SAME = 5e-4
+"""Difference of shares below which losses are called the same; chosen, as they are shown with one digit."""
+
 EACH = "each"
 """Says of hosts: each of them alone."""
 
@@ -103,6 +106,7 @@ def whatif(
     from pipette_opt.cli.prices import priced
     from pipette_opt.library.plans import plan_on_cluster
     from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.plans.plan import AS_GOOD
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.whatif import WhatIf
     from pipette_opt.report.questions import answers_table
@@ -144,6 +148,11 @@ def whatif(
     else:
         for line in changed:
             show(f"- since the plan was made: {line}")
+        recorded_s, now_s = old.estimate.iteration_time_s, asking.now.iteration_time_s
+        if not changed and abs(now_s / recorded_s - 1) > AS_GOOD:
+            show(
+                f"- the plan says {recorded_s:.4f} s, and this version {now_s:.4f} s: what it proved does not count here"
+            )
         show(answers_table("Today", rows[:1]))
         for group, title in TITLES.items():
             some = [one for one in answers if one.group == group]
@@ -152,7 +161,7 @@ def whatif(
             elif group == "repaired":
                 some.sort(key=lambda one: 1.0 if one.change is None else -one.change)
             if some:
-                show(answers_table(title, some))
+                show(answers_table(title, some, rows[0].config))
         show("", *in_words(asked, changes, answers))
     if watcher.stop.is_set():
         say(f"stopped early: {len(answers)} of {counted(len(changes), 'question')} are answered")
@@ -193,7 +202,10 @@ def questions(asking: "WhatIf", asked: Mapping[str, Any], prices: Mapping[str, f
         if name.strip():
             found.append(made.other_training(job, f"in {name.strip()}", _precision(name.strip())))
     for change in found:
-        check_precision(change.instance.cluster, change.instance.training)
+        try:
+            check_precision(change.instance.cluster, change.instance.training)
+        except InputError as error:
+            raise InputError(change.name, f"the precision {error.problem}") from None
     return found
 
 
@@ -224,14 +236,19 @@ def in_words(asked: Mapping[str, Any], changes: "Sequence[Change]", answers: "Se
     lost = [one for one in answers if one.group == "without" and one.change is not None]
     if len(lost) > 1:
         least, most = max(lost, key=_gain), min(lost, key=_gain)
-        found.append(
-            f"The dearest loss is {most.name.removeprefix('without ')}, {_gain(most):+.1%} tokens per second; the "
-            f"cheapest {least.name.removeprefix('without ')}, {_gain(least):+.1%}."
-        )
-        if most.bound_s is not None and most.bound_s <= (least.iteration_time_s or 0.0):
+        if _gain(least) - _gain(most) < SAME:
+            found.append(f"Each of these losses costs the same, {_gain(most):+.1%} tokens per second.")
+        else:
             found.append(
-                "Which host is the dearest is not proven: what the searches leave open is more than between them."
+                f"The dearest loss is {most.name.removeprefix('without ')}, {_gain(most):+.1%} tokens per second; the "
+                f"cheapest {least.name.removeprefix('without ')}, {_gain(least):+.1%}."
             )
+        if (
+            _gain(least) - _gain(most) >= SAME
+            and most.bound_s is not None
+            and most.bound_s <= (least.iteration_time_s or 0.0)
+        ):
+            found.append("Which loss is the dearest is not proven: the searches leave more open than losses differ by.")
         idle = max(lost, key=lambda one: one.idle_hosts)
         if idle.idle_hosts and idle.iteration_time_s is not None:
             found.append(

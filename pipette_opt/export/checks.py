@@ -72,9 +72,9 @@ def expert_tensor_size(plan: Plan, num_experts: int | None) -> int | None:
     )
 
 
-def check_megatron_can(target: str, plan: Plan) -> None:
-    """Sends are waited for, and replicas share no more than optimizer states; otherwise ``InputError``."""
+def check_megatron_can(target: str, plan: Plan, *, most_sharded: int = 1) -> None:
+    """Sends are waited for, and replicas share no more than a ZeRO stage; otherwise ``InputError``."""
     refuse_async_sends(target, plan)
     stage = plan.config.sharding_stage
-    if stage > 1:
+    if stage > most_sharded:
         raise InputError("zero_stage", f"is {stage}; the distributed optimizer of {target} is stage 1.")

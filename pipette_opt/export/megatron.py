@@ -11,9 +11,10 @@ from itertools import islice
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
-from pipette_opt.export.passed_on import goes_with, left_out_lines
+from pipette_opt.export.passed_on import left_out_lines
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
+from pipette_opt.export.training_options import further_options, offload_options, precision_options
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
@@ -116,17 +117,10 @@ def megatron_options(plan: Plan) -> list[Option]:
         *_parallel_options(plan, model),
         *_batch_options(plan, training),
         *model_options(model, training, plan.config.layers_per_chunk if model.hybrid_layer_pattern else None),
-        *_precision_options(training, plan.config.use_distributed_optimizer),
-        *_offload_options(training),
+        *precision_options(training, plan.config.use_distributed_optimizer),
+        *offload_options(training),
     ]
-    written = {one[0] for one in options}
-    others = training.other_arguments or ()
-    if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:
-        others = (*others, ("--tp-comm-overlap",))
-    if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
-        modules = training.cuda_graph_modules
-        others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
-    return [*options, *[one for one in others if one[0] not in written and goes_with(one[0], plan.config)]]
+    return [*options, *further_options(training, plan.config, options)]
 
 
 def builder_notes(model: ModelSpec) -> list[str]:
@@ -234,7 +228,7 @@ LAYOUT_ARGUMENTS = {
 
 def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     config = plan.config
-    check_megatron_can("Megatron-LM", plan)
+    check_megatron_can("Megatron-LM", plan, most_sharded=3)
     expert_size = expert_tensor_size(plan, model.num_experts)
     options: list[Option] = [
         ("--tensor-model-parallel-size", str(config.tensor_model_parallel_size)),
@@ -269,13 +263,20 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     return options
 
 
+SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+"""``--data-parallel-sharding-strategy`` by ZeRO stage; it sends beside compute."""
+
+
 def _overlap_options(plan: Plan) -> list[Option]:
     """What is sent beside compute."""
     config = plan.config
     options: list[Option] = []
-    if config.overlap_grad_reduce:
+    sharded = config.sharding_stage > 1
+    if sharded:
+        options += [("--use-megatron-fsdp",), ("--data-parallel-sharding-strategy", SHARDED[config.sharding_stage])]
+    if config.overlap_grad_reduce or sharded:
         options.append(("--overlap-grad-reduce",))
-    if config.overlap_param_gather:
+    if config.overlap_param_gather or sharded:
         options.append(("--overlap-param-gather",))
     if config.ddp_bucket_size is not None:
         options.append(("--ddp-bucket-size", str(config.ddp_bucket_size)))
@@ -511,68 +512,3 @@ def _depth_options(model: ModelSpec) -> list[Option]:
         ("--mtp-loss-scaling-factor", str(model.mtp_loss_scaling_factor)),
     ]
     return [*options, ("--mtp-use-repeated-layer",)] if model.mtp_use_repeated_layer else options
-
-
-def _recipe_options(training: TrainingSpec) -> list[Option]:
-    """Products in fewer than 16 bits."""
-    if training.recipe is None:
-        return []
-    kind = "fp4" if training.fp4 else "fp8"
-    formats = {one[0]: one[1] for one in training.other_arguments or () if one[1:]}
-    usual = "e2m1" if training.fp4 else "hybrid"
-    options: list[Option] = [
-        ("--transformer-impl", "transformer_engine"),
-        (f"--{kind}-format", formats.get(f"--{kind}-format", usual)),
-    ]
-    if training.fp8 and training.fp8_recipe != "delayed":
-        options.append(("--fp8-recipe", training.fp8_recipe))
-    if training.fp8_param_gather:
-        options.append((f"--{kind}-param-gather",))
-        if training.fp8_recipe == "mxfp8":
-            options.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
-    return options
-
-
-def _offload_options(training: TrainingSpec) -> list[Option]:
-    """What is on the host meanwhile."""
-    options: list[Option] = []
-    if training.cpu_offloading_num_layers:
-        options.append(("--cpu-offloading-num-layers", str(training.cpu_offloading_num_layers)))
-    if training.offload_modules:
-        options += [("--fine-grained-activation-offloading",), ("--offload-modules", *training.offload_modules)]
-    if training.optimizer_offload_fraction:
-        options += [
-            ("--optimizer-cpu-offload",),
-            ("--optimizer-offload-fraction", f"{training.optimizer_offload_fraction:g}"),
-        ]
-        if training.overlap_cpu_optimizer_d2h_h2d:
-            options.append(("--overlap-cpu-optimizer-d2h-h2d",))
-    return options
-
-
-def _precision_options(training: TrainingSpec, distributed_optimizer: bool) -> list[Option]:
-    """Number formats and the attention kernel; bf16 keeps its gradients in fp32 unless told otherwise."""
-    aware = training.use_precision_aware_optimizer or bool(training.narrow_states)
-    if aware and not distributed_optimizer:
-        raise InputError(
-            "training", "Megatron-LM keeps optimizer states in formats of their own only where they are divided."
-        )
-    options: list[Option] = []
-    if training.precision != "fp32":
-        options.append((f"--{training.precision}",))
-        if training.accumulate_allreduce_grads_in_fp32:
-            options.append(("--accumulate-allreduce-grads-in-fp32",))
-        elif training.precision == "bf16":
-            options.append(("--grad-reduce-in-bf16",))
-    options += _recipe_options(training)
-    if aware:
-        options += [
-            ("--use-precision-aware-optimizer",),
-            *([("--main-grads-dtype", "bf16")] if training.gradient_bytes < 4 and training.precision == "bf16" else []),
-            ("--main-params-dtype", training.main_params_dtype),
-            ("--exp-avg-dtype", training.exp_avg_dtype),
-            ("--exp-avg-sq-dtype", training.exp_avg_sq_dtype),
-        ]
-    if not training.fused_softmax:
-        options.append(("--no-masked-softmax-fusion",))
-    return [*options, ("--attention-backend", training.attention_kernel)]

@@ -1,7 +1,8 @@
 """
-Plans that are best at something else than the time of an iteration: tokens per GPU, or cost.
+Plans that are best at something else than the time of an iteration: tokens per GPU, cost, or progress.
 
-Both are the time of an iteration times a weight that depends on the hosts used: their GPUs, or what these cost. So each
+All are the time of an iteration times a weight that depends on the hosts used: their GPUs, what these cost, or what
+is lost as hosts fail. So each
 number of hosts is a search of its own, for the least time, and its bound on the time times the least weight is a bound
 on the objective. Numbers of hosts whose bound is no better than the best plan end early. With prices that differ, each
 number of hosts is searched once for each price: on the hosts that cost no more than it, of which one costs as much.
@@ -18,8 +19,9 @@ from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.certify.weights import robust_weights
 from pipette_opt.optimize import optimize
 from pipette_opt.optimize.weighted import optimize_weighted
+from pipette_opt.plans.failures import best_progress
 from pipette_opt.plans.plan import Plan, SizeProof, Target
-from pipette_opt.plans.target import HOUR_S, UNITS, people_value, price_of, value_of
+from pipette_opt.plans.target import HOUR_S, UNITS, people_value, price_of, recorded_rate, value_of
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.hosts import compress_hosts
@@ -116,7 +118,7 @@ class _Search:
     ) -> None:
         self.instance, self.space, self.params = instance, space, params
         self.watcher, self.inputs, self.options = watcher, inputs, dict(options)
-        self.sizes = list(_sizes(instance, space, params.objective))
+        self.sizes = list(_sizes(instance, space, params.objective, self.inputs))
         self.reason = ""
 
     @property
@@ -226,19 +228,21 @@ class _Search:
         )
 
 
-def _sizes(instance: Instance, space: SearchSpace, objective: Objective) -> Iterator[_Size]:
+def _sizes(instance: Instance, space: SearchSpace, objective: Objective, inputs: Mapping[str, Any]) -> Iterator[_Size]:
     """Every number of whole hosts that the space allows, fewest first, and for cost every dearest price."""
     cluster, per_host = instance.cluster, instance.cluster.gpus_per_node
     floor_s = _least_gpu_seconds(instance)
     for num_gpus in _numbers(instance, space):
         num_hosts = max(num_gpus // per_host, 1)
         used = num_gpus / num_hosts
-        if objective is Objective.TOKENS_PER_GPU:
+        if objective.is_rate:
+            losses = objective is Objective.PROGRESS
+            weight = 1.0 / best_progress(recorded_rate(inputs), num_hosts).share if losses else num_gpus
             yield _Size(
                 num_gpus=num_gpus,
                 dearest=None,
                 cluster=cluster,
-                least_weight=num_gpus,
+                least_weight=weight,
                 lower_bound_s=floor_s / num_gpus,
             )
             continue

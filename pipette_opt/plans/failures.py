@@ -3,10 +3,10 @@ Expected progress of a job whose hosts fail: how often to save, and what is left
 
 A host is lost after an exponential time; so is one of ``n``, after ``mean / n``. Between two losses a job saves every
 ``interval`` seconds, and after a loss does again what it had not saved. With ``save`` seconds for a checkpoint and
-``recovery`` seconds from a loss until training goes on (noticing, a plan, loading), a stretch of ``interval`` seconds
-of work takes ``M exp(recovery / M) (exp((interval + save) / M) - 1)`` seconds on average, ``M`` being the mean time
-between losses (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
-dumps", FGCS 22 (2006)). Young's interval ``sqrt(2 save M)`` (CACM 17, 1974) is its limit for small ``save``.
+``recovery`` seconds from a loss until training goes on (noticing it, a plan, loading), ``interval`` seconds of work
+take ``M exp(recovery / M) (exp((interval + save) / M) - 1)`` seconds on average, ``M`` being the mean time between
+losses (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006)).
+Young's interval ``sqrt(2 save M)`` (CACM 17, 1974) is the best for small ``save``.
 """
 
 import math

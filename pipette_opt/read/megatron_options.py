@@ -76,14 +76,20 @@ def given_options(text: str, where: str) -> GivenOptions:
     return GivenOptions(values=values, not_modelled=tuple(found), passed_on=tuple(_passed_on(values)))
 
 
-WORDS_PASSED_ON = {"fp8_format": "hybrid"}
-"""Options that are read, and whose value says more than that they are given, unless it is the usual one."""
+WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
+    "fp8_format": ("hybrid",),
+    "attention_backend": ("flash", "unfused"),
+}
+"""Options that are read, and whose value says more than what is read of it, unless it is one of these."""
 
 
 def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for field, value in values.items():
         option = megatron_options()[field]
-        written = option.status == "approximated" or WORDS_PASSED_ON.get(field, value) != value
+        written = option.status == "approximated" or value not in WORDS_PASSED_ON.get(field, (value,))
+        written |= field == "ddp_bucket_size" and bool(
+            values.get("use_megatron_fsdp")
+        )  # what it is there is not counted
         if value is False or not written or not option.matters(values) or option.unlike(value) == ():
             continue
         words = () if value is True else tuple(map(str, value)) if isinstance(value, list) else (str(value),)

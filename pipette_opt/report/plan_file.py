@@ -174,7 +174,7 @@ def _read_target(objective: Entries) -> Target:
             for one in objective.mappings("sizes")
         ),
     )
-    more = target.bound / target.value if target.objective == Objective.TOKENS_PER_GPU else target.value / target.bound
+    more = target.bound / target.value if Objective(target.objective).is_rate else target.value / target.bound
     if abs(target.gap - (1 - 1 / more)) > 1e-6:
         raise damaged(objective.where, objective.at("gap"), f"is {target.gap}, value and bound give {1 - 1 / more}.")
     return target

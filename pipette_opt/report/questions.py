@@ -69,11 +69,19 @@ NO_CHANGE = 5e-5
 """Changes below this share are shown as none; chosen, as they are shown with one digit after the point."""
 
 
-def answers_table(title: str, answers: Sequence[AnswerLike]) -> RenderableType:
-    """A row for each answer; a column of prices where any is known."""
+def answers_table(title: str, answers: Sequence[AnswerLike], own: str | None = None) -> RenderableType:
+    """
+    A row for each answer; a column of prices where any is known.
+
+    Parameters
+    ----------
+    own
+        The plan's configuration, which is not written out again.
+    """
     has_prices = any(one.price_per_million_tokens is not None for one in answers)
     headers = ["what if", "iteration >", "tokens/s >", "change >", "plan as it is >", "at best >", "GPUs >"]
-    table = columns_table(*headers, *(["price / 1M tokens >"] if has_prices else []), "configuration")
+    table = columns_table(*headers, *(["price / 1M >"] if has_prices else []), "configuration")
+    before: str | None = None
     for one in answers:
         cells = [
             Text(one.name),
@@ -87,7 +95,8 @@ def answers_table(title: str, answers: Sequence[AnswerLike]) -> RenderableType:
         if has_prices:
             cost = one.price_per_million_tokens
             cells.append(Text("-" if cost is None else f"{cost:.3f}"))
-        table.add_row(*cells, Text(one.why or one.config, style=BAD if one.why else ""))
+        table.add_row(*cells, _configuration(one, own, before))
+        before = one.config
     return titled(title, table)
 
 
@@ -120,6 +129,15 @@ def at_best(answer: AnswerLike) -> str:
     if answer.bound_s is None:
         return "-"
     return "proven" if answer.is_proven else seconds_text(answer.bound_s)
+
+
+def _configuration(answer: AnswerLike, own: str | None, before: str | None) -> Text:
+    """The configuration, once; or why there is none."""
+    if answer.why:
+        return Text(answer.why, style=BAD)
+    if answer.config in (own, before):
+        return Text("as it is" if answer.config == own else "as above", style=QUIET)
+    return Text(answer.config)
 
 
 def _change(share: float | None) -> Text:

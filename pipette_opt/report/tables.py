@@ -179,7 +179,7 @@ def target_tables(plan: Plan) -> list[RenderableType]:
 
 
 def _is_rate(target: Target) -> bool:
-    return target.objective == Objective.TOKENS_PER_GPU
+    return Objective(target.objective).is_rate
 
 
 def certificate_table(certificate: Certificate) -> RenderableType:

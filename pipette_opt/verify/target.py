@@ -22,7 +22,7 @@ def target_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     value = people_value(objective, value_of(plan, instance.cluster, objective), instance.training.tokens)
     if not close(target.value, value, ROUNDING):
         yield f"objective.value is {target.value}, the plan's is {value}"
-    worst = -1 if objective is Objective.TOKENS_PER_GPU else 1  # a rate is better where it is larger
+    worst = -1 if objective.is_rate else 1  # a rate is better where it is larger
     best = min((worst * one.bound for one in target.sizes if one.bound is not None), default=worst * value)
     if not close(worst * target.bound, min(best, worst * value), ROUNDING):
         yield f"objective.bound is {target.bound}, its numbers of GPUs give {worst * min(best, worst * value)}"

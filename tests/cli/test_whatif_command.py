@@ -78,3 +78,14 @@ def test_wrong_options(command: Command, plan: Path, options: list[str], message
     code, _, err = command("whatif", str(plan), *options)
     assert code == 2
     assert message in err
+
+
+def test_a_plan_of_other_costs_is_said(command: Command, plan: Path, tmp_path: Path) -> None:
+    """Its own time, the time by this version, and no bound, as what it proved was of other costs."""
+    changed = json.loads(plan.read_text())
+    changed["estimate"]["iteration_time_s"] *= 1.01
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(changed))
+    code, out, err = command("whatif", str(other), "--num-gpus", "8", "--time-limit", "2")
+    assert code == 0, err
+    assert "what it proved does not count here" in out

@@ -117,6 +117,7 @@ def test_arguments_read_back_are_the_plan(name: str) -> None:
         {"fp8": True, "fp8_recipe": "mxfp8", "fp8_param_gather": True},
         {"fp8": True, "fp8_recipe": "tensorwise", "other_arguments": (("--fp8-format", "e4m3"),)},
         {"fp4": True, "fp8_param_gather": True},
+        {"other_arguments": (("--attention-backend", "fused"),)},
         {"other_arguments": (("--no-rope-fusion",), ("--output-logit-dtype", "fp32"))},
     ],
 )
@@ -138,6 +139,17 @@ def test_arguments_that_a_layout_cannot_have_are_left_out() -> None:
     assert [one for one in megatron_options(alone) if one in others] == [("--no-rope-fusion",)]
     (said,) = [line for line in argument_arrays(alone).splitlines() if "refused here" in line]
     assert "--tp-comm-overlap, --defer-embedding-wgrad-compute" in said
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_shared_gradients_and_parameters_read_back(stage: int) -> None:
+    """ZeRO 2 and 3 are Megatron-FSDP's strategies, which send beside compute."""
+    sharded = config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=stage)
+    plan = replace(small_plan(), config=sharded)
+    words = megatron_arguments(plan)
+    assert "--use-megatron-fsdp" in words
+    found = parse_megatron_args(" ".join([*words, "--vocab-size 50000"])).parallel_config(8, 16)
+    assert found == sharded
 
 
 def test_modules_read_back_are_the_plans() -> None:

@@ -120,7 +120,6 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("nemo", trained(precision="fp16"), "no named precision for fp16 with gradients in fp32"),
     ("nemo", trained(attention_kernel="unfused"), "attention_kernel: is unfused"),
     ("nemo", trained(exp_avg_dtype="bf16"), "exp_avg_dtype: is 'bf16'"),
-    ("megatron", configured(zero_stage=2), "zero_stage: is 2"),
     ("megatron", configured(expert_model_parallel_size=2), "has no experts"),
     ("nemo", trained(fp8=True), "fp8: is True"),
     ("torchtitan", trained(fp8=True), "fp8: is True"),

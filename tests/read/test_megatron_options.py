@@ -281,6 +281,8 @@ def test_what_no_number_counts_is_passed_on() -> None:
         "--bf16 --optimizer adam --no-rope-fusion --cp-comm-type p2p a2a --context-parallel-size 2 --lr 1 "
         "--cuda-graph-impl none --suggested-communication-unit-size 5"
     )
+    assert training("--attention-backend fused").other_arguments == (("--attention-backend", "fused"),)
+    assert training("--attention-backend flash").other_arguments is None
     assert training(text).other_arguments == (("--no-rope-fusion",), ("--cp-comm-type", "p2p", "a2a"))
 
 

@@ -1,0 +1,76 @@
+"""
+Published times of GPT-OSS and of hybrids against ours: ``python benchmarks/layer_lists.py``.
+
+Rows of Megatron-Bridge's performance tables (``shared/measured/nvidia_perf_tables.csv``) say degrees, sequences and
+precision; all else is what NVIDIA's recipe of that family and GPU says (``shared/recipes``). Nothing is fitted to these
+rows. Rows in NVFP4 are left out.
+"""
+
+import csv
+import re
+from typing import Any
+
+import numpy as np
+from latent_models import NARROW, SHARED, recipe_text, seconds_of
+
+from pipette_opt.base.errors import InputError
+
+FAMILIES = {
+    "GPT OSS 120B": "gpt_oss_120b",
+    "Nemotron_3_Nano": "nemotron_3_nano",
+    "Nemotron_3_Super": "nemotron_3_super",
+}
+"""Families of recipes by the names of the tables."""
+
+FORMATS = {"MXFP8": NARROW, "BF16": ""}
+"""Options of each precision."""
+
+
+def arguments_of(row: dict[str, str]) -> str:
+    """The recipe with the degrees, the sequences and the precision of a row."""
+    text, degree = recipe_text(FAMILIES[row["model"]], row["gpu"].lower()), re.search(r"EP (\d+)", row["notes"])
+    said = {
+        "tensor-model-parallel-size": row["tp"],
+        "pipeline-model-parallel-size": row["pp"],
+        "expert-model-parallel-size": degree[1] if degree else "1",
+        "micro-batch-size": row["mbs"],
+        "global-batch-size": row["gbs"],
+        "seq-length": row["seq_len"],
+        "max-position-embeddings": row["seq_len"],
+    }
+    dropped = [*said, "fp8-format", "fp8-recipe", "fp8-param-gather", "reuse-grad-buf-for-mxfp8-param-ag", "fp4-format"]
+    dropped += ["fp4-recipe", "fp4-param-gather", "sequence-parallel", "moe-router-padding-for-fp8", "fp8-output-proj"]
+    kept = [line for line in text.splitlines() if line[2:].split(" ")[0] not in dropped]
+    kept += [f"--{name} {value}" for name, value in said.items()]
+    kept += ["--sequence-parallel"] if int(row["tp"]) > 1 else []
+    return "\n".join(kept) + "\n" + FORMATS[row["precision"]]
+
+
+def main() -> None:
+    """One line for each row, and the mean error of each family."""
+    errors: dict[str, list[float]] = {}
+    with (SHARED / "measured" / "nvidia_perf_tables.csv").open(newline="") as file:
+        rows: list[dict[str, Any]] = [row for row in csv.DictReader(file) if row["model"] in FAMILIES]
+    for row in rows:
+        if row["precision"] not in FORMATS:
+            continue
+        try:
+            seconds, published = seconds_of(row, arguments_of(row)), float(row["iter_time_s"])
+        except InputError as error:
+            print(f"{row['model']:16} {row['gpu']:6} refused: {error}")
+            continue
+        off = seconds / published - 1
+        errors.setdefault(row["model"], []).append(off)
+        degrees = f"tp{row['tp']} pp{row['pp']} mbs{row['mbs']} {row['notes'].split('; ')[-3]} seq {row['seq_len']}"
+        release = row["source"].removeprefix("MegatronBridge-")
+        print(
+            f"{row['model']:16} {row['gpu']:6} {release:9} {row['precision']:6} {degrees:32} "
+            f"published {published:6.2f} s, ours {seconds:6.2f} s, {100 * off:+5.1f} %"
+        )
+    for model, some in errors.items():
+        sizes = 100 * np.abs(some)
+        print(f"{model}: {len(some)} rows, mean |error| {sizes.mean():.1f} %, median {np.median(sizes):.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Arguments of Megatron-LM for a training: number formats, kernels, what the host keeps, what is passed on."""
+
+from collections.abc import Sequence
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.export.passed_on import goes_with
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import TrainingSpec
+
+Option = tuple[str, ...]
+"""An option and its values."""
+
+
+def precision_options(training: TrainingSpec, distributed_optimizer: bool) -> list[Option]:
+    """Number formats and the attention kernel; bf16 keeps its gradients in fp32 unless told otherwise."""
+    aware = training.use_precision_aware_optimizer or bool(training.narrow_states)
+    if aware and not distributed_optimizer:
+        raise InputError(
+            "training", "Megatron-LM keeps optimizer states in formats of their own only where they are divided."
+        )
+    options: list[Option] = []
+    if training.precision != "fp32":
+        options.append((f"--{training.precision}",))
+        if training.accumulate_allreduce_grads_in_fp32:
+            options.append(("--accumulate-allreduce-grads-in-fp32",))
+        elif training.precision == "bf16":
+            options.append(("--grad-reduce-in-bf16",))
+    options += _recipe_options(training)
+    if aware:
+        options += [
+            ("--use-precision-aware-optimizer",),
+            *([("--main-grads-dtype", "bf16")] if training.gradient_bytes < 4 and training.precision == "bf16" else []),
+            ("--main-params-dtype", training.main_params_dtype),
+            ("--exp-avg-dtype", training.exp_avg_dtype),
+            ("--exp-avg-sq-dtype", training.exp_avg_sq_dtype),
+        ]
+    if not training.fused_softmax:
+        options.append(("--no-masked-softmax-fusion",))
+    said = dict(one for one in training.other_arguments or () if len(one) == 2)
+    return [*options, ("--attention-backend", said.get("--attention-backend", training.attention_kernel))]
+
+
+def _recipe_options(training: TrainingSpec) -> list[Option]:
+    """Products in fewer than 16 bits."""
+    if training.recipe is None:
+        return []
+    kind = "fp4" if training.fp4 else "fp8"
+    formats = {one[0]: one[1] for one in training.other_arguments or () if one[1:]}
+    usual = "e2m1" if training.fp4 else "hybrid"
+    options: list[Option] = [
+        ("--transformer-impl", "transformer_engine"),
+        (f"--{kind}-format", formats.get(f"--{kind}-format", usual)),
+    ]
+    if training.fp8 and training.fp8_recipe != "delayed":
+        options.append(("--fp8-recipe", training.fp8_recipe))
+    if training.fp8_param_gather:
+        options.append((f"--{kind}-param-gather",))
+        if training.fp8_recipe == "mxfp8":
+            options.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
+    return options
+
+
+def offload_options(training: TrainingSpec) -> list[Option]:
+    """What is on the host meanwhile."""
+    options: list[Option] = []
+    if training.cpu_offloading_num_layers:
+        options.append(("--cpu-offloading-num-layers", str(training.cpu_offloading_num_layers)))
+    if training.offload_modules:
+        options += [("--fine-grained-activation-offloading",), ("--offload-modules", *training.offload_modules)]
+    if training.optimizer_offload_fraction:
+        options += [
+            ("--optimizer-cpu-offload",),
+            ("--optimizer-offload-fraction", f"{training.optimizer_offload_fraction:g}"),
+        ]
+        if training.overlap_cpu_optimizer_d2h_h2d:
+            options.append(("--overlap-cpu-optimizer-d2h-h2d",))
+    return options
+
+
+def further_options(training: TrainingSpec, config: ParallelConfig, options: Sequence[Option]) -> list[Option]:
+    """What the launch said that no number counts, and that goes with the plan; beside options that are written."""
+    written = {one[0] for one in options}
+    others = training.other_arguments or ()
+    if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:
+        others = (*others, ("--tp-comm-overlap",))
+    if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
+        modules = training.cuda_graph_modules
+        others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
+    return [one for one in others if one[0] not in written and goes_with(one[0], config)]
