@@ -293,9 +293,8 @@ def experts(
     if largest == found.config.expert_model_parallel_size:
         say("memory: fits even if one rank gets all tokens")
     elif largest:
-        say(
-            f"memory: fits up to {largest:.3f} times the mean (--moe-expert-capacity-factor {int(100 * largest) / 100} does)"
-        )
+        factor = int(100 * largest) / 100
+        say(f"memory: fits up to {largest:.3f} times the mean; --moe-expert-capacity-factor {factor} keeps to it")
     else:
         say("memory: does not fit with equal loads either")
 

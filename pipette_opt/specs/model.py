@@ -108,7 +108,8 @@ class ModelSpec:
     mtp_loss_scaling_factor
         Weight of these losses.
     activation_func
-        ``squared_relu`` without a gate, or ``quick_gelu`` with one; ``None`` is GELU without a gate and SiLU with one.
+        ``squared_relu`` without a gate, ``quick_gelu`` or ``gelu`` with one; ``None`` is GELU without a gate and SiLU
+        with one.
     glu_linear_offset
         Added to the half of a gated MLP that is not activated.
     activation_func_clamp_value
@@ -141,6 +142,10 @@ class ModelSpec:
         Megatron-LM has no argument for it.
     softmax_type
         Of attention: ``off-by-one`` adds 1 to the denominator, ``learnable`` a parameter of each head.
+    post_norms
+        What each branch gives is normalised, too (Gemma). Megatron-LM has no argument for it.
+    local_rotary_base
+        Rotary base of layers with a window, where it is another (Gemma 3); Megatron-LM has no argument for it.
     parallel_residual
         Attention and MLP of a layer read the same input, as in GPT-NeoX. Megatron-Core has no such layer.
     init_method_std
@@ -189,7 +194,7 @@ class ModelSpec:
     mtp_layer_pattern: str | None = None
     mtp_use_repeated_layer: bool = False
     mtp_loss_scaling_factor: float = 0.1
-    activation_func: Literal["squared_relu", "quick_gelu"] | None = None
+    activation_func: Literal["squared_relu", "quick_gelu", "gelu"] | None = None
     glu_linear_offset: float = 0.0
     activation_func_clamp_value: float | None = None
     norm_epsilon: float = 1e-5
@@ -205,6 +210,8 @@ class ModelSpec:
     window_attn_skip_freq: LayerFrequency = None
     attention_chunk_size: int | None = None
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
+    post_norms: bool = False
+    local_rotary_base: int | None = None
     parallel_residual: bool = False
     init_method_std: float = 0.02
     other_arguments: tuple[tuple[str, ...], ...] | None = None
@@ -306,11 +313,11 @@ class ModelSpec:
 
     def _check_activation(self) -> None:
         """Megatron has one activation with a gate and one without beside the usual ones."""
-        wanted = {"squared_relu": False, "quick_gelu": True, None: self.gated_linear_unit}
+        wanted = {"squared_relu": False, "quick_gelu": True, "gelu": True, None: self.gated_linear_unit}
         if wanted.get(self.activation_func) is not self.gated_linear_unit:
             raise ValueError(
                 f"activation_func={self.activation_func!r} does not go with gated_linear_unit="
-                f"{self.gated_linear_unit}: squared_relu has no gate, quick_gelu has one, None is SiLU or GELU."
+                f"{self.gated_linear_unit}: squared_relu has no gate, quick_gelu and gelu have one, None either."
             )
         if not math.isfinite(self.glu_linear_offset):
             raise ValueError(f"glu_linear_offset must be a number, got {self.glu_linear_offset!r}.")
