@@ -118,7 +118,7 @@ HEAD = [
 def solved(folder: Path, job: str, path: Path, today: Solved | None = None) -> Solved | None:
     """The plan of a version, ``None`` if it found none; timed with what ``today``'s plan of the job was made from."""
     path.unlink(missing_ok=True)
-    run(folder, ["solve", *job.split(), "--time-limit", str(SECONDS), "-o", str(path)])
+    run(folder, ["solve", *job.split(), "--time-limit", str(SECONDS), "--workers", "1", "-o", str(path)])
     if not path.is_file():
         return None
     content = json.loads(path.read_text())

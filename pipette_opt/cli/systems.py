@@ -299,6 +299,45 @@ def experts(
         say("memory: does not fit with equal loads either")
 
 
+@opt.spread
+def slices(
+    job_options: opt.JobOptions,
+    stages: Annotated[
+        str, typer.Option(help="Depths of pipelines, a stage on each host.", rich_help_panel=INSTANCES)
+    ] = "4,8",
+    sequences: Annotated[
+        str, typer.Option(help="Sequences of a replica, one after the other.", rich_help_panel=INSTANCES)
+    ] = "1,4",
+    json: opt.Json = False,
+) -> None:
+    """
+    Slices of sequences through a pipeline (TeraPipe): the best lengths beside equal slices and none.
+
+    Planned only: no launcher runs slices in training.
+
+    Example: [bold]pipette-opt benchmark slices --model llama-3-8b --nodes 8 --gpu a100 --seq-length 8192[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.lab.token_slices import compare_slices
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    depths, counts = opt.sizes("--stages", stages) or (), opt.sizes("--sequences", sequences) or ()
+    rows = list(compare_slices(opt.read_job(job_options).instance, depths, counts))
+    if json:
+        show_json([asdict(row) for row in rows])
+        return
+    table = columns_table("stages >", "sequences >", "whole >", "equal >", "best >", "over equal >", "best lengths")
+    for row in rows:
+        table.add_row(
+            *(str(row.stages), str(row.sequences), seconds_text(row.whole_s)),
+            *(f"{seconds_text(row.equal_s)} ({row.num_equal})", seconds_text(row.best_s)),
+            *(percent(row.equal_s / row.best_s - 1), ", ".join(map(str, row.lengths))),
+        )
+    show(spaced(table))
+
+
 def _side(ranks: int) -> int:
     """The side of a square of ranks."""
     for side in (1, 2, 4, 8):

@@ -39,6 +39,7 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "optimizer",
     "tp_comm_overlap",
     "cpu_offloading_num_layers",
     "offload_modules",

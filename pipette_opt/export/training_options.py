@@ -34,6 +34,10 @@ def precision_options(training: TrainingSpec, distributed_optimizer: bool) -> li
             ("--exp-avg-dtype", training.exp_avg_dtype),
             ("--exp-avg-sq-dtype", training.exp_avg_sq_dtype),
         ]
+    if training.optimizer == "muon":
+        said = dict(one for one in training.other_arguments or () if len(one) == 2)
+        mode = said.get("--muon-tp-mode", "blockwise")
+        options += [("--optimizer", said.get("--optimizer", "muon")), ("--muon-tp-mode", mode)]
     if not training.fused_softmax:
         options.append(("--no-masked-softmax-fusion",))
     said = dict(one for one in training.other_arguments or () if len(one) == 2)

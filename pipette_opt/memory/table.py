@@ -43,6 +43,8 @@ class StageTable:
     offloaded, on_host
         Bytes of a chunk and micro-batch that are on the host between the passes, of the layers in flight; and the share
         of the optimizer's states there.
+    muon
+        1 if the matrices of layers have no second moment.
     copies
         In how many directions weights are kept in that format.
     only_copies
@@ -145,6 +147,7 @@ class StageTable:
     expert_replicas: FloatArray
     step: FloatArray
     fp8: FloatArray
+    muon: FloatArray
     copies: FloatArray
     only_copies: FloatArray
     offloaded: FloatArray
@@ -395,6 +398,7 @@ def stage_table(
         "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
         "step": training.step_bytes,
         "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
+        "muon": training.optimizer == "muon",
         "copies": 2 if training.recipe is None else training.recipe.copies,
         "only_copies": training.fp8_param_gather,
         "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],

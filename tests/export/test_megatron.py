@@ -117,6 +117,8 @@ def test_arguments_read_back_are_the_plan(name: str) -> None:
         {"fp8": True, "fp8_recipe": "mxfp8", "fp8_param_gather": True},
         {"fp8": True, "fp8_recipe": "tensorwise", "other_arguments": (("--fp8-format", "e4m3"),)},
         {"fp4": True, "fp8_param_gather": True},
+        {"optimizer": "muon"},
+        {"optimizer": "muon", "other_arguments": (("--optimizer", "dist_muon"),)},
         {"other_arguments": (("--attention-backend", "fused"),)},
         {"other_arguments": (("--no-rope-fusion",), ("--output-logit-dtype", "fp32"))},
     ],
