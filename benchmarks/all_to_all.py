@@ -1,23 +1,16 @@
 """
-All-to-alls between two hosts, measured and predicted: ``python benchmarks/all_to_all.py [--out PAGE]``.
+All-to-alls between two hosts, measured and predicted: a table of the page that ``network.py`` makes.
 
 The model of ``costs/exchange.py`` gets what one GPU sends to one GPU of the other host (nccl-tests ``sendrecv``), the
 assumption of 8 NICs a host, and NVLink's rate of the GPU catalogue, and says how long an all-to-all of 1, 4 and 8 GPUs
-on each host takes; nothing is fitted. The measurements (all pairs of 17 H100 hosts) are read in place, from the folder
-that the environment variable PIPETTE_OPT_SHARED names or else ``../shared`` beside the project; nothing is copied.
+on each host takes; nothing is fitted.
 """
 
-import argparse
 import csv
-import os
-import platform
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from pipette_opt import __version__
-from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GB, MIB
 from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
 from pipette_opt.costs.exchange import exchange_s
@@ -49,11 +42,12 @@ def predicted_s(spec: ClusterSpec, size: float, gpus: int) -> float:
     domain, near = spec.domain_of_node, np.full((2, 2), spec.intra_node_bytes_per_s)
     ranks = exchanging_ranks(groups, domain)
     rates = spec.pair_bytes_per_s(gpus)[None]
-    loads, ports, spans, _ = exchange_loads(groups, ranks, np.zeros(gpus + 1, dtype=np.int64), rates, domain, near)
-    return float(exchange_s(spec, DEFAULT_STACK, size / (2 * gpus), ports, spans, loads)[0, 0])
+    rows, shares = np.zeros(gpus + 1, dtype=np.int64), np.ones(2 * gpus + 1)
+    loads, ports, inside, spans, _ = exchange_loads(groups, ranks, rows, rates, domain, near, shares, False)
+    return float(exchange_s(spec, DEFAULT_STACK, size / (2 * gpus), inside * ports, spans, loads)[0, 0])
 
 
-def page(path: Path) -> str:
+def exchange_lines(path: Path) -> list[str]:
     """Ratios of predicted to measured time, as a table."""
     with path.open() as file:
         rows = [row for row in csv.DictReader(file) if row["status"] == "ok" and row["cluster"] == CLUSTER]
@@ -86,38 +80,13 @@ def page(path: Path) -> str:
                 ]
                 lines.append(f"| {' | '.join(cells)} |")
     head = [
-        "# All-to-alls between two hosts",
-        "",
-        f"`python benchmarks/all_to_all.py --out PAGE`, {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__},",
-        f"Python {platform.python_version()}. Measured: xxrjun/nccl-tests-cluster, all pairs of 17 H100 hosts.",
-        f"Predicted from the rate of one GPU to one GPU (`sendrecv`, 1 GiB), {NUM_NICS} NICs a host assumed, no",
-        "latency, nothing fitted.",
+        "Measured: xxrjun/nccl-tests-cluster, all pairs of 17 H100 hosts. Predicted from the rate of one GPU to one "
+        f"GPU (`sendrecv`, 1 GiB), {NUM_NICS} NICs a host assumed, no latency, nothing fitted.",
         "",
     ]
     tail = [
         "",
-        "The median is a few percent too fast, more so with more GPUs. The tail are pairs where other GPUs than the",
+        "The median is a few percent too fast, more so with more GPUs. The tail are pairs where other GPUs than the "
         "one that was measured alone are slow: a matrix of 8 concurrent flows, where there is one, says that.",
     ]
-    lines += tail
-    return "\n".join([*head, *lines, ""])
-
-
-def main() -> None:
-    """Print or write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
-    out = parser.parse_args().out
-    shared = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared"))
-    path = shared / "measured" / "bandwidth" / "nccl_tests_cluster_pairs_h100.csv"
-    if not path.is_file():
-        raise SystemExit(f"No measurements at {path}: set PIPETTE_OPT_SHARED.")
-    text = page(path)
-    if out is None:
-        print(text)
-    else:
-        write_atomically(out, text)
-
-
-if __name__ == "__main__":
-    main()
+    return [*head, *lines, *tail]

@@ -7,7 +7,7 @@ The measurements are read in place, from the folder that the environment variabl
 Curves: start-up, step and bandwidth (``pipette_opt/costs/curves.py``) are fitted to every other size and judged on the
 sizes between. Group sizes: fitted to the smaller groups, judged on the largest. Sharing: groups of every shape on two
 and four hosts, all at once; one bandwidth is fitted to the groups of one GPU on each of two hosts, the others are
-predicted by each algorithm. Hosts: the loss of bandwidth with the number of hosts, fitted up to 8, judged beyond.
+predicted by each algorithm. Hosts: laws of their number, fitted up to 8, judged beyond.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from all_to_all import exchange_lines
 
 from pipette_opt import __version__
 from pipette_opt.base.files import write_atomically
@@ -128,30 +129,28 @@ def grouped(given: Iterable[Run], key: Callable[[Run], tuple]) -> dict[tuple, li
 
 
 def curve_table(given: Sequence[Run]) -> list[str]:
-    """Every curve by itself."""
-    lines = [
-        "| source, GPU | curve | ranks | sizes | start + steps | GB/s | mean | worst |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    everything = []
-    for (who, operation, ranks), members in grouped(given, lambda run: (run[0], run[1], run[3])).items():
+    """Curves of each operation of a source, all its group sizes together."""
+    found: dict[tuple[str, str], list[FloatArray]] = defaultdict(list)
+    for (who, operation, _), members in grouped(given, lambda run: (run[0], run[1], run[3])).items():
         fitted, judged = members[::2], members[1::2]
         if len(fitted) < 3 or not judged:
             continue
         curve = fit_curve([run[2] for run in fitted], np.array([run[5] for run in fitted]))
-        wrong = errors(curve, judged)
-        everything.append(wrong)
-        latency = 1e6 * (curve.start_s + members[0][2].num_steps * curve.step_s)
-        lines.append(
-            f"| {who} | {operation} | {ranks} | {len(members)} | {latency:.0f} us | {curve.bytes_per_s / 1e9:.4g} | "
-            f"{wrong.mean():.1%} | {wrong.max():.1%} |"
-        )
-    means = np.array([one.mean() for one in everything])
+        found[who, operation.split(" ")[0]].append(errors(curve, judged))
+    operations = sorted({operation for _, operation in found})
+    lines = [f"| source, GPU | {' | '.join(operations)} |", "|---" * (1 + len(operations)) + "|"]
+    for who in dict.fromkeys(who for who, _ in found):
+        cells = [
+            f"{np.concatenate(found[who, one]).mean():.1%} of {len(found[who, one])}" if (who, one) in found else ""
+            for one in operations
+        ]
+        lines.append(f"| {who} | {' | '.join(cells)} |")
+    means = np.array([one.mean() for curves in found.values() for one in curves])
+    whole = np.concatenate([one for curves in found.values() for one in curves])
     lines += [
         "",
-        f"{len(means)} curves: mean error {np.concatenate(everything).mean():.1%}, of the median curve "
-        f"{np.median(means):.1%}; {(means <= 0.1).sum()} curves are within 10 % on average, {(means > 0.3).sum()} "
-        "beyond 30 %.",
+        f"{len(means)} curves: mean error {whole.mean():.1%}, of the median curve {np.median(means):.1%}; "
+        f"{(means <= 0.1).sum()} curves are within 10 % on average, {(means > 0.3).sum()} beyond 30 %.",
     ]
     return lines
 
@@ -223,55 +222,84 @@ def predict_shared(
     return float(form(cluster, moved, flow, fabric, own, hosts, DEFAULT_STACK)[0])
 
 
-def hosts_table() -> list[str]:
-    """Bandwidth of the ring of all ranks by the number of hosts."""
+MOST_FITTED = 8
+"""Hosts up to which the laws of the number of hosts are fitted; more are judged."""
+
+GPUS = 8
+"""Of a host of that sweep."""
+
+
+def hosts_table() -> tuple[list[str], str]:
+    """
+    Bandwidth of all-reduces of all ranks by the number of hosts, and what a ring and a tree say of it.
+
+    A ring of ``n`` ranks takes ``2 (n - 1)`` steps and sends ``2 (n - 1) / n`` of the message: one over its bus
+    bandwidth grows with ``n``. A tree takes ``2 log2`` of the hosts steps; its bus bandwidth counts the same bytes.
+    """
     by_hosts: dict[int, list[float]] = defaultdict(list)
     for row in rows("hf_ultrascale_job_collectives.csv"):
         if row["allreduce_all_ranks_GBps"]:
             by_hosts[int(row["nodes"])].append(float(row["allreduce_all_ranks_GBps"]))
     hosts = np.array(sorted(count for count in by_hosts if count > 1))
+    ranks = GPUS * hosts
+    rates = np.array([np.median(by_hosts[count]) for count in hosts.tolist()])
+    known = hosts <= MOST_FITTED
+    forms = {"ring": ranks, "tree": ranks / (ranks - 1) * np.log2(hosts), "rate / hosts^c": None}
+    predicted = {}
+    for name, form in forms.items():
+        if form is None:
+            power, base = np.polyfit(np.log(hosts[known]), np.log(rates[known]), 1)
+            predicted[name] = np.exp(base + power * np.log(hosts))
+        else:
+            slope, rest = np.polyfit(form[known], 1 / rates[known], 1, w=rates[known])
+            predicted[name] = 1 / (rest + slope * form)
     lines = [
-        "| hosts | jobs | median GB/s | fastest twentieth, GB/s |",
-        "|---|---|---|---|",
+        f"| hosts | jobs | median GB/s | fastest twentieth | {' | '.join(forms)} |",
+        "|---" * (4 + len(forms)) + "|",
     ]
-    for count in hosts.tolist():
-        rates = by_hosts[count]
-        lines.append(f"| {count} | {len(rates)} | {np.median(rates):.4g} | {np.quantile(rates, 0.95):.4g} |")
-    told = "The best rates level off from 4 hosts on; the median falls as steps of small buffers take their latency."
-    return [*lines, "", told]
+    for place, count in enumerate(hosts.tolist()):
+        cells = [f"{one[place] / rates[place] - 1:+.0%}" for one in predicted.values()]
+        fastest = np.quantile(by_hosts[count], 0.95)
+        lines.append(f"| {count} | {len(by_hosts[count])} | {rates[place]:.4g} | {fastest:.4g} | {' | '.join(cells)} |")
+    wrong = {name: np.abs(one / rates - 1)[~known].mean() for name, one in predicted.items()}
+    told = ", ".join(f"{name} {error:.0%}" for name, error in wrong.items())
+    return lines, told
 
 
 def page() -> str:
     """The results."""
     today = datetime.now(UTC).date().isoformat()
-    head = [
-        f"# Network, {today}",
-        "",
-        f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}. Made by "
-        "`python benchmarks/network.py`. Error: `|predicted / measured - 1|` of the times.",
-    ]
+    made = (
+        f"{today}, pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}: "
+        "`python benchmarks/network.py`. Error: `|predicted / measured - 1|` of the times."
+    )
     if not folder().is_dir():
-        return "\n".join([*head, "", "No measurements here: set PIPETTE_OPT_SHARED. Nothing was compared.", ""])
+        return "\n".join(
+            ["# Network", "", made, "", "No measurements: set PIPETTE_OPT_SHARED. Nothing was compared.", ""]
+        )
     given = runs()
     collectives = [run for run in given if not run[1].startswith("message")]
+    hosts, told = hosts_table()
+    pairs = folder() / "nccl_tests_cluster_pairs_h100.csv"
     parts = [
-        *head,
+        "# Network",
         "",
-        "## Curves by message size",
+        f"- More hosts: mean errors of laws fitted to 2 to {MOST_FITTED} hosts on 16 to 64: {told}. A power is nearer",
+        "  to the median, but the rate of the fastest twentieth levels off from 4 hosts on, as a ring's does.",
+        "- Groups that share NICs: the flat ring is nearer than other algorithms on three of four kinds of host.",
+        "- A start and a rate for each group are off as the last table says; from small groups of a host to its",
+        "  largest they are off by far more where not every GPU reaches every other at the same pace.",
+        "- Collectives inside hosts of today's GPUs: [silicon.md](silicon.md).",
         "",
-        "Latency and bandwidth fitted to every other size, judged on the sizes between. Curves that bend otherwise: "
-        "profiles whose all-gather copies its parts through lists, GPUs of one host that are not all equally near "
-        "(V100, MI200, RTX), and NCCL's change of protocol between 1 and 8 MB.",
+        made,
         "",
-        *curve_table(given),
+        "## Number of hosts",
         "",
-        "## Group sizes",
+        "All-reduce over all ranks of a job, before each job of one public sweep (H100), of one small message. Signed "
+        f"errors of three laws, each with two constants fitted to the medians of up to {MOST_FITTED} hosts. The clock "
+        "has the ring: its rate levels off, and steps take their latency. NCCL did not change to a tree here.",
         "",
-        "One start-up, step and bandwidth for an operation, fitted to the smaller groups of a host, judged on the "
-        "largest. The clock has this form inside a host; it is right where every GPU reaches every other at the same "
-        "pace, and the figures below say where that is not so.",
-        "",
-        *group_table(collectives),
+        *hosts,
         "",
         "## Groups that share a host's network",
         "",
@@ -281,12 +309,25 @@ def page() -> str:
         "",
         *sharing_table(),
         "",
-        "## Number of hosts",
+        "## All-to-alls between two hosts",
         "",
-        "All-reduce over all ranks of a job, before each job of one public sweep (H100). The clock's loss with the "
-        "number of hosts is a power; it is off by default, and `calibrate` fits it.",
+        *(exchange_lines(pairs) if pairs.is_file() else ["Not measured here."]),
         "",
-        *hosts_table(),
+        "## Group sizes",
+        "",
+        "One start-up, step and bandwidth for an operation, fitted to the smaller groups of a host, judged on the "
+        "largest.",
+        "",
+        *group_table(collectives),
+        "",
+        "## Sizes",
+        "",
+        "Latency and bandwidth fitted to every other size of a curve, judged on the sizes between: mean error, and "
+        "number of curves. Curves that bend otherwise: profiles whose all-gather copies its parts through lists, GPUs "
+        "of one host that are not all equally near (V100, MI200, RTX), and NCCL's change of protocol between 1 and "
+        "8 MB.",
+        "",
+        *curve_table(given),
         "",
     ]
     return "\n".join(parts)

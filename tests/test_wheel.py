@@ -29,6 +29,8 @@ def test_a_wheel_plans_from_an_empty_folder(tmp_path: Path) -> None:
         "pipette_opt/_shipped/models/memory.npz",
         "pipette_opt/_shipped/data/gpus.yaml",
         "pipette_opt/py.typed",
+        "pipette_opt/report/page/page.css",
+        "pipette_opt/report/page/page.js",
     } <= names
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)

@@ -70,6 +70,9 @@ that this program does not export to), and WANT, by its licence.
 CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
 """Rows that never make a band."""
 
+WIDEST = 2.5
+"""Width of a band over the median error, at most: what was aimed at."""
+
 FEWEST_SEEN = 5
 """Runs that have to have a size, or more of it, for it to be called seen; chosen."""
 
@@ -98,6 +101,7 @@ def main() -> None:
     """Predict what is there, write the table, say how it holds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "bands.yaml")
+    parser.add_argument("--page", type=Path, help="Where the page of results goes; none without.")
     options = parser.parse_args()
     folder = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
     missing = [name for name in SOURCES if not (folder / f"{name}.csv").is_file()]
@@ -110,10 +114,88 @@ def main() -> None:
     for name, row in table["kinds"].items():
         print(name, row)
     checked = [file for file in CHECKED_ONLY if (folder / f"{file}.csv").is_file()]
+    told = []
     for kind, ratios in _by(points_of(folder, checked), lambda one: one.kind).items():
         row = table["kinds"].get(kind)
         inside = "no band" if row is None or row["low"] is None else f"{_inside(ratios, row['low'], row['high']):.0%}"
-        print(f"not used for any band: {len(ratios)} runs of {', '.join(checked)}, {kind}: {inside} inside")
+        told.append(f"Not used for any band: {len(ratios)} runs of {', '.join(checked)}, {kind}: {inside} inside.")
+        print(told[-1])
+    if options.page is not None:
+        write_atomically(options.page, page_of(points, table, told))
+
+
+def page_of(points: Sequence[Point], table: Mapping[str, Any], told: Sequence[str]) -> str:
+    """The page of results: how bands hold, and how wide they are."""
+    known = {kind: row for kind, row in table["kinds"].items() if row["low"] is not None}
+    held = {name: _mean_share(points, known, name) for name in ("left_out", "larger")}
+    widths, errors = {}, {}
+    for kind, row in known.items():
+        ratios = np.array([one.ratio for one in points if one.kind == kind])
+        errors[kind] = float(np.median(np.abs(1 / ratios - 1)))
+        widths[kind] = (row["high"] - row["low"]) / row["middle"]
+    wide = sum(widths[kind] > WIDEST * errors[kind] for kind in known)
+    lines = [
+        "# Bands of predicted times",
+        "",
+        f"- {held['left_out']:.0%} of the runs of a source left out lie inside the band of the others, "
+        f"{held['larger']:.0%} of the larger jobs inside that of the smaller ones; stretched until both are nine in "
+        "ten for each kind.",
+        f"- {wide} of {len(known)} bands are wider than {WIDEST} times the median error. The inner nine tenths of "
+        "normally distributed errors are 4.9 times as wide as the median of their sizes.",
+        *(f"- {line}" for line in told),
+        "",
+        "Measured over predicted iteration time, shipped stack, nothing fitted: `python benchmarks/backtest/bands.py "
+        "--page PAGE`. A calibrated stack has bands of its own, of runs that its fit did not see.",
+        "",
+        "| public runs of | runs | sources | band | median error | width over it | source left out | larger jobs |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, row in table["kinds"].items():
+        if kind not in known:
+            why = (
+                "contradict each other"
+                if row["runs"] >= FEWEST_RUNS and row["sources"] >= FEWEST_SOURCES
+                else "too few"
+            )
+            lines.append(f"| {kind} | {row['runs']} | {row['sources']} | none: {why} | | | | |")
+            continue
+        cells = [
+            f"{row['low']} to {row['high']}",
+            f"{errors[kind]:.1%}",
+            f"{widths[kind] / errors[kind]:.1f}",
+            f"{row['left_out']:.0%}",
+            "" if row["larger"] is None else f"{row['larger']:.0%}",
+        ]
+        lines.append(f"| {kind} | {row['runs']} | {row['sources']} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## Beyond what was seen",
+        "",
+        "Stretch with which a band of runs with less of something holds for nine in ten runs with more, all kinds "
+        "together; and what each kind has seen. A configuration beyond that has the larger of this and its kind's own "
+        "stretch, which is what `solve --objective robust` weighs.",
+        "",
+        f"| | stretch needed | {' | '.join(known)} |",
+        "|---" * (2 + len(known)) + "|",
+        "| stretch of the kind | | " + " | ".join(f"{row['stretch']}" for row in known.values()) + " |",
+    ]
+    for name, stretch in table["beyond"].items():
+        lines.append(f"| {name} | {stretch} | {' | '.join(str(row['seen'][name]) for row in known.values())} |")
+    apart = table["apart"]
+    lines += [
+        "",
+        f"Two plans of one job are told apart from a ratio of {apart['ratio']} on: {apart['share']:.0%} of such pairs "
+        f"had the predicted order ({apart['pairs']:,} pairs).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _mean_share(points: Sequence[Point], known: Mapping[str, Any], name: str) -> float:
+    """Of the kinds with a band, by their runs."""
+    some = {kind: row for kind, row in known.items() if row[name] is not None}
+    counts = [sum(one.kind == kind for one in points) for kind in some]
+    return float(np.average([row[name] for row in some.values()], weights=counts))
 
 
 def points_of(folder: Path, names: Iterable[str]) -> list[Point]:

@@ -63,7 +63,7 @@ class HeldOut:
         """
         The runs with the most of a column, by a fit to all others.
 
-        ``None`` if all have equally much, or with fewer than ``fewest`` others.
+        ``None`` if all have equally much, or with fewer than ``fewest`` of them, or of the others.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class HeldOut:
         """
         values = [getattr(run, column) or 0 for run in self.problem.runs]
         out = [index for index, value in enumerate(values) if value == max(values)]
-        if len(values) - len(out) < fewest:
+        if min(len(out), len(values) - len(out)) < fewest:
             return None
         return measure(self._refit(out), self.problem.measured_s[out])
 

@@ -252,6 +252,8 @@ def placement(
 app.command("layers")(systems.layers)
 app.command("squares")(systems.squares)
 app.command("systems")(systems.systems)
+app.command("experts")(systems.experts)
+app.command("slices")(systems.slices)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:

@@ -164,7 +164,8 @@ def memory(
 
     The same as [bold]memory collect --device cuda[/], with fewer stages. With --plan one rank of the plan's fullest
     stage runs in megatron-core, all others faked; what its tensors took replaces what is counted of that stage, and
-    constants of the stack add the rest. The stack that is written is for solve and estimate, with --stack.
+    constants of the stack add the rest. The stack that is written is for solve and estimate, with --calibration. That
+    path was tested without a GPU only; on a real one it was never run by us.
 
     Example: [bold]pipette-opt profile memory --plan plan.json -o stack.yaml[/]
     """
@@ -206,4 +207,4 @@ def _run_plan(path: Path, cluster: Path | None, device: str, out: Path) -> None:
         f"stage {found.stage}: megatron-core's tensors take {gib(found.measured_bytes):.2f} GiB ({how}), "
         f"{gib(found.counted_bytes):.2f} GiB were predicted ({found.measured_bytes / found.counted_bytes - 1:+.2%})"
     )
-    say(f"the stack with this anchor is in {out}: solve --stack {out}")
+    say(f"the stack with this anchor is in {out}: solve --calibration {out}")

@@ -241,6 +241,103 @@ def systems(
         raise typer.Exit(STOPPED_EARLY)
 
 
+def experts(
+    plan: Annotated[Path, typer.Argument(help="A plan with expert parallelism.")],
+    expert_loads: Annotated[
+        str, typer.Option(help="A file with a number for each expert, or zipf:1.2.", rich_help_panel=INSTANCES)
+    ],
+    spare_slots: Annotated[
+        int, typer.Option(help="Copies of hot experts on each rank; 0 for none.", rich_help_panel=INSTANCES)
+    ] = 1,
+    max_oom_risk: opt.MaxOomRisk = 0.01,
+    cluster: opt.Cluster = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    What loads of single experts do to a plan: as listed, placed by load, with copies of hot experts.
+
+    And the capacity factor that keeps the risk of running out of memory at what is accepted.
+
+    Example: [bold]pipette-opt benchmark experts plan.json --expert-loads zipf:1.0[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.base.units import gib
+    from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.lab.expert_loads import largest_imbalance, load_rows
+    from pipette_opt.library.plans import plan_and_instance
+    from pipette_opt.prepare import load_predictor
+    from pipette_opt.read.expert_loads import read_expert_loads
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    if not 0 <= spare_slots <= 8:
+        raise InputError("--spare-slots", f"must be from 0 to 8, got {spare_slots}.")
+    found, instance = plan_and_instance(plan, cluster)
+    loads = read_expert_loads(expert_loads, instance.model)
+    predictor = load_predictor(max_oom_risk, instance)
+    rows = load_rows(instance, found, loads, predictor, max_oom_risk, spare_slots)
+    largest = largest_imbalance(instance, found, predictor, max_oom_risk)
+    if json:
+        show_json({"rows": [asdict(row) for row in rows], "capacity_factor": largest})
+        return
+    table = columns_table("experts", "busiest rank >", "at least >", "time >", "slower >", "memory >", "risk >")
+    for row in rows:
+        table.add_row(
+            *(row.placement, f"{row.imbalance:.3f}", f"{row.bound:.3f}", seconds_text(row.iteration_time_s)),
+            percent(row.iteration_time_s / rows[0].iteration_time_s - 1),
+            f"{gib(row.predicted_bytes):.1f} GiB",
+            "-" if row.oom_probability != row.oom_probability else percent(row.oom_probability),
+        )
+    table.caption = f"{found.config.label()}; busiest rank: tokens over the mean; memory of the fullest stage"
+    show(spaced(table))
+    if largest == found.config.expert_model_parallel_size:
+        say("memory: fits even if one rank gets all tokens")
+    elif largest:
+        factor = int(100 * largest) / 100
+        say(f"memory: fits up to {largest:.3f} times the mean; --moe-expert-capacity-factor {factor} keeps to it")
+    else:
+        say("memory: does not fit with equal loads either")
+
+
+@opt.spread
+def slices(
+    job_options: opt.JobOptions,
+    stages: Annotated[
+        str, typer.Option(help="Depths of pipelines, a stage on each host.", rich_help_panel=INSTANCES)
+    ] = "4,8",
+    sequences: Annotated[
+        str, typer.Option(help="Sequences of a replica, one after the other.", rich_help_panel=INSTANCES)
+    ] = "1,4",
+    json: opt.Json = False,
+) -> None:
+    """
+    Slices of sequences through a pipeline (TeraPipe): the best lengths beside equal slices and none.
+
+    Planned only: no launcher runs slices in training.
+
+    Example: [bold]pipette-opt benchmark slices --model llama-3-8b --nodes 8 --gpu a100 --seq-length 8192[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.lab.token_slices import compare_slices
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    depths, counts = opt.sizes("--stages", stages) or (), opt.sizes("--sequences", sequences) or ()
+    rows = list(compare_slices(opt.read_job(job_options).instance, depths, counts))
+    if json:
+        show_json([asdict(row) for row in rows])
+        return
+    table = columns_table("stages >", "sequences >", "whole >", "equal >", "best >", "over equal >", "best lengths")
+    for row in rows:
+        table.add_row(
+            *(str(row.stages), str(row.sequences), seconds_text(row.whole_s)),
+            *(f"{seconds_text(row.equal_s)} ({row.num_equal})", seconds_text(row.best_s)),
+            *(percent(row.equal_s / row.best_s - 1), ", ".join(map(str, row.lengths))),
+        )
+    show(spaced(table))
+
+
 def _side(ranks: int) -> int:
     """The side of a square of ranks."""
     for side in (1, 2, 4, 8):

@@ -150,9 +150,7 @@ def whatif(
             show(f"- since the plan was made: {line}")
         recorded_s, now_s = old.estimate.iteration_time_s, asking.now.iteration_time_s
         if not changed and abs(now_s / recorded_s - 1) > AS_GOOD:
-            show(
-                f"- the plan says {recorded_s:.4f} s, and this version {now_s:.4f} s: what it proved does not count here"
-            )
+            show(f"- the plan says {recorded_s:.4f} s, this version {now_s:.4f} s: what it proved does not count here")
         show(answers_table("Today", rows[:1]))
         for group, title in TITLES.items():
             some = [one for one in answers if one.group == group]

@@ -19,6 +19,7 @@ from pipette_opt.costs.host import bound_by_host, host_step_s, host_time_s
 from pipette_opt.costs.layer_kinds import REMEMBERED, counted_layers, held_of_kinds
 from pipette_opt.costs.learned import learned_factor
 from pipette_opt.costs.modules import FUSED_NORM_PASSES, UNFUSED_NORM_PASSES, modules_again_s, rotated_latent
+from pipette_opt.costs.muon import orthogonal_s
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, plain_format, product_times_s
 from pipette_opt.costs.scan import scan_times_s
 from pipette_opt.parallel import ParallelConfig
@@ -268,7 +269,7 @@ def optimizer_stages_s(instance: Instance, config: ParallelConfig) -> FloatArray
 def _optimizer_parts_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[FloatArray, FloatArray]:
-    """Adam, and the cast to fp8, of each stage, shape ``(pp,)``."""
+    """The optimizer, and the cast to fewer bits, of each stage, shape ``(pp,)``."""
     training = instance.training
     owned, to_cast = _owned_and_cast(instance.model, config)
     if training.gather_bytes < training.parameter_bytes and config.use_distributed_optimizer:
@@ -276,7 +277,7 @@ def _optimizer_parts_s(
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
     form = linear_format(gpu, training, rates)
     adam = (1 - training.optimizer_offload_fraction) * owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
-    adam += owned * host_step_s(training, gpu)
+    adam += owned * host_step_s(training, gpu) + orthogonal_s(instance.model, training, config, gpu, rates)
     return adam, np.array([cast_s(one, form, gpu, rates) for one in to_cast.tolist()])
 
 
@@ -354,6 +355,7 @@ def _outside_attention_times_s(
         inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
         gradients += latent.down_size / share
         rotated, normed = rotated_latent(latent) * model.num_attention_heads, branches * h + latent.latent_size
+    normed += branches * h * model.post_norms
     split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise

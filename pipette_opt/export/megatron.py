@@ -39,6 +39,7 @@ SAID_OF_TRAINING = (
     "fp8_recipe",
     "fp4",
     "fp8_param_gather",
+    "optimizer",
     "tp_comm_overlap",
     "cpu_offloading_num_layers",
     "offload_modules",
@@ -54,7 +55,7 @@ SAID_OF_TRAINING = (
     "exp_avg_dtype",
     "exp_avg_sq_dtype",
 )
-NOT_SAID_OF_MODEL = ("parallel_residual",)
+NOT_SAID_OF_MODEL = ("parallel_residual", "post_norms", "local_rotary_base")
 """What Megatron-Core has no layer for."""
 
 SAID_OF_MODEL = tuple(field.name for field in fields(ModelSpec) if field.name not in NOT_SAID_OF_MODEL)
@@ -117,7 +118,7 @@ def megatron_options(plan: Plan) -> list[Option]:
         *_parallel_options(plan, model),
         *_batch_options(plan, training),
         *model_options(model, training, plan.config.layers_per_chunk if model.hybrid_layer_pattern else None),
-        *precision_options(training, plan.config.use_distributed_optimizer),
+        *precision_options(training, plan.config),
         *offload_options(training),
     ]
     return [*options, *further_options(training, plan.config, options)]
@@ -370,6 +371,8 @@ def _norm_options(model: ModelSpec) -> list[Option]:
 
 def _activation_options(model: ModelSpec) -> list[Option]:
     options: list[Option] = []
+    if model.activation_func == "gelu":
+        raise InputError("activation_func", "is gelu with a gate, for which Megatron-LM has no argument.")
     if model.activation_func is not None:
         options.append(("--squared-relu",) if model.activation_func == "squared_relu" else ("--quick-geglu",))
     elif model.gated_linear_unit:

@@ -34,7 +34,7 @@ SAID_OF_TRAINING = (
     "attention_kernel",
     "moe_token_dispatcher_type",
 )
-NOT_SAID_OF_MODEL = ("activation_func", "other_arguments", "parallel_residual")
+NOT_SAID_OF_MODEL = ("activation_func", "other_arguments", "parallel_residual", "post_norms", "local_rotary_base")
 """A function, which Hydra's overrides cannot name; words of Megatron-LM; what megatron-core has no layer for."""
 
 SAID_OF_MODEL = tuple(field.name for field in fields(ModelSpec) if field.name not in NOT_SAID_OF_MODEL)

@@ -15,6 +15,9 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.memory.table import StageTable
 
+SECOND_MOMENT_BYTES = 4
+"""Of Adam, per parameter, which Muon's matrices do not have."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FormulaBytes:
@@ -211,7 +214,10 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
-    return weights, gradients, (1 - table.on_host) * table.state * _owned(table, 1)
+    own = (table.matrix_parameters - table.expert_parameters) / np.where(table.zero >= 1, table.replicas, 1)
+    matrices = own + table.expert_parameters / np.where(table.zero >= 1, table.expert_replicas, 1)
+    optimizer = table.state * _owned(table, 1) - SECOND_MOMENT_BYTES * table.muon * matrices
+    return weights, gradients, (1 - table.on_host) * optimizer
 
 
 def _layer_work(table: StageTable) -> FloatArray:
@@ -318,7 +324,8 @@ def _copies_of_input(table: StageTable) -> FloatArray:
 
 def _branch_bytes(table: StageTable) -> FloatArray:
     """What each branch of a layer keeps of one micro-batch: input of its norm, dropout mask, fp32 statistics."""
-    per_token = table.hidden * (table.element + table.hidden_dropout) + 4 * table.statistics
+    norms = 1 + table.post_norms
+    per_token = table.hidden * (norms * table.element + table.hidden_dropout) + norms * 4 * table.statistics
     kept: FloatArray = table.tokens / table.shards * per_token
     return kept
 

@@ -43,6 +43,8 @@ class StageTable:
     offloaded, on_host
         Bytes of a chunk and micro-batch that are on the host between the passes, of the layers in flight; and the share
         of the optimizer's states there.
+    muon
+        1 if the matrices of layers have no second moment.
     copies
         In how many directions weights are kept in that format.
     only_copies
@@ -107,6 +109,8 @@ class StageTable:
         Their number.
     scores
         Elements of one layer's attention scores, 0 with a kernel that does not store them.
+    post_norms
+        1 if what a branch gives is normalised.
     statistics
         fp32 numbers per token that one norm keeps.
     context
@@ -143,6 +147,7 @@ class StageTable:
     expert_replicas: FloatArray
     step: FloatArray
     fp8: FloatArray
+    muon: FloatArray
     copies: FloatArray
     only_copies: FloatArray
     offloaded: FloatArray
@@ -193,6 +198,7 @@ class StageTable:
     heads: FloatArray
     scores: FloatArray
     statistics: FloatArray
+    post_norms: FloatArray
     hidden_dropout: FloatArray
     attention_dropout: FloatArray
     rope: FloatArray
@@ -392,6 +398,7 @@ def stage_table(
         "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
         "step": training.step_bytes,
         "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
+        "muon": training.optimizer == "muon",
         "copies": 2 if training.recipe is None else training.recipe.copies,
         "only_copies": training.fp8_param_gather,
         "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],
@@ -464,6 +471,7 @@ def stage_table(
         "heads": heads,
         "scores": unfused * heads * tokens * (training.seq_length // cp),
         "statistics": 2 if model.normalization == "LayerNorm" else 1,
+        "post_norms": model.post_norms,
         "hidden_dropout": model.hidden_dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
         "rope": model.has_rotary_positions,

@@ -21,9 +21,10 @@ def stage_frame(plan: Plan) -> "DataFrame":
     """
     from pandas import DataFrame, Index
 
+    layers = dict(enumerate(plan.config.layers_per_stage))
     rows = [
         {
-            "layers": plan.config.layers_per_stage[stage.stage],
+            "layers": layers.get(stage.stage),
             "predicted_gib": gib(stage.predicted_bytes),
             "at_most_gib": gib(stage.upper_bytes),
             "capacity_gib": gib(stage.capacity_bytes),
@@ -114,7 +115,8 @@ def proof_frame(plan: Plan) -> "DataFrame":
 def html_of(plan: Plan, verdict: str) -> str:
     """The plan in a notebook: verdict, configuration, time, and memory of its stages."""
     used, estimate = len(plan.placement.nodes_used), plan.estimate
-    stages = stage_frame(plan)[["layers", "predicted_gib", "at_most_gib", "capacity_gib", "oom_probability"]]
+    columns = ["layers", "predicted_gib", "at_most_gib", "capacity_gib", "oom_probability"]
+    stages = stage_frame(plan).reindex(columns=columns)
     facts = (
         f"{estimate.iteration_time_s:.4f} s per iteration, {estimate.tokens_per_s:,.0f} tokens/s, MFU "
         f"{estimate.mfu:.2%}, gap {plan.certificate.gap:.2%} ({plan.certificate.status})"

@@ -16,7 +16,7 @@ from pipette_opt.read.hugging_face_common import (
     per_head,
 )
 from pipette_opt.read.hugging_face_keys import Keys
-from pipette_opt.read.hugging_face_lists import gpt_oss, llama4_text, nemotron_h, qwen3_next
+from pipette_opt.read.hugging_face_lists import gemma3_text, gpt_oss, llama4_text, nemotron_h, qwen3_next
 from pipette_opt.read.hugging_face_positions import layer_frequency_of, rotary_fields, window_fields, windowed_layers
 from pipette_opt.specs import LatentAttention, ModelSpec
 
@@ -372,6 +372,7 @@ _READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "mixtral": _mixtral,
     "qwen3_moe": _qwen3_moe,
     "deepseek": _deepseek,
+    "gemma3_text": gemma3_text,
     "gpt_oss": gpt_oss,
     "llama4_text": llama4_text,
     "nemotron_h": nemotron_h,

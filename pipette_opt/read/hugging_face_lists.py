@@ -39,6 +39,38 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     )
 
 
+def gemma3_text(keys: Keys) -> dict[str, Any]:
+    """Gemma 3: windows in five of six layers, normed queries and keys, norms around each branch, a gated GELU."""
+    layers = keys.whole("num_hidden_layers")
+    for name in ("query_pre_attn_scalar", "cache_implementation", "use_bidirectional_attention", "hidden_act"):
+        keys.value(name)  # scales of attention, and how a model generates
+    no_attention_bias(keys)
+    activation(keys, "hidden_activation", "gelu_pytorch_tanh", ("gelu_pytorch_tanh",))
+    every = keys.whole("sliding_window_pattern", keys.whole("_sliding_window_pattern", 6))
+    windowed = windowed_layers(keys, layers, [(layer + 1) % every != 0 for layer in range(layers)])
+    window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
+    return (
+        common(keys)
+        | rotary_fields(keys, theta=1e6)
+        | {
+            "kv_channels": keys.whole("head_dim", 256),
+            "num_query_groups": keys.whole("num_key_value_heads", 4),
+            "gated_linear_unit": True,
+            "activation_func": "gelu",
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
+            "add_bias_linear": False,
+            "add_qkv_bias": False,
+            "qk_layernorm": True,
+            "normalization": "RMSNorm",
+            "layernorm_zero_centered_gamma": True,
+            "norm_epsilon": keys.positive("rms_norm_eps", 1e-6),
+            "post_norms": True,
+            "local_rotary_base": round(keys.positive("rope_local_base_freq", 10000.0)),
+        }
+        | window_fields(keys, window, windowed)
+    )
+
+
 def llama4_text(keys: Keys) -> dict[str, Any]:
     """The text model of Llama 4: chunks of attention and no positions in every fourth layer, one expert of many."""
     layers, width = keys.whole("num_hidden_layers"), keys.whole("intermediate_size")

@@ -78,6 +78,7 @@ def given_options(text: str, where: str) -> GivenOptions:
 
 WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "fp8_format": ("hybrid",),
+    "optimizer": ("adam", "muon"),
     "attention_backend": ("flash", "unfused"),
 }
 """Options that are read, and whose value says more than what is read of it, unless it is one of these."""
@@ -86,11 +87,10 @@ WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
 def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for field, value in values.items():
         option = megatron_options()[field]
-        written = option.status == "approximated" or value not in WORDS_PASSED_ON.get(field, (value,))
-        written |= field == "ddp_bucket_size" and bool(
-            values.get("use_megatron_fsdp")
-        )  # what it is there is not counted
-        if value is False or not written or not option.matters(values) or option.unlike(value) == ():
+        unusual = value not in WORDS_PASSED_ON.get(field, (value,))
+        unusual |= field == "ddp_bucket_size" and bool(values.get("use_megatron_fsdp"))
+        uncounted = option.status == "approximated" and option.unlike(value) != ()
+        if value is False or not (unusual or uncounted) or not option.matters(values):
             continue
         words = () if value is True else tuple(map(str, value)) if isinstance(value, list) else (str(value),)
         yield (option.name, *words)

@@ -44,6 +44,8 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         word = word_of(given, "attention_backend", tuple(_ATTENTION_KERNELS), None, where)
         fields["attention_kernel"] = _ATTENTION_KERNELS[word]
     fields |= _recipe_fields(given, where) | _graph_fields(given, where) | _offload_fields(given, where)
+    if given.get("optimizer") in ("muon", "dist_muon"):
+        fields["optimizer"] = "muon"
     if given.get("use_precision_aware_optimizer"):
         fields["use_precision_aware_optimizer"] = True
         for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):

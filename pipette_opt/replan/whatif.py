@@ -60,8 +60,11 @@ MOST_REPAIRS = 3
 LEAST_GAIN = 1e-4
 """Share of the iteration time from which on the repair of a host is an answer. Chosen."""
 
-MOST_SPARES = 8
-"""Idle hosts of which each is tried in a lost host's place. Chosen."""
+MOST_SOURCES = 3
+"""Plans of other questions in which a lost host is replaced, the fastest. Chosen."""
+
+MOST_SPARES, MOST_EXCHANGES = 4, 32
+"""Idle hosts of which each is tried for a lost one, and hosts with which it changes places. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,7 +392,8 @@ class WhatIf:
             lower=replace(prepared.lower, capacity_mib=capacity),
         )
         able = [one for one in searched.found if not set(one.nodes.ravel().tolist()) & set(barred)]
-        known = [*_with_spares(fewer, best, barred), *able]
+        sources = sorted((one for one in searched.found if one not in able), key=_time_s)[:MOST_SOURCES]
+        known = [*able, *(one for source in (best, *sources) for one in _with_spares(fewer, source, barred))]
         found, bound_s = _certified(fewer, known, seconds, self.params, self.watcher)
         searched.found.append(found)
         return found, max(bound_s, searched.bound_s)
@@ -505,21 +509,29 @@ def _seated(
 
 
 def _with_spares(prepared: Prepared, best: JudgedSolution, barred: Sequence[int]) -> list[JudgedSolution]:
-    """The best plan with an idle host in the place of each barred one, the fastest choice; none if none has memory."""
-    allowed, nodes = prepared.problem.allowed(best.candidate), best.nodes
+    """
+    The best plan with an idle host for each barred one, in its place or changed with another host's, the fastest.
+
+    An idle host is idle as it is slow, so that its best place is seldom that of the host which is lost. None if no
+    idle host has the memory.
+    """
+    config, block, nodes = best.candidate.config, best.candidate.block, best.nodes
+    allowed = prepared.problem.allowed(best.candidate)
     judged: list[JudgedSolution] = []
     for node in barred:
         cells = np.argwhere(nodes == node)
         if not len(cells):
             continue
         cell = tuple(cells[0].tolist())
-        idle = [one for one in np.flatnonzero(allowed[cell[0]]).tolist() if one not in nodes][:MOST_SPARES]
+        idle = [one for one in np.flatnonzero(allowed.any(axis=0)).tolist() if one not in nodes][:MOST_SPARES]
         grids = []
         for spare in idle:
-            grid = nodes.copy()
-            grid[cell] = spare
-            grids.append(grid)
-        judged = _seated(prepared, best.candidate.config, best.candidate.block, grids)
+            for other in list(np.ndindex(*nodes.shape))[:MOST_EXCHANGES]:
+                grid = nodes.copy()
+                grid[cell], grid[other] = grid[other], spare
+                if allowed[cell[0], grid[cell]] and allowed[other[0], spare]:
+                    grids.append(grid)
+        judged = _seated(prepared, config, block, grids)
         if not judged:
             return []
         judged = [min(judged, key=_time_s)]

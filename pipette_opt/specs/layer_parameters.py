@@ -22,8 +22,9 @@ def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     """Parameters of one layer that every tensor rank holds whole: norms, row-parallel biases, router and latents."""
     hidden, bias = model.hidden_size, model.hidden_size if model.add_bias_linear else 0
     total = 0
+    norms = norm_parameters(model) * (1 + model.post_norms)
     if kind.mixer != "none":
-        total += norm_parameters(model)
+        total += norms
     if kind.has_attention:
         latent = model.multi_latent_attention
         qk_norms = 2 * model.kv_channels
@@ -34,7 +35,7 @@ def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     if recurrent is not None:
         total += bias + recurrent.whole_vectors
     if kind.mlp != "none":
-        total += norm_parameters(model) + (bias if mlp_width(model, kind) else 0)
+        total += norms + (bias if mlp_width(model, kind) else 0)
     return total + (hidden * ((model.num_experts or 0) + 2 * (model.moe_latent_size or 0)) if kind.has_experts else 0)
 
 

@@ -3,7 +3,7 @@
 import ast
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.specs.model import MOST_LAYERS
+from pipette_opt.specs.model_checks import MOST_LAYERS
 
 
 def layer_frequency(text: str, option: str, where: str) -> int | tuple[int, ...]:

@@ -1,19 +1,16 @@
 """The model that is trained."""
 
-import math
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import ceil_div
 from pipette_opt.specs.latent import LatentAttention
 from pipette_opt.specs.layer_kinds import (
-    PATTERN_LETTERS,
     LayerFrequency,
     LayerKind,
     Layers,
-    expert_frequency,
     layers_of,
     layers_of_pattern,
 )
@@ -24,21 +21,9 @@ from pipette_opt.specs.layer_parameters import (
     norm_parameters,
     tokens_seen,
 )
+from pipette_opt.specs.model_checks import check_model
 from pipette_opt.specs.recurrent import GatedDeltaNet, Mamba
 from pipette_opt.specs.yarn import YarnScaling
-
-LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
-"""Sizes beyond them are no model's; what counts layers or bytes need not expect them."""
-
-ROTARY_FIELDS = (
-    "rotary_base",
-    "rotary_percent",
-    "rotary_interleaved",
-    "rotary_seq_len_interpolation_factor",
-    "rope_scaling_factor",
-    "no_rope_freq",
-)
-"""Fields that say something only where positions are rotary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +93,8 @@ class ModelSpec:
     mtp_loss_scaling_factor
         Weight of these losses.
     activation_func
-        ``squared_relu`` without a gate, or ``quick_gelu`` with one; ``None`` is GELU without a gate and SiLU with one.
+        ``squared_relu`` without a gate, ``quick_gelu`` or ``gelu`` with one; ``None`` is GELU without a gate and SiLU
+        with one.
     glu_linear_offset
         Added to the half of a gated MLP that is not activated.
     activation_func_clamp_value
@@ -141,6 +127,10 @@ class ModelSpec:
         Megatron-LM has no argument for it.
     softmax_type
         Of attention: ``off-by-one`` adds 1 to the denominator, ``learnable`` a parameter of each head.
+    post_norms
+        What each branch gives is normalised, too (Gemma). Megatron-LM has no argument for it.
+    local_rotary_base
+        Rotary base of layers with a window, where it is another (Gemma 3); Megatron-LM has no argument for it.
     parallel_residual
         Attention and MLP of a layer read the same input, as in GPT-NeoX. Megatron-Core has no such layer.
     init_method_std
@@ -189,7 +179,7 @@ class ModelSpec:
     mtp_layer_pattern: str | None = None
     mtp_use_repeated_layer: bool = False
     mtp_loss_scaling_factor: float = 0.1
-    activation_func: Literal["squared_relu", "quick_gelu"] | None = None
+    activation_func: Literal["squared_relu", "quick_gelu", "gelu"] | None = None
     glu_linear_offset: float = 0.0
     activation_func_clamp_value: float | None = None
     norm_epsilon: float = 1e-5
@@ -205,244 +195,14 @@ class ModelSpec:
     window_attn_skip_freq: LayerFrequency = None
     attention_chunk_size: int | None = None
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
+    post_norms: bool = False
+    local_rotary_base: int | None = None
     parallel_residual: bool = False
     init_method_std: float = 0.02
     other_arguments: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        for field in (
-            "num_layers",
-            "hidden_size",
-            "ffn_hidden_size",
-            "num_attention_heads",
-            "num_query_groups",
-            "kv_channels",
-            "vocab_size",
-            "max_position_embeddings",
-            "make_vocab_size_divisible_by",
-        ):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
-            most = MOST_LAYERS if field == "num_layers" else LARGEST
-            if value > most:
-                raise ValueError(f"{field} must be at most {most:,}, got {value:,}.")
-        if self.num_attention_heads % self.num_query_groups:
-            raise ValueError(
-                f"num_query_groups must divide num_attention_heads={self.num_attention_heads}, "
-                f"got {self.num_query_groups}."
-            )
-        if self.multi_latent_attention is not None:
-            self._check_latent()
-        self._check_lists()
-        self._check_experts()
-        self._check_depths()
-        for field in ("hidden_dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, field) < 1.0:
-                raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")
-        self._check_activation()
-        self._check_positions()
-        self._check_window()
-        for field in ("norm_epsilon", "init_method_std"):
-            _check_positive(field, getattr(self, field))
-        if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
-            raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
-
-    def _check_lists(self) -> None:
-        """What says which layers have a state fits the layers, and has sizes."""
-        pattern, linear = self.hybrid_layer_pattern, self.linear_attention_freq
-        letters = pattern or ""
-        if pattern is not None:
-            wrong = sorted(set(letters) - set(PATTERN_LETTERS))
-            if wrong or len(letters) != self.num_layers:
-                raise ValueError(
-                    f"hybrid_layer_pattern must be {self.num_layers} letters of {' '.join(PATTERN_LETTERS)}, one for "
-                    f"each layer, got {len(letters)}{f' with {wrong[0]!r}' if wrong else ''}."
-                )
-            for field in ("linear_attention_freq", "moe_layer_freq", "window_size", "no_rope_freq"):
-                if getattr(self, field) is not None:
-                    raise ValueError(f"{field} does not go with hybrid_layer_pattern, which says it of each layer.")
-            if self.num_dense_layers:
-                raise ValueError("num_dense_layers does not go with hybrid_layer_pattern, which says it of each layer.")
-        self._check_frequency("linear_attention_freq", divides=False)
-        for field, wanted in (("mamba", "M" in letters), ("gated_delta_net", "G" in letters or linear is not None)):
-            if (getattr(self, field) is not None) is not wanted:
-                raise ValueError(f"{field} must be given if and only if some layer is of that kind.")
-        if ("E" in letters) is not (self.num_experts is not None) and pattern is not None:
-            raise ValueError("num_experts must be given if and only if hybrid_layer_pattern has an E.")
-
-    def _check_latent(self) -> None:
-        """Latent attention has a key and a value for each head, no biases of its own, and positions of its own."""
-        if self.num_query_groups != self.num_attention_heads:
-            raise ValueError(
-                f"multi_latent_attention has num_query_groups = num_attention_heads = {self.num_attention_heads}, "
-                f"got {self.num_query_groups}."
-            )
-        if self.add_qkv_bias and not self.add_bias_linear:
-            raise ValueError("add_qkv_bias=True does not go with multi_latent_attention, whose projections have none.")
-        if self.position_embedding_type == "yarn":
-            raise ValueError("position_embedding_type: yarn is said in multi_latent_attention where that is given.")
-
-    def _check_depths(self) -> None:
-        """Without depths of prediction nothing else may speak of them."""
-        depths = self.mtp_num_layers
-        if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MOST_LAYERS:
-            raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MOST_LAYERS:,}, got {depths!r}.")
-        if depths and self.position_embedding_type not in ("rope", "none"):
-            raise ValueError(
-                f"mtp_num_layers={depths} needs position_embedding_type rope or none, as in Megatron-LM, got "
-                f"{self.position_embedding_type}."
-            )
-        wanted = depths > 0 and self.hybrid_layer_pattern is not None
-        if (self.mtp_layer_pattern is not None) is not wanted:
-            raise ValueError("mtp_layer_pattern must be given if and only if a hybrid has mtp_num_layers.")
-        wrong = sorted({*(self.mtp_layer_pattern or "")} - {*(self.hybrid_layer_pattern or "")})
-        if wrong or self.mtp_layer_pattern == "":
-            problem = f"got {self.mtp_layer_pattern!r}"
-            raise ValueError(f"mtp_layer_pattern must be of letters that hybrid_layer_pattern has, {problem}.")
-        if self.mtp_use_repeated_layer and not depths:
-            raise ValueError("mtp_use_repeated_layer=True needs mtp_num_layers.")
-        _check_positive("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor)
-
-    def _check_activation(self) -> None:
-        """Megatron has one activation with a gate and one without beside the usual ones."""
-        wanted = {"squared_relu": False, "quick_gelu": True, None: self.gated_linear_unit}
-        if wanted.get(self.activation_func) is not self.gated_linear_unit:
-            raise ValueError(
-                f"activation_func={self.activation_func!r} does not go with gated_linear_unit="
-                f"{self.gated_linear_unit}: squared_relu has no gate, quick_gelu has one, None is SiLU or GELU."
-            )
-        if not math.isfinite(self.glu_linear_offset):
-            raise ValueError(f"glu_linear_offset must be a number, got {self.glu_linear_offset!r}.")
-        if self.activation_func_clamp_value is not None:
-            _check_positive("activation_func_clamp_value", self.activation_func_clamp_value)
-        for field, neutral in (("glu_linear_offset", 0.0), ("activation_func_clamp_value", None)):
-            if getattr(self, field) != neutral and not self.gated_linear_unit:
-                raise ValueError(f"{field}={getattr(self, field)} needs gated_linear_unit.")
-
-    def _check_positions(self) -> None:
-        """Fields of rotary positions, which others do not have."""
-        if not self.has_rotary_positions:
-            defaults = {field.name: field.default for field in fields(self)}
-            for field in ROTARY_FIELDS:
-                if getattr(self, field) != defaults[field]:
-                    raise ValueError(
-                        f"{field}={getattr(self, field)} needs rotary positions, "
-                        f"not position_embedding_type: {self.position_embedding_type}."
-                    )
-        if (self.yarn is not None) is not (self.position_embedding_type == "yarn"):
-            raise ValueError(
-                f"yarn ({'given' if self.yarn else 'missing'}) does not go with "
-                f"position_embedding_type: {self.position_embedding_type}."
-            )
-        if self.position_embedding_type == "yarn" and self.rope_scaling_factor is not None:
-            raise ValueError(f"rope_scaling_factor={self.rope_scaling_factor} does not go with yarn.")
-        base = self.rotary_base
-        if not isinstance(base, int) or isinstance(base, bool) or base < 2:
-            raise ValueError(f"rotary_base must be a whole number >= 2, got {base!r}.")
-        if not 0.0 < self.rotary_percent <= 1.0:
-            raise ValueError(f"rotary_percent must be in (0, 1], got {self.rotary_percent}.")
-        factor = self.rotary_seq_len_interpolation_factor
-        if factor is not None and (not isinstance(factor, int) or isinstance(factor, bool) or factor < 2):
-            raise ValueError(f"rotary_seq_len_interpolation_factor must be a whole number >= 2, got {factor!r}.")
-        if self.rope_scaling_factor is not None:
-            _check_positive("rope_scaling_factor", self.rope_scaling_factor)
-        self._check_frequency("no_rope_freq", divides=True)
-
-    def _check_window(self) -> None:
-        window = self.window_size
-        if window is not None:
-            whole = all(isinstance(side, int) and not isinstance(side, bool) and side >= -1 for side in window)
-            if len(window) != 2 or not whole or max(window) > LARGEST:
-                raise ValueError(f"window_size must be two whole numbers, -1 for no bound, got {list(window)}.")
-        elif self.window_attn_skip_freq is not None:
-            raise ValueError(f"window_attn_skip_freq={self.window_attn_skip_freq} needs window_size.")
-        self._check_frequency("window_attn_skip_freq", divides=False)
-        chunk = self.attention_chunk_size
-        if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or not 1 <= chunk <= LARGEST):
-            raise ValueError(f"attention_chunk_size must be a whole number >= 1, got {chunk!r}.")
-        if chunk is not None and (window is not None or not self.has_rotary_positions):
-            raise ValueError(f"attention_chunk_size={chunk} needs rotary positions, and no window_size.")
-
-    def _check_frequency(self, field: str, *, divides: bool) -> None:
-        """A whole number, or one of 0 and 1 for every layer."""
-        value: LayerFrequency = getattr(self, field)
-        if isinstance(value, tuple):
-            if len(value) != self.num_layers or not {0, 1}.issuperset(value):
-                raise ValueError(
-                    f"{field} must say 0 or 1 for each of the {self.num_layers} layers, got {len(value)} numbers."
-                )
-        elif value is not None:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{field} must be a whole number >= 1 or a list, got {value!r}.")
-            if divides and self.num_layers % value:
-                raise ValueError(f"{field}={value} must divide num_layers={self.num_layers}.")
-
-    def _check_experts(self) -> None:
-        """Without experts nothing else may speak of them."""
-        for field in ("moe_shared_expert_intermediate_size", "num_dense_layers"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"{field} must be a whole number >= 0, got {value!r}.")
-            if value and self.num_experts is None:
-                raise ValueError(f"{field}={value} needs num_experts.")
-        if self.num_experts is None:
-            if self.moe_router_pre_softmax:
-                raise ValueError("moe_router_pre_softmax=True needs num_experts.")
-            for field in (
-                "moe_ffn_hidden_size",
-                "moe_layer_freq",
-                "moe_latent_size",
-                "moe_router_num_groups",
-                "moe_router_group_topk",
-            ):
-                if getattr(self, field) is not None:
-                    raise ValueError(f"{field}={getattr(self, field)} needs num_experts.")
-            return
-        for field in (
-            "num_experts",
-            "moe_router_topk",
-            "moe_ffn_hidden_size",
-            "moe_latent_size",
-            "moe_router_num_groups",
-            "moe_router_group_topk",
-        ):
-            value = getattr(self, field)
-            if value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
-            if value > LARGEST:
-                raise ValueError(f"{field} must be at most {LARGEST:,}, got {value:,}.")
-        if self.moe_router_topk > self.num_experts:
-            raise ValueError(f"moe_router_topk must be <= num_experts={self.num_experts}, got {self.moe_router_topk}.")
-        self._check_groups(self.num_experts)
-        if self.num_dense_layers >= self.num_layers:
-            raise ValueError(f"num_dense_layers must be < num_layers={self.num_layers}, got {self.num_dense_layers}.")
-        self._check_frequency("moe_layer_freq", divides=False)
-        if not self.num_moe_layers:
-            raise ValueError(f"moe_layer_freq={self.moe_layer_freq} leaves no layer with experts.")
-        if self.hybrid_layer_pattern is not None:
-            return
-        # Equal models are equal, however it was said which layers have experts.
-        dense, freq = expert_frequency([kind.has_experts for kind in self.layers])
-        object.__setattr__(self, "num_dense_layers", dense)
-        object.__setattr__(self, "moe_layer_freq", freq)
-
-    def _check_groups(self, num_experts: int) -> None:
-        """Groups of experts are equal, and those that a token goes to have enough of them (``moe_utils.py``)."""
-        groups, chosen = self.moe_router_num_groups, self.moe_router_group_topk
-        if groups is not None and num_experts % groups:
-            raise ValueError(f"moe_router_num_groups={groups} must divide num_experts={num_experts}.")
-        if chosen is None:
-            return
-        if groups is None or chosen > groups:
-            raise ValueError(f"moe_router_group_topk={chosen} must be <= moe_router_num_groups, got {groups}.")
-        if self.moe_router_topk % chosen or self.moe_router_topk > chosen * (num_experts // groups):
-            raise ValueError(
-                f"moe_router_topk={self.moe_router_topk} must be a multiple of moe_router_group_topk={chosen}, and no "
-                f"more than the {chosen * (num_experts // groups)} experts of so many groups."
-            )
+        check_model(self)
 
     @property
     def expert_hidden_size(self) -> int:
@@ -615,8 +375,3 @@ class ModelSpec:
             total += count * of_layers * matrix_flops(self, kind)
             total += count * of_scores * of_heads * seen
         return total
-
-
-def _check_positive(field: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{field} must be a number > 0, got {value!r}.")

@@ -48,11 +48,11 @@ def _window(model: ModelSpec, training: TrainingSpec | None) -> tuple[NotModelle
 def _activation(model: ModelSpec) -> tuple[NotModelled, ...]:
     if model.activation_func is None:
         return ()
-    squared = model.activation_func == "squared_relu"
-    counted = "GELU" if squared else "SwiGLU"
+    named = {"squared_relu": "--squared-relu", "quick_gelu": "--quick-geglu", "gelu": "activation_func"}
+    counted = "GELU" if model.activation_func == "squared_relu" else "SwiGLU"
     return (
         NotModelled(
-            option="--squared-relu" if squared else "--quick-geglu",
+            option=named[model.activation_func],
             effect="both",
             direction="more",
             why=f"Counted as {counted}, one kernel that keeps its input only; this one may be several.",

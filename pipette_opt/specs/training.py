@@ -32,6 +32,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "tp_comm_overlap": (False, True),
     "fp4": (False, True),
     "fp8_param_gather": (False, True),
+    "optimizer": ("adam", "muon"),
     "use_precision_aware_optimizer": (False, True),
     "main_params_dtype": ("fp32", "fp16"),
     "exp_avg_dtype": STATE_DTYPES,
@@ -98,6 +99,8 @@ class TrainingSpec:
         The same products in nvfp4; in place of ``fp8``.
     fp8_param_gather
         Weights of these products are kept in the recipe's format only, and gathered so (also ``--fp4-param-gather``).
+    optimizer
+        ``adam``; ``muon`` for the matrices of layers, which then have no second moment, and Adam for the rest.
     use_precision_aware_optimizer
         Transformer Engine's Adam keeps the states (Megatron-Core's option of that name).
     main_params_dtype, exp_avg_dtype, exp_avg_sq_dtype
@@ -148,6 +151,7 @@ class TrainingSpec:
     fp8_copies: int = 2
     fp4: bool = False
     fp8_param_gather: bool = False
+    optimizer: Literal["adam", "muon"] = "adam"
     use_precision_aware_optimizer: bool = False
     main_params_dtype: Literal["fp32", "fp16"] = "fp32"
     exp_avg_dtype: StateDtype = "fp32"
@@ -182,6 +186,8 @@ class TrainingSpec:
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
+        if self.optimizer == "muon" and (self.use_precision_aware_optimizer or self.precision == "fp16"):
+            raise ValueError("optimizer=muon goes neither with use_precision_aware_optimizer nor with fp16.")
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise ValueError(f"optimizer_offload_fraction must be in [0, 1], got {self.optimizer_offload_fraction}.")
         if self.cpu_offloading_num_layers < 0:

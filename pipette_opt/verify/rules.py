@@ -348,7 +348,7 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     weight = recipe.copies * recipe.element_bytes if recipe is not None and only_copies else training.parameter_bytes
 
     def state_bytes(owners: float) -> float:
-        optimizer = training.optimizer_bytes / (owners if shared else 1)
+        optimizer = (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / (owners if shared else 1)
         return weight + training.gradient_bytes + optimizer
 
     layers, replicas = config.layers_per_stage[stage], config.data_parallel_size * config.context_parallel_size

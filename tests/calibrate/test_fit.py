@@ -83,6 +83,11 @@ def test_it_says_how_far_it_can_be_trusted() -> None:
     assert fit.larger is not None
     assert fit.held_out.num_runs == len(seen)
     assert fit.larger.num_runs == sum(run.num_gpus == 16 for run in seen)
+    assert fit.more["tp"].num_runs == sum(run.tp == 4 for run in seen)
+    assert "mbs" not in fit.more or fit.more["mbs"].num_runs < len(seen)
+    errors = fit.record()["p90_error"]
+    assert isinstance(errors, dict)
+    assert errors["more_tp"] == pytest.approx(fit.more["tp"].p90, abs=1e-4)
 
 
 def test_an_interrupt_while_validating_keeps_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:

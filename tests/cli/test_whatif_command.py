@@ -69,7 +69,7 @@ def test_without_a_question_hosts_are_asked_about(command: Command, plan: Path) 
         (["--without", "gpu99"], "--without: host 'gpu99'"),
         (["--link-speed", "fast"], "--link-speed: must be numbers"),
         (["--precision", "int8"], "--precision: must be one of"),
-        (["--precision", "fp8"], "--fp8: is not for a100"),
+        (["--precision", "fp8"], "in fp8: the precision is not for a100"),
         (["--num-gpus", "12x"], "--num-gpus: must be whole numbers"),
     ],
 )

@@ -53,5 +53,6 @@ def test_exact_sharing(tmp_path: Path) -> None:
         "| a100-sxm4-40gb | 21.5 | 2 | 8 | 1 | -0.0% |" in page
         or "| a100-sxm4-40gb | 21.5 | 2 | 8 | 1 | +0.0% |" in page
     )
-    assert "| made x | message inside 0 | 2 | 6 | 100 us | 200 | 0.0% | 0.0% |" in page
+    assert "| made x | 0.0% of 1 |" in page
     assert "| 8 | 1 | 25 | 25 |" in page
+    assert "| 16 | 1 | 12.5 | 12.5 | +0%" in page  # one over the rate grows with the ranks: a ring

@@ -117,6 +117,8 @@ def test_arguments_read_back_are_the_plan(name: str) -> None:
         {"fp8": True, "fp8_recipe": "mxfp8", "fp8_param_gather": True},
         {"fp8": True, "fp8_recipe": "tensorwise", "other_arguments": (("--fp8-format", "e4m3"),)},
         {"fp4": True, "fp8_param_gather": True},
+        {"optimizer": "muon"},
+        {"optimizer": "muon", "other_arguments": (("--optimizer", "dist_muon"),)},
         {"other_arguments": (("--attention-backend", "fused"),)},
         {"other_arguments": (("--no-rope-fusion",), ("--output-logit-dtype", "fp32"))},
     ],
@@ -150,6 +152,17 @@ def test_shared_gradients_and_parameters_read_back(stage: int) -> None:
     assert "--use-megatron-fsdp" in words
     found = parse_megatron_args(" ".join([*words, "--vocab-size 50000"])).parallel_config(8, 16)
     assert found == sharded
+
+
+def test_weights_in_fp8_want_the_distributed_optimizer() -> None:
+    """Of one replica, too; and MXFP8's gather has the buffer of gradients, but not with Megatron-FSDP."""
+    narrow = {"fp8": True, "fp8_recipe": "mxfp8", "fp8_param_gather": True}
+    alone = replace(with_training(small_plan(), **narrow), config=config(tp=4, pp=4, dp=1))
+    assert megatron_arguments(alone).count("--use-distributed-optimizer") == 1
+    assert "--reuse-grad-buf-for-mxfp8-param-ag" in megatron_arguments(alone)
+    sharded = replace(alone, config=config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=3))
+    assert megatron_arguments(sharded).count("--use-distributed-optimizer") == 1
+    assert "--reuse-grad-buf-for-mxfp8-param-ag" not in megatron_arguments(sharded)
 
 
 def test_modules_read_back_are_the_plans() -> None:

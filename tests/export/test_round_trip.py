@@ -52,13 +52,19 @@ YARN_DEFAULTS: dict[str, Any] = {name: getattr(YarnScaling(), name) for name in 
 
 @pytest.mark.parametrize("name", list_models())
 def test_presets_come_back(name: str) -> None:
-    """To the last field; GPT-NeoX's parallel layers are none of Megatron's and refused by name."""
+    """To the last field; GPT-NeoX's parallel layers and Gemma's norms and GELU are refused by name."""
     model = read_model(name)
     said = {field.name for field in fields(ModelSpec)} - {*NOT_SAID_OF_MODEL}
-    if model.parallel_residual:
-        with pytest.raises(InputError, match="parallel_residual: is True; an export for Megatron-LM has no words"):
+    if model.parallel_residual or model.post_norms:
+        with pytest.raises(
+            InputError, match=r"(parallel_residual|post_norms): is True; an export for Megatron-LM has no"
+        ):
             refuse_unsaid("Megatron-LM", model, said)
-        model = replace(model, parallel_residual=False)
+        model = replace(model, parallel_residual=False, post_norms=False, local_rotary_base=None)
+    if model.activation_func == "gelu":
+        with pytest.raises(InputError, match="activation_func: is gelu with a gate"):
+            written_and_read(model)
+        model = replace(model, activation_func=None)
     refuse_unsaid("Megatron-LM", model, said)
     assert written_and_read(model) == as_said(model)
 
@@ -114,6 +120,8 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "softmax_type": draw(st.sampled_from(["vanilla", "off-by-one", "learnable"])),
         "parallel_residual": False,
         "attention_chunk_size": None,
+        "post_norms": False,
+        "local_rotary_base": None,
         "init_method_std": draw(positive),
         **draw(depth_fields()),
         "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),

@@ -78,7 +78,7 @@ TIME_OFF = {
     "--delay-wgrad-compute": "less",
     "--context-parallel-size 2 --cp-comm-type a2a": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
-    "--optimizer muon": "either",
+    "--optimizer sgd": "either",
 }
 MEMORY_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "more",
@@ -87,7 +87,7 @@ MEMORY_OFF = {
     "--delay-wgrad-compute": "more",
     "--context-parallel-size 2 --cp-comm-type a2a": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
-    "--optimizer muon": "either",
+    "--optimizer sgd": "either",
 }
 
 

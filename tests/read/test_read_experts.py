@@ -28,6 +28,9 @@ from pipette_opt.specs.layer_parameters import expert_parameters
         ("llama-4-maverick", 400e9, 17e9),
         # Nemotron-H: arXiv 2504.03624; Nemotron 3 Nano: 31.6 billion, 3.6 active (arXiv 2512.20848); Qwen3-Next's card.
         ("nemotron-h-8b", 8.1e9, 8.1e9),
+        # Gemma 3 without its encoder of images: 10,759 and 25,600 million, 1,012 and 1,416 of embeddings (table 1).
+        ("gemma-3-12b", 11.77e9, 11.77e9),
+        ("gemma-3-27b", 27.02e9, 27.02e9),
         ("nemotron-h-56b", 56e9, 56e9),
         ("nemotron-3-nano-30b-a3b", 31.6e9, 3.6e9),
         ("qwen3-next-80b-a3b", 80e9, 3.87e9),

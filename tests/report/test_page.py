@@ -265,3 +265,18 @@ def test_objectives_are_in_the_certificate(plan: Plan) -> None:
     fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
     assert {"objective.sizes.0.lower_bound_s", "certificate.chosen_by.lower_bound"} <= fields
     assert "objective.sizes.1.value" not in fields
+
+
+def test_older_and_poorer_plans_have_a_page(plan: Plan) -> None:
+    """Without components, causes of alternatives, critical path, proof and memory."""
+    poorer = replace(
+        plan,
+        memory=tuple(replace(stage, components={}) for stage in plan.memory),
+        alternatives=tuple(replace(one, breakdown={}) for one in plan.alternatives),
+        estimate=replace(plan.estimate, critical_path={}),
+        certificate=replace(plan.certificate, proof=(), searched={}, not_searched=()),
+    )
+    assert Page(page_of(poorer)).ids == PANELS - OF_THE_JOB
+    without = replace(poorer, memory=())
+    assert "Nobody knows whether it fits." in page_of(without)
+    assert "<table" in without._repr_html_()

@@ -100,35 +100,27 @@ def _document(plan: Plan, panels: Sequence[Panel], left_out: Sequence[str]) -> s
 
 
 def _header(plan: Plan, left_out: Sequence[str]) -> Element:
-    estimate, fullest = (
-        plan.estimate,
-        max(range(len(plan.memory)), key=lambda place: plan.memory[place].oom_probability),
-    )
-    stage = plan.memory[fullest]
+    estimate, gap, size = plan.estimate, plan.certificate.gap, plan.config.world_size
     model = plan.inputs.get("model")
     name = f"{model['name']}: " if isinstance(model, dict) and isinstance(model.get("name"), str) else ""
-    facts = (
+    facts = [
         (
             "per iteration",
             number(estimate.iteration_time_s, seconds_text(estimate.iteration_time_s), "estimate.iteration_time_s"),
         ),
         ("tokens/s", number(estimate.tokens_per_s, f"{estimate.tokens_per_s:,.0f}", "estimate.tokens_per_s")),
         ("MFU", number(estimate.mfu, percent(estimate.mfu), "estimate.mfu")),
-        ("gap", number(plan.certificate.gap, percent(plan.certificate.gap), "certificate.gap")),
-        (
-            f"GiB at most, stage {stage.stage}",
-            number(gib(stage.upper_bytes), f"{gib(stage.upper_bytes):.1f}", f"memory.{fullest}.upper_gib"),
-        ),
-        (
-            "out of memory",
-            number(
-                stage.oom_probability,
-                risk(stage.oom_probability, at_most=stage.oom_probability_at_most),
-                f"memory.{fullest}.oom_probability",
-            ),
-        ),
-        ("GPUs", number(plan.config.world_size, f"{plan.config.world_size:,}", "parallel.world_size")),
-    )
+        ("gap", number(gap, percent(gap), "certificate.gap")),
+        ("GPUs", number(size, f"{size:,}", "parallel.world_size")),
+    ]
+    for place, stage in enumerate(plan.memory):
+        if stage is max(plan.memory, key=lambda one: one.oom_probability):
+            upper, chance = gib(stage.upper_bytes), stage.oom_probability
+            said = risk(chance, at_most=stage.oom_probability_at_most)
+            facts += [
+                (f"GiB at most, stage {stage.stage}", number(upper, f"{upper:.1f}", f"memory.{place}.upper_gib")),
+                ("out of memory", number(chance, said, f"memory.{place}.oom_probability")),
+            ]
     return element(
         "header",
         element("h1", f"{name}{plan.config.label()}"),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def memory_panel(plan: Plan) -> Panel:
     """Peak of one GPU of each stage, by component."""
     memory = plan.memory
+    if not memory:
+        return Panel(name="memory", title="Memory", body=[paragraph("Nobody knows whether it fits.")])
     names = list(dict.fromkeys(name for stage in memory for name in stage.components))
     fullest = max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
     at = f"memory.{memory.index(fullest)}"

@@ -44,7 +44,7 @@ def time_panel(plan: Plan) -> Panel:
         tables.append(_alternatives(plan))
     if plan.baselines:
         tables.append(_baselines(plan))
-    gone = max(estimate.breakdown, key=lambda cause: estimate.breakdown[cause])
+    gone = max(estimate.breakdown, key=lambda cause: estimate.breakdown[cause], default="of unknown cause")
     body = [
         paragraph(
             "An iteration takes ",

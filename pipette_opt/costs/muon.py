@@ -1,0 +1,59 @@
+"""
+Muon's step: the momentum of each matrix is made orthogonal by Newton and Schulz's iteration, a few products of it.
+
+One iteration on an ``m x n`` matrix, ``m`` the smaller, is ``X X^T``, its square, and a product with ``X``, together
+``4 m^2 n + 2 m^3`` FLOPs (Jordan et al., "Muon", kellerjordan.github.io/posts/muon; Liu et al., arXiv 2502.16982).
+Megatron-Core does it on the tensor rank's piece of a matrix (``--muon-tp-mode blockwise``; the other modes gather it
+first), and replicas share the matrices out, whole ones each (``LayerWiseDistributedOptimizer``); embeddings, head and
+vectors are Adam's.
+"""
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.costs.experts import expert_replicas
+from pipette_opt.costs.layer_kinds import held_of_kinds
+from pipette_opt.costs.products import plain_format
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.layer_parameters import mixer_shapes, mlp_width
+
+ITERATIONS = 5
+"""Of Newton and Schulz (``muon_num_ns_steps`` by default)."""
+
+
+def orthogonal_flops(rows: float, columns: float) -> float:
+    """Of one matrix."""
+    small, large = sorted((rows, columns))
+    return ITERATIONS * (4.0 * small**2 * large + 2.0 * small**3)
+
+
+def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
+    """Of the matrices of one layer on one tensor rank: those that all replicas share out, and those of its experts."""
+    tp, h, width = config.tensor_model_parallel_size, model.hidden_size, mlp_width(model, kind)
+    gates = 2 if model.gated_linear_unit else 1
+    into, attended, whole = mixer_shapes(model, kind)
+    shapes = [(n / tp, k) for n, k in into] + [(h, attended / tp)] * bool(attended) + [(n, k) for n, k in whole]
+    shapes += [(gates * width / tp, h), (h, width / tp)] * bool(width)
+    of_experts = 0.0
+    if kind.has_experts and model.num_experts is not None:
+        local = model.num_experts / config.expert_model_parallel_size
+        wide = model.expert_ffn_size / config.expert_tensor_size
+        of_experts = local * (orthogonal_flops(gates * wide, h) + orthogonal_flops(h, wide))
+    return sum(orthogonal_flops(n, k) for n, k in shapes), of_experts
+
+
+def orthogonal_s(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> FloatArray:
+    """What each stage's step takes for it, seconds, shape ``(pp,)``; nothing for Adam."""
+    seconds = np.zeros(config.pipeline_model_parallel_size)
+    if training.optimizer == "adam":
+        return seconds
+    sharded = config.use_distributed_optimizer
+    owners = config.data_parallel_size * config.context_parallel_size if sharded else 1
+    of_experts = expert_replicas(config) if sharded else 1
+    for kind, layers in held_of_kinds(model, config).items():
+        dense, experts = layer_flops(model, config, kind)
+        seconds += layers.sum(axis=0) * (dense / owners + experts / of_experts)
+    return seconds / plain_format(gpu, training, rates).flops_per_s

@@ -1,0 +1,62 @@
+"""Muon's step and states, by hand."""
+
+from dataclasses import replace
+
+import pytest
+from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
+
+from pipette_opt.costs.compute import optimizer_time_s
+from pipette_opt.costs.muon import layer_flops, orthogonal_flops, orthogonal_s
+from pipette_opt.costs.products import plain_format
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.table import stage_table
+from pipette_opt.specs import DEFAULT_STACK
+
+MUON = replace(instance(cluster(1)).training, optimizer="muon")
+SHARDED = config(tp=2, dp=4, num_layers=32, use_distributed_optimizer=True)
+MOE = replace(LLAMA_8B, name="moe", num_experts=8, moe_ffn_hidden_size=1024)
+
+
+def test_flops_of_a_matrix() -> None:
+    """Five times two products with the matrix and a square, whichever side is longer."""
+    assert orthogonal_flops(2, 3) == orthogonal_flops(3, 2) == 5 * (2 * (2 * 2 * 2 * 3) + 2 * 8)
+
+
+def test_flops_of_a_layer() -> None:
+    """Its four matrices on one of two tensor ranks; of two experts of eight each their two."""
+    shapes = [(3072, 4096), (4096, 2048), (14336, 4096), (4096, 7168)]
+    dense, experts = layer_flops(LLAMA_8B, SHARDED, LLAMA_8B.layers[0])
+    assert (dense, experts) == (sum(orthogonal_flops(*one) for one in shapes), 0)
+    spread = config(tp=1, dp=8, num_layers=32, expert_model_parallel_size=4)
+    _, experts = layer_flops(MOE, spread, MOE.layers[0])
+    assert experts == 2 * (orthogonal_flops(2048, 4096) + orthogonal_flops(4096, 1024))
+
+
+def test_replicas_share_the_matrices() -> None:
+    """A quarter of the time on four; Adam has none of it."""
+    given = (A100_80, DEFAULT_STACK)
+    (shared,) = orthogonal_s(LLAMA_8B, MUON, SHARDED, *given)
+    (alone,) = orthogonal_s(LLAMA_8B, MUON, replace(SHARDED, use_distributed_optimizer=False), *given)
+    rate = plain_format(A100_80, MUON, DEFAULT_STACK).flops_per_s
+    assert alone == pytest.approx(32 * layer_flops(LLAMA_8B, SHARDED, LLAMA_8B.layers[0])[0] / rate)
+    assert shared == pytest.approx(alone / 4)
+    job = instance(cluster(1), LLAMA_8B)
+    adam, muon = (optimizer_time_s(replace(job, training=one), SHARDED, A100_80) for one in (job.training, MUON))
+    assert muon - adam == pytest.approx(shared)
+
+
+def test_matrices_have_no_second_moment() -> None:
+    """Four bytes less for each that a rank owns; embeddings, head and norms keep it."""
+    adam, muon = (
+        formula_bytes(stage_table(LLAMA_8B, one, [SHARDED])).optimizer[0]
+        for one in (replace(MUON, optimizer="adam"), MUON)
+    )
+    matrices = 32 * 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336) / 2
+    assert adam - muon == pytest.approx(4 * matrices / 4)
+
+
+def test_what_muon_does_not_go_with() -> None:
+    """As Megatron-Core refuses it."""
+    for fields in ({"use_precision_aware_optimizer": True}, {"precision": "fp16"}):
+        with pytest.raises(ValueError, match="optimizer=muon goes neither with"):
+            replace(MUON, **fields)
