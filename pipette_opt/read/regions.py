@@ -179,7 +179,7 @@ def write_region_cluster(
         "levels": [
             {
                 "name": "region",
-                "hosts": list(names.values()),
+                "hosts": [list(its) for its in names.values()],
                 "bandwidth_gb_per_s": round(flow / GB, 6),
                 "latency_us": INTER_NODE_LATENCY_US,
             }
