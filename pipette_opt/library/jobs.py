@@ -52,6 +52,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
+    from pipette_opt.specs.precision import fp8_copies
     from pipette_opt.specs.training import DISPATCHERS, LARGEST
 
     arguments = arguments_behind(options.model) if isinstance(options.model, str) else None
@@ -173,7 +174,6 @@ def _training(
 ) -> "TrainingSpec":
     """What an iteration is: as the options say, or else the example's."""
     from pipette_opt.specs import TrainingSpec
-    from pipette_opt.specs.precision import fp8_copies
 
     precision = options.precision or (base.precision if base else "bf16")
     scripted = arguments.moe_token_dispatcher_type if arguments is not None and model.num_experts else None
