@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pipette_opt.base.units import ceil_div
+from pipette_opt.parallel.layout import layout_of
 
 LayerSplit = tuple[int, ...]
 """Layers of each pipeline stage."""
@@ -65,6 +66,24 @@ def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: 
         of_units = _uneven_splits(units, num_stages, required=not splits)
         splits += [tuple(num_chunks * part for part in split) for split in of_units]
     return list(dict.fromkeys(splits))
+
+
+def light_layouts(num_layers: int, num_stages: int, num_chunks: int) -> list[str]:
+    """
+    Layouts of chunks that leave room for what the last one has besides, where a head alone would not be worth a layer.
+
+    All chunks as large as they have to be, and the last with what is left; and chunks as equal as can be, the larger
+    ones first. The former is what NVIDIA's recipes of DeepSeek-V3 say: 61 layers as ``Et*4|(t*4|)*14tmL``.
+    """
+    parts = num_stages * num_chunks
+    most = ceil_div(num_layers, parts)
+    full = [most] * (parts - 1) + [num_layers - most * (parts - 1)]
+    even = [(num_layers + part) // parts for part in range(parts)[::-1]]
+    found = []
+    for held in (full, even):
+        if min(held) >= 0 and len(set(held)) > 1:
+            found.append(layout_of([held[start : start + num_stages] for start in range(0, parts, num_stages)]))
+    return list(dict.fromkeys(found))
 
 
 def counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[LayerSplit]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.library.options import OF_TRAINING, JobOptions
-from pipette_opt.specs.precision import fp8_copies
 
 if TYPE_CHECKING:
     from pipette_opt.read.megatron_args import MegatronArgs
@@ -174,6 +173,7 @@ def _training(
 ) -> "TrainingSpec":
     """What an iteration is: as the options say, or else the example's."""
     from pipette_opt.specs import TrainingSpec
+    from pipette_opt.specs.precision import fp8_copies
 
     precision = options.precision or (base.precision if base else "bf16")
     scripted = arguments.moe_token_dispatcher_type if arguments is not None and model.num_experts else None
