@@ -68,22 +68,21 @@ def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: 
     return list(dict.fromkeys(splits))
 
 
-def light_layouts(num_layers: int, num_stages: int, num_chunks: int) -> list[str]:
+def light_layout(num_layers: int, num_stages: int, num_chunks: int) -> str | None:
     """
-    Layouts of chunks that leave room for what the last one has besides, where a head alone would not be worth a layer.
+    A layout of chunks that leaves room for what the last one has besides, where a head alone is not worth a layer.
 
-    All chunks as large as they have to be, and the last with what is left; and chunks as equal as can be, the larger
-    ones first. The former is what NVIDIA's recipes of DeepSeek-V3 say: 61 layers as ``Et*4|(t*4|)*14tmL``.
+    All chunks are as large as they have to be, and the last has what is left: NVIDIA's recipes of DeepSeek-V3 have 61
+    layers as ``Et*4|(t*4|)*14tmL``. Where nothing is left, chunks are as equal as can be; ``None`` for equal ones.
     """
     parts = num_stages * num_chunks
     most = ceil_div(num_layers, parts)
-    full = [most] * (parts - 1) + [num_layers - most * (parts - 1)]
-    even = [(num_layers + part) // parts for part in range(parts)[::-1]]
-    found = []
-    for held in (full, even):
-        if min(held) >= 0 and len(set(held)) > 1:
-            found.append(layout_of([held[start : start + num_stages] for start in range(0, parts, num_stages)]))
-    return list(dict.fromkeys(found))
+    held = [most] * (parts - 1) + [num_layers - most * (parts - 1)]
+    if min(held) < 0:
+        held = [(num_layers + part) // parts for part in range(parts)[::-1]]
+    if len(set(held)) == 1:
+        return None
+    return layout_of([held[start : start + num_stages] for start in range(0, parts, num_stages)])
 
 
 def counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[LayerSplit]:

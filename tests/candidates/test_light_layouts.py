@@ -5,7 +5,7 @@ from dataclasses import replace
 from specs_for_tests import LLAMA_8B, cluster, instance
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.candidates.splits import light_layouts
+from pipette_opt.candidates.splits import light_layout
 from pipette_opt.candidates.world_sizes import choose_num_gpus
 
 SPACE = SearchSpace(tensor_parallel=(1,), pipeline_parallel=(2,), virtual_pipeline=(2,), micro_batch_size=(1,))
@@ -19,14 +19,15 @@ def layouts_of(layers: int, depths: int) -> set[str | None]:
 
 def test_layouts_by_hand() -> None:
     """DeepSeek-V3's 61 layers on 16 chunks as NVIDIA has them; nothing where layers are equal."""
-    assert light_layouts(61, 4, 4) == ["Et*4|(t*4|)*14tL", "Et*4|(t*4|)*12t*3|t*3|t*3L"]
-    assert light_layouts(8, 2, 2) == []
-    assert light_layouts(5, 2, 2) == ["Et*2|t|t|tL"]
+    assert light_layout(61, 4, 4) == "Et*4|(t*4|)*14tL"
+    assert light_layout(5, 2, 2) == "Et*2|t|t|tL"
+    assert light_layout(9, 4, 2) == "Et*2|(t|)*6tL"
+    assert light_layout(8, 2, 2) is None
 
 
 def test_models_with_further_heads_have_them() -> None:
     """Nine layers have no equal chunks, twelve have them; layouts come with multi-token prediction only."""
-    assert layouts_of(9, 1) == {"Et*3|t*3|t*3|L", "Et*3|t*2|t*2|t*2L"}
+    assert layouts_of(9, 1) == {"Et*3|t*3|t*3|L"}
     assert layouts_of(12, 1) == layouts_of(12, 0) == {None}
     assert layouts_of(10, 1) > layouts_of(10, 0)
 
