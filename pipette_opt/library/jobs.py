@@ -262,6 +262,8 @@ def trained_as(job: Job, given: "MegatronArgs") -> Job:
 
     from pipette_opt.judge.fullness import with_edge_loss
 
+    if given.fp8 and not job.instance.training.fp8:
+        return job  # which is not what the arguments train: comparing with them refuses that
     training = given.training(job.instance.training)
     instance = with_edge_loss(replace(job.instance, training=training))
     return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
