@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,31 +23,34 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 8
 """Time limit of each search."""
 
+MOST_SECONDS = 300
+"""After which a version is given up for a job; kernels may have to be compiled."""
+
 JOBS = {
-    "llama-3-8b, 2 hosts of H100": "--nodes 2 --gpu h100-80gb --model llama-3-8b --global-batch-size 128 "
-    "--seq-length 8192",
-    "llama-3-8b in fp8, 2 hosts of H100": "--nodes 2 --gpu h100-80gb --model llama-3-8b --global-batch-size 128 "
-    "--seq-length 8192 --fp8",
-    "llama-3-70b, 8 hosts of H100": "--nodes 8 --gpu h100-80gb --model llama-3-70b --global-batch-size 256 "
+    "qwen3-30b-a3b, 2 hosts of H100": "--nodes 2 --gpu h100-80gb --model qwen3-30b-a3b --global-batch-size 256 "
     "--seq-length 4096",
+    "gpt-3-175b, 64 hosts of A100": "--nodes 64 --gpu a100-80gb --model gpt-3-175b --global-batch-size 1536 "
+    "--seq-length 2048",
+    "mixtral-8x7b, 4 hosts of H100": "--nodes 4 --gpu h100-80gb --model mixtral-8x7b --global-batch-size 128 "
+    "--seq-length 4096",
+    "qwen3-30b-a3b in fp8, 1 host of B200": "--nodes 1 --gpu b200 --model qwen3-30b-a3b --global-batch-size 512 "
+    "--seq-length 4096 --fp8",
+    "llama-2-13b, 4 hosts of A100": "--nodes 4 --gpu a100-80gb --model llama-2-13b --global-batch-size 256 "
+    "--seq-length 4096",
+    "gpt-3-1.3b, 8 hosts of A100": "--nodes 8 --gpu a100-80gb --model gpt-3-1.3b --global-batch-size 512 "
+    "--seq-length 2048",
     "llama-3-70b, 16 hosts of A100": "--nodes 16 --gpu a100-80gb --model llama-3-70b --global-batch-size 512 "
     "--seq-length 4096",
     "llama-3-70b in fp8, 8 hosts of B200": "--nodes 8 --gpu b200 --model llama-3-70b --global-batch-size 256 "
     "--seq-length 8192 --fp8",
-    "llama-2-13b, 4 hosts of A100": "--nodes 4 --gpu a100-80gb --model llama-2-13b --global-batch-size 256 "
+    "llama-3-70b, 8 hosts of H100": "--nodes 8 --gpu h100-80gb --model llama-3-70b --global-batch-size 256 "
     "--seq-length 4096",
     "llama-3.1-405b, 32 hosts of H100": "--nodes 32 --gpu h100-80gb --model llama-3.1-405b --global-batch-size 512 "
     "--seq-length 8192",
-    "mixtral-8x7b, 4 hosts of H100": "--nodes 4 --gpu h100-80gb --model mixtral-8x7b --global-batch-size 128 "
-    "--seq-length 4096",
-    "qwen3-30b-a3b, 2 hosts of H100": "--nodes 2 --gpu h100-80gb --model qwen3-30b-a3b --global-batch-size 256 "
-    "--seq-length 4096",
-    "qwen3-30b-a3b in fp8, 1 host of B200": "--nodes 1 --gpu b200 --model qwen3-30b-a3b --global-batch-size 512 "
-    "--seq-length 4096 --fp8",
-    "gpt-3-175b, 64 hosts of A100": "--nodes 64 --gpu a100-80gb --model gpt-3-175b --global-batch-size 1536 "
-    "--seq-length 2048",
-    "gpt-3-1.3b, 8 hosts of A100": "--nodes 8 --gpu a100-80gb --model gpt-3-1.3b --global-batch-size 512 "
-    "--seq-length 2048",
+    "llama-3-8b in fp8, 2 hosts of H100": "--nodes 2 --gpu h100-80gb --model llama-3-8b --global-batch-size 128 "
+    "--seq-length 8192 --fp8",
+    "llama-3-8b, 2 hosts of H100": "--nodes 2 --gpu h100-80gb --model llama-3-8b --global-batch-size 128 "
+    "--seq-length 8192",
 }
 """Options of ``solve``."""
 
@@ -85,23 +89,27 @@ def main() -> None:
     parser.add_argument("--before", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    lines = [*HEAD, f"| job | before | now | before, by today's clock | now | {CAUSES} |", "|---|---|---|---|---|---|"]
-    same = 0
+    rows, same = list[str](), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         for name, job in JOBS.items():
             new = solved(ROOT, job, Path(folder) / "new.json")
             old = solved(options.before, job, Path(folder) / "old.json", new)
-            print(name, *(one and one.label for one in (old, new)), sep=" | ", file=sys.stderr)
+            print(name, *(one and one.label for one in (old, new)), sep=" | ", file=sys.stderr, flush=True)
             if old is not None and new is not None and old.label == new.label:
-                same += 1
+                same.append(name)
             else:
-                lines.append(row(name, old, new))
-    lines += ["", f"The other {same} of {len(JOBS)} jobs keep their degrees, micro-batch and recomputation."]
-    text = "\n".join([*lines, ""])
+                rows.append(row(name, old, new))
+            if options.out is not None:
+                write_atomically(options.out, page(rows, same))
     if options.out is None:
-        print(text)
-    else:
-        write_atomically(options.out, text)
+        print(page(rows, same))
+
+
+def page(rows: Sequence[str], same: Sequence[str]) -> str:
+    """Plans that changed, and the jobs whose plans did not."""
+    head = [*HEAD, f"| job | before | now | before, by today's clock | now | {CAUSES} |", "|---|---|---|---|---|---|"]
+    kept = f"The same degrees, micro-batch and recomputation as before: {'; '.join(same) or 'none'}."
+    return "\n".join([*head, *rows, "", kept, ""])
 
 
 CAUSES = "what differs most, seconds of an iteration"
@@ -135,7 +143,13 @@ def run(folder: Path, arguments: list[str]) -> str:
     if folder != ROOT and "NUMBA_CACHE_DIR" in os.environ:
         environment["NUMBA_CACHE_DIR"] = f"{os.environ['NUMBA_CACHE_DIR']}-before"
     command = [sys.executable, "-m", "pipette_opt", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout
 
 
 def row(name: str, old: Solved | None, new: Solved | None) -> str:

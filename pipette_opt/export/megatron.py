@@ -118,7 +118,7 @@ def megatron_options(plan: Plan) -> list[Option]:
         *_parallel_options(plan, model),
         *_batch_options(plan, training),
         *model_options(model, training, plan.config.layers_per_chunk if model.hybrid_layer_pattern else None),
-        *precision_options(training, plan.config.use_distributed_optimizer),
+        *precision_options(training, plan.config),
         *offload_options(training),
     ]
     return [*options, *further_options(training, plan.config, options)]

@@ -11,10 +11,10 @@ Option = tuple[str, ...]
 """An option and its values."""
 
 
-def precision_options(training: TrainingSpec, distributed_optimizer: bool) -> list[Option]:
+def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
     """Number formats and the attention kernel; bf16 keeps its gradients in fp32 unless told otherwise."""
     aware = training.use_precision_aware_optimizer or bool(training.narrow_states)
-    if aware and not distributed_optimizer:
+    if aware and not config.use_distributed_optimizer:
         raise InputError(
             "training", "Megatron-LM keeps optimizer states in formats of their own only where they are divided."
         )
@@ -25,7 +25,7 @@ def precision_options(training: TrainingSpec, distributed_optimizer: bool) -> li
             options.append(("--accumulate-allreduce-grads-in-fp32",))
         elif training.precision == "bf16":
             options.append(("--grad-reduce-in-bf16",))
-    options += _recipe_options(training)
+    options += _recipe_options(training, config)
     if aware:
         options += [
             ("--use-precision-aware-optimizer",),
@@ -44,8 +44,13 @@ def precision_options(training: TrainingSpec, distributed_optimizer: bool) -> li
     return [*options, ("--attention-backend", said.get("--attention-backend", training.attention_kernel))]
 
 
-def _recipe_options(training: TrainingSpec) -> list[Option]:
-    """Products in fewer than 16 bits."""
+def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
+    """
+    Products in fewer than 16 bits.
+
+    Weights that are kept in that format only want the distributed optimizer, be it of one replica; MXFP8 the buffer of
+    gradients for what is gathered, which Megatron-FSDP has not.
+    """
     if training.recipe is None:
         return []
     kind = "fp4" if training.fp4 else "fp8"
@@ -59,7 +64,9 @@ def _recipe_options(training: TrainingSpec) -> list[Option]:
         options.append(("--fp8-recipe", training.fp8_recipe))
     if training.fp8_param_gather:
         options.append((f"--{kind}-param-gather",))
-        if training.fp8_recipe == "mxfp8":
+        if not config.use_distributed_optimizer:
+            options.append(("--use-distributed-optimizer",))
+        if training.fp8 and training.fp8_recipe == "mxfp8" and config.sharding_stage < 2:
             options.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
     return options
 

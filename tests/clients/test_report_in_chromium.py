@@ -108,3 +108,13 @@ def test_page_is_made_for_keyboard_readers_and_paper(browser: Browser, file: Pat
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
     assert page.eval_on_selector_all(".plot", "all => Math.max(...all.map(one => one._fullLayout.width))") == 660
+
+
+def test_hover_tells_ranks(browser: Browser, file: Path) -> None:
+    """Over the first cell of the grid: its stage, replica, host, ranks and GPUs."""
+    page, _ = opened(browser, file, 1440)
+    grid = page.locator("#figure-placement .nsewdrag").first
+    grid.hover(position={"x": 20, "y": 20})
+    page.wait_for_selector("#figure-placement .hovertext", state="attached")
+    said = page.eval_on_selector("#figure-placement .hoverlayer", "one => one.textContent")
+    assert said == "stage 0, replica 0n3ranks 0-1GPUs 0-1"

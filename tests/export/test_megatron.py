@@ -154,6 +154,17 @@ def test_shared_gradients_and_parameters_read_back(stage: int) -> None:
     assert found == sharded
 
 
+def test_weights_in_fp8_want_the_distributed_optimizer() -> None:
+    """Of one replica, too; and MXFP8's gather has the buffer of gradients, but not with Megatron-FSDP."""
+    narrow = {"fp8": True, "fp8_recipe": "mxfp8", "fp8_param_gather": True}
+    alone = replace(with_training(small_plan(), **narrow), config=config(tp=4, pp=4, dp=1))
+    assert megatron_arguments(alone).count("--use-distributed-optimizer") == 1
+    assert "--reuse-grad-buf-for-mxfp8-param-ag" in megatron_arguments(alone)
+    sharded = replace(alone, config=config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=3))
+    assert megatron_arguments(sharded).count("--use-distributed-optimizer") == 1
+    assert "--reuse-grad-buf-for-mxfp8-param-ag" not in megatron_arguments(sharded)
+
+
 def test_modules_read_back_are_the_plans() -> None:
     """Those of selective recomputation, if they are not the attention core alone."""
     for modules in (("core_attn",), ("moe_act", "layernorm")):

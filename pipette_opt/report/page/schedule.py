@@ -83,7 +83,7 @@ def _strips(events: Sequence[Event], stages: int, total: float) -> "Figure":
     colours = [IDLE, *(colour for shades in KINDS.values() for colour in shades)]
     first = {kind: 1 + sum(len(one) for one in list(KINDS.values())[:place]) for place, kind in enumerate(KINDS)}
     codes = np.zeros((2 * stages, bins), dtype=np.uint8)
-    texts = [[""] * bins for _ in range(2 * stages)]
+    texts = [["idle"] * bins for _ in range(2 * stages)]
     for event in sorted(events, key=lambda one: one.start_s):
         network = event.row != COMPUTE
         row, kind = 2 * event.stage + network, event.category.split(" ")[0]
