@@ -65,6 +65,8 @@ def arguments_of(row: dict[str, str]) -> str:
     }
     dropped = [*said, "pipeline-model-parallel-layout", "fp8-format", "fp8-recipe", "fp8-param-gather", "ckpt-format"]
     dropped += ["reuse-grad-buf-for-mxfp8-param-ag", "fp8-output-proj", "overlap-param-gather-with-optimizer-step"]
+    if chunks == 1:  # Megatron-Core overlaps experts with a pipeline in an interleaved schedule only
+        dropped += ["overlap-moe-expert-parallel-comm", "delay-wgrad-compute"]
     dropped += ["mtp-num-layers"] if "w/o MTP" in row["model"] else []
     kept = [line for line in text.splitlines() if line[2:].split(" ")[0] not in dropped]
     depths = "m" if any(line.startswith("--mtp-num-layers") for line in kept) else ""

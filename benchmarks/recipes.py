@@ -182,11 +182,10 @@ def price(path: Path, given: MegatronArgs, recipe: dict[str, Any]) -> Current:
 
 def unnamed(text: str, where: str) -> list[str]:
     """Options that the table does not have, and those that it calls harmless while the list of all options does not."""
-    large = {row["option"] for row in option_list() if row["weight"] == "large"}
     found = []
     for name, place in places_of(text, where).items():
         option = megatron_options().get(field_of(name))
-        dropped = option is not None and option.status == "harmless" and name in large
+        dropped = option is not None and option.status == "harmless" and name in large_options()
         if place == "unknown" or dropped:
             found.append(name)
     return found
@@ -234,10 +233,11 @@ def said(name: str, value: Any) -> Any:
         return re.sub(r"[\s()]", "", value)
 
 
-def option_list() -> list[dict[str, str]]:
-    """All options of Megatron-LM with a judgement of their effect."""
+@cache
+def large_options() -> frozenset[str]:
+    """Options of Megatron-LM whose effect somebody else judged large."""
     with (SHARED / "recipes" / "options.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return frozenset(row["option"] for row in csv.DictReader(file) if row["weight"] == "large")
 
 
 @cache

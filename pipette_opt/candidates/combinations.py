@@ -7,7 +7,7 @@ from itertools import product
 from pipette_opt.base.types import Recomputation
 from pipette_opt.candidates.legality import broken_rules, layers
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
-from pipette_opt.candidates.splits import LayerSplit, layer_splits
+from pipette_opt.candidates.splits import LayerSplit, layer_splits, light_layout
 from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
 from pipette_opt.parallel.layout import layout_layers, layout_parts
 from pipette_opt.parallel.recompute import recomputation_fields
@@ -177,7 +177,11 @@ def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> lis
     else:
         alike = [split for split in space.layers_per_stage if len(split) == pp and fit_chunks(split, chunks)]
     found: list[tuple[LayerSplit, str | None]] = [(split, None) for split in alike]
-    for layout in space.more_layouts:
+    light = None
+    wants_chunks = instance.model.mtp_num_layers > 0 or instance.training.overlap_moe_expert_parallel_comm
+    if space.layers_per_stage is None and space.uneven_layers and wants_chunks and min(pp, chunks) > 1:
+        light = light_layout(instance.model.num_layers, pp, chunks)
+    for layout in (*([] if light is None else [light]), *space.more_layouts):
         if len(layout_parts(layout)) == pp * chunks:
             held = layout_layers(layout, pp)
             is_unequal = len(set(map(tuple, held))) > 1

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pipette_opt.base.units import ceil_div
+from pipette_opt.parallel.layout import layout_of
 
 LayerSplit = tuple[int, ...]
 """Layers of each pipeline stage."""
@@ -65,6 +66,23 @@ def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: 
         of_units = _uneven_splits(units, num_stages, required=not splits)
         splits += [tuple(num_chunks * part for part in split) for split in of_units]
     return list(dict.fromkeys(splits))
+
+
+def light_layout(num_layers: int, num_stages: int, num_chunks: int) -> str | None:
+    """
+    A layout of chunks that leaves room for what the last one has besides, where a head alone is not worth a layer.
+
+    All chunks are as large as they have to be, and the last has what is left: NVIDIA's recipes of DeepSeek-V3 have 61
+    layers as ``Et*4|(t*4|)*14tmL``. Where nothing is left, chunks are as equal as can be; ``None`` for equal ones.
+    """
+    parts = num_stages * num_chunks
+    most = ceil_div(num_layers, parts)
+    held = [most] * (parts - 1) + [num_layers - most * (parts - 1)]
+    if min(held) < 0:
+        held = [(num_layers + part) // parts for part in range(parts)[::-1]]
+    if len(set(held)) == 1:
+        return None
+    return layout_of([held[start : start + num_stages] for start in range(0, parts, num_stages)])
 
 
 def counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[LayerSplit]:

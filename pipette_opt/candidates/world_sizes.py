@@ -82,6 +82,8 @@ def _most_gpus(instance: Instance, space: SearchSpace) -> int:
 
 def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
     """GPUs that the best legal candidate keeps busy, as :func:`choose_num_gpus` counts; 0 if nothing is legal."""
+    # Tokens beside compute need expert ranks and chunks, which a smaller space does without.
+    instance = replace(instance, training=replace(instance.training, overlap_moe_expert_parallel_comm=False))
     busiest = 0.0
     for configs, broken in combinations(instance, space, num_gpus):
         if not configs or broken:

@@ -37,7 +37,8 @@ def links(
 
     from pipette_opt.cli.output import show, show_json
     from pipette_opt.read.cluster import read_cluster
-    from pipette_opt.read.link_health import changes_in_words, health
+    from pipette_opt.read.link_changes import changes_in_words
+    from pipette_opt.read.link_health import health
 
     snapshots = [read_cluster(path) for path in clusters]
     changed = changes_in_words(snapshots) if len(snapshots) > 1 else []

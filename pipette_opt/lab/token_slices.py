@@ -3,10 +3,10 @@ Sequences in slices through a pipeline: lengths of the slices by a dynamic progr
 
 Z. Li et al., "TeraPipe: Token-Level Pipeline Parallelism for Training Large-Scale Language Models" (ICML 2021, arXiv
 2102.07988). In a causal model a slice needs only the slices before it, so the stages of a pipeline work on slices of
-one sequence at once. A slice of ``l`` tokens after ``c`` others takes the products of ``l`` tokens and the attention of
-a sequence of ``c + l`` without that of ``c``; later slices take longer, so equal ones leave stages waiting. ``S``
-slices of ``B`` sequences through ``K`` stages take ``B sum_i t_i + (K - 1) max_i t_i``, as in the paper; forward and backward
-of a slice count together. The programme tries every largest time in turn and takes the least sum below it.
+one sequence at once. A slice of ``l`` tokens after ``c`` others takes the products of ``l`` tokens and the attention
+of a sequence of ``c + l`` without that of ``c``; later slices take longer, so equal ones leave stages waiting. ``S``
+slices of ``B`` sequences through ``K`` stages take ``B sum_i t_i + (K - 1) max_i t_i``, as in the paper; forward and
+backward of a slice count together. The programme tries every largest time in turn and takes the least sum below it.
 
 No launcher runs slices in training: *planned only*. Activations of all slices are kept, as without slices.
 """

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.library.options import OF_TRAINING, JobOptions
-from pipette_opt.specs.precision import fp8_copies
 
 if TYPE_CHECKING:
     from pipette_opt.read.megatron_args import MegatronArgs
@@ -53,6 +52,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
+    from pipette_opt.specs.precision import fp8_copies
     from pipette_opt.specs.training import DISPATCHERS, LARGEST
 
     arguments = arguments_behind(options.model) if isinstance(options.model, str) else None
@@ -262,6 +262,8 @@ def trained_as(job: Job, given: "MegatronArgs") -> Job:
 
     from pipette_opt.judge.fullness import with_edge_loss
 
+    if given.fp8 and not job.instance.training.fp8:
+        return job  # which is not what the arguments train: comparing with them refuses that
     training = given.training(job.instance.training)
     instance = with_edge_loss(replace(job.instance, training=training))
     return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})

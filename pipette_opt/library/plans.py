@@ -153,7 +153,7 @@ def plan_on_cluster(path: Path, cluster: Path | None) -> "tuple[Plan, Instance, 
     from pipette_opt.library.inputs import cluster_of
     from pipette_opt.library.jobs import check_precision
     from pipette_opt.read.cluster import read_cluster
-    from pipette_opt.read.link_health import changes_in_words
+    from pipette_opt.read.link_changes import changes_in_words
     from pipette_opt.read.prices import recorded_prices, with_prices
     from pipette_opt.read.speeds import recorded_speeds, with_speeds
     from pipette_opt.report.plan_file import read_plan

@@ -18,6 +18,7 @@ from pipette_opt.memory_training.transformer.operations import DTYPES, FreshGrad
 from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import Schedule, build_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.layer_kinds import layer_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,13 @@ def build_stage(
     for chunk, of_stages in enumerate(config.layers_per_chunk):
         first, num_layers = first_layer(config, stage, chunk), of_stages[stage]
         layers = [
-            Layer(model, training, shapes, selective, shapes.experts if model.layers[first + n].has_experts else None)
+            Layer(
+                model,
+                training,
+                shapes,
+                selective,
+                shapes.experts if layer_at(model.layers, first + n).has_experts else None,
+            )
             for n in range(num_layers)
         ]
         recomputed = full * (num_layers if whole else min(config.recompute_num_layers, num_layers))

@@ -1,6 +1,8 @@
 """Opening a user's files, with errors that name them."""
 
+import csv
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,20 @@ def read_yaml(path: str | Path) -> Any:
         if isinstance(error, InputError):
             raise
         raise InputError(str(path), f"has a value that cannot be read: {_first_part(error)}.") from None
+
+
+def read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, dict[Any, Any]]]]:
+    """
+    Columns of a table, and its rows with the line that each ends in, as ``csv.DictReader`` gives them.
+
+    Quotes that are not closed, and fields of more than 131,072 characters, are refused.
+    """
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    try:
+        reader.fieldnames = header = [name.strip() for name in reader.fieldnames or ()]
+        return header, [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}", f"is not valid CSV: {error}.") from None
 
 
 def read_json(path: str | Path) -> Any:

@@ -1,11 +1,10 @@
 """Measured layer times from a CSV file."""
 
-import csv
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
-from pipette_opt.read.files import read_text
+from pipette_opt.read.files import read_csv
 from pipette_opt.specs import ComputeProfile, ProfileKey
 
 COLUMNS = (
@@ -24,12 +23,12 @@ def read_profile(path: str | Path) -> ComputeProfile:
 
     Seconds of one transformer layer of the model that is solved for, without communication and recomputation.
     """
-    reader = csv.DictReader(read_text(path).splitlines())
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    header, rows = read_csv(path)
+    missing = [column for column in COLUMNS if column not in header]
     if missing:
         raise InputError(str(path), f"needs the columns {', '.join(COLUMNS)}; {', '.join(missing)} missing.")
     layers: dict[ProfileKey, tuple[float, float]] = {}
-    for line, row in enumerate(reader, start=2):
+    for line, row in rows:
         where = f"{path}, line {line}"
         key = ProfileKey(
             gpu=row["gpu"].strip().lower(),

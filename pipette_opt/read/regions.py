@@ -7,8 +7,6 @@ max_bw_GBps``, as in Sailor; rows that are marked as placeholders do not count).
 what was measured between these, however many flows there are; inside a region hosts have their NICs.
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, US
 from pipette_opt.read.fields import did_you_mean
-from pipette_opt.read.files import read_text
+from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.matrices import matrix_csv
 from pipette_opt.read.nics import INTER_NODE_LATENCY_US, Nics
@@ -58,8 +56,8 @@ def read_region_links(path: str | Path, gpu: str | None = None) -> RegionLinks:
     gpu
         Of tables that tell GPUs apart, rows with it at both ends count, e.g. ``A100-40``.
     """
-    rows = list(csv.DictReader(io.StringIO(read_text(path))))
-    columns = set(rows[0]) if rows else set()
+    header, numbered = read_csv(path)
+    columns, rows = set(header), [row for _, row in numbered]
     if {"region_a", "region_b", "delay_ms", "bandwidth_Gbps"} <= columns:
         of_pair = {_pair(row, "region"): row for row in rows if row["region_a"] != row["region_b"]}
         return RegionLinks(
@@ -181,7 +179,7 @@ def write_region_cluster(
         "levels": [
             {
                 "name": "region",
-                "hosts": list(names.values()),
+                "hosts": [list(its) for its in names.values()],
                 "bandwidth_gb_per_s": round(flow / GB, 6),
                 "latency_us": INTER_NODE_LATENCY_US,
             }

@@ -1,7 +1,5 @@
 """Measured runs, ``runs.csv``: read and checked row by row."""
 
-import csv
-import io
 import math
 import re
 from collections.abc import Mapping
@@ -13,7 +11,7 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import GIB
 from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
-from pipette_opt.read.files import read_text
+from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, recognise_gpu
 
 COLUMNS = (
@@ -177,19 +175,14 @@ def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
     not divide, a time faster than the hardware's peak or longer than a day, or more memory than the GPU has. An
     ``InputError`` is raised for a file that is no table of runs at all.
     """
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
-    header = [name.strip() for name in reader.fieldnames or ()]
+    header, rows = read_csv(path)
     _check_header(str(path), header)
-    reader.fieldnames = header
     runs, unread = [], []
-    try:
-        for index, cells in enumerate(reader):
-            try:
-                runs.append(_read_row(f"{path}, line {reader.line_num}", index, dict(cells)))
-            except InputError as error:
-                unread.append(UnreadRow(row=index, line=reader.line_num, problem=error.problem))
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}", f"is not valid CSV: {error}.") from None
+    for index, (line, cells) in enumerate(rows):
+        try:
+            runs.append(_read_row(f"{path}, line {line}", index, cells))
+        except InputError as error:
+            unread.append(UnreadRow(row=index, line=line, problem=error.problem))
     if not runs and not unread:
         raise InputError(str(path), "has no rows.")
     return runs, unread

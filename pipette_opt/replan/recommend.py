@@ -10,7 +10,7 @@ from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.bands import with_band
-from pipette_opt.replan.whatif import search
+from pipette_opt.replan.searching import search
 from pipette_opt.specs import Instance
 
 AS_MANY_TIMES = 2

@@ -174,6 +174,14 @@ def layers_before(layers: Layers, length: int) -> Mapping[LayerKind, IntArray]:
     return MappingProxyType({kind: read_only(one, np.int64) for kind, one in counts.items()})
 
 
+def layer_at(layers: Layers, place: int) -> LayerKind:
+    """The kind of a layer; beyond the last one as the pattern goes on."""
+    if place < len(layers):
+        return layers[place]
+    period = pattern_of(layers).period
+    return layers[len(layers) - period + (place - len(layers)) % period]
+
+
 def count_layers(layers: Layers, starts: IntArray, ends: IntArray) -> dict[LayerKind, IntArray]:
     """
     Layers of each kind from each start to each end, of one shape; only kinds that the model has, in its order.

@@ -22,7 +22,7 @@ from pipette_opt.candidates import (
     world_sizes,
 )
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
+from pipette_opt.specs import Instance, Mamba, ModelSpec, TrainingSpec
 
 TRAINING = TrainingSpec(global_batch_size=64, seq_length=1024)
 
@@ -32,11 +32,15 @@ BESIDE = {"overlap_moe_expert_parallel_comm": True}
 MIXED = {"expert_model_parallel_size": 2, "dp": 2}
 AGAIN = {"recompute_granularity": "selective"}
 
+HYBRID = {"hybrid_layer_pattern": "M-*-M-*-", "mamba": Mamba(num_heads=32, num_groups=2)}
+
 EDGES = [
     # rule, what is changed in (model, training, configuration) to break it, and the least that mends it
     ("attention heads", ({"num_attention_heads": 18, "num_query_groups": 2}, {}, {"tp": 4}), {"tp": 2}),
     ("query groups", ({"num_attention_heads": 24, "num_query_groups": 6}, {}, {"tp": 4}), {"tp": 2}),
     ("query-key-value width", ({"num_query_groups": 1, "kv_channels": 3}, {}, {"tp": 4}), {"tp": 2}),
+    ("recurrent heads", (HYBRID, {}, {"tp": 4}), {"tp": 2}),
+    ("recurrent heads", (HYBRID, {}, {"context_parallel_size": 2}), {"context_parallel_size": 1}),
     ("ffn width", ({"ffn_hidden_size": 4098}, {}, {"tp": 4}), {"tp": 2}),
     ("sequence parallel", ({}, {}, {"tp": 1, "sequence_parallel": True}), {"tp": 2}),
     ("sequence length", ({}, {"seq_length": 1026}, {"tp": 4, "sequence_parallel": True}), {"tp": 2}),

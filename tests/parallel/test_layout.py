@@ -102,7 +102,7 @@ def test_chunks_that_do_not_divide_their_stages() -> None:
         ("Ettt|tt|tt|ttL", {}, r"has 2 chunks of stages of \(5, 4\) layers, but .* layers_per_stage=\(4, 4\)"),
         ("Etttt|ttttL", {}, "has 1 chunks of stages"),
         ("Ettt|tt|t|tL", {}, r"stages of \(4, 3\) layers"),
-        ("Ettt|tt|t|tmL", {}, "holds 1 heads that predict further tokens"),
+        ("Ettt|tt|tm|ttL", {}, "must have all heads that predict further tokens"),
         ("ttt|tt|t|ttL", {}, "must begin with its only E"),
         (
             "Ettt|tt|t|ttL",

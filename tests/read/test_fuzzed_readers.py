@@ -13,6 +13,7 @@ from pipette_opt.read.hosts import expand_hosts, natural_key
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.nccl_tests import parse_nccl_json
 from pipette_opt.read.profile import read_profile
+from pipette_opt.read.runs import read_rows
 
 READERS = ("cluster", "matrix", "model", "hugging-face", "megatron", "links", "runs", "stack", "profile", "plan")
 
@@ -85,3 +86,11 @@ def test_a_size_that_is_no_number() -> None:
     content["results"][0]["size"] = "SIZE"
     text = json.dumps(content).replace('"SIZE"', "1e999")
     assert parse_nccl_json(text, "a.json").problem == "a row of results is incomplete"
+
+
+def test_a_quote_of_the_header_that_is_not_closed(tmp_path: Path) -> None:
+    """The whole file is one field then."""
+    path = tmp_path / "runs.csv"
+    path.write_text('source,"gpu\na,b\n')
+    with pytest.raises(InputError, match="is not valid CSV: unexpected end of data"):
+        read_rows(path)

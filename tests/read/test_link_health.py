@@ -7,7 +7,8 @@ import pytest
 from specs_for_tests import A100_40, A100_80, cluster, matrix
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.link_health import changes_in_words, find_faults, health, link_changes
+from pipette_opt.read.link_changes import changes_in_words, link_changes
+from pipette_opt.read.link_health import find_faults, health
 from pipette_opt.specs.gpu_links import GpuLinks
 
 

@@ -14,7 +14,8 @@ from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan import changes as made
-from pipette_opt.replan.whatif import GAP, WhatIf, first_plan
+from pipette_opt.replan.searching import GAP, first_plan
+from pipette_opt.replan.whatif import WhatIf
 from pipette_opt.specs import Instance
 
 PINS = SearchSpace(

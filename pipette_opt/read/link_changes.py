@@ -1,0 +1,138 @@
+"""
+What changed between two descriptions of a cluster, or drifts over several.
+
+Two sets of measured links are compared by the ratio of their rates, several by the median of all slopes of a pair
+(Theil and Sen), so that a bad day is no drift. Both are taken apart as rates are (:mod:`.link_health`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import GB, counted
+from pipette_opt.read.link_health import MOST_NAMED, Faults, find_faults
+from pipette_opt.specs import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChange:
+    """
+    How links changed for one number of flows, from the first set of measurements to the last.
+
+    Parameters
+    ----------
+    slower, faster
+        What stands out either way; shares of ``faster`` are those of the old rate over the new.
+    lost, new
+        Pairs that only the first, or only the last, has.
+    """
+
+    flows: int
+    slower: Faults
+    faster: Faults
+    lost: tuple[tuple[str, str], ...]
+    new: tuple[tuple[str, str], ...]
+
+
+def link_changes(snapshots: Sequence[ClusterSpec]) -> list[LinkChange]:
+    """
+    How links of the hosts that all snapshots have changed, for each number of flows that all of them have.
+
+    Two snapshots are compared by their ratio, more by the slope over all of them, as seen from the first to the last.
+
+    Raises ``InputError`` if they have fewer than two hosts, or no number of flows, in common.
+    """
+    first, last = snapshots[0], snapshots[-1]
+    hosts = [host for host in first.hosts if all(host in one.hosts for one in snapshots)]
+    if len(hosts) < 2:
+        raise InputError("links", f"{first.name} and {last.name} have fewer than two hosts in common.")
+    tables = [_tables(one, hosts) for one in snapshots]
+    common = sorted(set.intersection(*(set(one) for one in tables)))
+    if not common:
+        raise InputError("links", f"{first.name} and {last.name} have no number of flows in common.")
+    found = []
+    for flows in common:
+        logs = np.log(np.stack([one[flows] for one in tables]))
+        ratio = np.exp(_slope(logs) * (len(snapshots) - 1))
+        had, has = ~np.isnan(logs[0]), ~np.isnan(logs[-1])
+        lost, new = (
+            tuple((hosts[i], hosts[j]) for i, j in np.argwhere(pairs).tolist()) for pairs in (had & ~has, has & ~had)
+        )
+        slower, faster = find_faults(ratio, hosts), find_faults(1 / ratio, hosts)
+        found.append(LinkChange(flows=flows, slower=slower, faster=faster, lost=lost, new=new))
+    return found
+
+
+def _tables(cluster: ClusterSpec, hosts: Sequence[str]) -> dict[int, FloatArray]:
+    """Rates between some hosts by number of flows."""
+    keep = [cluster.hosts.index(host) for host in hosts]
+    return {one.concurrent_flows: one.bytes_per_s[np.ix_(keep, keep)] for one in cluster.link_matrices}
+
+
+def _slope(logs: FloatArray) -> FloatArray:
+    """The median of all slopes between two moments, of each pair; NaN where fewer than two are known."""
+    slopes = np.stack([(logs[b] - logs[a]) / (b - a) for a, b in combinations(range(len(logs)), 2)])
+    known = ~np.isnan(slopes).all(axis=0)
+    found = np.full(known.shape, np.nan)
+    found[known] = np.nanmedian(slopes[:, known], axis=0)
+    return found
+
+
+def changes_in_words(snapshots: Sequence[ClusterSpec]) -> list[str]:
+    """Hosts, GPUs, constants and links that changed from the first of some descriptions of a cluster to the last."""
+    old, new = snapshots[0], snapshots[-1]
+    said = []
+    for word, hosts in (
+        ("Only in the first", [host for host in old.hosts if host not in new.hosts]),
+        ("Only in the last", [host for host in new.hosts if host not in old.hosts]),
+    ):
+        if hosts:
+            said.append(f"{word}: {', '.join(hosts[:MOST_NAMED])}{', ...' if len(hosts) > MOST_NAMED else ''}.")
+    kinds = {node.host: node.gpu.name for node in old.nodes}
+    other = [f"{node.host} ({kinds[node.host]} to {node.gpu.name})" for node in new.nodes
+             if kinds.get(node.host, node.gpu.name) != node.gpu.name]  # fmt: skip
+    if other:
+        said.append(f"GPUs: {', '.join(other[:MOST_NAMED])}{', ...' if len(other) > MOST_NAMED else ''}.")
+    for name, unit, factor in (
+        ("gpus_per_node", "GPUs a host", 1.0),
+        ("nics_per_node", "NICs a host", 1.0),
+        ("intra_node_bytes_per_s", "GB/s inside a host", 1 / GB),
+        ("node_bytes_per_s", "GB/s into and out of a host at most", 1 / GB),
+        ("intra_node_latency_s", "us latency inside a host", 1e6),
+        ("inter_node_latency_s", "us latency between hosts", 1e6),
+    ):
+        before, now = getattr(old, name), getattr(new, name)
+        if before != now:
+            texts = ["none" if value is None else f"{value * factor:g}" for value in (before, now)]
+            said.append(f"{unit}: {texts[0]} to {texts[1]}.")
+    if len(old.hosts) > 1 and len(new.hosts) > 1 and old.link_matrices and new.link_matrices:
+        for change in link_changes(snapshots):
+            said += _change_sentences(change)
+    return said or ["Nothing changed."]
+
+
+def _change_sentences(change: LinkChange) -> list[str]:
+    """One number of flows."""
+    said, flows = [], counted(change.flows, "flow")
+    if abs(change.slower.usual - 1) > 1e-3:
+        said.append(f"{flows}: an ordinary link attains {change.slower.usual - 1:+.1%}.")
+    for faults, word, sign in ((change.slower, "slower", 1), (change.faster, "faster", -1)):
+        if faults.hosts:
+            named = ", ".join(f"{one.name} ({one.share**sign - 1:+.0%})" for one in faults.hosts[:MOST_NAMED])
+            said.append(f"{flows}: hosts that became {word} than others: {named}.")
+        if faults.pairs:
+            named = ", ".join(
+                f"{one.sender} to {one.receiver} ({one.share**sign - 1:+.0%})" for one in faults.pairs[:MOST_NAMED]
+            )
+            more = f" and {len(faults.pairs) - MOST_NAMED} more" if len(faults.pairs) > MOST_NAMED else ""
+            said.append(f"{flows}: links that became {word} by themselves: {named}{more}.")
+    for pairs, word in ((change.lost, "no longer measured"), (change.new, "measured now")):
+        if pairs:
+            named = ", ".join(f"{one} to {other}" for one, other in pairs[:MOST_NAMED])
+            more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
+            said.append(f"{flows}: {word}: {named}{more}.")
+    return said

@@ -1,0 +1,202 @@
+"""A search in a few seconds, from a plan that is known: what questions about a plan, and recommendations, rest on."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.base.errors import InfeasibleError, MissingLinkError
+from pipette_opt.base.types import IntArray
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify import CertifyParams, certify
+from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.judge.slots import with_slots
+from pipette_opt.judge.solutions import JudgedSolution, best_first, judge_solution
+from pipette_opt.optimize import OptimizeParams
+from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.parallel.placement import gpus_of_a_host
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.problem.solution import Solution
+from pipette_opt.solver.open_families import JointLimits
+from pipette_opt.solver.pruning import FirstPlan
+from pipette_opt.specs import Instance
+
+GAP = 0.003
+"""Proven gap at which a question is answered: far below what is known of times. Chosen."""
+
+LEAST_S = 0.3
+"""Smallest number of seconds of one certificate, so that each question has a plan. Chosen."""
+
+JOINT_SHARE = 0.4
+"""Share of a search's time for the joint model over all splits of the layers, where hosts differ in kind. Chosen."""
+
+MOST_SPARES, MOST_EXCHANGES = 4, 32
+"""Idle hosts of which each is tried for a lost one, and hosts with which it changes places. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Searched:
+    """
+    A search over all hosts of a job.
+
+    Parameters
+    ----------
+    best
+        The best plan found.
+    bound_s
+        No plan on any of the hosts is faster.
+    found
+        The best plan of each question so far, which may serve others.
+    """
+
+    prepared: Prepared
+    best: JudgedSolution
+    bound_s: float
+    found: list[JudgedSolution]
+
+
+def search(
+    instance: Instance,
+    space: SearchSpace,
+    first: FirstPlan | None,
+    seconds: float,
+    params: OptimizeParams,
+    watcher: Watcher,
+) -> Searched:
+    """
+    The best plan found of a job in so many seconds, and the bound of all.
+
+    Parameters
+    ----------
+    first
+        A plan that is known.
+    params
+        Without the time limit.
+
+    Raises
+    ------
+    InfeasibleError, InputError
+        If nothing is legal, fits, or is found in time.
+    """
+    begun = watcher.elapsed_s
+
+    def left_s() -> float:
+        return seconds - (watcher.elapsed_s - begun)
+
+    joint = None
+    if len(instance.cluster.gpu_kinds) > 1:  # on equal hosts the usual splits have the best or nearly
+        joint = JointLimits(
+            time_limit_s=JOINT_SHARE * seconds,
+            workers=params.workers,
+            seed=params.seed,
+            to_beat_s=float("inf") if first is None else first.seconds,
+        )
+    prepared = prepare(
+        instance,
+        space,
+        params.max_oom_risk,
+        keep=lambda config: False,
+        seconds_left=left_s,
+        loading=watcher.loading_kernels,
+        joint=joint,
+        stop=watcher.stop,
+        first=first,
+    )
+    with watcher.loading_kernels():
+        compile_kernels(prepared, watcher.stop)
+    beaten = None if prepared.pruned is None else prepared.pruned.first
+    known = [] if beaten is None else _seated(prepared, beaten.config, beaten.block, [beaten.nodes])
+    best, bound_s = certified(prepared, known, left_s(), params, watcher)
+    return Searched(prepared=prepared, best=best, bound_s=bound_s, found=[best])
+
+
+def certified(
+    prepared: Prepared, known: Sequence[JudgedSolution], seconds: float, params: OptimizeParams, watcher: Watcher
+) -> tuple[JudgedSolution, float]:
+    """The best plan of a problem, and a bound of its plans."""
+    how = CertifyParams(time_limit_s=max(LEAST_S, seconds), gap_limit=GAP, workers=params.workers, seed=params.seed)
+    found = certify(prepared, known, how, stop=watcher.stop)
+    judged = [*known, *found.judged]
+    if not judged:
+        raise InfeasibleError("no plan was found in the time given; --time-limit gives it more.")
+    if prepared.has_slots:
+        judged = with_slots(prepared.given, prepared.problem, judged, 0, seconds, watcher.stop)
+    bound_s = found.bound_s
+    if prepared.joined is not None:
+        bound_s = min(bound_s, prepared.joined.model.bound_s)
+    return best_first(judged)[0], bound_s
+
+
+def first_plan(instance: Instance, config: ParallelConfig, placement: Placement, seconds: float) -> FirstPlan | None:
+    """A placement as hosts in a grid; ``None`` where it is no packing of whole hosts with equal blocks."""
+    for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
+        nodes = _grid_of(config, block, placement)
+        if nodes is not None:
+            return FirstPlan(config=config, block=block, nodes=nodes, seconds=seconds)
+    return None
+
+
+def _grid_of(config: ParallelConfig, block: NodeBlock, placement: Placement) -> IntArray | None:
+    """Hosts of the grid of a block, if a placement is one of these."""
+    shape = block.node_grid(config)
+    cells = block_placement(config, block, np.arange(int(np.prod(shape))).reshape(shape))
+    if cells.order != placement.order or gpus_of_a_host(config, block) * int(np.prod(shape)) != len(placement.node):
+        return None
+    nodes = np.full(int(np.prod(shape)), -1, dtype=np.int64)
+    nodes[cells.node] = placement.node
+    if not (nodes[cells.node] == placement.node).all() or len(set(nodes.tolist())) < nodes.size:
+        return None
+    return nodes.reshape(shape)
+
+
+def _seated(
+    prepared: Prepared, config: ParallelConfig, block: NodeBlock, grids: Sequence[IntArray]
+) -> list[JudgedSolution]:
+    """Placements of a configuration, judged; those that use links without a measurement are left out."""
+    found = []
+    for index, candidate in enumerate(prepared.problem.candidates):
+        if (candidate.config, candidate.block) != (config, block):
+            continue
+        for nodes in grids:
+            with contextlib.suppress(MissingLinkError):
+                solution = Solution(candidate=index, nodes=nodes, objective_ticks=0)
+                found.append(judge_solution(prepared.instance, prepared.problem, solution))
+    return found
+
+
+def with_spares(prepared: Prepared, best: JudgedSolution, barred: Sequence[int]) -> list[JudgedSolution]:
+    """
+    The best plan with an idle host for each barred one, in its place or changed with another host's, the fastest.
+
+    An idle host is idle as it is slow, so that its best place is seldom that of the host which is lost. None if no
+    idle host has the memory.
+    """
+    config, block, nodes = best.candidate.config, best.candidate.block, best.nodes
+    allowed = prepared.problem.allowed(best.candidate)
+    judged: list[JudgedSolution] = []
+    for node in barred:
+        cells = np.argwhere(nodes == node)
+        if not len(cells):
+            continue
+        cell = tuple(cells[0].tolist())
+        idle = [one for one in np.flatnonzero(allowed.any(axis=0)).tolist() if one not in nodes][:MOST_SPARES]
+        grids = []
+        for spare in idle:
+            for other in list(np.ndindex(*nodes.shape))[:MOST_EXCHANGES]:
+                grid = nodes.copy()
+                grid[cell], grid[other] = grid[other], spare
+                if allowed[cell[0], grid[cell]] and allowed[other[0], spare]:
+                    grids.append(grid)
+        judged = _seated(prepared, config, block, grids)
+        if not judged:
+            return []
+        judged = [min(judged, key=time_s)]
+        nodes = judged[0].nodes
+    return judged
+
+
+def time_s(judged: JudgedSolution) -> float:
+    """Seconds of an iteration."""
+    return judged.estimate.iteration_time_s
