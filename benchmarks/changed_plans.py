@@ -145,7 +145,7 @@ def run(folder: Path, arguments: list[str]) -> str:
     command = [sys.executable, "-m", "pipette_opt", *arguments]
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
+            command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
         )
     except subprocess.TimeoutExpired:
         return ""
