@@ -478,8 +478,9 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
     if model.hybrid_layer_pattern is not None:
         chunks = [[model.num_layers]] if layers_per_chunk is None else layers_per_chunk
         depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
+        text = barred_pattern(model.hybrid_layer_pattern, chunks) + depths
         options += [
-            ("--hybrid-layer-pattern", barred_pattern(model.hybrid_layer_pattern, chunks) + depths),
+            (f"--hybrid-layer-pattern={text}",) if text.startswith("-") else ("--hybrid-layer-pattern", text),
             ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
         ]
     if model.linear_attention_freq is not None:
