@@ -85,8 +85,10 @@ def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
 
 
 def models_table(rows: Iterable[ModelRow]) -> RenderableType:
-    """Size and shape of each model."""
+    """Size and shape of each model; names are whole, as commands ask for them."""
+    rows = list(rows)
     table = columns_table("model", "parameters >", "layers >", "hidden >", "heads >", "tokens >", "experts >", "source")
+    table.columns[0].min_width = max((len(row.name) for row in rows), default=0)
     for row in rows:
         heads = str(row.num_attention_heads)
         if row.num_query_groups != row.num_attention_heads:
