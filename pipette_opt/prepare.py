@@ -1,4 +1,8 @@
-"""Before the search: what is legal, what fits, and the problem in integers."""
+"""
+Before the search: what is legal, what the joint model makes of it, what fits, and the problem in integers.
+
+From 256 hosts on a time to beat is looked for before the joint model; bounds of single configurations come after it.
+"""
 
 import os
 import threading

@@ -57,7 +57,7 @@ def solve(
         Configurations to search; all with the default limits of :class:`SearchSpace` otherwise. Its ``num_gpus`` counts
         before that of ``job``.
     objective
-        ``time``, ``robust``, ``tokens-per-gpu`` or ``cost``.
+        ``time``, ``robust``, ``tokens-per-gpu`` or ``cost``; ``progress`` is the command's only.
     max_oom_risk
         Accepted probability of running out of memory, in [0, 1]; 1: memory does not count.
     time_limit_s
@@ -87,7 +87,7 @@ def solve(
     from pipette_opt.optimize.objectives import optimize_objective
 
     try:
-        objectives = tuple(map(str, Objective))
+        objectives = tuple(str(one) for one in Objective if one is not Objective.PROGRESS)  # needs a rate of losses
         if objective not in objectives:
             raise InputError("objective", f"must be one of {', '.join(objectives)}, got {objective!r}.")
         given = _job(cluster, model, training, job)

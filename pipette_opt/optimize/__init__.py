@@ -1,9 +1,20 @@
 """
-The story: enumerate, keep what fits, anneal for a hint, certify by the judge, solve the closed form, re-rank, verify.
+The story of ``solve``, in the order of the code.
 
-The judge walks the real schedule and decides. Its certificate covers every candidate, interleaved or not. Where it
-leaves a gap and the best plan is not interleaved, the solver optimises the closed form of these, which may find a
-faster plan; then the judge's certificate goes on from there.
+1. :mod:`~pipette_opt.prepare`: legal configurations are listed; the joint model (CP-SAT, ``solver/joint.py``) chooses
+   degrees, layers and kinds of GPU over the best links, and bounds every split of the layers that is not listed;
+   ``memory/`` strikes out what does not fit, ``solver/pruning.py`` what bounds rule out; the rest becomes the problem
+   in integers, in a closed form where there is one, and in a lower form for all.
+2. A first plan: placements are annealed by the closed forms and judged.
+3. ``certify/splits.py``: the joint model again, with that time to beat.
+4. :func:`~pipette_opt.certify.certify`: the judge walks the real schedule and decides. Candidates that may be faster
+   are placed by annealing, judged, and refuted by the provers of ``solver/`` on their lower forms. This is what makes
+   the gap.
+5. Only where a gap is left and the best plan has a closed form: all engines minimise that
+   (:mod:`~pipette_opt.certify.closed_forms`), which may find a faster plan; then 4 goes on from there.
+6. The joint model once more, ties, and ``certify/finish.py``, which makes ``lower_bound_s``: the least of what is open,
+   what was ruled out, and the joint model's bound.
+7. ``verify``'s rules on the plan itself. The command ``verify`` adds those on the space, enumerated again.
 """
 
 from collections.abc import Mapping, Sequence

@@ -207,7 +207,7 @@ class CandidateData:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProblemData:
     """
-    The joint problem: choose one candidate and a distinct allowed host for each cell of its grid.
+    The placement problem: choose one candidate and a distinct allowed host for each cell of its grid.
 
     Parameters
     ----------

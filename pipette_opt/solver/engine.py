@@ -27,7 +27,7 @@ class Engine(ABC):
        costs less than the incumbent; no engine takes one back.
     5. It ends soon after its slice is over or stopped. Nothing has to be closed.
 
-    An engine that inherits this should inherit the tests of ``tests/solver/conformance.py``, too.
+    An engine that inherits this should inherit the tests of ``tests/conformance.py``, too.
 
     Attributes
     ----------

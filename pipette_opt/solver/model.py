@@ -29,7 +29,7 @@ PAIRS_PER_S = 500_000
 
 class CpSatModel(Engine):
     """
-    The joint model of a few candidates, which says which of them is best, too.
+    The placement model of a few candidates, which says which of them is best, too.
 
     Attributes
     ----------
@@ -237,7 +237,7 @@ def build(
     ceiling: int,
 ) -> Variables:
     """
-    The joint model of some candidates.
+    The placement model of some candidates.
 
     Parameters
     ----------

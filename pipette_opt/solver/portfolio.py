@@ -35,7 +35,7 @@ ENGINE_CLASSES: tuple[type[Engine], ...] = (
 """All engines; :data:`~pipette_opt.solver.params.ENGINES` has their names."""
 
 ANY = 1 << 30
-"""No limit on a number of cells, hosts or columns."""
+"""No limit on a number of cells or hosts."""
 
 FEW_CELLS = 20
 """Cells up to which a grid is small: the CP-SAT model that names the hosts often closes it, and the tree search nearly

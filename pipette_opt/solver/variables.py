@@ -1,4 +1,4 @@
-"""The decisions of the joint model, behind questions."""
+"""The decisions of the placement model, behind questions."""
 
 from collections.abc import Iterator
 

@@ -49,7 +49,7 @@ def engines_of(portfolio: Portfolio, when: When) -> list[str]:
 def test_who_works_on_which_grid(
     kind: str, grid: tuple[int, int, int], num_nodes: int, turn: list[str], model: list[str]
 ) -> None:
-    """By cells, hosts, columns and structure."""
+    """By cells, hosts and structure."""
     if grid[2] > 1:
         data = random_problem(np.random.default_rng(0), [grid], num_nodes, Variant())
     else:
