@@ -54,8 +54,8 @@ merge hosts, tell more.
 - as many different senders and receivers as there are hops, by matching (:mod:`~pipette_opt.solver.bounds`);
 - class assignment (:mod:`~pipette_opt.solver.class_assignment`): the placement model with classes of near twins for
   hosts, each in as many cells as it has members. Columns and the order of the rings are kept, only which host is meant
-  is not. On large grids ceilings are refuted and nothing is minimised. The best assignment tells which classes to split,
-  until, on few hosts, all are single: then it is exact. Assignments that are found are annealed, too.
+  is not. On large grids ceilings are refuted and nothing is minimised. The best assignment tells which classes to
+  split, until, on few hosts, all are single: then it is exact. Assignments that are found are annealed, too.
 
 **Found**: the engines above find placements, too, but most good ones come from simulated annealing
 (:mod:`~pipette_opt.solver.annealing`), which proves nothing: of closed forms on all threads before the proof, beside it
