@@ -109,7 +109,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             **_experts(model, training),
             **_layer_list(model, config),
             "mtp_num_layers": model.mtp_num_layers or None,
-            "mtp_use_repeated_layer": model.mtp_use_repeated_layer,
+            **({"mtp_use_repeated_layer": True} if model.mtp_use_repeated_layer else {}),  # 0.3.1 has no such field
             "mtp_loss_scaling_factor": model.mtp_loss_scaling_factor,
             "seq_length": training.seq_length,
             "tensor_model_parallel_size": config.tensor_model_parallel_size,
