@@ -39,6 +39,9 @@ from pipette_opt.specs import ClusterSpec, Instance
 BOUNDING_SHARE = 0.1
 """Share of the time that is left in which configurations are bounded. Chosen."""
 
+BOUNDING_AGAIN_SHARE = 0.5
+"""The same where a search has ended and only what was not bounded keeps a gap open. Chosen."""
+
 FIRST_SHARE = 0.05
 """Share of the time that is left for annealing a better time to beat, where very many may win. Chosen."""
 
@@ -250,6 +253,36 @@ def prepare(
         joined=joined,
         given_cluster=None if given is None else given.cluster,
     )
+
+
+def bound_again(
+    prepared: Prepared,
+    first: FirstPlan,
+    seconds_left: Callable[[], float],
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Prepared:
+    """
+    The same space with its configurations bounded anew, in half of the time that is left, against a plan that is known.
+
+    For when the time that bounds had at first was too short: what they did not reach is above no bound but its work.
+    """
+    instance, memory, joined = prepared.instance, prepared.memory, prepared.joined
+    rest_s = (1 - BOUNDING_AGAIN_SHARE) * seconds_left()
+    pruned = prune(
+        instance,
+        fitting_candidates(memory),
+        memory.capacity_bytes,
+        is_over=lambda: seconds_left() < rest_s,
+        loading=loading,
+        known=first,
+        given=prepared.given if prepared.has_slots else None,
+        family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
+    )
+    built_s = (1 - BUILDING_SHARE) * seconds_left()
+    forms, pruned = _build_kept(
+        instance, pruned, memory.capacity_bytes, lambda config: False, lambda: seconds_left() < built_s
+    )
+    return replace(prepared, problem=forms.problem, lower=forms.lower, pruned=pruned)
 
 
 def _too_large(num_bytes: int) -> bool:

@@ -17,7 +17,8 @@ The story of ``solve``, in the order of the code.
 7. ``verify``'s rules on the plan itself. The command ``verify`` adds those on the space, enumerated again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,11 +40,12 @@ from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.splits import prove_splits
 from pipette_opt.certify.ties import settle_ties
-from pipette_opt.judge.solutions import best_first
+from pipette_opt.judge.solutions import JudgedSolution, best_first
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.prepare import Prepared, bound_again, prepare
 from pipette_opt.problem.solution import Solution
+from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 
@@ -122,6 +124,12 @@ def optimize(
         judged += certified.judged
     if not judged:
         raise InfeasibleError(why_nothing(prepared))
+    if not certified.is_closed and budget.left_s > budget.ties_s:
+        bounded, kept = _bounded_again(prepared, judged, params.gap_limit, lambda: budget.left_s, watcher)
+        if bounded is not prepared:
+            prepared, result = bounded, None
+            certified = certify(prepared, kept, budget.certifying(kept), watcher.report, stop)
+            judged = [*kept, *certified.judged]
 
     best_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
     prepared = prove_splits(prepared, best_s, params.gap_limit, budget.left_s - budget.ties_s)
@@ -130,3 +138,31 @@ def optimize(
     plan = finished(prepared, judged, certified, result)
     verify_content(prepared.given, plan)
     return plan
+
+
+def _bounded_again(
+    prepared: Prepared,
+    judged: Sequence[JudgedSolution],
+    gap_limit: float,
+    seconds_left: Callable[[], float],
+    watcher: Watcher,
+) -> tuple[Prepared, list[JudgedSolution]]:
+    """The problem without what was not bounded in time, and the plans that are in it; as it is if that keeps no gap."""
+    best = best_first(judged)[0]
+    known_s = best.estimate.iteration_time_s
+    if prepared.ruled_out_s >= (1 - gap_limit) * known_s:
+        return prepared, list(judged)
+    watcher.report("bounding what there was no time for")
+    first = FirstPlan(config=best.candidate.config, block=best.candidate.block, nodes=best.nodes, seconds=known_s)
+    bounded = bound_again(prepared, first, seconds_left, watcher.loading_kernels)
+    there = {(one.config, one.block): one for one in bounded.problem.candidates}
+    kept = [
+        replace(one, candidate=there[key])
+        for one in judged
+        if (key := (one.candidate.config, one.candidate.block)) in there
+    ]
+    if not kept:  # no time to build even the plan's own
+        return prepared, list(judged)
+    with watcher.loading_kernels():
+        compile_kernels(bounded, watcher.stop)
+    return bounded, kept
