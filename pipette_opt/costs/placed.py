@@ -229,7 +229,7 @@ class _Batch:
         context = tensor = None
         if cp > 1:
             groups = self.gpus.swapaxes(3, 4).reshape(n, pp * dp * tp, cp)
-            context = self.links.rings(groups, "a context-parallel group")
+            context = self.links.rings(groups, "a context-parallel group", messages=True)
         if tp > 1:
             tensor = self.links.rings(self.gpus.reshape(n, pp * dp * cp, tp), "a tensor-parallel group")
         for kind in dict.fromkeys(kind for one in self.costs for kind in one.layers):

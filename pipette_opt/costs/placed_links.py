@@ -34,19 +34,23 @@ class PlacedLinks:
         self.instance = instance
         self.missing: dict[int, MissingLink] = {}
 
-    def rings(self, groups: IntArray, who: str, algorithm: Collective = "ring") -> "PlacedRings":
+    def rings(
+        self, groups: IntArray, who: str, algorithm: Collective = "ring", *, messages: bool = False
+    ) -> "PlacedRings":
         """
         Rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once.
 
-        ``groups``: GPUs, numbered as :func:`gpu_numbers` does.
+        ``groups``: GPUs, numbered as :func:`gpu_numbers` does. ``messages``: each rank sends to the next, so that one
+        flow leaves each host; a collective opens one for each member there.
         """
         from pipette_opt.costs._flows import ring_hops
 
         cluster, groups = self.instance.cluster, np.ascontiguousarray(groups)
-        source, target, shared, num_hosts, members = ring_hops(host_of(cluster, groups), cluster.num_nodes)
+        source, target, shared, num_hosts, members = ring_hops(host_of(cluster, groups), cluster.num_nodes, messages)
+        opened = np.ones_like(members) if messages else members
         inside, across = cluster.inside_bytes_per_s(members), None
         if cluster.gpu_links is not None:
-            across, slowest = _ring_rates(cluster.gpu_links, groups, source, target, num_hosts, members)
+            across, slowest = _ring_rates(cluster.gpu_links, groups, source, target, num_hosts, opened)
             inside = np.minimum(inside, slowest)
         if algorithm == "tree":
             pace = self._host_loads(source, num_hosts, members, who)
@@ -55,10 +59,10 @@ class PlacedLinks:
         rate = flow_rates(cluster, source, target, shared)
         self.note_missing(who, rate, source, target)
         if cluster.levels:
-            hops = _hops_of_levels(cluster, groups, source, target, rate, shared, num_hosts, members)
+            hops = _hops_of_levels(cluster, groups, source, target, rate, shared, num_hosts, opened, messages)
             return PlacedRings(self.instance, algorithm, inside, num_hosts, members, hops)
         pace = rate.min(axis=2) if across is None else np.minimum(rate.min(axis=2), across)
-        return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, members),))
+        return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, opened),))
 
     def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
         """
@@ -156,13 +160,14 @@ def _hops_at_best(
     shared: IntArray,
     num_hosts: IntArray,
     members: IntArray,
+    messages: bool,
 ) -> tuple[RingHops, ...]:
     """Hops of rings that are in a domain if they fit one; others have as many hosts in each as they can."""
     most = cluster.levels[0].most_hosts or 1
     fits, beyond = num_hosts <= most, replace(cluster, levels=())
     near = np.where(fits, rate.min(axis=2), np.inf)
     far = np.where(fits, np.inf, flow_rates(beyond, source, target, shared).min(axis=2))
-    flows = members * np.clip(num_hosts // 2, 1, most)
+    flows = members if messages else members * np.clip(num_hosts // 2, 1, most)
     return RingHops(near, members, in_domain=True), RingHops(far, flows, beyond.inter_node_latency_s)
 
 
@@ -175,6 +180,7 @@ def _hops_of_levels(
     shared: IntArray,
     num_hosts: IntArray,
     members: IntArray,
+    messages: bool,
 ) -> tuple[RingHops, ...]:
     """
     Hops of rings by their latency, those inside NVLink domains apart.
@@ -186,14 +192,15 @@ def _hops_of_levels(
     source, target, rate, shared
         Hosts of each hop, what a flow gets there, infinite without a hop, and flows in sum; of that shape, too.
     num_hosts, members
-        Of each group, shape ``(n, groups)``; see ``ring_hops``.
+        Of each group, shape ``(n, groups)``; see ``ring_hops``. Of ``messages`` one member is counted.
     """
     from pipette_opt.costs._flows import ring_hops
 
     if cluster.levels[0].most_hosts is not None:
-        return _hops_at_best(cluster, source, target, rate, shared, num_hosts, members)
+        return _hops_at_best(cluster, source, target, rate, shared, num_hosts, members, messages)
     domain = cluster.domain_of_node
     *_, of_domain = ring_hops(np.ascontiguousarray(domain[hosts]), cluster.num_nodes)
+    of_domain = members if messages else of_domain
     near, latency_s = domain[source] == domain[target], cluster.pair_latency_s[source, target]
     hop = ~np.isinf(rate)
     found = []
