@@ -9,8 +9,11 @@ gives each rank an early and a late piece of the sequence, so that causal blocks
 
 ``a2a`` (Jacobs et al., DeepSpeed-Ulysses, arXiv 2309.14509): queries, keys and values are exchanged for some heads of
 the whole sequence, and the output back; backward the output's gradient there and the three others back. Windows and
-sinks go with it. ``all_gather`` (Llama 3, arXiv 2407.21783): keys and values of all ranks are gathered before, and again
-in the backward pass, after which their gradients are scattered. Nothing of either runs beside attention.
+sinks go with it. ``all_gather`` (Llama 3, arXiv 2407.21783): keys and values of all ranks are gathered before, and
+again in the backward pass, after which their gradients are scattered. Nothing of either runs beside attention.
+
+Over several hosts messages of a ring go from the last rank of a host to the next host, in one flow for each group;
+gathers are NCCL's rings, and all-to-alls send from every rank to every other, like those of experts.
 """
 
 from collections.abc import Callable
@@ -21,7 +24,6 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import (
-    NO_TRAFFIC,
     RingTraffic,
     inter_node_ring_s,
     intra_node_ring_s,
@@ -29,9 +31,13 @@ from pipette_opt.costs.collectives import (
     tensor_traffic,
 )
 from pipette_opt.costs.compute import StageCompute
+from pipette_opt.costs.exchange import least_exchange_s
 from pipette_opt.costs.layer_kinds import counted_layers
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host
 from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
+
+_NOTHING = RingTraffic(0.0, 0, 0)
+"""Of a ring that does not run."""
 
 
 def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
@@ -103,7 +109,7 @@ class SpanningRing(NamedTuple):
     group_flows, num_flows
         Flows that it opens between two of its hosts, and of all rings of the slot between these.
     num_hosts
-        Of which one hop depends: 2 for messages, which know their own hop only.
+        Of which one hop depends, on NVLink domains: 2 for messages, which know their own hop only.
     members
         Ranks that it has on each host; with several of them it is no faster than inside a host.
     """
@@ -175,20 +181,55 @@ def spanning_ring(
     )
 
 
+def has_context_ring(training: TrainingSpec, block: NodeBlock) -> bool:
+    """Whether the slowest hop says what context groups over hosts take: of an all-to-all all links do, together."""
+    return block.context_nodes == 1 or training.cp_comm_type != "a2a"
+
+
 def _context_ring(instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind) -> SpanningRing:
-    """Of messages: from each host the last of a group's ranks sends to the next host, all groups of it at once."""
-    traffic, hidden = (NO_TRAFFIC, NO_TRAFFIC), (0.0, 0.0)
-    if kind.has_attention:
+    """
+    Of messages the last of a group's ranks on a host sends to the next host, all groups at once; or of a collective.
+
+    Without traffic for layers without attention, and for all-to-alls.
+    """
+    traffic, hidden = (_NOTHING, _NOTHING), (0.0, 0.0)
+    if kind.has_attention and has_context_ring(instance.training, block):
         traffic = context_traffic(instance.model, instance.training, config)
         hidden = hidden_by_attention_s(instance, config, kind)
+    groups = config.tensor_model_parallel_size // block.tensor_nodes
+    members = config.context_parallel_size // block.context_nodes
+    sends = instance.training.cp_comm_type == "p2p"
     return SpanningRing(
         traffic=traffic,
         hidden_s=hidden,
-        group_flows=1,
-        num_flows=config.tensor_model_parallel_size // block.tensor_nodes,
-        num_hosts=2,
-        members=config.context_parallel_size // block.context_nodes,
+        group_flows=1 if sends else members,
+        num_flows=groups if sends else groups * members,
+        num_hosts=2 if sends else block.context_nodes,
+        members=members,
     )
+
+
+def _least_context_s(
+    instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind
+) -> tuple[float, float]:
+    """What context groups over hosts add to a layer over the best links, forward and backward, seconds."""
+    if has_context_ring(instance.training, block) or not kind.has_attention:
+        return _context_ring(instance, config, block, kind).least_s(instance)
+    cp = config.context_parallel_size
+    here, gpus = cp // block.context_nodes, gpus_of_a_host(config, block)
+    forward, backward = (
+        moved.num_calls
+        * least_exchange_s(
+            instance,
+            moved.hop_bytes / (cp - 1) / moved.num_calls,
+            here,
+            block.context_nodes,
+            gpus,
+            np.ones(cp + 1),
+        )
+        for moved in context_traffic(instance.model, instance.training, config)
+    )
+    return forward, backward
 
 
 def inside_stages_s(
@@ -224,8 +265,8 @@ def inside_layer_s(
     """
     Tensor- and context-parallel communication of one layer and micro-batch, but for :func:`spanning_ring`, seconds.
 
-    Forward and backward; what a layer hides is left out, and what experts send. Where tensor and context groups span
-    hosts, both, what the latter send counts over the best links.
+    Forward and backward; what a layer hides is left out, and what experts send. Context groups over hosts count over
+    the best links, where they are not the spanning ring: tensor groups are, or they exchange all with all.
 
     Parameters
     ----------
@@ -237,8 +278,8 @@ def inside_layer_s(
     found = [0.0, 0.0]
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
     parts = (1, 1) if block is None else (block.tensor_nodes, block.context_nodes)
-    if parts[0] > 1 and parts[1] > 1 and block is not None:
-        return _context_ring(instance, config, block, kind).least_s(instance)
+    if block is not None and parts[1] > 1 and (parts[0] > 1 or not has_context_ring(training, block)):
+        found = list(_least_context_s(instance, config, block, kind))
     if config.tensor_model_parallel_size > 1 and parts[0] == 1:
         members = config.tensor_model_parallel_size
         for way, ring in enumerate(tensor_traffic(model, training, config, kind)):

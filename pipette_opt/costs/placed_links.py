@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import Collective, FloatArray, IntArray
+from pipette_opt.base.types import BoolArray, Collective, FloatArray, IntArray
 from pipette_opt.costs.collectives import (
     RingArrays,
     across_s,
@@ -15,6 +15,7 @@ from pipette_opt.costs.collectives import (
     tree_edges,
     tree_s,
 )
+from pipette_opt.costs.exchange import exchange_s
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.gpu_links import GpuLinks
@@ -63,6 +64,37 @@ class PlacedLinks:
             return PlacedRings(self.instance, algorithm, inside, num_hosts, members, hops)
         pace = rate.min(axis=2) if across is None else np.minimum(rate.min(axis=2), across)
         return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, opened),))
+
+    def exchange(self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False) -> "PlacedExchange":
+        """
+        All-to-alls of groups, shape ``(n, groups, members)``; those of one placement run at once.
+
+        ``shares``, ``hands_on``: as of ``_flows.exchange_loads``.
+        """
+        from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
+
+        cluster = self.instance.cluster
+        gpus = np.ascontiguousarray(groups)
+        groups = host_of(cluster, gpus)
+        domain = cluster.domain_of_node
+        ranks = exchanging_ranks(groups, domain)
+        counts = np.unique(ranks[ranks > 0])
+        row_of_count = np.zeros(int(counts.max(initial=0)) + 1, dtype=np.int64)
+        row_of_count[counts] = np.arange(len(counts))
+        none = np.zeros((0, cluster.num_nodes, cluster.num_nodes))
+        rates = np.stack([cluster.pair_bytes_per_s(int(one)) for one in counts]) if len(counts) else none
+        rates, fabric = rates * slowest_share(cluster), fabric_of(cluster, gpus)
+        near = np.full((cluster.num_nodes,) * 2, float(cluster.inside_bytes_per_s(1)))
+        if cluster.most_in_domain > 1:
+            same = np.eye(cluster.num_nodes, dtype=np.bool_)
+            near = np.where(same, near, cluster.pair_bytes_per_s(1))
+        loads, ports, inside, spans, missing = exchange_loads(
+            groups, ranks, row_of_count, rates, domain, near, shares, hands_on
+        )
+        for place in np.flatnonzero(missing[:, 0] >= 0).tolist():
+            self.missing.setdefault(place, MissingLink(who, int(missing[place, 0]), int(missing[place, 1])))
+        busiest = inside * (ports if fabric is None else np.maximum(ports, fabric))
+        return PlacedExchange(self.instance, busiest, spans, loads)
 
     def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
         """
@@ -150,6 +182,39 @@ class PlacedRings(NamedTuple):
             one = np.where(several & ~np.isinf(some.pace), across, inside)
             shown = np.maximum(shown, one) if self.algorithm == "ring" else one
         return shown
+
+
+class PlacedExchange(NamedTuple):
+    """All-to-alls of placements, shape ``(n, groups)``; see :func:`~pipette_opt.costs.exchange.exchange_s`."""
+
+    instance: Instance
+    port_s_per_byte: FloatArray
+    spans: BoolArray
+    load_s_per_byte: FloatArray
+
+    def time_s(self, part_bytes: FloatArray) -> FloatArray:
+        """Of one, seconds; ``part_bytes``: what a rank sends to each other, broadcasts to the groups."""
+        cluster, stack = self.instance.cluster, self.instance.stack
+        return exchange_s(cluster, stack, part_bytes, self.port_s_per_byte, self.spans, self.load_s_per_byte)
+
+
+class ExchangedContext(NamedTuple):
+    """
+    Context parallelism by all-to-alls: rings inside hosts, whose form is the same there, and exchanges of other groups.
+
+    ``size``: members of a group.
+    """
+
+    rings: PlacedRings
+    exchange: PlacedExchange
+    size: int
+
+    def time_s(self, traffic: RingArrays) -> FloatArray:
+        """Seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it: what a rank sends in all, in so many calls."""
+        calls = np.maximum(traffic.num_calls, 1)
+        part = traffic.hop_bytes / (self.size - 1) / calls
+        across = traffic.num_calls * self.exchange.time_s(part)
+        return np.where(self.rings.num_hosts > 1, across, self.rings.time_s(traffic))
 
 
 def _hops_at_best(

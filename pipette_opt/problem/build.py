@@ -10,6 +10,7 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import MIB
 from pipette_opt.costs.collectives import hosts_of_a_domain
 from pipette_opt.costs.compute import StageCompute, stage_compute
+from pipette_opt.costs.context import has_context_ring
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
@@ -219,10 +220,10 @@ def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock
     Whether the schedule is 1F1B, and what layers send is always the same.
 
     Experts may send over other hosts; over groups that span hosts layers of one kind may send more than others; and
-    where tensor and context groups do, both, only the former are placed by what they send.
+    where tensor and context groups do, both, only the former are placed by what they send; all-to-alls have no form.
     """
     alike = block.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
-    alike &= 1 in (block.tensor_nodes, block.context_nodes)
+    alike &= 1 in (block.tensor_nodes, block.context_nodes) and has_context_ring(instance.training, block)
     certain = experts_stay_inside(instance, config, block) and hops_decide(instance.cluster, config, block)
     return config.num_chunks == 1 and alike and certain
 
