@@ -114,8 +114,6 @@ def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
         batch = portfolio.model.next_batch()
         if not batch:
             return
-        if portfolio.races(batch) and _race(batch, incumbent, portfolio):
-            continue
         worked = portfolio.take_turns(batch)
         left = portfolio.left_to_model(batch)
         if left and not incumbent.is_over and not portfolio.model.solve(left):
@@ -123,22 +121,3 @@ def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
         if not worked and not left:
             return
         incumbent.report()
-
-
-def _race(batch: Sequence[int], incumbent: Incumbent, portfolio: Portfolio) -> bool:
-    """Search a batch in half of the threads while it is modelled in the others; False if no model can be built."""
-    ended, workers = threading.Event(), incumbent.workers
-
-    def search() -> None:
-        while not ended.is_set() and not incumbent.is_over and any(incumbent.is_open(index) for index in batch):
-            if not portfolio.take_turns(batch, workers - workers // 2, ended):
-                return
-
-    with ThreadPoolExecutor(1) as pool:
-        searching = pool.submit(search)
-        try:
-            modelled = portfolio.model.solve(list(batch), max(1, workers // 2))
-        finally:
-            ended.set()
-        searching.result()
-    return modelled

@@ -1,4 +1,4 @@
-"""The closed form beside the judge: placements annealed for it, the solver's proof of it, and what the judge says."""
+"""First plans: placements annealed by the closed forms, and what the judge says of them."""
 
 import threading
 from collections.abc import Sequence
@@ -6,16 +6,12 @@ from dataclasses import replace
 
 from pipette_opt.annealing.anneal import AnnealingParams
 from pipette_opt.annealing.threads import anneal_on_threads
-from pipette_opt.base.backends import Backend
-from pipette_opt.certify.ledger import Report
 from pipette_opt.judge.solutions import JudgedSolution, judge_solution
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.solution import Result, Solution
-from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.solve import solve
 
 MOST_JUDGED = 64
-"""Largest number of the solver's solutions that are shown to the judge. Chosen."""
+"""Largest number of annealed placements that are shown to the judge. Chosen."""
 
 
 def anneal_closed_forms(
@@ -41,23 +37,6 @@ def anneal_closed_forms(
     settings = AnnealingParams(time_limit_s=seconds, seed=seed)
     first, *others = anneal_on_threads(prepared.exact, settings, workers, stop)
     return _with_known(_with_known(first, [one for other in others for one in other.solutions]), known)
-
-
-def solve_closed_forms(
-    prepared: Prepared,
-    hint: Result,
-    params: SolverParams,
-    report: Report,
-    stop: threading.Event,
-    backend: Backend | None = None,
-) -> Result:
-    """Search and proof over the candidates that have a closed form, from a hint."""
-    data = prepared.exact
-
-    def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
-        report("solving", None if incumbent is None else incumbent * data.tick_s, bound * data.tick_s)
-
-    return solve(data, params, hint=hint.solutions, on_progress=on_progress, stop=stop, backend=backend)
 
 
 def judge_closed_forms(prepared: Prepared, result: Result) -> list[JudgedSolution]:
