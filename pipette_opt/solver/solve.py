@@ -14,7 +14,7 @@ from pipette_opt.solver.incumbent import Incumbent, OnProgress
 from pipette_opt.solver.lifting import lift_rings
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.portfolio import Portfolio, When
-from pipette_opt.solver.processes import solve_in_processes
+from pipette_opt.solver.processes import prove_in_processes
 from pipette_opt.solver.refining import polish
 
 BOUNDING_SHARE = 0.3
@@ -61,7 +61,7 @@ def solve(
     for solution in hint:
         incumbent.offer(solution)
     if backend is not None:
-        return solve_in_processes(incumbent, backend)
+        return prove_in_processes(incumbent, backend)
     portfolio = Portfolio(incumbent)
     with _annealing_beside(incumbent, portfolio):
         if portfolio.anneals(When.FIRST):

@@ -42,7 +42,7 @@ def engines_of(portfolio: Portfolio, when: When) -> list[str]:
     ],
 )
 def test_who_works_on_which_grid(kind: str, grid: tuple[int, int, int], num_nodes: int, turn: list[str]) -> None:
-    """Classes from 9 to 160 cells, where hosts fall into some; the model that names the hosts unless it is too large."""
+    """Classes from 9 to 160 cells, where hosts fall into some; the model that names the hosts if it can be built."""
     if grid[2] > 1:
         data = random_problem(np.random.default_rng(0), [grid], num_nodes, Variant())
     else:

@@ -181,7 +181,7 @@ def test_bound_is_valid_when_time_is_up(time_limit_s: float) -> None:
     """However early it ends, the bound is positive and not above what longer search finds."""
     data = hard()
     early = solve(data, replace(PARAMS, time_limit_s=time_limit_s))
-    late = solve(data, replace(PARAMS, time_limit_s=2.0))
+    late = solve(data, SolverParams(time_limit_s=2.0, workers=2))
     assert late.solution is not None
     assert 0 < early.lower_bound_ticks <= late.solution.objective_ticks
     assert early.wall_time_s < time_limit_s + 2.0

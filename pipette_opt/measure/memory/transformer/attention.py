@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from pipette_opt.memory_training.shapes import LocalShapes
-from pipette_opt.memory_training.transformer.operations import (
+from pipette_opt.measure.memory.shapes import LocalShapes
+from pipette_opt.measure.memory.transformer.operations import (
     DTYPES,
     Dropout,
     Linear,

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from pipette_opt.memory_training.shapes import LocalShapes
-from pipette_opt.memory_training.transformer.operations import DTYPES, Dropout, FreshGradient, Linear, Norm, Part, apply
+from pipette_opt.measure.memory.shapes import LocalShapes
+from pipette_opt.measure.memory.transformer.operations import DTYPES, Dropout, FreshGradient, Linear, Norm, Part, apply
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 

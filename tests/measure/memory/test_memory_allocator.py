@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pipette_opt.base.units import MIB
-from pipette_opt.memory_training import allocator as model
-from pipette_opt.memory_training.allocator import (
+from pipette_opt.measure.memory import allocator as model
+from pipette_opt.measure.memory.allocator import (
     AllocatorPeaks,
     CachingAllocator,
     DeviceFullError,

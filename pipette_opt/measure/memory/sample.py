@@ -6,9 +6,9 @@ import numpy as np
 
 from pipette_opt.base.types import RecomputeGranularity
 from pipette_opt.base.units import GIB
+from pipette_opt.measure.memory.shapes import LocalShapes
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
-from pipette_opt.memory_training.shapes import LocalShapes
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.memory_training.collect import COLUMNS, collect, point_of_row, read_rows, write_rows
-from pipette_opt.memory_training.sample import sample_point
-from pipette_opt.memory_training.trace import trace_stage
+from pipette_opt.measure.memory.collect import COLUMNS, collect, point_of_row, read_rows, write_rows
+from pipette_opt.measure.memory.sample import sample_point
+from pipette_opt.measure.memory.trace import trace_stage
 
 
 def test_points_are_reproducible_and_legal() -> None:

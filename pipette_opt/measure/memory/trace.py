@@ -7,14 +7,14 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from pipette_opt.memory_training.allocator import AllocatorPeaks, CachingAllocator, Event, smallest_capacity
-from pipette_opt.memory_training.schedule import Pass, stage_passes
-from pipette_opt.memory_training.shapes import LocalShapes
-from pipette_opt.memory_training.statics import StaticSizes, static_sizes
-from pipette_opt.memory_training.storage import LiveStorages
-from pipette_opt.memory_training.transformer.ends import Embeddings, Head
-from pipette_opt.memory_training.transformer.layers import Chunk, Layer
-from pipette_opt.memory_training.transformer.operations import DTYPES, FreshGradient, hop
+from pipette_opt.measure.memory.allocator import AllocatorPeaks, CachingAllocator, Event, smallest_capacity
+from pipette_opt.measure.memory.schedule import Pass, stage_passes
+from pipette_opt.measure.memory.shapes import LocalShapes
+from pipette_opt.measure.memory.statics import StaticSizes, static_sizes
+from pipette_opt.measure.memory.storage import LiveStorages
+from pipette_opt.measure.memory.transformer.ends import Embeddings, Head
+from pipette_opt.measure.memory.transformer.layers import Chunk, Layer
+from pipette_opt.measure.memory.transformer.operations import DTYPES, FreshGradient, hop
 from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import Schedule, build_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec

@@ -13,12 +13,12 @@ from pipette_opt.calibrate.memory import memory_run, shipped_predictor
 from pipette_opt.calibrate.memory_runs import predict_memory
 from pipette_opt.calibrate.memory_tuning import tune_memory, tuning_rows
 from pipette_opt.cli.memory import app
+from pipette_opt.measure.memory.fit import load_dataset
+from pipette_opt.measure.memory.tune import Lessons, TuneParams, tune_network
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.weights import NetworkWeights, read_weights
-from pipette_opt.memory_training.fit import load_dataset
-from pipette_opt.memory_training.tune import Lessons, TuneParams, tune_network
 from pipette_opt.read.framework import read_framework
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pipette_opt.base.units import ceil_div
-from pipette_opt.memory_training.allocator import Event
+from pipette_opt.measure.memory.allocator import Event
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]

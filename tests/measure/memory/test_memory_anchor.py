@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
+from pipette_opt.measure.memory.anchor import Anchor, anchored, run_fullest
+from pipette_opt.measure.memory.megatron_rank import measure_rank
 from pipette_opt.memory.framework import Framework, framework_of, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.memory_training.anchor import Anchor, anchored, run_fullest
-from pipette_opt.memory_training.megatron_rank import measure_rank
 from pipette_opt.specs import TrainingSpec
 
 JOB = TrainingSpec(global_batch_size=64, seq_length=4096)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.memory import app
-from pipette_opt.memory_training.collect import read_rows
+from pipette_opt.measure.memory.collect import read_rows
 
 RUNNER = CliRunner()
 JOB = ["predict", "--model", "llama-3-8b", "--global-batch-size", "64", "--seq-length", "4096"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipette_opt.memory_training.schedule import stage_passes
+from pipette_opt.measure.memory.schedule import stage_passes
 from pipette_opt.parallel.schedule import INPUT, Schedule, build_schedule, max_in_flight
 
 

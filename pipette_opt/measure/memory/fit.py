@@ -10,11 +10,11 @@ import pandas as pd
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import GIB
+from pipette_opt.measure.memory.collect import point_of_row, read_rows
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import join_tables, stage_table
 from pipette_opt.memory.weights import NetworkWeights
-from pipette_opt.memory_training.collect import point_of_row, read_rows
 
 _SMALLEST_DATASET = 400
 
@@ -147,7 +147,7 @@ def train_network(
     """Full-batch AdamW with a cosine schedule on the smooth absolute error of the logarithm."""
     import torch
 
-    from pipette_opt.memory_training.network import MemoryNetwork
+    from pipette_opt.measure.memory.network import MemoryNetwork
 
     torch.manual_seed(params.seed)
     threads = torch.get_num_threads()

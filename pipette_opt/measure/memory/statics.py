@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from torch import nn
 
 from pipette_opt.base.units import ceil_div
-from pipette_opt.memory_training.transformer.layers import Chunk
+from pipette_opt.measure.memory.transformer.layers import Chunk
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import TrainingSpec
 from pipette_opt.specs.training import BYTES

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipette_opt.base.units import GIB
-from pipette_opt.memory_training.trace import trace_stage
+from pipette_opt.measure.memory.trace import trace_stage
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 

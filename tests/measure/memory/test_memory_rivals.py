@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipette_opt.memory_training.rivals import PipetteParams, best_kept, train_pipette, verdicts, wilson
+from pipette_opt.measure.memory.rivals import PipetteParams, best_kept, train_pipette, verdicts, wilson
 
 
 def test_verdicts() -> None:

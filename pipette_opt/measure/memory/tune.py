@@ -54,7 +54,7 @@ def tune_network(
     """The network after some more steps on traces and runs, each with half of the say."""
     import torch
 
-    from pipette_opt.memory_training.network import MemoryNetwork
+    from pipette_opt.measure.memory.network import MemoryNetwork
 
     if not len(runs.log_ratio):
         return network

@@ -8,7 +8,7 @@ from pipette_opt.memory.framework import Framework
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pipette_opt.memory_training.fit import Fit
+    from pipette_opt.measure.memory.fit import Fit
 
 _TEMPLATE = """# Memory predictor
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from pipette_opt.memory_training.shapes import ExpertShapes, LocalShapes
-from pipette_opt.memory_training.transformer.feed_forward import FeedForward
-from pipette_opt.memory_training.transformer.operations import DTYPES, Part, apply
+from pipette_opt.measure.memory.shapes import ExpertShapes, LocalShapes
+from pipette_opt.measure.memory.transformer.feed_forward import FeedForward
+from pipette_opt.measure.memory.transformer.operations import DTYPES, Part, apply
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 

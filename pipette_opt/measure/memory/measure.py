@@ -16,13 +16,13 @@ from torch import Tensor
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
+from pipette_opt.measure.memory.sample import Point
+from pipette_opt.measure.memory.shapes import LocalShapes
+from pipette_opt.measure.memory.statics import static_sizes
+from pipette_opt.measure.memory.storage import LiveStorages
+from pipette_opt.measure.memory.trace import StageRun, build_stage, passes_of, score_workspace
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
-from pipette_opt.memory_training.sample import Point
-from pipette_opt.memory_training.shapes import LocalShapes
-from pipette_opt.memory_training.statics import static_sizes
-from pipette_opt.memory_training.storage import LiveStorages
-from pipette_opt.memory_training.trace import StageRun, build_stage, passes_of, score_workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ import torch
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB, MIB
-from pipette_opt.memory_training.allocator import CachingAllocator, DeviceFullError
-from pipette_opt.memory_training.collect import MEASURED_COLUMNS, collect_measured, point_of_row, read_rows
-from pipette_opt.memory_training.measure import CudaDevice, DevicePeaks, can_measure, measure_point
-from pipette_opt.memory_training.sample import Point, sample_point
-from pipette_opt.memory_training.storage import LiveStorages
-from pipette_opt.memory_training.trace import trace_stage
+from pipette_opt.measure.memory.allocator import CachingAllocator, DeviceFullError
+from pipette_opt.measure.memory.collect import MEASURED_COLUMNS, collect_measured, point_of_row, read_rows
+from pipette_opt.measure.memory.measure import CudaDevice, DevicePeaks, can_measure, measure_point
+from pipette_opt.measure.memory.sample import Point, sample_point
+from pipette_opt.measure.memory.storage import LiveStorages
+from pipette_opt.measure.memory.trace import trace_stage
 
 
 class CountingDevice:

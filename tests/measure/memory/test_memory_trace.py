@@ -12,11 +12,11 @@ import torch
 from specs_for_tests import LLAMA_8B, TINY
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pipette_opt.memory_training.shapes import LocalShapes
-from pipette_opt.memory_training.storage import LiveStorages
-from pipette_opt.memory_training.trace import StageTrace, trace_stage
-from pipette_opt.memory_training.transformer.ends import Embeddings, Head
-from pipette_opt.memory_training.transformer.layers import Chunk, Layer
+from pipette_opt.measure.memory.shapes import LocalShapes
+from pipette_opt.measure.memory.storage import LiveStorages
+from pipette_opt.measure.memory.trace import StageTrace, trace_stage
+from pipette_opt.measure.memory.transformer.ends import Embeddings, Head
+from pipette_opt.measure.memory.transformer.layers import Chunk, Layer
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 

@@ -3,7 +3,7 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pipette_opt.memory_training.storage import LiveStorages
+from pipette_opt.measure.memory.storage import LiveStorages
 
 
 def test_counts_storages_once_and_until_the_last_reference() -> None:

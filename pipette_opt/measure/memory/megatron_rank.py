@@ -21,10 +21,10 @@ from torch.autograd import Function
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import ceil_div
-from pipette_opt.memory_training.schedule import Pass
-from pipette_opt.memory_training.storage import LiveStorages
-from pipette_opt.memory_training.trace import passes_of
-from pipette_opt.memory_training.transformer.operations import DTYPES, Normalise, apply
+from pipette_opt.measure.memory.schedule import Pass
+from pipette_opt.measure.memory.storage import LiveStorages
+from pipette_opt.measure.memory.trace import passes_of
+from pipette_opt.measure.memory.transformer.operations import DTYPES, Normalise, apply
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from pipette_opt.memory_training.shapes import ExpertShapes, LocalShapes
-from pipette_opt.memory_training.transformer.attention import Attention
-from pipette_opt.memory_training.transformer.ends import Embeddings, Head
-from pipette_opt.memory_training.transformer.experts import Experts
-from pipette_opt.memory_training.transformer.feed_forward import FeedForward
-from pipette_opt.memory_training.transformer.operations import DTYPES, DropoutAdd, Norm, Part, Recompute, apply
+from pipette_opt.measure.memory.shapes import ExpertShapes, LocalShapes
+from pipette_opt.measure.memory.transformer.attention import Attention
+from pipette_opt.measure.memory.transformer.ends import Embeddings, Head
+from pipette_opt.measure.memory.transformer.experts import Experts
+from pipette_opt.measure.memory.transformer.feed_forward import FeedForward
+from pipette_opt.measure.memory.transformer.operations import DTYPES, DropoutAdd, Norm, Part, Recompute, apply
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 

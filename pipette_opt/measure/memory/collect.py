@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.memory_training.sample import Point, sample_point
+from pipette_opt.measure.memory.sample import Point, sample_point
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from pipette_opt.memory_training.measure import Device
+    from pipette_opt.measure.memory.measure import Device
 
 _TARGETS = (
     "weight_bytes",
@@ -99,7 +99,7 @@ _CHUNK = 64
 
 def trace_point(seed: int, index: int) -> dict[str, str]:
     """Trace the point of that number; one row of the dataset."""
-    from pipette_opt.memory_training.trace import trace_stage
+    from pipette_opt.measure.memory.trace import trace_stage
 
     point = sample_point(seed, index)
     trace = trace_stage(point.model, point.training, point.config, point.stage)
@@ -181,7 +181,7 @@ def collect_measured(
     int
         Points run now.
     """
-    from pipette_opt.memory_training.measure import can_measure, measure_point
+    from pipette_opt.measure.memory.measure import can_measure, measure_point
 
     rows = read_rows(path, MEASURED_COLUMNS) if path.exists() else []
     other = sorted({row["device"] for row in rows} - {device.name})

@@ -12,11 +12,9 @@ import torch
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.memory.features import FEATURE_NAMES
-from pipette_opt.memory.weights import read_weights
-from pipette_opt.memory_training.card import markdown_table, model_card
-from pipette_opt.memory_training.collect import collect, read_rows, trace_point
-from pipette_opt.memory_training.fit import (
+from pipette_opt.measure.memory.card import markdown_table, model_card
+from pipette_opt.measure.memory.collect import collect, read_rows, trace_point
+from pipette_opt.measure.memory.fit import (
     Dataset,
     FitParams,
     fit,
@@ -24,7 +22,9 @@ from pipette_opt.memory_training.fit import (
     load_dataset,
     train_network,
 )
-from pipette_opt.memory_training.network import MemoryNetwork
+from pipette_opt.measure.memory.network import MemoryNetwork
+from pipette_opt.memory.features import FEATURE_NAMES
+from pipette_opt.memory.weights import read_weights
 
 QUICK = FitParams(hidden=(8,), steps=600)
 
@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 import numpy as np, pandas as pd
 from pipette_opt.memory.features import FEATURE_NAMES
-from pipette_opt.memory_training.fit import Dataset, FitParams, fit
+from pipette_opt.measure.memory.fit import Dataset, FitParams, fit
 from pipette_opt.memory.weights import write_weights
 
 rng = np.random.default_rng(0)

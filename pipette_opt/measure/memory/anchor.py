@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipette_opt.measure.memory.megatron_rank import has_transformer_engine, measure_rank
 from pipette_opt.memory.framework import LARGEST_OFFSET, Framework
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
-from pipette_opt.memory_training.megatron_rank import has_transformer_engine, measure_rank
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
 
