@@ -9,8 +9,8 @@ gives each rank an early and a late piece of the sequence, so that causal blocks
 
 ``a2a`` (Jacobs et al., DeepSpeed-Ulysses, arXiv 2309.14509): queries, keys and values are exchanged for some heads of
 the whole sequence, and the output back; backward the output's gradient there and the three others back. Windows and
-sinks go with it. ``all_gather`` (Llama 3, arXiv 2407.21783): keys and values of all ranks are gathered before, and again
-in the backward pass, after which their gradients are scattered. Nothing of either runs beside attention.
+sinks go with it. ``all_gather`` (Llama 3, arXiv 2407.21783): keys and values of all ranks are gathered before, and
+again in the backward pass, after which their gradients are scattered. Nothing of either runs beside attention.
 """
 
 from collections.abc import Callable
