@@ -26,7 +26,6 @@ from pipette_opt.plans.plan import (
     Band,
     Baseline,
     Certificate,
-    ClosedForm,
     IterationTime,
     JointModel,
     Plan,
@@ -384,7 +383,7 @@ def _read_certificate(certificate: Entries, iteration_time_s: float) -> Certific
         num_pruned=certificate.whole("num_pruned"),
         **_later_proofs(certificate),
     )
-    if "closed_form" in certificate.data or found.objective_s == iteration_time_s or iteration_time_s <= 0:
+    if "searched" in certificate.data or found.objective_s == iteration_time_s or iteration_time_s <= 0:
         return found
     bound_s = min(found.judge_lower_bound_s, iteration_time_s)
     dependent_s = min(found.placement_dependent_s, iteration_time_s)
@@ -397,7 +396,6 @@ def _read_certificate(certificate: Entries, iteration_time_s: float) -> Certific
         gap=(iteration_time_s - bound_s) / iteration_time_s,
         placement_dependent_s=dependent_s,
         placement_gap=(iteration_time_s - bound_s) / dependent_s if dependent_s > 0 else 0.0,
-        closed_form=ClosedForm(objective_s=found.objective_s, lower_bound_s=found.lower_bound_s, gap=found.gap),
     )
 
 
@@ -417,7 +415,6 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
             )
             for one in certificate.mappings(name)
         ),
-        "closed_form": lambda name: certificate.optional(name, lambda key: _read_closed_form(certificate.mapping(key))),
         "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
         "chosen_by": lambda name: certificate.optional(name, lambda key: read_choice(certificate.mapping(key))),
     }
@@ -435,16 +432,10 @@ def _read_joint_model(model: Entries) -> JointModel:
     )
 
 
-def _read_closed_form(closed: Entries) -> ClosedForm:
-    bound: dict[str, float] = {name: closed.number(name) for name in ("lower_bound_s", "gap")}
-    return ClosedForm(objective_s=closed.positive("objective_s"), **bound)
-
-
 def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, Any]:
     return {
         "parallel": _config_to_dict(one.config, global_batch_size),
         "hosts": list(one.hosts),
-        "objective_s": one.objective_s,
         "iteration_time_s": one.iteration_time_s,
         "oom_probability": one.oom_probability,
         "oom_probability_at_most": one.oom_probability_at_most,
@@ -458,7 +449,6 @@ def _read_alternative(one: Entries) -> Alternative:
     return Alternative(
         config=_read_config(one.mapping("parallel"))[0],
         hosts=tuple(one.texts("hosts")),
-        objective_s=one.optional("objective_s", one.number),
         iteration_time_s=one.optional("iteration_time_s", one.number),
         oom_probability=one.optional("oom_probability", one.number),
         oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),

@@ -102,9 +102,9 @@ def test_each_reason_is_counted_by_hand() -> None:
         ),
     )
     reasons = {
-        configs[5]: Reason("search", "tree-search", 5.0),
+        configs[5]: Reason("search", "class-assignment", 5.0),
         configs[6]: Reason("search", "judge of every placement", 4.0),
-        configs[7]: Reason("search", "tree-search", 6.0),
+        configs[7]: Reason("search", "class-assignment", 6.0),
     }
     found = proof(cast(Prepared, prepared), reasons)
     assert [(one.by, one.configurations, one.bound_s) for one in found] == [
@@ -122,7 +122,7 @@ def test_each_reason_is_counted_by_hand() -> None:
     assert named["memory"] == [("predicted peak", 2, configs[0].label())]
     assert named["no placement"] == [("hosts or links", 1, configs[4].label())]
     assert named["search"] == [
-        ("tree-search", 2, configs[5].label()),
+        ("class-assignment", 2, configs[5].label()),
         ("judge of every placement", 1, configs[6].label()),
     ]
 
