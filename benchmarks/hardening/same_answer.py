@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-TIMES = ("created", "versions", "wall_time_s")
+TIMES = ("created", "versions", "wall_time_s", "seconds")
 """Fields that tell when, with what and for how long; the others must be the same."""
 
 DECISIONS = ("parallel", "placement", "unused_hosts", "hosts", "estimate", "memory")
