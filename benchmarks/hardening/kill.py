@@ -159,7 +159,7 @@ def main() -> None:
     given = parser.parse_args()
     draw = random.Random(given.seed)
     rows, failed = [], False
-    for module in ("cli.app", "optimize", "replan", "calibrate", "export", "memory_training.collect"):
+    for module in ("cli.app", "optimize", "replan", "calibrate", "export", "measure.memory.collect"):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(f"pipette_opt.{module}")
     with tempfile.TemporaryDirectory() as name:

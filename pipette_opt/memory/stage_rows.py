@@ -22,11 +22,11 @@ class StageTable:
     element, gradient, state
         Bytes per activation and weight, per accumulated gradient, per parameter of optimizer state.
     state_shards
-        Ranks among which the optimizer state is split.
+        Ranks among which the optimizer state is split, that of experts over as many fewer as they are.
     zero
         What replicas share, as ZeRO counts it.
     replicas, expert_replicas
-        Ranks that hold the same parameters, and the same experts.
+        Ranks that hold the same parameters, and the same experts, and may share them: of one group of replicas.
     step
         Bytes per owned parameter that the optimizer step needs meanwhile.
     fp8

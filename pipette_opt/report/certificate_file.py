@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from pipette_opt.plans.plan import Certificate, ClosedForm, JointModel, Proof, RuledOut
+from pipette_opt.plans.plan import Certificate, JointModel, Proof, RuledOut
 from pipette_opt.report.chosen_file import read_choice
 from pipette_opt.report.entries import Entries
 from pipette_opt.report.json_text import plain
@@ -37,7 +37,7 @@ def read_certificate(certificate: Entries, iteration_time_s: float) -> Certifica
         num_pruned=certificate.whole("num_pruned"),
         **_later_proofs(certificate),
     )
-    if "closed_form" in certificate.data or found.objective_s == iteration_time_s or iteration_time_s <= 0:
+    if "searched" in certificate.data or found.objective_s == iteration_time_s or iteration_time_s <= 0:
         return found
     bound_s = min(found.judge_lower_bound_s, iteration_time_s)
     dependent_s = min(found.placement_dependent_s, iteration_time_s)
@@ -50,7 +50,6 @@ def read_certificate(certificate: Entries, iteration_time_s: float) -> Certifica
         gap=(iteration_time_s - bound_s) / iteration_time_s,
         placement_dependent_s=dependent_s,
         placement_gap=(iteration_time_s - bound_s) / dependent_s if dependent_s > 0 else 0.0,
-        closed_form=ClosedForm(objective_s=found.objective_s, lower_bound_s=found.lower_bound_s, gap=found.gap),
     )
 
 
@@ -70,7 +69,6 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
             )
             for one in certificate.mappings(name)
         ),
-        "closed_form": lambda name: certificate.optional(name, lambda key: _read_closed_form(certificate.mapping(key))),
         "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
         "chosen_by": lambda name: certificate.optional(name, lambda key: read_choice(certificate.mapping(key))),
     }
@@ -86,8 +84,3 @@ def _read_joint_model(model: Entries) -> JointModel:
     return JointModel(
         **counts, seconds=model.number("seconds"), status=model.text("status"), bound_s=model.number("bound_s")
     )
-
-
-def _read_closed_form(closed: Entries) -> ClosedForm:
-    bound: dict[str, float] = {name: closed.number(name) for name in ("lower_bound_s", "gap")}
-    return ClosedForm(objective_s=closed.positive("objective_s"), **bound)

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.config import OuterSharding
 from pipette_opt.report.entries import Entries, damaged
 
 
@@ -70,6 +71,8 @@ def _later_fields(parallel: Entries) -> dict[str, Any]:
         "recompute_modules": lambda name: tuple(parallel.texts(name)),
         "expert_tensor_parallel_size": lambda name: parallel.optional(name, parallel.whole),
         "zero_stage": lambda name: parallel.optional(name, parallel.whole),
+        "num_distributed_optimizer_instances": lambda name: parallel.whole(name, minimum=1),
+        "outer_dp_sharding_strategy": lambda name: parallel.choice(name, get_args(OuterSharding)),
         "overlap_grad_reduce": parallel.flag,
         "overlap_param_gather": parallel.flag,
         "ddp_bucket_size": lambda name: parallel.optional(name, parallel.whole),

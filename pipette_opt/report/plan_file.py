@@ -285,7 +285,6 @@ def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, 
     return {
         "parallel": config_to_dict(one.config, global_batch_size),
         "hosts": list(one.hosts),
-        "objective_s": one.objective_s,
         "iteration_time_s": one.iteration_time_s,
         "oom_probability": one.oom_probability,
         "oom_probability_at_most": one.oom_probability_at_most,
@@ -299,7 +298,6 @@ def _read_alternative(one: Entries) -> Alternative:
     return Alternative(
         config=read_config(one.mapping("parallel"))[0],
         hosts=tuple(one.texts("hosts")),
-        objective_s=one.optional("objective_s", one.number),
         iteration_time_s=one.optional("iteration_time_s", one.number),
         oom_probability=one.optional("oom_probability", one.number),
         oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),
