@@ -13,7 +13,7 @@ from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import RingArrays, RingTraffic, stacked
 from pipette_opt.costs.exchange import exchange_s, shown_exchange_s
 from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_block, expert_replicas
-from pipette_opt.costs.placed_links import PlacedLinks, fabric_of, host_of, slowest_share, spread
+from pipette_opt.costs.placed_links import PlacedLinks, fabric_of, farthest_latency_s, host_of, slowest_share, spread
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.costs.unplaced import ExpertCosts, LayerCosts
 from pipette_opt.parallel import ParallelConfig
@@ -94,7 +94,8 @@ class PlacedExperts:
             self.links.missing.setdefault(place, pair)
         part = np.array([one.part_bytes for one in layers])[:, None]
         busiest = inside * (ports if fabric is None else np.maximum(ports, fabric))
-        return exchange_s(cluster, stack, part, busiest, spans, loads)
+        farthest_s = farthest_latency_s(cluster, groups)
+        return exchange_s(cluster, stack, part, busiest, spans, loads, farthest_s)
 
     def reduction_s(self, algorithm: Collective, traffic: list[list[RingTraffic]]) -> FloatArray:
         """
