@@ -1,5 +1,6 @@
 """Other schedules than the plan's own, for ``estimate --schedule``: read, checked, and what they do to the memory."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pipette_opt.specs import Instance
 
 OPTION = "--schedule"
+
+GROUPS = re.compile(r"interleaved:(\d{1,6})")
+"""Interleaved 1F1B with groups of so many micro-batches (Megatron-Core's ``microbatch_group_size_per_vp_stage``)."""
 
 MEASURED = ("1f1b", "interleaved")
 """Schedules of the public runs that bands come from."""
@@ -58,17 +62,19 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
     from pipette_opt.read.files import read_text
 
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
-    if given == "interleaved" or given in SCHEDULES:
-        _check_chunks(given, chunks)
-        name = "1f1b" if given == "interleaved" else given
+    grouped = GROUPS.fullmatch(given)
+    if given == "interleaved" or grouped is not None or given in SCHEDULES:
+        _check_chunks("interleaved" if grouped else given, chunks)
+        name = given if given in SCHEDULES else "1f1b"
+        size = int(grouped[1]) if grouped else None
         try:
-            schedule = named_schedule(cast("ScheduleName", name), pp, num_microbatches, chunks)
+            schedule = named_schedule(cast("ScheduleName", name), pp, num_microbatches, chunks, size)
         except ValueError as error:
             raise InputError(f"{OPTION} {given}", str(error)) from None
     elif Path(given).is_file():
         schedule = parse_order(read_text(given), given)
     else:
-        names = ", ".join((*SCHEDULES, "interleaved"))
+        names = ", ".join((*SCHEDULES, "interleaved", "interleaved:9 (micro-batches of a group)"))
         raise InputError(OPTION, f"must be one of {names}, or a file, got {given!r}.")
     found = (schedule.num_stages, schedule.num_chunks, schedule.num_microbatches)
     if found != (pp, chunks, num_microbatches):
