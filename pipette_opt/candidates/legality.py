@@ -97,16 +97,24 @@ def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelC
     """
     Context parallelism needs a fused attention kernel (``DotProductAttention``).
 
-    Its ring of keys and values has neither windows nor another softmax (Transformer Engine, ``context_parallel.py``).
+    Of its kinds of exchange (Transformer Engine, ``context_parallel.py``: ``attn_forward_func_with_cp``) the ring of
+    keys and values has no windows, only the all-to-all has another softmax, it needs whole query groups on each rank,
+    and only the ring has values narrower than keys, which is latent attention.
     """
-    if config.context_parallel_size > 1 and training.attention_kernel == "unfused":
-        return f"context_parallel_size={config.context_parallel_size} needs a fused attention kernel, got unfused"
-    if config.context_parallel_size > 1 and model.num_windowed_layers:
-        return f"context_parallel_size={config.context_parallel_size} does not go with windows, window_size is given"
-    if config.context_parallel_size > 1 and model.softmax_type != "vanilla":
-        return (
-            f"context_parallel_size={config.context_parallel_size} does not go with softmax_type={model.softmax_type}"
-        )
+    cp, kind = config.context_parallel_size, training.cp_comm_type
+    if cp == 1:
+        return None
+    if training.attention_kernel == "unfused":
+        return f"context_parallel_size={cp} needs a fused attention kernel, got unfused"
+    if model.num_windowed_layers and kind == "p2p":
+        return f"context_parallel_size={cp} with windows needs cp_comm_type=a2a or all_gather, got p2p"
+    if model.softmax_type != "vanilla" and kind != "a2a":
+        return f"context_parallel_size={cp} with softmax_type={model.softmax_type} needs cp_comm_type=a2a, got {kind}"
+    if model.multi_latent_attention is not None and kind != "p2p":
+        return f"context_parallel_size={cp} with latent attention needs cp_comm_type=p2p, got {kind}"
+    groups = max(model.num_query_groups // config.tensor_model_parallel_size, 1)
+    if kind == "a2a" and groups % cp:
+        return f"cp_comm_type=a2a needs query groups of a tensor rank, {groups}, in {cp} equal parts"
     return None
 
 

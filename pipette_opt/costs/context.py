@@ -1,11 +1,16 @@
 """
-Context parallelism: attention over a sequence that is spread over ranks.
+Context parallelism: attention over a sequence that is spread over ranks, by three kinds of exchange.
 
 Ring attention with point-to-point messages, Transformer Engine's default (``cp_comm_type="p2p"``): in ``cp - 1`` steps
 the keys and values of each rank go round the ring while the block that is there is worked on; in the backward pass
 their gradients travel with them (Liu et al., arXiv 2310.01889). Attention has a kernel for each block and merges what
 they give (``ring_steps``); what of the ring all blocks but the last do not hide is added to the layer. Megatron-Core
 gives each rank an early and a late piece of the sequence, so that causal blocks are equal.
+
+``a2a`` (Jacobs et al., DeepSpeed-Ulysses, arXiv 2309.14509): queries, keys and values are exchanged for some heads of
+the whole sequence, and the output back; backward the output's gradient there and the three others back. Windows and
+sinks go with it. ``all_gather`` (Llama 3, arXiv 2407.21783): keys and values of all ranks are gathered before, and again
+in the backward pass, after which their gradients are scattered. Nothing of either runs beside attention.
 """
 
 from collections.abc import Callable
@@ -32,13 +37,28 @@ def context_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig
 ) -> tuple[RingTraffic, RingTraffic]:
     """
-    What a context-parallel ring moves per layer and micro-batch: forward and backward.
+    What a rank sends in context parallelism per layer and micro-batch: forward and backward.
 
-    Full recomputation repeats the forward's, and so does that of the attention core.
+    Full recomputation repeats the forward's, and so does that of the attention core. An all-to-all is one step, in
+    which a rank sends every other one its part; a call for each tensor.
     """
     steps = config.context_parallel_size - 1
-    one = steps * key_value_bytes(model, training, config)
     again = config.recomputes("core_attn")
+    if training.cp_comm_type == "a2a":
+        tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
+        width = (model.query_projection_size + model.attention_output_size) / config.tensor_model_parallel_size
+        held = key_value_bytes(model, training, config) + tokens * width * training.parameter_bytes
+        sent = steps / config.context_parallel_size * held
+        calls = 4 if steps else 0
+        return RingTraffic(sent, calls, calls), RingTraffic(
+            (1 + again) * sent, (1 + again) * calls, (1 + again) * calls
+        )
+    one = steps * key_value_bytes(model, training, config)
+    if training.cp_comm_type == "all_gather":
+        return (
+            RingTraffic(one, 2 * steps, 2),
+            RingTraffic((2 + again) * one, (4 + 2 * again) * steps, 4 + 2 * again),
+        )
     return (
         RingTraffic(hop_bytes=one, num_steps=steps),
         RingTraffic(hop_bytes=(2 + again) * one, num_steps=(1 + again) * steps),
@@ -49,8 +69,10 @@ def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: Laye
     """
     Attention of one layer that runs beside the ring, forward and backward, on the fastest kind of GPU, seconds.
 
-    All blocks but the last one, beside which nothing is sent any more.
+    All blocks but the last one, beside which nothing is sent any more; nothing with other kinds of exchange.
     """
+    if instance.training.cp_comm_type != "p2p":
+        return 0.0, 0.0
     share = 1.0 - 1.0 / config.context_parallel_size
     times = [
         attention_times_s(instance.model, instance.training, config, gpu, instance.stack, kind)

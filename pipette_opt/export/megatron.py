@@ -41,6 +41,7 @@ SAID_OF_TRAINING = (
     "fp8_param_gather",
     "optimizer",
     "tp_comm_overlap",
+    "cp_comm_type",
     "cpu_offloading_num_layers",
     "offload_modules",
     "optimizer_offload_fraction",

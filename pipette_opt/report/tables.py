@@ -245,9 +245,12 @@ def proof_tables(certificate: Certificate) -> list[RenderableType]:
 
 def joint_model_text(model: JointModel) -> str:
     """What CP-SAT decided, and on how large a model."""
-    if not model.solves:
+    is_proven = model.status == "INFEASIBLE"
+    found = "no other is faster" if is_proven else f"no other takes less than {model.bound_s:.4g} s"
+    if not model.solves and is_proven:
         return "CP-SAT had nothing to decide: bounds alone show that no other split of the layers is faster"
-    found = "no other is faster" if model.status == "INFEASIBLE" else f"no other takes less than {model.bound_s:.4g} s"
+    if not model.solves:
+        return f"CP-SAT had no time for other splits of the layers; by bounds alone {found}"
     return (
         f"CP-SAT chose degrees, layers of each stage and kinds of GPU among {counted(model.families, 'packing')} "
         f"({counted(model.variables, 'variable')}, {counted(model.constraints, 'constraint')}, "

@@ -51,6 +51,25 @@ EDGES = [
         ({}, {"seq_length": 1028}, {"tp": 4, "sequence_parallel": True, "context_parallel_size": 2}),
         {"tp": 2},
     ),
+    ("context parallel", ({"window_size": (127, 0)}, {}, {"context_parallel_size": 2}), {"context_parallel_size": 1}),
+    (
+        "context parallel",
+        (
+            {"softmax_type": "learnable"},
+            {"cp_comm_type": "all_gather"},
+            {"context_parallel_size": 2},
+        ),
+        {"context_parallel_size": 1},
+    ),
+    (
+        "context parallel",
+        (
+            {"window_size": (127, 0), "softmax_type": "learnable", "num_query_groups": 8},
+            {"cp_comm_type": "a2a"},
+            {"tp": 8, "context_parallel_size": 2},
+        ),
+        {"tp": 4},
+    ),
     (
         "context parallel",
         ({}, {"attention_kernel": "unfused"}, {"context_parallel_size": 2}),

@@ -13,6 +13,7 @@ from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.context import context_traffic, hidden_by_attention_s, key_value_bytes
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.ring_steps import ring_steps
 from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.parallel import block_placement, identity_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
@@ -35,6 +36,41 @@ def test_ring_by_hand() -> None:
     assert context_traffic(LLAMA_8B, job.training, again)[1] == (9 * held, 6, 1)
     many = replace(one, tensor_model_parallel_size=16)
     assert key_value_bytes(LLAMA_8B, job.training, many) == 2 * 8192 * 128 * 2  # a group for each rank, repeated
+
+
+@pytest.mark.parametrize("kind", ["a2a", "all_gather"])
+def test_other_exchanges_by_hand(kind: str) -> None:
+    """
+    The same job: queries and output are 8192 x 16 x 128 x 2 bytes each, of which and of keys 3 of 4 go elsewhere.
+
+    Gathered keys are three times what is held, backward again, and their gradients. Nothing runs beside attention, and
+    an all-to-all leaves one block, gathering two.
+    """
+    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
+    training = replace(job.training, cp_comm_type=kind)
+    one = config(tp=2, pp=1, dp=2, num_layers=32, context_parallel_size=4)
+    held, queries = 2 * 8192 * 4 * 128 * 2, 8192 * 16 * 128 * 2
+    forward, backward = context_traffic(LLAMA_8B, training, one)
+    again = context_traffic(LLAMA_8B, training, replace(one, recompute_granularity="selective"))[1]
+    if kind == "a2a":
+        assert forward == backward == (3 / 4 * (held + 2 * queries), 4, 4)
+        assert again == (6 / 4 * (held + 2 * queries), 8, 8)
+    else:
+        assert (forward, backward, again) == ((3 * held, 6, 2), (6 * held, 12, 4), (9 * held, 18, 6))
+    assert ring_steps(training, one) == (0 if kind == "a2a" else 1)
+    hidden = hidden_by_attention_s(replace(job, training=training), one, LLAMA_8B.layers[0])
+    assert hidden == (0.0, 0.0)
+
+
+def test_an_all_to_all_moves_less_than_a_ring_of_many_keys() -> None:
+    """With a group for each head a ring sends all keys to all, an all-to-all a quarter of its four parts."""
+    job = instance(cluster(2), LLAMA_8B, seq_length=32768)
+    model = replace(LLAMA_8B, num_query_groups=32)
+    one = config(tp=1, pp=1, dp=2, num_layers=32, context_parallel_size=8)
+    ring, exchanged = (
+        context_traffic(model, replace(job.training, cp_comm_type=kind), one)[0].hop_bytes for kind in ("p2p", "a2a")
+    )
+    assert exchanged == pytest.approx(ring * 2 / 8)  # 7/8 of four parts, not 7 times two
 
 
 def test_what_attention_hides() -> None:
