@@ -338,6 +338,39 @@ def slices(
     show(spaced(table))
 
 
+@opt.spread
+def stages(job_options: opt.JobOptions, json: opt.Json = False) -> None:
+    """
+    Stages with unequal numbers of replicas (PipeDream), asynchronous or with flushes, beside equal ones.
+
+    A worker is a host. Planned only: no launcher runs stages with unequal replicas.
+
+    Example: [bold]pipette-opt benchmark stages --model llama-3-8b --nodes 7 --gpu a100 --seq-length 4096
+    --global-batch-size 60[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.lab.stage_replicas import compare_stages
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    rows = list(compare_stages(opt.read_job(job_options).instance))
+    if json:
+        shown = [{"way": way, "equal": equal, "plan": None if one is None else asdict(one)} for way, equal, one in rows]
+        show_json(shown)
+        return
+    table = columns_table("training", "replicas", "s >", "gap >", "layers x replicas of stages", "versions")
+    for way, equal, one in rows:
+        kind = "equal" if equal else "any"
+        if one is None:
+            table.add_row(way, kind, "nothing fits", "", "", "")
+            continue
+        split = ", ".join(f"{count} x {own}" for count, own in zip(one.layers, one.replicas, strict=True))
+        versions = ", ".join(map(str, one.versions)) if way == "async" else "1"
+        table.add_row(way, kind, seconds_text(one.seconds), percent(1 - one.bound_s / one.seconds), split, versions)
+    show(spaced(table))
+
+
 def _side(ranks: int) -> int:
     """The side of a square of ranks."""
     for side in (1, 2, 4, 8):
