@@ -17,6 +17,7 @@ each worker every ``r``-th. Two ways to train:
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -100,7 +101,7 @@ def versions_of(replicas: tuple[int, ...]) -> tuple[int, ...]:
 def seconds_of(costs: StageCosts, layers: tuple[int, ...], replicas: tuple[int, ...], m: int, way: Way) -> float:
     """An iteration of ``m`` micro-batches."""
     ends = np.cumsum([0, *layers])
-    parts = [slice(begin, end) for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+    parts = [slice(begin, end) for begin, end in pairwise(ends)]
     work = [float(costs.work_s[part].sum()) for part in parts]
     reduction = [float(costs.reduction_s[r, part].sum()) for r, part in zip(replicas, parts, strict=True)]
     borders = costs.border_s * (len(layers) - 1)
@@ -166,7 +167,7 @@ def _solve(
 
     inside = [model.new_int_var(1, layers - 1, f"end_{s}") for s in range(stages - 1)]
     ends = [model.new_constant(0), *inside, model.new_constant(layers)]
-    for before, after in zip(ends, ends[1:], strict=False):
+    for before, after in pairwise(ends):
         model.add(after >= before + 1)
     replicas = [
         model.new_int_var_from_domain(cp_model.Domain.from_values(divisors), f"replicas_{s}") for s in range(stages)
@@ -283,4 +284,4 @@ def compare_stages(instance: Instance) -> Iterator[tuple[Way, bool, Staged | Non
     costs, m = stage_costs(instance), instance.training.global_batch_size
     for way in ("async", "flush"):
         for equal in (True, False):
-            yield way, equal, best_stages(costs, instance.cluster.num_nodes, m, way, equal=equal)  # type: ignore[arg-type]
+            yield way, equal, best_stages(costs, instance.cluster.num_nodes, m, way, equal=equal)

@@ -10,16 +10,19 @@ there, on the same GPUs.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from pipette_opt.base.units import ceil_div
 from pipette_opt.candidates.legality import check_legal
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.schedule_memory import schedule_memory
 from pipette_opt.judge.solutions import stage_memory
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.parallel.schedule import build_schedule, smallest_group
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import Instance
+from pipette_opt.verify.alternatives import alternative_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +54,35 @@ def grouped(
     Parameters
     ----------
     plans
-        Those that do not interleave count.
+        They and their alternatives count as far as they do not interleave.
     chunks
         Numbers of chunks of a stage that are allowed; ``None`` for all.
     """
-    found = [one for plan in plans for one in _ways(instance, plan, max_oom_risk, chunks)]
+    tried = [pair for plan in plans for pair in _placed(instance, plan)]
+    found = [way for config, placement in tried for way in _ways(instance, config, placement, max_oom_risk, chunks)]
     return min(found, key=lambda one: one.iteration_time_s, default=None)
 
 
-def _ways(instance: Instance, plan: Plan, max_oom_risk: float, chunks: Collection[int] | None) -> Iterator[Grouped]:
-    old, training = plan.config, instance.training
+def _placed(instance: Instance, plan: Plan) -> list[tuple[ParallelConfig, Placement]]:
+    """A plan and its alternatives, these in the packing of their hosts whose time is the nearest to theirs."""
+    found = [(plan.config, plan.placement)]
+    for one in plan.alternatives:
+        if one.iteration_time_s is not None:
+            packed = list(alternative_placements(instance, one))
+            times = [estimate(instance, one.config, placement).iteration_time_s for placement in packed]
+            nearest = int(np.abs(np.array(times) - one.iteration_time_s).argmin())
+            found.append((one.config, packed[nearest]))
+    return found
+
+
+def _ways(
+    instance: Instance,
+    old: ParallelConfig,
+    placement: Placement,
+    max_oom_risk: float,
+    chunks: Collection[int] | None,
+) -> Iterator[Grouped]:
+    training = instance.training
     pp, replicas = old.pipeline_model_parallel_size, old.data_parallel_size
     num_microbatches = ceil_div(training.global_batch_size, replicas * old.micro_batch_size)
     group_size = smallest_group(pp, num_microbatches)
@@ -77,7 +99,7 @@ def _ways(instance: Instance, plan: Plan, max_oom_risk: float, chunks: Collectio
         if any(check_legal(job.model, replace(job.training, global_batch_size=whole), config)):
             continue
         schedule = build_schedule(pp, num_microbatches, number, group_size)
-        own = stage_memory(job, config, plan.placement, predictor, max_oom_risk)
+        own = stage_memory(job, config, placement, predictor, max_oom_risk)
         memory, lost_s = schedule_memory(own, job, config, schedule, predictor, max_oom_risk)
         if any(one.upper_bytes > one.capacity_bytes for one in memory):
             continue
@@ -87,7 +109,7 @@ def _ways(instance: Instance, plan: Plan, max_oom_risk: float, chunks: Collectio
             num_microbatches=num_microbatches,
             group_size=group_size,
             global_batch_size=padded,
-            iteration_time_s=estimate(timed, config, plan.placement, schedule).iteration_time_s,
+            iteration_time_s=estimate(timed, config, placement, schedule).iteration_time_s,
         )
 
 

@@ -173,7 +173,7 @@ def test_cuts_of_tofu_are_strategies() -> None:
     """
     Tofu cuts a product in two, by tokens or by features, and again: each outcome on eight GPUs is a strategy.
 
-    Features are column and row parallel in turn, as in Megatron-LM; weights that tokens' cuts repeat are held by all, or
+    Features are column and row parallel in turn, as in Megatron-LM; weights that tokens' cuts repeat are held by all or
     sharded. Cuts by features and by tokens at once are grids of both.
     """
     pipeline = Pipeline(profile=mock_profile(), batch=8, micro_batches=1, stages=1)
