@@ -50,7 +50,7 @@ def test_groups_near_a_plan() -> None:
     assert found.iteration_time_s == pytest.approx(again)
     assert found.iteration_time_s < plan.estimate.iteration_time_s
     assert grouped(job, [plan], 0.01, chunks=()) is None
-    fewer = replace(job, training=replace(job.training, global_batch_size=batch - 1, unequal_microbatches=True))
+    fewer = replace(job, training=replace(job.training, global_batch_size=batch - 2, unequal_microbatches=True))
     padded = grouped(fewer, [plan], 0.01)
     assert padded is not None
     assert (padded.global_batch_size, padded.iteration_time_s) == (batch, pytest.approx(found.iteration_time_s))
