@@ -34,14 +34,14 @@ class Combination(NamedTuple):
     ----------
     configs
         A configuration for each of these; none if it is not legal, or if only numbers are asked for.
-    count
-        How many there are, at least 1.
+    number
+        How many there are; -1 takes one back that was counted before.
     broken
         The rules that it breaks, each with the reason.
     """
 
     configs: list[ParallelConfig]
-    count: int
+    number: int
     broken: dict[str, str]
 
 
@@ -194,11 +194,19 @@ def _degrees(space: SearchSpace, num_gpus: int, per_host: int) -> Iterator[_Degr
 
 
 def _context_sizes(space: SearchSpace, tp: int, num_gpus: int, per_host: int) -> tuple[int, ...]:
-    """Context-parallel sizes to try with a tensor size: with it inside a host, and 1 in any case."""
+    """
+    Context-parallel sizes to try with a tensor size: with it inside a host or on whole hosts; 1 in any case.
+
+    Where all other degrees are pinned, they say how many hosts are meant, and context groups stay inside.
+    """
     if space.context_parallel is not None:
         return space.context_parallel
-    together = _divisors(per_host // tp) if per_host % tp == 0 else (1,)
-    return tuple(cp for cp in together if num_gpus % (tp * cp) == 0) or (1,)
+    if per_host % tp or num_gpus % tp:
+        return (1,)
+    inside = per_host // tp
+    spreads = None in (space.tensor_parallel, space.pipeline_parallel, space.data_parallel)
+    sizes = _divisors(num_gpus // tp)
+    return tuple(cp for cp in sizes if inside % cp == 0 or (spreads and cp % inside == 0))
 
 
 def _pipeline_sizes(space: SearchSpace, left: int) -> tuple[int, ...]:
@@ -292,7 +300,8 @@ def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
     """The grid of stages and replicas is tiled by hosts in a way that the launcher can express."""
     gpus_per_node = instance.cluster.gpus_per_node
     slot = config.tensor_model_parallel_size * config.context_parallel_size
-    if instance.model.num_experts is not None and slot > gpus_per_node:
+    if instance.model.num_experts is not None and config.tensor_model_parallel_size > gpus_per_node:
+        slot = config.tensor_model_parallel_size
         return {"packing": f"groups of {slot} GPUs of a model with experts span hosts of {gpus_per_node} GPUs"}
     if any(True for _ in node_blocks(config, gpus_per_node, instance.launcher)):
         return {}

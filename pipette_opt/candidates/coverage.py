@@ -109,7 +109,7 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     if space.virtual_pipeline is None and max(values["pipeline_parallel"], default=1) > 1:
         yield f"more than {space.max_virtual_pipeline} model chunks per stage"
     if space.context_parallel is None and cluster.num_nodes > 1:
-        yield "context parallelism across hosts"
+        yield "context parallelism of tensor groups over hosts"
     if instance.model.num_experts is not None and cluster.num_nodes > 1:
         yield "tensor groups of models with experts over hosts"
     if space.sequence_parallel is None and max(values["tensor_parallel"], default=1) > 1:

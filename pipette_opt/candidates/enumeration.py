@@ -113,13 +113,13 @@ def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumera
     first_broken = Counter({} if before is None else before.first_broken)
     examples = {} if before is None else dict(before.examples)
     ruled_out = 0 if before is None else before.num_combinations - len(candidates)
-    for configs, count, broken in found:
+    for configs, number, broken in found:
         for rule, reason in broken.items():
-            rejected[rule] += count
+            rejected[rule] += number
             examples.setdefault(rule, reason)
         if broken:
-            ruled_out += count
-            first_broken[next(iter(broken))] += count
+            ruled_out += number
+            first_broken[next(iter(broken))] += number
         else:
             candidates += configs
     distinct = tuple(dict.fromkeys(candidates))
@@ -145,7 +145,7 @@ def has_more_than(instance: Instance, space: SearchSpace, most: int, sizes: Sequ
     count = 0
     for num_gpus in sizes or world_sizes(instance, space):
         for combination in combinations(instance, space, num_gpus, only_counted=True):
-            count += 0 if combination.broken else combination.count
+            count += 0 if combination.broken else combination.number
             if count > most:
                 return True
     return False

@@ -25,6 +25,7 @@ from pipette_opt.costs.messages import intra_node_message_s
 from pipette_opt.costs.overlap import exposed, shown_gather_s
 from pipette_opt.costs.placed_experts import PlacedExperts, check_expert_ranks, in_step
 from pipette_opt.costs.placed_links import (
+    ExchangedContext,
     PlacedLinks,
     PlacedRings,
     flow_rates,
@@ -228,8 +229,7 @@ class _Batch:
         sent = None if self.experts is None else np.zeros_like(found)
         context = tensor = None
         if cp > 1:
-            groups = self.gpus.swapaxes(3, 4).reshape(n, pp * dp * tp, cp)
-            context = self.links.rings(groups, "a context-parallel group")
+            context = self._context(self.gpus.swapaxes(3, 4).reshape(n, pp * dp * tp, cp))
         if tp > 1:
             tensor = self.links.rings(self.gpus.reshape(n, pp * dp * cp, tp), "a tensor-parallel group")
         for kind in dict.fromkeys(kind for one in self.costs for kind in one.layers):
@@ -244,9 +244,18 @@ class _Batch:
                 sent += tokens
         return found, sent
 
+    def _context(self, groups: IntArray) -> PlacedRings | ExchangedContext:
+        """What context-parallel groups, shape ``(n, groups, cp)``, exchange."""
+        kind, who = self.instance.training.cp_comm_type, "a context-parallel group"
+        rings = self.links.rings(groups, who, messages=kind == "p2p")
+        if kind != "a2a":
+            return rings
+        size = groups.shape[2]
+        return ExchangedContext(rings, self.links.exchange(groups, who, np.ones(size + 1)), size)
+
     def _layer(
         self,
-        rings: PlacedRings | None,
+        rings: PlacedRings | ExchangedContext | None,
         traffic: list[tuple[RingTraffic, RingTraffic]],
         hidden: list[tuple[float, float]],
     ) -> FloatArray:

@@ -32,7 +32,6 @@ from pipette_opt.costs.collectives import (
     intra_node_ring_s,
     least_ring_s,
     stacked,
-    tensor_traffic,
 )
 from pipette_opt.costs.compute import (
     check_timed,
@@ -42,7 +41,7 @@ from pipette_opt.costs.compute import (
     look_up_s,
     straggling,
 )
-from pipette_opt.costs.context import inside_layer_s
+from pipette_opt.costs.context import inside_layer_s, spanning_ring
 from pipette_opt.costs.exchange import beside_exchange, expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
@@ -53,6 +52,7 @@ from pipette_opt.parallel import (
     microbatches_of,
     node_blocks,
     ranks_of_a_host,
+    ring_members,
 )
 from pipette_opt.specs import GpuSpec, Instance, LayerKind
 from pipette_opt.specs.layer_parameters import (
@@ -246,13 +246,13 @@ def _layer_key(config: ParallelConfig) -> Any:
 
 def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], known: dict[Any, Any]) -> FloatArray:
     """Work of all but the last pieces where all layers are recomputed, or none is."""
-    inside, key = blocks[0].nodes_per_slot == 1, (_layer_key(config), blocks[0].nodes_per_slot)
-    if key not in known:
-        known[key] = _layers_s(instance, config, blocks[0])
+    block = blocks[0]  # all blocks have slots alike
+    if (key := (_layer_key(config), block.nodes_per_slot, block.context_nodes)) not in known:
+        known[key] = _layers_s(instance, config, block)
     pieces: FloatArray = known[key].copy()
     kinds = list(dict.fromkeys(instance.model.layers))
     for piece, kind in enumerate(kinds):
-        if inside and kind.has_experts:
+        if block.tensor_nodes == 1 and kind.has_experts:
             pieces[piece] += min(_experts_s(instance, config, blocks, kind, known))
     # Layers of multi-token prediction are a part of the head.
     pieces[-2] += instance.model.mtp_num_layers * sum(pieces[kinds.index(kind)] for kind in instance.model.depth_layers)
@@ -265,31 +265,10 @@ def _layers_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> F
     pieces: FloatArray = np.min([seconds for seconds, _ in of_kinds], axis=0)
     forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
     for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):
-        if block.nodes_per_slot == 1:
-            pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), kind))
-        else:
-            pieces[piece] += _tensor_s(instance, config, block, (forward, backward), kind)
+        pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), kind, block))
+        if block.nodes_per_slot > 1:
+            pieces[piece] += sum(spanning_ring(instance, config, block, kind, (forward, backward)).least_s(instance))
     return pieces
-
-
-def _tensor_s(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, idle_s: tuple[float, float], kind: LayerKind
-) -> float:
-    """Communication of a layer's tensor groups that span hosts, at least, forward and backward together."""
-    members = config.tensor_model_parallel_size // block.nodes_per_slot
-    rings = tensor_traffic(instance.model, instance.training, config, kind)
-    least = [
-        least_ring_s(
-            instance.cluster,
-            ring,
-            group_flows=members,
-            num_flows=members,
-            num_hosts=block.nodes_per_slot,
-            stack=instance.stack,
-        )
-        for ring in rings
-    ]
-    return sum(max(seconds - idle, 0.0) for seconds, idle in zip(least, idle_s, strict=True))
 
 
 def reduction_pieces_s(
@@ -314,7 +293,7 @@ def reduction_pieces_s(
     kinds = list(dict.fromkeys(model.layers))
     if config.sharding_stage > 1 or instance.allreduce != "ring":
         return np.zeros(2 * len(kinds) + 3)
-    gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
     replicas = config.data_parallel_size * config.context_parallel_size
     parameter_s = parameter(replicas, members, gpus)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size

@@ -32,7 +32,7 @@ from pipette_opt.costs.context import inside_layer_s, inside_stages_s
 from pipette_opt.costs.exchange import expert_layer_s, expert_ring_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets, shown_gather_s
-from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host
+from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host, ring_members
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.specs import Instance, LayerKind
 
@@ -139,7 +139,7 @@ def least_ring_parts_s(
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """The same of routed experts last, and of all else first, shape ``(2, rates, pp)``."""
     cluster, stack = instance.cluster, instance.stack
-    gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
     replicas = config.data_parallel_size * config.context_parallel_size
     rows = config.pipeline_model_parallel_size // block.stages
     num_hosts = -(-replicas // members)
@@ -195,11 +195,9 @@ def chunk_seconds(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray]:
     """Forward and backward with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
-    if block.nodes_per_slot > 1:
-        return compute.forward_s, compute.backward_s
     ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
     forward, backward = inside_stages_s(
-        instance, config, compute, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)
+        instance, config, compute, block, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)
     )
     return compute.forward_s + forward, compute.backward_s + backward
 
@@ -214,8 +212,7 @@ def layer_seconds(instance: Instance, config: ParallelConfig, block: NodeBlock, 
     ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
     for gpu in instance.cluster.gpu_kinds:
         (forward, backward), idle = layer_and_idle_s(instance, config, gpu, instance.stack, kind)
-        inside = block.nodes_per_slot == 1
-        sent = inside_layer_s(instance, config, idle, kind) if inside else (0.0, 0.0)
-        tokens = expert_layer_s(instance, config, kind, ranks, gpus) if inside and kind.has_experts else (0.0, 0.0)
+        sent = inside_layer_s(instance, config, idle, kind, block)
+        tokens = expert_layer_s(instance, config, kind, ranks, gpus) if kind.has_experts else (0.0, 0.0)
         found.append([forward * slower + sent[0] + tokens[0], backward * slower + sent[1] + tokens[1]])
     return np.array(found).T

@@ -76,8 +76,8 @@ def test_more_splits_are_added_to_what_is_known() -> None:
 def test_counting_makes_no_configurations() -> None:
     """As many combinations, with the same rules."""
     made, counted = list(combinations(JOB, SPACE, 8)), list(combinations(JOB, SPACE, 8, only_counted=True))
-    assert [(one.count, one.broken) for one in made] == [(one.count, one.broken) for one in counted]
-    assert all(len(one.configs) == (0 if one.broken else one.count) for one in made)
+    assert [(one.number, one.broken) for one in made] == [(one.number, one.broken) for one in counted]
+    assert all(len(one.configs) == (0 if one.broken else one.number) for one in made)
     assert not any(one.configs for one in counted)
 
 

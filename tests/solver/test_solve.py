@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
+from instances import (
+    SMALL_SHAPES,
+    SPANNING_SHAPES,
+    Spans,
+    Variant,
+    best_by_enumeration,
+    one_candidate_cluster,
+    random_problem,
+)
 
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
@@ -65,6 +73,19 @@ def test_one_candidate_against_enumeration(name: str, engines: tuple[str, ...]) 
     for shape in SMALL_SHAPES:
         data = random_problem(rng, [shape], 5, VARIANTS[name])
         check(data, solve(data, replace(PARAMS, engines=engines)))
+
+
+@pytest.mark.parametrize("engines", [MODEL, PROVERS], ids=["model alone", "all engines"])
+@pytest.mark.parametrize("spans", ["context", "both"])
+def test_context_groups_over_hosts_against_enumeration(spans: Spans, engines: tuple[str, ...]) -> None:
+    """Rings of gradients go through the parts of a context group; inside a slot tensor rings count, else context's."""
+    rng = np.random.default_rng(31)
+    for trial, shape in enumerate(SPANNING_SHAPES * 2):
+        variant = Variant(spans=spans, exact_share=0.6, missing_share=0.1 * (trial % 2), num_kinds=2)
+        data = random_problem(rng, [shape], 5, variant)
+        check(data, solve(data, replace(PARAMS, engines=engines)))
+    data = random_problem(rng, list(SPANNING_SHAPES), 5, Variant(spans=spans, p2p="async"))
+    check(data, solve(data, replace(PARAMS, engines=engines)))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
