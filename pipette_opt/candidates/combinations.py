@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipette_opt.base.types import Recomputation
 from pipette_opt.candidates.legality import LEGALITY_RULES, OF_MICRO_BATCHES, broken_rules
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
 from pipette_opt.candidates.splits import LayerSplit, layer_splits, light_layout
 from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
+from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.layout import layout_layers, layout_parts
 from pipette_opt.parallel.recompute import recomputation_fields
 from pipette_opt.specs import Instance
@@ -88,15 +89,16 @@ def combinations(
             if splits and known is not None and not _splits(instance, known, degrees.pp, chunks):
                 # What counted as one that cannot be split is none any more.
                 yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
-            for (split, layout), sequence_parallel, distributed_optimizer, (ep, etp) in product(
+            for (split, layout), sequence_parallel, sharing, (ep, etp) in product(
                 splits,
                 _sequence_parallel(instance, space, degrees),
-                _distributed_optimizer(space, degrees),
+                _sharing(space, degrees),
                 _expert_degrees(instance, space, degrees),
             ):
-                # No rule looks at the optimizer, and but one at the layers.
+                # One rule looks at what replicas share beyond optimizer states, and one at the layers.
+                shared = sharing.get("zero_stage"), sharing.get("num_distributed_optimizer_instances")
                 is_split = sum(split) == instance.model.num_layers and min(split) >= 1
-                deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split
+                deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split, shared
                 one = None
                 if deciding not in illegal or not (only_counted or illegal[deciding]):
                     one = ParallelConfig(
@@ -111,7 +113,7 @@ def combinations(
                         layers_per_stage=split,
                         pipeline_model_parallel_layout=layout,
                         sequence_parallel=sequence_parallel,
-                        use_distributed_optimizer=distributed_optimizer,
+                        **sharing,
                         **recomputation_fields(recompute),
                         overlap_p2p_communication=space.overlap_p2p_communication,
                     )
@@ -131,7 +133,8 @@ def combinations(
                         **beyond_limits(space, one),
                         **packings[ep, etp],
                     }
-                broken, count = illegal[deciding], overlaps[distributed_optimizer]
+                optimizer = sharing.get("use_distributed_optimizer", False)
+                broken, count = illegal[deciding], 1 if "zero_stage" in sharing else overlaps[optimizer]
                 made = [] if one is None or broken or only_counted else overlap_choices(space, one)
                 yield Combination(made, count, broken)
 
@@ -153,6 +156,8 @@ def known_combinations(instance: Instance, space: SearchSpace, sizes: Sequence[i
 
 def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:
     """The configuration with each choice of what is sent beside compute."""
+    if config.sharding_stage > 1:  # sends beside compute anyway
+        return [config]
     several = config.data_parallel_size * config.context_parallel_size > 1
     return [
         config
@@ -272,10 +277,27 @@ def _sequence_parallel(instance: Instance, space: SearchSpace, degrees: _Degrees
     return (degrees.tp > 1 and instance.training.seq_length // degrees.cp % degrees.tp == 0,)
 
 
-def _distributed_optimizer(space: SearchSpace, degrees: _Degrees) -> tuple[bool, ...]:
-    if space.use_distributed_optimizer is not None:
-        return space.use_distributed_optimizer
-    return (degrees.dp * degrees.cp > 1,)
+def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
+    """What replicas share, as fields of a configuration; nothing without replicas."""
+    replicas, strategies = degrees.dp * degrees.cp, space.data_parallel_sharding_strategy
+    if strategies is None:
+        choices = (replicas > 1,) if space.use_distributed_optimizer is None else space.use_distributed_optimizer
+        return [{"use_distributed_optimizer": one} for one in choices]
+    if replicas == 1:
+        return [{}]
+    found: list[dict[str, Any]] = []
+    for stage in map(SHARDING_STRATEGIES.index, strategies):
+        shared: dict[str, Any] = {"use_distributed_optimizer": stage > 0}
+        if stage < 2:
+            found.append(shared)
+            continue
+        shared |= {"zero_stage": stage}
+        for groups in space.num_distributed_optimizer_instances or (1,):
+            if replicas % groups == 0:
+                outers = ("no_shard", "optim") if groups > 1 and stage == 3 else ("no_shard",)
+                of_groups = {} if groups == 1 else {"num_distributed_optimizer_instances": groups}
+                found += [shared | of_groups | {"outer_dp_sharding_strategy": outer} for outer in outers]
+    return found
 
 
 def _expert_degrees(instance: Instance, space: SearchSpace, degrees: _Degrees) -> list[tuple[int, int | None]]:

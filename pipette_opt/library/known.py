@@ -51,12 +51,12 @@ def _with_layout(
     import numpy as np
 
     from pipette_opt.candidates import broken_rules, with_known, world_sizes
+    from pipette_opt.certify.first_plans import first_plan
     from pipette_opt.costs.compute import check_timed
     from pipette_opt.judge.estimate import estimate
     from pipette_opt.memory.fewest import check_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
-    from pipette_opt.replan.searching import first_plan
 
     per_node, sizes = instance.cluster.gpus_per_node, world_sizes(instance, space)
     config = given.parallel_config(instance.model.num_layers, max(sizes))
@@ -67,8 +67,6 @@ def _with_layout(
     wider = with_known(space, config)
     if config not in wider.more_configs:
         return space, None, f"{config.label()} is outside of what is pinned"
-    if config.sharding_stage > 1:
-        return space, None, f"{config.label()} shares more than optimizer states, which is not searched"
     hosts = np.arange(instance.cluster.num_nodes) if nodes is None else np.asarray(nodes, dtype=np.int64)
     placement = identity_placement(config, per_node, hosts[: -(-config.world_size // per_node)], given.rank_order)
     seconds = estimate(instance, config, placement).iteration_time_s

@@ -339,12 +339,11 @@ def hosts_tables(plan: Plan) -> list[RenderableType]:
 
 def alternatives_table(plan: Plan) -> RenderableType:
     """The next best plans."""
-    table = columns_table("next best", "iteration >", "closed form >", "out of memory >", "why not")
+    table = columns_table("next best", "iteration >", "out of memory >", "why not")
     for one in plan.alternatives:
         table.add_row(
             Text(one.config.label()),
             Text(seconds_text(one.iteration_time_s)),
-            Text(seconds_text(one.objective_s)),
             Text(
                 "-" if one.oom_probability is None else risk(one.oom_probability, at_most=one.oom_probability_at_most)
             ),

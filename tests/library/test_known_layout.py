@@ -4,7 +4,7 @@ import pytest
 from specs_for_tests import TINY, cluster, instance
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.closed_forms import judge_first_plan
+from pipette_opt.certify.first_plans import judge_first_plan
 from pipette_opt.library.known import with_layout_of
 from pipette_opt.prepare import prepare
 from pipette_opt.read.megatron_args import parse_megatron_args

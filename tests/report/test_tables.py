@@ -256,9 +256,7 @@ def test_plans_that_predictions_cannot_tell_apart() -> None:
 
     def other(factor: float, one: ParallelConfig) -> Alternative:
         seconds = factor * best_s
-        return Alternative(
-            config=one, hosts=(), objective_s=None, iteration_time_s=seconds, oom_probability=0.0, reason="slower"
-        )
+        return Alternative(config=one, hosts=(), iteration_time_s=seconds, oom_probability=0.0, reason="slower")
 
     chosen = replace(plan, estimate=replace(plan.estimate, band=band))
     near = replace(chosen, alternatives=(other(1.1, full), other(1.15, full), other(1.3, full)))
