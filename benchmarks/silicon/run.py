@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from before import attention_before_s, product_before_s
 from experts import expert_lines
-from fit import attention_s, fit_attention, fit_cast_bytes, fit_products, product_s
+from fit import FORMATS, attention_s, fit_attention, fit_cast_bytes, fit_products, product_s
 from jobs import job_lines
 from nccl import nccl_lines
-from tables import ATTENTION, NARROW, PRODUCTS, ROOT, SOURCE, STAND_IN, attention, folder, products
+from tables import ATTENTION, PRODUCTS, ROOT, SOURCE, STAND_IN, WIDE, attention, folder, products
 
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
@@ -128,12 +128,13 @@ def burst_lines() -> Iterator[str]:
 
 def _law(gpu: str, dtype: str) -> ProductLaw:
     efficiency = read_gpu(gpu).efficiency
-    return efficiency.narrow if dtype == NARROW else efficiency.wide
+    named = {law_of: name for name, law_of in FORMATS}
+    return getattr(efficiency, named[dtype]) or efficiency.narrow
 
 
 def _product_s(law: ProductLaw, rows: pd.DataFrame, seen: pd.DataFrame, gpu: str, dtype: str) -> FloatArray:
     """By a law; casts of fp8 as ``seen`` tells."""
-    cast = fit_cast_bytes(seen, gpu, dtype, law) if dtype == NARROW else 0.0
+    cast = fit_cast_bytes(seen, gpu, dtype, law) if dtype != WIDE else 0.0
     return product_s(np.array([law.share, law.half_inner, law.half_result, law.start_s, cast]), rows, gpu, dtype)
 
 
