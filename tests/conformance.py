@@ -1,8 +1,8 @@
 """
 What every engine of the solver keeps, as tests: an engine's own test file inherits them by subclassing.
 
-    class TestTreeSearch(EngineConformance):
-        engine = TreeSearch
+    class TestClassAssignment(EngineConformance):
+        engine = ClassAssignment
 """
 
 import threading
@@ -26,8 +26,12 @@ VARIANTS = (
     Variant(p2p="async", directed=False, levels=2),
     Variant(p2p="async", num_kinds=2, missing_share=0.2),
     Variant(p2p="blocking", num_capacities=2, levels=3),
+    Variant(exact_share=0.0, num_kinds=2),
 )
-"""Random problems: both send modes, one-way links, few levels, missing links, two kinds of hosts and of memory."""
+"""
+Random problems: both send modes, one-way links, few levels, missing links, two kinds of hosts and of memory, closed
+forms and, last, paths.
+"""
 
 MOST_SLICES = 12
 """Slices after which an engine that closes what it says it closes has closed a problem of six hosts."""
@@ -59,7 +63,7 @@ class EngineConformance:
     engine
         What is tested.
     shapes
-        Grids of few hosts that it suits.
+        Grids of few hosts that it suits, the last with tensor groups over two hosts.
     closes
         Whether its end on them is the optimum.
     large, kind
@@ -67,7 +71,7 @@ class EngineConformance:
     """
 
     engine: type[Engine]
-    shapes: tuple[tuple[int, int, int], ...] = ((2, 2, 1), (3, 2, 1), (2, 3, 1))
+    shapes: tuple[tuple[int, int, int], ...] = ((2, 2, 1), (3, 2, 1), (2, 3, 1), (2, 1, 2))
     closes = False
     large: tuple[int, int, int] = (8, 6, 1)
     kind = "tree"

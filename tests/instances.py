@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +28,13 @@ SMALL_SHAPES = (
 SMALL_SHAPES += ((1, 2, 2), (1, 1, 3), (5, 1, 1), (1, 5, 1))
 """Grids of at most five hosts."""
 
+SPANNING_SHAPES = ((1, 1, 2), (2, 1, 2), (1, 2, 2), (1, 1, 3), (1, 1, 4))
+"""Those whose slots are on several hosts."""
+
+Spans = Literal["tensor", "context", "both"]
+SPANS: tuple[Spans, ...] = ("tensor", "context", "both")
+"""Which groups of a slot span hosts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -40,6 +48,7 @@ class Variant:
     exact_share: float = 1.0
     levels: int = 0
     scale: int = 100
+    spans: Spans = "tensor"
 
 
 def random_problem(
@@ -82,11 +91,13 @@ def random_candidate(
     stages = int(rng.integers(1, max_block + 1)) if K == 1 else 1
     replicas = int(rng.integers(1, max_block + 1)) if K == 1 else 1
     pp, dp = P * stages, D * replicas
+    context = {"tensor": 1, "context": K, "both": 2 if K % 2 == 0 else 1}[variant.spans]
     kinds, num_classes = variant.num_kinds, 1 + int(rng.integers(2))
     closed = bool(rng.random() < variant.exact_share)
     interleaved = not closed and pp > 1 and bool(rng.random() < 0.7)
     config = ParallelConfig(
-        tensor_model_parallel_size=8 * K if K > 1 else max(1, 8 // (stages * replicas)),
+        tensor_model_parallel_size=8 * K // context if K > 1 else max(1, 8 // (stages * replicas)),
+        context_parallel_size=context,
         pipeline_model_parallel_size=pp,
         data_parallel_size=dp,
         micro_batch_size=1,
@@ -98,7 +109,14 @@ def random_candidate(
     tied = pp > 1 and bool(rng.random() < 0.4)
     return CandidateData(
         config=config,
-        block=NodeBlock(stages=stages, replicas=replicas, nodes_per_slot=K, order="tp-cp-ep-dp-pp", contiguous=True),
+        block=NodeBlock(
+            stages=stages,
+            replicas=replicas,
+            nodes_per_slot=K,
+            order="tp-cp-ep-dp-pp",
+            contiguous=True,
+            context_nodes=context,
+        ),
         grid=grid,
         num_microbatches=int(rng.integers(1, 9)),
         forward_ticks=forward,
@@ -107,7 +125,7 @@ def random_candidate(
         p2p_ticks=_link_ticks(rng, slowness, missing, variant.scale),
         ring_class=rng.integers(num_classes, size=pp),
         ring_ticks=np.stack([_link_ticks(rng, slowness, missing, 4 * variant.scale) for _ in range(num_classes)]),
-        ring_floor_ticks=rng.integers(0, variant.scale, size=pp) if dp > 1 else np.zeros(pp),
+        ring_floor_ticks=rng.integers(0, variant.scale, size=pp) if dp * context > 1 else np.zeros(pp),
         tensor_forward_ticks=_link_ticks(rng, slowness, missing, variant.scale // 4) if K > 1 else np.zeros((0, 0)),
         tensor_backward_ticks=_link_ticks(rng, slowness, missing, variant.scale // 4) if K > 1 else np.zeros((0, 0)),
         optimizer_ticks=int(rng.integers(0, variant.scale)),
@@ -175,8 +193,9 @@ def objectives(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> 
     placed = place(data, candidate, np.concatenate(nodes, axis=1))
     hosts = nodes[:, np.arange(candidate.num_stages) // candidate.block.stages]
     ring = np.tile(candidate.ring_floor_ticks, (number, 1))
-    if columns > 1:
-        hops = candidate.ring_ticks[candidate.ring_class[:, None, None], hosts, np.roll(hosts, -1, axis=2)]
+    if candidate.ring_length > 1:
+        rings = hosts.reshape(*hosts.shape[:2], candidate.ring_length, -1)
+        hops = candidate.ring_ticks[candidate.ring_class[:, None, None], rings, np.roll(rings, -1, axis=2)]
         ring = np.maximum(ring, hops.max(axis=(2, 3)))
     embedding: IntArray | int = candidate.embedding_floor_ticks
     if candidate.embedding_ticks.size:

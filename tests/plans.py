@@ -7,16 +7,13 @@ from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.base.types import Launcher
 from pipette_opt.base.units import GIB
-from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.solutions import _links_free, stage_memory
-from pipette_opt.parallel import ParallelConfig, Placement, block_placement, microbatches_of, node_blocks
+from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
 from pipette_opt.plans.plan import (
     Alternative,
     Baseline,
     Certificate,
-    ClosedForm,
     Plan,
     Proof,
     RuledOut,
@@ -45,7 +42,7 @@ def small_config(**options: object) -> ParallelConfig:
 def plan_of(
     given: Instance, chosen: ParallelConfig, hosts: tuple[int, ...] = HOST_ORDER, *, stages_per_host: int = 1
 ) -> Plan:
-    """A plan with round gaps, the judge's own estimate and the closed form's own objective."""
+    """A plan with round gaps and the judge's own estimate."""
     blocks = node_blocks(chosen, given.cluster.gpus_per_node, given.launcher)
     block = next(one for one in blocks if one.stages == stages_per_host)
     placement = block_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
@@ -55,11 +52,7 @@ def plan_of(
 def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Plan:
     """The same for any placement."""
     judged = estimate(given, chosen, placement)
-    objective_s, closed = judged.iteration_time_s, None
-    if chosen.num_chunks == 1:
-        times = placed_times(given, chosen, placement)
-        closed_form_s = closed_s(times, microbatches_of(given.training, chosen), given.p2p)
-        closed = ClosedForm(objective_s=closed_form_s, lower_bound_s=closed_form_s * 0.875, gap=0.125)
+    objective_s = judged.iteration_time_s
     dependent_s = objective_s / 4
     unused = sorted(set(range(given.cluster.num_nodes)) - set(placement.node.tolist()))
     return Plan(
@@ -93,7 +86,6 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
                 ),
                 Proof(by="best links", configurations=100, bound_s=objective_s * 0.96875),
             ),
-            closed_form=closed,
         ),
         estimate=judged,
         memory=tuple(
@@ -114,7 +106,6 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             Alternative(
                 config=replace(chosen, use_distributed_optimizer=False),
                 hosts=("n0", "n1", "n3", "n4"),
-                objective_s=objective_s * 1.1,
                 iteration_time_s=judged.iteration_time_s * 1.1,
                 oom_probability=0.02,
                 reason="10.0% slower, most of it data parallel (+0.05 s)",
@@ -123,7 +114,6 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             Alternative(
                 config=replace(chosen, micro_batch_size=1, recompute_granularity="full"),
                 hosts=("n0", "n1", "n2", "n3"),
-                objective_s=None,
                 iteration_time_s=None,
                 oom_probability=None,
                 reason="not judged: its bound is above the plan",
@@ -206,7 +196,6 @@ def _slower(given: Instance, plan: Plan) -> tuple[Alternative, ...]:
             Alternative(
                 config=other,
                 hosts=tuple(given.cluster.hosts[node] for node in used),
-                objective_s=None,
                 iteration_time_s=judged.iteration_time_s,
                 oom_probability=worst.oom_probability,
                 oom_probability_at_most=worst.oom_probability_at_most,

@@ -10,15 +10,20 @@ links, some of them missing), models with and without experts, and batches. Each
   some that are drawn, with splits of the layers that the search may not have listed;
 - a job without a plan has no configuration that is legal, fits and can be placed.
 
+``--small`` draws clusters of up to three hosts of one or two GPUs and short models, of which all plans can be judged.
+``--log soak.jsonl`` keeps a line for each job; the same command goes on after the last of them.
+
 Exit code 1 if one of them disagrees. The seed of an instance makes it again: ``--seed 17 --instances 1``.
 """
 
 import argparse
-import collections
 import itertools
+import json
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -46,20 +51,37 @@ ROUNDING = 1e-9
 """Relative difference of two sums of the same times in another order."""
 
 
-@dataclass
-class Tally:
-    """What was found."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """
+    What one job showed.
 
-    outcomes: collections.Counter[str] = field(default_factory=collections.Counter)
+    Parameters
+    ----------
+    outcome
+        Status of the certificate, ``infeasible``, ``refused`` (the job is no legal input) or ``error``.
+    judged
+        Plans judged beside the plan.
+    whole
+        Whether these are all plans of the job.
+    gap
+        Relative gap of the certificate; 0 without a plan.
+    problems
+        Disagreements.
+    """
+
+    seed: int
+    outcome: str
     judged: int = 0
-    problems: list[str] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
+    whole: bool = False
+    gap: float = 0.0
+    problems: tuple[str, ...] = ()
 
 
-def made_instance(seed: int) -> Instance:
+def made_instance(seed: int, small: bool = False) -> Instance:
     """A job, the same for the same seed."""
     rng = np.random.default_rng(seed)
-    num, gpus = int(rng.integers(1, 7)), int(rng.choice([1, 2, 4, 8]))
+    num, gpus = int(rng.integers(1, 4 if small else 7)), int(rng.choice([1, 2] if small else [1, 2, 4, 8]))
     kinds = rng.choice(len(KINDS), size=2, replace=False)[: 1 + int(rng.random() < 0.3)]
     of_host = [KINDS[kinds[index % len(kinds)]] for index in range(num)]
     rates = rng.uniform(5.0, 40.0) * rng.uniform(0.4, 1.0, (num, num))
@@ -88,7 +110,7 @@ def made_instance(seed: int) -> Instance:
         }
     model = ModelSpec(
         name=f"soak-{seed}",
-        num_layers=int(rng.integers(2, 17)),
+        num_layers=int(rng.integers(2, 6 if small else 17)),
         hidden_size=heads * 128,
         ffn_hidden_size=heads * 128 * int(rng.choice([2, 4])),
         num_attention_heads=heads,
@@ -105,7 +127,7 @@ def made_instance(seed: int) -> Instance:
         **experts,
     )
     training = TrainingSpec(
-        global_batch_size=int(rng.choice([8, 24, 32, 64])),
+        global_batch_size=int(rng.choice([4, 6, 8] if small else [8, 24, 32, 64])),
         seq_length=int(rng.choice([1024, 2048, 4096])),
         precision="fp16" if any("v100" in kind for kind in of_host) else "bf16",
     )
@@ -132,8 +154,10 @@ def configurations(instance: Instance, space: SearchSpace, rng: np.random.Genera
     return list(dict.fromkeys(found))
 
 
-def others(instance: Instance, space: SearchSpace, risk: float, rng: np.random.Generator) -> list[tuple[float, str]]:
-    """Times of plans that fit, judged one by one, with a name; all plans of a small job, else some."""
+def others(
+    instance: Instance, space: SearchSpace, risk: float, rng: np.random.Generator
+) -> tuple[list[tuple[float, str]], bool]:
+    """Times of plans that fit, judged one by one, with a name, and whether these are all plans of the job."""
     memory = check_memory(instance, configurations(instance, space, rng), load_predictor(risk, instance), risk)
     clock = with_edge_loss(instance, memory)
     num = instance.cluster.num_nodes
@@ -161,7 +185,7 @@ def others(instance: Instance, space: SearchSpace, risk: float, rng: np.random.G
             except InputError:  # a link that was not measured
                 continue
             times.append((seconds, f"{config} on {hosts}"))
-    return times
+    return times, whole
 
 
 def _cells(shape: tuple[ParallelConfig, NodeBlock, np.ndarray]) -> int:
@@ -169,40 +193,50 @@ def _cells(shape: tuple[ParallelConfig, NodeBlock, np.ndarray]) -> int:
     return int(np.prod(block.node_grid(config)))
 
 
-def soak(seed: int, seconds: float, tally: Tally) -> None:
-    """One instance."""
-    instance, space, params = made_instance(seed), SearchSpace(), OptimizeParams(time_limit_s=seconds, seed=seed)
-    rng = np.random.default_rng((seed, 1))
+def soak(seed: int, seconds: float, small: bool) -> Found:
+    """One job."""
+    instance, space = made_instance(seed, small), SearchSpace()
+    params = OptimizeParams(time_limit_s=seconds, seed=seed)
     plan: Plan | None = None
     try:
         plan = optimize(instance, space, params)
     except InfeasibleError:
         pass
-    except PipetteError as error:
-        if isinstance(error, InputError):
-            tally.outcomes["refused"] += 1
-            return
-        tally.problems.append(f"seed {seed}: {error}")
-        return
-    compared = others(instance, space, params.max_oom_risk, rng)
-    tally.judged += len(compared)
+    except InputError:
+        return Found(seed=seed, outcome="refused")
+    compared, whole = others(instance, space, params.max_oom_risk, np.random.default_rng((seed, 1)))
     if plan is None:
-        tally.outcomes["infeasible"] += 1
-        if compared:
-            tally.problems.append(f"seed {seed}: infeasible, but {min(compared)}")
-        return
-    tally.outcomes[plan.certificate.status] += 1
-    tally.gaps.append(plan.certificate.gap)
+        problems = (f"infeasible, but {min(compared)}",) if compared else ()
+        return Found(seed=seed, outcome="infeasible", judged=len(compared), whole=whole, problems=problems)
+    return Found(
+        seed=seed,
+        outcome=plan.certificate.status,
+        judged=len(compared),
+        whole=whole,
+        gap=plan.certificate.gap,
+        problems=tuple(disagreements(instance, plan, compared)),
+    )
+
+
+def disagreements(instance: Instance, plan: Plan, compared: list[tuple[float, str]]) -> Iterator[str]:
+    """Where ``verify``, the other plans or the judge disagree with a plan."""
     try:
         verify(instance, plan)
     except PipetteError as error:
-        tally.problems.append(f"seed {seed}: {error}")
+        yield str(error)
     bound = plan.certificate.lower_bound_s
     if compared and min(compared)[0] < bound * (1 - ROUNDING):
-        tally.problems.append(f"seed {seed}: bound {bound}, but {min(compared)}")
+        yield f"bound {bound}, but {min(compared)}"
     again = estimate(instance, plan.config, plan.placement).iteration_time_s
     if abs(again - plan.estimate.iteration_time_s) > ROUNDING * again:
-        tally.problems.append(f"seed {seed}: {plan.estimate.iteration_time_s} s, judged again {again} s")
+        yield f"{plan.estimate.iteration_time_s} s, judged again {again} s"
+
+
+def logged(path: Path | None) -> list[Found]:
+    """Jobs of an earlier run."""
+    if path is None or not path.exists():
+        return []
+    return [Found(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def main() -> None:
@@ -211,26 +245,34 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the first instance")
     parser.add_argument("--time-limit", type=float, default=2.0, help="seconds of each solve")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no job after so many")
+    parser.add_argument("--small", action="store_true", help="jobs of which all plans can be judged")
+    parser.add_argument("--log", type=Path, help="a line for each job; those that are there are not run again")
     given = parser.parse_args()
-    tally, begin = Tally(), time.monotonic()
+    found, begin = logged(given.log), time.monotonic()
+    done = {one.seed for one in found}
     for seed in range(given.seed, given.seed + given.instances):
-        before = len(tally.problems)
+        if seed in done or time.monotonic() - begin > 60 * given.minutes:
+            continue
         try:
-            soak(seed, given.time_limit, tally)
+            one = soak(seed, given.time_limit, given.small)
         except Exception as error:
-            tally.problems.append(f"seed {seed}: {type(error).__name__}: {error}")
-        for problem in tally.problems[before:]:
-            print(problem, flush=True)
-        if (seed - given.seed) % 10 == 9:
-            done = seed - given.seed + 1
-            print(f"{done} instances, {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    print("\n| outcome | instances |\n|---|---|")
-    for name, count in sorted(tally.outcomes.items()):
-        print(f"| {name} | {count} |")
-    gaps = 100 * np.array(tally.gaps or [0.0])
-    print(f"\nPlans judged beside them: {tally.judged:,}. Gap: mean {gaps.mean():.2f} %, worst {gaps.max():.2f} %.")
-    print(f"Disagreements: {len(tally.problems)} of {given.instances}.")
-    sys.exit(1 if tally.problems else 0)
+            one = Found(seed=seed, outcome="error", problems=(f"{type(error).__name__}: {error}",))
+        found.append(one)
+        if given.log:
+            with given.log.open("a") as log:
+                log.write(json.dumps(asdict(one)) + "\n")
+        for problem in one.problems:
+            print(f"seed {seed}: {problem}", flush=True)
+    print("\n| outcome | jobs | of them compared with all plans | plans judged |\n|---|---|---|---|")
+    for name in sorted({one.outcome for one in found}):
+        those = [one for one in found if one.outcome == name]
+        print(f"| {name} | {len(those)} | {sum(one.whole for one in those)} | {sum(one.judged for one in those):,} |")
+    gaps = 100 * np.array([one.gap for one in found] or [0.0])
+    print(f"\nGap: mean {gaps.mean():.2f} %, worst {gaps.max():.2f} %.")
+    wrong = sum(bool(one.problems) for one in found)
+    print(f"Disagreements: {wrong} of {len(found)}.")
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ from pipette_opt.lab.backtest.memory_parts import measured_parts, parts_rows
 from pipette_opt.lab.backtest.memory_stacks import leave_each_out, scale_out, scale_out_rows, stack_peaks, stack_rows
 from pipette_opt.lab.backtest.memory_stress import stress_rows
 from pipette_opt.lab.backtest.memory_tables import coverage_rows, method_rows
+from pipette_opt.measure.memory.fit import load_dataset
+from pipette_opt.measure.memory.tune import Lessons
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.memory_training.fit import load_dataset
-from pipette_opt.memory_training.tune import Lessons
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 

@@ -1,7 +1,7 @@
 """
 What each engine of the solver brings: the same instances again with one or more engines left out.
 
-    python benchmarks/placement/engines.py --seconds 20 --without tree-search --without class-assignment --out page.md
+    python benchmarks/placement/engines.py --seconds 20 --without annealing --without class-assignment --out page.md
     python benchmarks/placement/engines.py --judged --sizes 16,32 --without class-assignment --out page.md
 
 Instances are made afresh from ``--seed``: trees, rails, racks, a slow node and no structure, 16 to 128 hosts, weights

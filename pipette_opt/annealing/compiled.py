@@ -23,7 +23,8 @@ class Tables(NamedTuple):
     Parameters
     ----------
     shape
-        Pipeline, data and tensor size of the grid, shape ``(3,)``.
+        Rows, columns and parts of a slot of the grid, parts of its context groups, and hosts of a ring inside a slot,
+        shape ``(5,)``.
     scalars
         Form (``BLOCKING``, ``ASYNC`` or ``LOWER``), micro-batches, transfer inside a host, optimizer step, penalty.
     row
@@ -70,7 +71,7 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
     penalty = largest_ticks(candidate) + 1
     form = LOWER if not candidate.exact else BLOCKING if data.p2p == "blocking" else ASYNC
     return Tables(
-        shape=np.array(candidate.grid, dtype=np.int64),
+        shape=np.array([*candidate.grid, candidate.block.context_nodes, candidate.slot_ring], dtype=np.int64),
         scalars=np.array(
             [
                 form,
@@ -167,8 +168,9 @@ def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untype
         if K > 1:
             hop_f = np.int64(0)
             hop_b = np.int64(0)
+            size = t.shape[4]
             for k in range(K):
-                u, v = nodes[base + k], nodes[base + (k + 1) % K]
+                u, v = nodes[base + k], nodes[base + k // size * size + (k + 1) % size]
                 hop_f = max(hop_f, t.tensor_forward[u, v])
                 hop_b = max(hop_b, t.tensor_backward[u, v])
             f += t.layers[s] * hop_f
@@ -295,21 +297,22 @@ def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-
 @njit(cache=True, nogil=True)
 def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
     """Write the gradient reduction of the watched stages of a row into ``ring``."""
-    D, K = t.shape[1], t.shape[2]
+    length = t.shape[1] * t.shape[3]
+    parts = t.shape[2] // t.shape[3]
     begin, end = t.first_watched[row], t.first_watched[row + 1]
     known = np.int64(-1)
     slowest = np.int64(0)
     for index in range(begin, end):
         stage = t.watched[index]
         which = t.ring_class[stage]
-        if D > 1 and which != known:
+        if length > 1 and which != known:
             known = which
             slowest = np.int64(0)
-            base = row * D * K
-            for k in range(K):
-                u = nodes[base + (D - 1) * K + k]
-                for d in range(D):
-                    v = nodes[base + d * K + k]
+            base = row * length * parts
+            for k in range(parts):
+                u = nodes[base + (length - 1) * parts + k]
+                for place in range(length):
+                    v = nodes[base + place * parts + k]
                     slowest = max(slowest, t.ring[which, u, v])
                     u = v
         ring[index] = max(slowest, t.ring_floor[stage])

@@ -1,9 +1,10 @@
 """
 Compiled functions, cached by what they are compiled from.
 
-numba keys its cache by the file of a function alone, so a kernel would outlive a change of the kernels that it calls
-in other files, or an upgrade that keeps the file's date. Here the folder of the cache is named after the contents of
-all that a kernel can see: the files that hold kernels and the files of this package that those import.
+numba keys its cache by path and date of the file of a function alone, so a kernel would outlive a change of the kernels
+that it calls in other files, and would be compiled again for each installation. Here the folder of the cache is named
+after the contents of all that a kernel can see: the files that hold kernels and the files of this package that those
+import. All installations with these contents share it.
 """
 
 import hashlib
@@ -36,11 +37,24 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         before = settings["CACHE_DIR"]
         settings["CACHE_DIR"] = str(cache_folder())
         try:
-            return numba.njit(**options)(function)
+            compiled = numba.njit(**options)(function)
         finally:
             settings["CACHE_DIR"] = before
+        if options.get("cache"):
+            _find_by_contents(compiled, cache_folder() / function.__module__)
+        return compiled
 
     return compile_later
+
+
+def _find_by_contents(compiled: Any, folder: Path) -> None:
+    """Keep a kernel in a folder that already says its contents, in place of one that numba names by path and date."""
+    from numba.core import caching
+
+    cached = compiled._cache
+    cached._impl.locator._cache_path = cached._cache_path = str(folder)
+    index: Callable[..., Any] = caching.IndexDataCacheFile
+    cached._cache_file = index(str(folder), cached._impl.filename_base, source_stamp=None)
 
 
 def is_cached(compiled: Any) -> bool:

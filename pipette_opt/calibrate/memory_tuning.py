@@ -11,12 +11,12 @@ from pipette_opt.calibrate.memory import framework_of_stack, measured_stages, me
 from pipette_opt.calibrate.memory_calibration import fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import FOLDS, fit_framework
+from pipette_opt.measure.memory.tune import MOST_CHANGE, Lessons, TuneParams, tune_network
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
-from pipette_opt.memory_training.tune import MOST_CHANGE, Lessons, TuneParams, tune_network
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 

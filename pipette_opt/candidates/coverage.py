@@ -20,16 +20,15 @@ DIMENSIONS: Mapping[str, str] = {
     "micro_batch_size": "micro_batch_size",
     "sequence_parallel": "sequence_parallel",
     "use_distributed_optimizer": "use_distributed_optimizer",
+    "data_parallel_sharding_strategy": "data_parallel_sharding_strategy",
+    "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
     "recompute": "recomputation",
     "overlap_grad_reduce": "overlap_grad_reduce",
     "overlap_param_gather": "overlap_param_gather",
 }
 """Fields of the search space, each with the property of a configuration that has its value."""
 
-NEVER_SEARCHED = (
-    "ZeRO 2 and 3",
-    "hosts that hold unequal parts of the grid",
-)
+NEVER_SEARCHED = ("hosts that hold unequal parts of the grid",)
 """What no search space has, whatever the job."""
 
 UNPINNED_BY_DEFAULT = ("num_gpus", "recompute", "max_micro_batch_size", "max_virtual_pipeline", "uneven_layers")
@@ -108,13 +107,16 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     if space.virtual_pipeline is None and max(values["pipeline_parallel"], default=1) > 1:
         yield f"more than {space.max_virtual_pipeline} model chunks per stage"
     if space.context_parallel is None and cluster.num_nodes > 1:
-        yield "context parallelism across hosts"
+        yield "context parallelism of tensor groups over hosts"
     if instance.model.num_experts is not None and cluster.num_nodes > 1:
         yield "tensor groups of models with experts over hosts"
     if space.sequence_parallel is None and max(values["tensor_parallel"], default=1) > 1:
         yield "tensor parallelism without sequence parallelism"
-    if space.use_distributed_optimizer is None and max(values["data_parallel"], default=1) > 1:
+    is_free = space.use_distributed_optimizer is None and space.data_parallel_sharding_strategy is None
+    if is_free and max(values["data_parallel"], default=1) > 1:
         yield "replicas without the distributed optimizer"
+    if space.data_parallel_sharding_strategy is None and max(values["data_parallel"], default=1) > 1:
+        yield "ZeRO 2 and 3 (--data-parallel-sharding-strategy)"
     if instance.training.unequal_microbatches:
         yield "replicas that differ by more than one micro-batch, or group of them"
     if max(values["pipeline_parallel"], default=1) > 1:

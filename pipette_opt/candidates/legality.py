@@ -97,16 +97,24 @@ def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelC
     """
     Context parallelism needs a fused attention kernel (``DotProductAttention``).
 
-    Its ring of keys and values has neither windows nor another softmax (Transformer Engine, ``context_parallel.py``).
+    Of its kinds of exchange (Transformer Engine, ``context_parallel.py``: ``attn_forward_func_with_cp``) the ring of
+    keys and values has no windows, only the all-to-all has another softmax, it needs whole query groups on each rank,
+    and only the ring has values narrower than keys, which is latent attention.
     """
-    if config.context_parallel_size > 1 and training.attention_kernel == "unfused":
-        return f"context_parallel_size={config.context_parallel_size} needs a fused attention kernel, got unfused"
-    if config.context_parallel_size > 1 and model.num_windowed_layers:
-        return f"context_parallel_size={config.context_parallel_size} does not go with windows, window_size is given"
-    if config.context_parallel_size > 1 and model.softmax_type != "vanilla":
-        return (
-            f"context_parallel_size={config.context_parallel_size} does not go with softmax_type={model.softmax_type}"
-        )
+    cp, kind = config.context_parallel_size, training.cp_comm_type
+    if cp == 1:
+        return None
+    if training.attention_kernel == "unfused":
+        return f"context_parallel_size={cp} needs a fused attention kernel, got unfused"
+    if model.num_windowed_layers and kind == "p2p":
+        return f"context_parallel_size={cp} with windows needs cp_comm_type=a2a or all_gather, got p2p"
+    if model.softmax_type != "vanilla" and kind != "a2a":
+        return f"context_parallel_size={cp} with softmax_type={model.softmax_type} needs cp_comm_type=a2a, got {kind}"
+    if model.multi_latent_attention is not None and kind != "p2p":
+        return f"context_parallel_size={cp} with latent attention needs cp_comm_type=p2p, got {kind}"
+    groups = max(model.num_query_groups // config.tensor_model_parallel_size, 1)
+    if kind == "a2a" and groups % cp:
+        return f"cp_comm_type=a2a needs query groups of a tensor rank, {groups}, in {cp} equal parts"
     return None
 
 
@@ -244,6 +252,29 @@ def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     return None
 
 
+def sharded_parameters(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """
+    Replicas that share gradients or parameters send them beside every micro-batch.
+
+    Muon goes with neither of the launcher's kinds (``validate_args``); interleaved pipelines are not timed with it
+    here. Ranks that hold the same experts are in as many groups as replicas are.
+    """
+    stage, groups = config.sharding_stage, config.num_distributed_optimizer_instances
+    if stage < 2:
+        return None
+    if config.num_chunks > 1:
+        return f"zero_stage={stage} with virtual_pipeline_model_parallel_size={config.num_chunks} is not known here"
+    if training.optimizer == "muon":
+        return f"zero_stage={stage} does not go with optimizer=muon"
+    block = config.expert_tensor_size * config.expert_model_parallel_size
+    same = (
+        config.world_size // config.pipeline_model_parallel_size // block if model.num_experts is not None else groups
+    )
+    if same % groups:
+        return f"num_distributed_optimizer_instances={groups} does not go with {same} ranks of the same experts"
+    return None
+
+
 LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "position embeddings": position_embeddings,
@@ -267,6 +298,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "fp8 shapes": fp8_shapes,
         "recompute modules": recompute_modules,
         "offloading": offloading,
+        "sharded parameters": sharded_parameters,
     }
 )
 """All rules, by the name under which rejections are counted."""

@@ -8,7 +8,6 @@ from pipette_opt.judge.slots import search_share
 from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.solver.open_families import JointLimits
-from pipette_opt.solver.params import SolverParams
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
 
@@ -24,12 +23,6 @@ ANNEALING_SHARE = 0.2
 HINT_S = 2.0
 """Largest number of seconds for the same. Chosen."""
 
-CLOSED_FORM_SHARE = 0.4
-"""Share of the time left that is kept for the closed form where the judge's certificate comes first. Chosen."""
-
-INTERLEAVED_SHARE = 0.15
-"""Share of the time limit that is kept for what comes after the closed form. Chosen."""
-
 TIES_SHARE = 0.05
 """Share of the time limit that the choice among equally fast plans may take. Chosen."""
 
@@ -38,9 +31,6 @@ LEAST_CERTIFYING_S = 0.01
 
 LEAST_PLACING_S = 0.5
 """The same where none is known, so that something is placed. Chosen."""
-
-LEAST_SOLVING_S = 0.1
-"""Smallest number of seconds that the closed form gets. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,26 +117,14 @@ class Budget:
         left_s = self.limit_s - self.watcher.elapsed_s if judged else self.limit_s
         return min(HINT_S, ANNEALING_SHARE * self.limit_s, left_s)
 
-    def certifying(self, judged: Sequence[JudgedSolution], kept_share: float = 0.0) -> CertifyParams:
-        """How the judge's certificate may work in the time left, of which a share is kept for the closed form."""
+    def certifying(self, judged: Sequence[JudgedSolution]) -> CertifyParams:
+        """How the judge's certificate may work in the time left."""
         least_s = LEAST_CERTIFYING_S if judged else LEAST_PLACING_S
-        left_s = max(least_s, self.limit_s - self.ties_s - self.watcher.elapsed_s)
         return CertifyParams(
-            time_limit_s=left_s,
-            reserve_s=kept_share * left_s,
+            time_limit_s=max(least_s, self.limit_s - self.ties_s - self.watcher.elapsed_s),
             gap_limit=self.params.gap_limit,
             to_beat_s=self.params.to_beat_s,
             workers=self.params.workers,
             seed=self.params.seed,
             num_alternatives=self.params.num_alternatives,
-        )
-
-    def solving(self) -> SolverParams:
-        """How the closed form may be solved in the time left; its placements are annealed already."""
-        return SolverParams(
-            time_limit_s=max(LEAST_SOLVING_S, (1 - INTERLEAVED_SHARE) * self.limit_s - self.watcher.elapsed_s),
-            gap_limit=self.params.gap_limit,
-            workers=self.params.workers,
-            seed=self.params.seed,
-            first_s=0.0,
         )

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pipette_opt.base.backends import Backend
 from pipette_opt.certify.ledger import CertifyParams, Ledger, Reason, Report
 from pipette_opt.certify.opening import open_candidates
 from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge, settle_few_orders
@@ -28,15 +29,12 @@ class Certified:
         Whether nothing can be faster than the fastest plan known by more than the gap limit.
     reasons
         Of each configuration of the problem which bound or engine rules it out, and that bound in seconds.
-    ledger
-        Where the certificate stands, to go on from.
     """
 
     bound_s: float
     judged: tuple[JudgedSolution, ...]
     is_closed: bool
     reasons: Mapping[ParallelConfig, Reason]
-    ledger: Ledger
 
 
 def certify(
@@ -45,7 +43,7 @@ def certify(
     params: CertifyParams,
     report: Report = lambda step, fastest_s, bound_s: None,
     stop: threading.Event | None = None,
-    earlier: Certified | None = None,
+    backend: Backend | None = None,
 ) -> Certified:
     """
     Bound the judge's time over all candidates, and look for faster plans on the way.
@@ -54,11 +52,9 @@ def certify(
     ----------
     known
         Plans judged before; the bound is never above the fastest of these and of what is found.
-    earlier
-        An earlier certificate of the same candidates, to go on from.
+    backend
+        Processes over which the proof is spread; threads of this one without it.
     """
-    if earlier is not None:
-        return _go_on(earlier, known, params)
     ledger = Ledger(prepared, known, params, report, stop or threading.Event())
     report("bounding the judge", None, None)
     order = open_candidates(ledger)
@@ -66,23 +62,10 @@ def certify(
     anneal_open(ledger)
     runners_up = place_runners_up(ledger, order)
     reseat_by_judge(ledger)
-    prove(ledger)
-    return _certified(ledger, runners_up)
-
-
-def _go_on(earlier: Certified, known: Sequence[JudgedSolution], params: CertifyParams) -> Certified:
-    """Prove on, from plans that were found since."""
-    ledger = earlier.ledger
-    ledger.go_on(known, params)
-    prove(ledger)
-    return _certified(ledger, [])
-
-
-def _certified(ledger: Ledger, runners_up: Sequence[JudgedSolution]) -> Certified:
+    prove(ledger, backend)
     return Certified(
         bound_s=ledger.bound_s,
         judged=(*ledger.judged, *runners_up),
         is_closed=ledger.is_closed,
         reasons=ledger.reasons(),
-        ledger=ledger,
     )

@@ -21,8 +21,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.estimate import judge_times
 from pipette_opt.parallel import block_placement
 from pipette_opt.prepare import Prepared
-from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
-from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.data import ProblemData
 from pipette_opt.specs import Instance
 
 logger = logging.getLogger(__name__)
@@ -91,15 +90,10 @@ def _compile(piece: tuple[Callable[[Sample], None], list[Sample], threading.Even
         part(sample)
 
 
-def _search(sample: Sample) -> None:
+def _bound(sample: Sample) -> None:
     from pipette_opt.solver.bounds import candidate_bound
-    from pipette_opt.solver.portfolio import compile_searches
 
-    candidate = sample.data.candidates[0]
-    candidate_bound(sample.data, candidate)
-    some = objective_ticks(sample.data, candidate, sample.nodes)
-    if some < UNUSABLE_TICKS:
-        compile_searches(sample.data, candidate, some - 1)
+    candidate_bound(sample.data, sample.data.candidates[0])
 
 
 def _anneal(sample: Sample) -> None:
@@ -122,5 +116,5 @@ def _judge(sample: Sample) -> None:
     critical_counts(times, candidate.num_microbatches, sample.data.p2p)
 
 
-PARTS = (_search, _anneal, _judge)
+PARTS = (_anneal, _judge, _bound)
 """What takes longest first."""

@@ -1,7 +1,7 @@
 """
 The certificate of a plan and the plan itself: made in one place, from what was judged and what was proven.
 
-There is one gap, of the judge's time. What the solver proved of the closed form stands beside it as a detail. Where
+There is one gap, of the judge's time. Where
 links of single GPUs are known, the search was on relaxed hosts, and each host is given an order of its GPUs here.
 """
 
@@ -24,11 +24,10 @@ from pipette_opt.judge.solutions import (
 )
 from pipette_opt.parallel import without_overlap
 from pipette_opt.plans.notes import plan_notes
-from pipette_opt.plans.plan import Alternative, Certificate, ClosedForm, JointModel, Plan, StageMemory
+from pipette_opt.plans.plan import Alternative, Certificate, JointModel, Plan, StageMemory
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
-from pipette_opt.problem.solution import Result
 from pipette_opt.specs import Instance
 
 PROVEN_WITHIN = 2e-6
@@ -39,7 +38,6 @@ def finish_plan(
     prepared: Prepared,
     judged: Sequence[JudgedSolution],
     certified: Certified | None = None,
-    exact: Result | None = None,
     *,
     watcher: Watcher,
     time_limit_s: float,
@@ -55,14 +53,12 @@ def finish_plan(
     ----------
     certified
         What is proven about the judge's time; by default the bound that needs no search.
-    exact
-        What the solver said about the closed form, if it was asked.
     time_limit_s
         Of the search; orders of GPUs may take half of their share of it.
     """
     if prepared.has_slots:
         watcher.report("assigning the GPUs of each host")
-        seconds, exact = SLOTS_SHARE / 2 * time_limit_s, None  # of the first plan, and of the last; no closed form
+        seconds = SLOTS_SHARE / 2 * time_limit_s  # of the first plan, and of the last
         judged = with_slots(prepared.given, prepared.problem, judged, num_alternatives, seconds, watcher.stop)
     ranked = best_first(judged)
     best, instance = ranked[0], prepared.given
@@ -76,7 +72,7 @@ def finish_plan(
         instance,
         prepared.problem,
         ranked,
-        finish_certificate(prepared, best, certified, exact, watcher.elapsed_s),
+        finish_certificate(prepared, best, certified, watcher.elapsed_s),
         memory,
         alternatives=tuple(_alternative(instance, best, other, memory_of(other)) for other in others),
         notes=plan_notes(instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory),
@@ -86,13 +82,13 @@ def finish_plan(
 
 
 def finish_certificate(
-    prepared: Prepared, best: JudgedSolution, certified: Certified | None, exact: Result | None, wall_time_s: float
+    prepared: Prepared, best: JudgedSolution, certified: Certified | None, wall_time_s: float
 ) -> Certificate:
     """The certificate of the best solution: the gap, what it covers, and who ruled out what."""
     bounds = [_bound_without_search_s(prepared) if certified is None else certified.bound_s]
     if prepared.joined is not None:
         bounds.append(prepared.joined.model.bound_s)
-    certificate = make_certificate(prepared.given, prepared.problem, best, min(bounds), wall_time_s, exact)
+    certificate = make_certificate(prepared.given, prepared.problem, best, min(bounds), wall_time_s)
     num_candidates = len(prepared.memory.fitting)
     parts = () if certified is None else proof(prepared, certified.reasons)
     by_search = sum(part.configurations for part in parts if part.by == "search")
@@ -114,7 +110,6 @@ def make_certificate(
     best: JudgedSolution,
     judge_bound_s: float,
     wall_time_s: float,
-    exact: Result | None = None,
 ) -> Certificate:
     """
     What is proven about the best solution: one gap, between its judged time and the bound on the judge's time.
@@ -123,8 +118,6 @@ def make_certificate(
     ----------
     data
         What was searched.
-    exact
-        The solver's result over the candidates with a closed form, if it was asked.
     """
     fastest = best.estimate.iteration_time_s
     bound_s = min(judge_bound_s, fastest)
@@ -141,31 +134,12 @@ def make_certificate(
         wall_time_s=wall_time_s,
         num_candidates=len({candidate.config for candidate in data.candidates}),
         num_pruned=0,
-        closed_form=_closed_form(data, best, exact),
     )
 
 
 def is_proven(bound_s: float, seconds: float) -> bool:
     """Whether a bound closes the gap, up to rounding."""
     return bound_s >= (1 - PROVEN_WITHIN) * seconds
-
-
-def _closed_form(data: ProblemData, best: JudgedSolution, exact: Result | None) -> ClosedForm | None:
-    """The closed form of the best solution against what the solver proved of it."""
-    if best.objective_s is None or exact is None:
-        return None
-    bound_s = min(lower_bound_s(data, exact), best.objective_s)
-    return ClosedForm(
-        objective_s=best.objective_s, lower_bound_s=bound_s, gap=(best.objective_s - bound_s) / best.objective_s
-    )
-
-
-def lower_bound_s(data: ProblemData, result: Result) -> float:
-    """What the solver proved, in seconds, freed of what rounding up may have added."""
-    if not data.candidates:
-        return 0.0
-    rounding = max(candidate.rounding_ticks for candidate in data.candidates)
-    return max(0, result.lower_bound_ticks - rounding) * data.tick_s
 
 
 def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:
@@ -198,7 +172,6 @@ def _alternative(
     return Alternative(
         config=other.candidate.config,
         hosts=tuple(instance.cluster.hosts[node] for node in other.nodes.ravel()),
-        objective_s=other.objective_s,
         iteration_time_s=other.estimate.iteration_time_s,
         oom_probability=worst.oom_probability,
         oom_probability_at_most=worst.oom_probability_at_most,

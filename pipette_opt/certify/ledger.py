@@ -49,14 +49,11 @@ class CertifyParams:
         Stop when (fastest - bound) / fastest is proven to be at most this.
     to_beat_s
         Stop, too, when the bound is at least this.
-    reserve_s
-        Part of the time limit that is left unused if the fastest plan is not interleaved: its closed form needs it.
     num_alternatives
         Configurations beside the best that are placed and judged in any case, if there are so many.
     """
 
     time_limit_s: float
-    reserve_s: float = 0.0
     gap_limit: float = 0.0
     to_beat_s: float = float("inf")
     workers: int = 1
@@ -144,7 +141,7 @@ class Ledger:
         self.data: ProblemData = prepared.lower
         self.ends = time.perf_counter() + params.time_limit_s
         self.known = list(known)
-        self.fastest_s, self.is_interleaved = float("inf"), False
+        self.fastest_s = float("inf")
         for one in known:
             self.take(one)
         self.closed_s = prepared.ruled_out_s
@@ -154,8 +151,8 @@ class Ledger:
 
     @property
     def seconds_left(self) -> float:
-        """Until the time limit, or what is reserved of it."""
-        return self.ends - (0.0 if self.is_interleaved else self.params.reserve_s) - time.perf_counter()
+        """Until the time limit."""
+        return self.ends - time.perf_counter()
 
     @property
     def bound_s(self) -> float:
@@ -181,16 +178,6 @@ class Ledger:
         lowest = min(self.closed_s, ticks * self.data.tick_s) * (1 - FLOAT_MARGIN)
         return max(0.0, min(lowest, self.fastest_s))
 
-    def go_on(self, known: Sequence[JudgedSolution], params: CertifyParams) -> None:
-        """Begin again from where it stands, with more time and with plans that were found since."""
-        self.params, self.ends = params, time.perf_counter() + params.time_limit_s
-        opened = {(one.candidate.config, one.candidate.block): one for one in self.open}
-        for plan in known:
-            self.take(plan)
-            one = opened.get((plan.candidate.config, plan.candidate.block))
-            if one is not None:
-                self.look(one, plan.nodes)
-
     def close(self, bound_s: float, index: int | None = None, by: ProofStep = "best links") -> None:
         """A candidate is ruled out, or several are: none of their plans is faster than this."""
         self.closed_s = min(self.closed_s, bound_s)
@@ -213,9 +200,7 @@ class Ledger:
 
     def take(self, judged: JudgedSolution) -> None:
         """A plan, which may be the fastest."""
-        if judged.estimate.iteration_time_s < self.fastest_s:
-            self.fastest_s = judged.estimate.iteration_time_s
-            self.is_interleaved = judged.objective_s is None
+        self.fastest_s = min(self.fastest_s, judged.estimate.iteration_time_s)
 
     def report(self, step: str, bound_s: float | None = None) -> None:
         """Tell how far it is; other splits of the layers may be faster than what is proven here."""

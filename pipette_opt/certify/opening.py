@@ -134,7 +134,7 @@ def _deciding_stages(candidate: CandidateData, backward_ticks: np.ndarray) -> Bo
         Backward pass of the first chunk of each stage, at least, shape ``(pp,)``.
     """
     longest, shortest = candidate.ring_floor_ticks.copy(), candidate.ring_floor_ticks.copy()
-    if candidate.grid[1] > 1:
+    if candidate.ring_length > 1:
         usable = [ticks[ticks < UNUSABLE_TICKS] for ticks in candidate.ring_ticks]
         most = np.array([int(ticks.max(initial=0)) for ticks in usable])[candidate.ring_class]
         least = np.array([int(ticks.min(initial=UNUSABLE_TICKS)) for ticks in usable])[candidate.ring_class]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from pipette_opt.base.backends import Backend
 from pipette_opt.base.units import counted
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.problem.solution import Result, checked_solution
@@ -9,7 +10,7 @@ from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 
-def prove(ledger: Ledger) -> None:
+def prove(ledger: Ledger, backend: Backend | None = None) -> None:
     """Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over."""
     for one in ledger.could_win():
         if ledger.is_over:
@@ -20,7 +21,7 @@ def prove(ledger: Ledger) -> None:
         able = ledger.could_win()
         if not able:
             return
-        result = _solve_once(ledger, able, share * ledger.seconds_left)
+        result = _solve_once(ledger, able, share * ledger.seconds_left, backend)
         learned = False
         for solution in result.solutions:
             learned |= ledger.look(able[solution.candidate], solution.nodes)
@@ -30,7 +31,7 @@ def prove(ledger: Ledger) -> None:
             return
 
 
-def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float) -> Result:
+def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:
     """The solver on the lower forms of some candidates; what it proves is kept."""
     from pipette_opt.solver.params import PROVERS, SolverParams
     from pipette_opt.solver.solve import solve
@@ -56,6 +57,7 @@ def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float) -> Re
         hint=[one for one in hints if one is not None],
         on_progress=on_progress,
         stop=ledger.stop,
+        backend=backend,
     )
     for one, ticks, name in zip(able, result.candidate_bounds.tolist(), result.proven_by, strict=True):
         one.raise_bound(ticks, name)

@@ -44,14 +44,14 @@ def collect(
     from pipette_opt.base.units import counted
     from pipette_opt.cli.options import one_of
     from pipette_opt.cli.output import answer, check_file, check_place
-    from pipette_opt.memory_training.collect import collect as collect_points
-    from pipette_opt.memory_training.collect import collect_measured
+    from pipette_opt.measure.memory.collect import collect as collect_points
+    from pipette_opt.measure.memory.collect import collect_measured
 
     one_of("--device", device, ("none", "cuda"))
     check_file(out, "an unfinished one is continued")
     check_place(out)
     if device == "cuda":
-        from pipette_opt.memory_training.measure import CudaDevice
+        from pipette_opt.measure.memory.measure import CudaDevice
 
         gpu = CudaDevice()
         with _progress("running") as report:
@@ -93,10 +93,10 @@ def train(
     from pipette_opt.base.files import write_atomically
     from pipette_opt.base.shipped import shipped_path
     from pipette_opt.cli.output import answer, check_file, check_place
+    from pipette_opt.measure.memory.card import markdown_table, model_card
+    from pipette_opt.measure.memory.collect import read_rows
+    from pipette_opt.measure.memory.fit import FitParams, fit, fit_small_predict_large, load_dataset
     from pipette_opt.memory.weights import write_weights
-    from pipette_opt.memory_training.card import markdown_table, model_card
-    from pipette_opt.memory_training.collect import read_rows
-    from pipette_opt.memory_training.fit import FitParams, fit, fit_small_predict_large, load_dataset
 
     check_file(out, "the card is written beside it")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -126,12 +126,12 @@ def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) ->
     from pipette_opt.base.files import write_atomically
     from pipette_opt.calibrate.memory_tuning import tune_memory, tuning_rows
     from pipette_opt.cli.output import answer
+    from pipette_opt.measure.memory.card import tuning_card
+    from pipette_opt.measure.memory.fit import load_dataset
+    from pipette_opt.measure.memory.tune import Lessons
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.memory.predictor import MemoryPredictor
     from pipette_opt.memory.weights import write_weights
-    from pipette_opt.memory_training.card import tuning_card
-    from pipette_opt.memory_training.fit import load_dataset
-    from pipette_opt.memory_training.tune import Lessons
     from pipette_opt.read.runs import read_runs
     from pipette_opt.read.stack import read_stack, write_stack
 
@@ -203,8 +203,8 @@ def predict(
     """
     from pipette_opt.base.units import GB, GIB
     from pipette_opt.cli.options import one_of
+    from pipette_opt.measure.memory.shapes import LocalShapes
     from pipette_opt.memory.predictor import MemoryPredictor
-    from pipette_opt.memory_training.shapes import LocalShapes
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.framework import read_framework
     from pipette_opt.read.model import read_model
@@ -279,7 +279,7 @@ def predict(
         )
     ]
     if trace:
-        from pipette_opt.memory_training.trace import trace_stage
+        from pipette_opt.measure.memory.trace import trace_stage
 
         for row in rows:
             traced = trace_stage(spec, training, config, row["stage"], need=True)

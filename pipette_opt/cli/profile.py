@@ -188,8 +188,8 @@ def _run_plan(path: Path, cluster: Path | None, device: str, out: Path) -> None:
     from pipette_opt.cli.output import check_file, check_place, say
     from pipette_opt.judge.fullness import stack_predictor
     from pipette_opt.library.plans import plan_and_instance
+    from pipette_opt.measure.memory.anchor import anchored, run_fullest, usual_device
     from pipette_opt.memory.framework import numbers_of
-    from pipette_opt.memory_training.anchor import anchored, run_fullest, usual_device
     from pipette_opt.read.stack import write_stack
 
     opt.one_of("--device", device, ("auto", "cuda", "cpu"))

@@ -27,17 +27,19 @@ def message_flows(here: Any, there: Any, num_nodes: int) -> Any:
 
 
 @njit(cache=True)
-def ring_hops(groups: Any, num_nodes: int) -> Any:
+def ring_hops(groups: Any, num_nodes: int, messages: bool = False) -> Any:
     """
     Rings over the hosts of groups, in order of first appearance.
 
     ``groups``: hosts of the members in rank order, shape ``(sets, groups, members)``; the rings of one set run at once.
+    ``messages``: each member sends to the next one, so that one flow leaves each host, not one of each member there.
 
     Returns
     -------
     tuple
         Source, target and flows in sum of each hop between hosts (0 flows: no hop), shape ``(sets, groups, members)``;
-        hosts of each ring, and members on the host that has the fewest: the flows that it opens, ``(sets, groups)``.
+        hosts of each ring, and members on the host that has the fewest: the flows that a collective opens, ``(sets,
+        groups)``.
     """
     sets, num_groups, size = groups.shape
     source, target = np.zeros(groups.shape, dtype=np.int64), np.zeros(groups.shape, dtype=np.int64)
@@ -62,7 +64,7 @@ def ring_hops(groups: Any, num_nodes: int) -> Any:
             for hop in range(hosts if hosts > 1 else 0):
                 to = source[one, group, (hop + 1) % hosts]
                 target[one, group, hop] = to
-                flows[source[one, group, hop], to] += fewest
+                flows[source[one, group, hop], to] += 1 if messages else fewest
         for group in range(num_groups):
             for hop in range(num_hosts[one, group] if num_hosts[one, group] > 1 else 0):
                 shared[one, group, hop] = flows[source[one, group, hop], target[one, group, hop]]

@@ -155,25 +155,53 @@ def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, 
 
 def _exchange_floor_s(instance: Instance, config: ParallelConfig, one: ExpertTraffic, ranks: int, gpus: int) -> float:
     """An all-to-all, at the best link if it spans hosts; with as many of them in an NVLink domain as is best."""
-    cluster, stack, training = instance.cluster, instance.stack, instance.training
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
-    part, block, shares = one.sent_bytes / ep, ep * etp, distinct_shares(instance.model, training, config)
-    port = shares[1] / float(cluster.inside_bytes_per_s(1))
+    part, block = one.sent_bytes / ep, ep * etp
+    shares = distinct_shares(instance.model, instance.training, config)
     if ranks % block == 0:
-        return float(exchange_s(cluster, stack, part, (ep - 1) * port, False, 0.0))
+        return least_exchange_s(instance, part, ep, 1, gpus, shares)
     if ranks % etp or block % ranks:
         return 0.0
-    here, hosts = ranks // etp, block // ranks
+    hands_on = instance.training.moe_token_dispatcher_type == "flex"
+    return least_exchange_s(instance, part, ranks // etp, block // ranks, gpus, shares, hands_on=hands_on)
+
+
+def least_exchange_s(
+    instance: Instance,
+    part_bytes: float,
+    here: int,
+    hosts: int,
+    gpus: int,
+    shares: FloatArray,
+    *,
+    hands_on: bool = False,
+) -> float:
+    """
+    No all-to-all of groups with so many members on each of so many hosts takes less, seconds; 0 without a link.
+
+    Parameters
+    ----------
+    part_bytes
+        What a rank sends to each other.
+    gpus
+        All ranks of a host that send at once.
+    shares, hands_on
+        As of ``_flows.exchange_loads``.
+    """
+    cluster, stack = instance.cluster, instance.stack
+    port = shares[1] / float(cluster.inside_bytes_per_s(1))
+    if hosts == 1:
+        return float(exchange_s(cluster, stack, part_bytes, (here - 1) * port, False, 0.0))
     domain, most, found = cluster.domain_of_node, cluster.most_in_domain, []
     apart = np.where(domain[:, None] != domain, cluster.pair_bytes_per_s(gpus), np.nan)
     near = port if most == 1 else min(port, shares[1] / cluster.fastest_pair_bytes_per_s(1))
     for together in range(1, min(most, hosts) + 1):
         # The more members a domain has, the fewer of their copies are sent.
-        sent = here * shares[min(here * most, ep)]
+        sent = here * shares[min(here * most, len(shares) - 1)]
         load = gpus * sent * _least_load_s_per_byte(apart, hosts - together + 1)
         ports = (here - 1) * port + here * (together - 1) * near
-        ports *= hosts / together if training.moe_token_dispatcher_type == "flex" else 1.0
-        found.append(float(exchange_s(cluster, stack, part, ports, together < hosts, load)))
+        ports *= hosts / together if hands_on else 1.0
+        found.append(float(exchange_s(cluster, stack, part_bytes, ports, together < hosts, load)))
     return min(found) if np.isfinite(min(found)) else 0.0
 
 

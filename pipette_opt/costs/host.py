@@ -53,7 +53,7 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
     crosses = config.pipeline_model_parallel_size > 1 and config.world_size > instance.cluster.gpus_per_node
     wait = rates.pipelined_wait_s * _threads(tp, instance.cluster.gpus_per_node) if crosses else 0.0
     launch = rates.host_collective_s + rates.group_wait_s * tp**2 + wait
-    rings = ring_steps(config) if _launched({"attn": 1}, training, kind) else 0
+    rings = ring_steps(training, config) if _launched({"attn": 1}, training, kind) else 0
     return launched[0] * rates.host_kernel_s + launched[1] * launch + rings * rates.host_collective_s
 
 
@@ -65,7 +65,7 @@ def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, k
         mixer += 0 if training.attention_kernel == "flash" else 4 if training.fused_softmax else 8
         mixer += 8 if kind.rotary else 0
         mixer += 0 if model.multi_latent_attention is None else LATENT_KERNELS
-        mixer += HOST_KERNELS * ring_steps(config)
+        mixer += HOST_KERNELS * ring_steps(training, config)
     mixer += norm if mixer else 0
     if kind.mlp != "none":
         mlp = MLP_KERNELS + (2 if model.gated_linear_unit else 0) + norm

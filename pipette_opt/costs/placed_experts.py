@@ -11,10 +11,9 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import RingArrays, RingTraffic, stacked
-from pipette_opt.costs.exchange import exchange_s, shown_exchange_s
+from pipette_opt.costs.exchange import shown_exchange_s
 from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_block, expert_replicas
-from pipette_opt.costs.placed_links import PlacedLinks, fabric_of, host_of, slowest_share, spread
-from pipette_opt.costs.times import MissingLink
+from pipette_opt.costs.placed_links import PlacedLinks, in_groups, spread
 from pipette_opt.costs.unplaced import ExpertCosts, LayerCosts
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec
@@ -66,50 +65,37 @@ class PlacedExperts:
 
     def _exchange_s(self, groups: IntArray, layers: list[LayerCosts]) -> FloatArray:
         """One all-to-all of groups, shape ``(n, groups, members)``; seconds, shape ``(n, groups)``."""
-        from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
-
-        cluster, stack = self.links.instance.cluster, self.links.instance.stack
-        gpus = np.ascontiguousarray(groups)
-        groups = host_of(cluster, gpus)
-        domain = cluster.domain_of_node
-        ranks = exchanging_ranks(groups, domain)
-        counts = np.unique(ranks[ranks > 0])
-        row_of_count = np.zeros(int(counts.max(initial=0)) + 1, dtype=np.int64)
-        row_of_count[counts] = np.arange(len(counts))
-        none = np.zeros((0, cluster.num_nodes, cluster.num_nodes))
-        rates = np.stack([cluster.pair_bytes_per_s(int(one)) for one in counts]) if len(counts) else none
-        rates, fabric = rates * slowest_share(cluster), fabric_of(cluster, gpus)
-        near = np.full((cluster.num_nodes,) * 2, float(cluster.inside_bytes_per_s(1)))
-        if cluster.most_in_domain > 1:
-            same = np.eye(cluster.num_nodes, dtype=np.bool_)
-            near = np.where(same, near, cluster.pair_bytes_per_s(1))
         training = self.links.instance.training
         shares = distinct_shares(self.links.instance.model, training, self.config)
         hands_on = training.moe_token_dispatcher_type == "flex"
-        loads, ports, inside, spans, missing = exchange_loads(
-            groups, ranks, row_of_count, rates, domain, near, shares, hands_on
-        )
-        for place in np.flatnonzero(missing[:, 0] >= 0).tolist():
-            pair = MissingLink("an expert-parallel group", int(missing[place, 0]), int(missing[place, 1]))
-            self.links.missing.setdefault(place, pair)
-        part = np.array([one.part_bytes for one in layers])[:, None]
-        busiest = inside * (ports if fabric is None else np.maximum(ports, fabric))
-        return exchange_s(cluster, stack, part, busiest, spans, loads)
+        exchange = self.links.exchange(groups, "an expert-parallel group", shares, hands_on=hands_on)
+        return exchange.time_s(np.array([one.part_bytes for one in layers])[:, None])
 
-    def reduction_s(self, algorithm: Collective, traffic: list[list[RingTraffic]]) -> FloatArray:
+    def reduction_s(
+        self, algorithm: Collective, traffic: list[list[RingTraffic]], *, groups: int = 1, outer: bool = False
+    ) -> FloatArray:
         """
         Rings over ranks that hold the same experts, the slowest of each stage, shape ``(n, pp)``.
 
-        ``traffic``: of each placement and stage.
+        Parameters
+        ----------
+        traffic
+            Of each placement and stage.
+        groups, outer
+            As of :func:`~pipette_opt.costs.placed_links.in_groups`.
         """
         n, pp, block = len(self.gpus), self.gpus.shape[1], expert_block(self.config)
         if expert_replicas(self.config) == 1:
             return np.zeros((n, pp))
-        groups = self.of_stage.reshape(n, pp, -1, block).swapaxes(2, 3).reshape(n, pp * block, -1)
-        rings = self.links.rings(np.ascontiguousarray(groups), "an expert-data-parallel group", algorithm)
+        ranks = self.of_stage.reshape(n, pp, -1, block).swapaxes(2, 3).reshape(n, pp * block, -1)
+        ranks = in_groups(ranks, groups, outer=outer)
+        if ranks.shape[2] == 1:
+            return np.zeros((n, pp))
+        rings = self.links.rings(np.ascontiguousarray(ranks), "an expert-data-parallel group", algorithm)
         flat = stacked([one for stages in traffic for one in stages])
-        of_ring = RingArrays(*(np.repeat(values.reshape(n, pp), block, axis=1) for values in flat))
-        times: FloatArray = rings.time_s(of_ring).reshape(n, pp, block).max(axis=2)
+        each = ranks.shape[1] // pp
+        of_ring = RingArrays(*(np.repeat(values.reshape(n, pp), each, axis=1) for values in flat))
+        times: FloatArray = rings.time_s(of_ring).reshape(n, pp, each).max(axis=2)
         return times
 
 

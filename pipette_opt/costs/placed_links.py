@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import Collective, FloatArray, IntArray
+from pipette_opt.base.types import BoolArray, Collective, FloatArray, IntArray
 from pipette_opt.costs.collectives import (
     RingArrays,
     across_s,
@@ -15,6 +15,7 @@ from pipette_opt.costs.collectives import (
     tree_edges,
     tree_s,
 )
+from pipette_opt.costs.exchange import exchange_s
 from pipette_opt.costs.times import MissingLink
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.gpu_links import GpuLinks
@@ -34,19 +35,23 @@ class PlacedLinks:
         self.instance = instance
         self.missing: dict[int, MissingLink] = {}
 
-    def rings(self, groups: IntArray, who: str, algorithm: Collective = "ring") -> "PlacedRings":
+    def rings(
+        self, groups: IntArray, who: str, algorithm: Collective = "ring", *, messages: bool = False
+    ) -> "PlacedRings":
         """
         Rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once.
 
-        ``groups``: GPUs, numbered as :func:`gpu_numbers` does.
+        ``groups``: GPUs, numbered as :func:`gpu_numbers` does. ``messages``: each rank sends to the next, so that one
+        flow leaves each host; a collective opens one for each member there.
         """
         from pipette_opt.costs._flows import ring_hops
 
         cluster, groups = self.instance.cluster, np.ascontiguousarray(groups)
-        source, target, shared, num_hosts, members = ring_hops(host_of(cluster, groups), cluster.num_nodes)
+        source, target, shared, num_hosts, members = ring_hops(host_of(cluster, groups), cluster.num_nodes, messages)
+        opened = np.ones_like(members) if messages else members
         inside, across = cluster.inside_bytes_per_s(members), None
         if cluster.gpu_links is not None:
-            across, slowest = _ring_rates(cluster.gpu_links, groups, source, target, num_hosts, members)
+            across, slowest = _ring_rates(cluster.gpu_links, groups, source, target, num_hosts, opened)
             inside = np.minimum(inside, slowest)
         if algorithm == "tree":
             pace = self._host_loads(source, num_hosts, members, who)
@@ -55,10 +60,41 @@ class PlacedLinks:
         rate = flow_rates(cluster, source, target, shared)
         self.note_missing(who, rate, source, target)
         if cluster.levels:
-            hops = _hops_of_levels(cluster, groups, source, target, rate, shared, num_hosts, members)
+            hops = _hops_of_levels(cluster, groups, source, target, rate, shared, num_hosts, opened, messages)
             return PlacedRings(self.instance, algorithm, inside, num_hosts, members, hops)
         pace = rate.min(axis=2) if across is None else np.minimum(rate.min(axis=2), across)
-        return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, members),))
+        return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, opened),))
+
+    def exchange(self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False) -> "PlacedExchange":
+        """
+        All-to-alls of groups, shape ``(n, groups, members)``; those of one placement run at once.
+
+        ``shares``, ``hands_on``: as of ``_flows.exchange_loads``.
+        """
+        from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
+
+        cluster = self.instance.cluster
+        gpus = np.ascontiguousarray(groups)
+        groups = host_of(cluster, gpus)
+        domain = cluster.domain_of_node
+        ranks = exchanging_ranks(groups, domain)
+        counts = np.unique(ranks[ranks > 0])
+        row_of_count = np.zeros(int(counts.max(initial=0)) + 1, dtype=np.int64)
+        row_of_count[counts] = np.arange(len(counts))
+        none = np.zeros((0, cluster.num_nodes, cluster.num_nodes))
+        rates = np.stack([cluster.pair_bytes_per_s(int(one)) for one in counts]) if len(counts) else none
+        rates, fabric = rates * slowest_share(cluster), fabric_of(cluster, gpus)
+        near = np.full((cluster.num_nodes,) * 2, float(cluster.inside_bytes_per_s(1)))
+        if cluster.most_in_domain > 1:
+            same = np.eye(cluster.num_nodes, dtype=np.bool_)
+            near = np.where(same, near, cluster.pair_bytes_per_s(1))
+        loads, ports, inside, spans, missing = exchange_loads(
+            groups, ranks, row_of_count, rates, domain, near, shares, hands_on
+        )
+        for place in np.flatnonzero(missing[:, 0] >= 0).tolist():
+            self.missing.setdefault(place, MissingLink(who, int(missing[place, 0]), int(missing[place, 1])))
+        busiest = inside * (ports if fabric is None else np.maximum(ports, fabric))
+        return PlacedExchange(self.instance, busiest, spans, loads)
 
     def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
         """
@@ -148,6 +184,39 @@ class PlacedRings(NamedTuple):
         return shown
 
 
+class PlacedExchange(NamedTuple):
+    """All-to-alls of placements, shape ``(n, groups)``; see :func:`~pipette_opt.costs.exchange.exchange_s`."""
+
+    instance: Instance
+    port_s_per_byte: FloatArray
+    spans: BoolArray
+    load_s_per_byte: FloatArray
+
+    def time_s(self, part_bytes: FloatArray) -> FloatArray:
+        """Of one, seconds; ``part_bytes``: what a rank sends to each other, broadcasts to the groups."""
+        cluster, stack = self.instance.cluster, self.instance.stack
+        return exchange_s(cluster, stack, part_bytes, self.port_s_per_byte, self.spans, self.load_s_per_byte)
+
+
+class ExchangedContext(NamedTuple):
+    """
+    Context parallelism by all-to-alls: rings inside hosts, whose form is the same there, and exchanges of other groups.
+
+    ``size``: members of a group.
+    """
+
+    rings: PlacedRings
+    exchange: PlacedExchange
+    size: int
+
+    def time_s(self, traffic: RingArrays) -> FloatArray:
+        """Seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it: what a rank sends in all, in so many calls."""
+        calls = np.maximum(traffic.num_calls, 1)
+        part = traffic.hop_bytes / (self.size - 1) / calls
+        across = traffic.num_calls * self.exchange.time_s(part)
+        return np.where(self.rings.num_hosts > 1, across, self.rings.time_s(traffic))
+
+
 def _hops_at_best(
     cluster: ClusterSpec,
     source: IntArray,
@@ -156,13 +225,14 @@ def _hops_at_best(
     shared: IntArray,
     num_hosts: IntArray,
     members: IntArray,
+    messages: bool,
 ) -> tuple[RingHops, ...]:
     """Hops of rings that are in a domain if they fit one; others have as many hosts in each as they can."""
     most = cluster.levels[0].most_hosts or 1
     fits, beyond = num_hosts <= most, replace(cluster, levels=())
     near = np.where(fits, rate.min(axis=2), np.inf)
     far = np.where(fits, np.inf, flow_rates(beyond, source, target, shared).min(axis=2))
-    flows = members * np.clip(num_hosts // 2, 1, most)
+    flows = members if messages else members * np.clip(num_hosts // 2, 1, most)
     return RingHops(near, members, in_domain=True), RingHops(far, flows, beyond.inter_node_latency_s)
 
 
@@ -175,6 +245,7 @@ def _hops_of_levels(
     shared: IntArray,
     num_hosts: IntArray,
     members: IntArray,
+    messages: bool,
 ) -> tuple[RingHops, ...]:
     """
     Hops of rings by their latency, those inside NVLink domains apart.
@@ -186,14 +257,15 @@ def _hops_of_levels(
     source, target, rate, shared
         Hosts of each hop, what a flow gets there, infinite without a hop, and flows in sum; of that shape, too.
     num_hosts, members
-        Of each group, shape ``(n, groups)``; see ``ring_hops``.
+        Of each group, shape ``(n, groups)``; see ``ring_hops``. Of ``messages`` one member is counted.
     """
     from pipette_opt.costs._flows import ring_hops
 
     if cluster.levels[0].most_hosts is not None:
-        return _hops_at_best(cluster, source, target, rate, shared, num_hosts, members)
+        return _hops_at_best(cluster, source, target, rate, shared, num_hosts, members, messages)
     domain = cluster.domain_of_node
     *_, of_domain = ring_hops(np.ascontiguousarray(domain[hosts]), cluster.num_nodes)
+    of_domain = members if messages else of_domain
     near, latency_s = domain[source] == domain[target], cluster.pair_latency_s[source, target]
     hop = ~np.isinf(rate)
     found = []
@@ -213,6 +285,28 @@ def gpu_numbers(cluster: ClusterSpec, nodes: IntArray, local_ranks: IntArray) ->
 def host_of(cluster: ClusterSpec, gpus: IntArray) -> IntArray:
     """Hosts of numbered GPUs."""
     return gpus if cluster.gpu_links is None else gpus // cluster.gpus_per_node
+
+
+def in_groups(ranks: IntArray, groups: int, *, outer: bool) -> IntArray:
+    """
+    Rings of equal consecutive parts of rings, or those across the parts: ranks at the same place of each.
+
+    Parameters
+    ----------
+    ranks
+        Of ``rings`` rings with ``size`` members each, shape ``(n, rings, size)``.
+    groups
+        Parts of each ring, which divide its members.
+
+    Returns
+    -------
+    Shape ``(n, rings * groups, size / groups)``; across them ``(n, rings * size / groups, groups)``.
+    """
+    n, rings, size = ranks.shape
+    parts = ranks.reshape(n, rings, groups, size // groups)
+    if outer:
+        return parts.swapaxes(2, 3).reshape(n, -1, groups)
+    return parts.reshape(n, -1, size // groups)
 
 
 def slot_rates(cluster: ClusterSpec, here: IntArray, there: IntArray) -> FloatArray:

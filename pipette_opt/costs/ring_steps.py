@@ -50,19 +50,37 @@ FORWARD_KERNELS = 1
 BACKWARD_KERNELS = 4
 """Kernels that follow that of a backward block one after the other: preprocessing, cast, and two additions."""
 
+EXCHANGED_PASSES = 4
+"""
+Passes over each tensor that goes through an all-to-all: parts laid side by side before it and tokens put in order after
+it, a read and a write each (``flash_attn_a2a_communicate``).
+"""
+
+GATHERED_PASSES = (2, 6)
+"""
+Passes over gathered keys and values, forward and backward: put in order, a read and a write, each way; and gradients
+of the same size cleared and put in order (``AttnFuncWithCPAndKVAllGather``).
+"""
+
 HOST_KERNELS = 5
 """Launches by the host for a block, forward: attention, two copies, two kernels that merge."""
 
 
-def ring_steps(config: ParallelConfig) -> int:
-    """Blocks of attention after the first one, each after a message of the ring."""
-    return config.context_parallel_size - 1
+def ring_steps(training: TrainingSpec, config: ParallelConfig) -> int:
+    """
+    Blocks of attention after the first one: each after a message of the ring, with gathered keys the later piece.
+
+    After an all-to-all a rank has some heads of the whole sequence, in one block.
+    """
+    if config.context_parallel_size == 1 or training.cp_comm_type == "a2a":
+        return 0
+    return config.context_parallel_size - 1 if training.cp_comm_type == "p2p" else 1
 
 
 def ring_steps_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """What all further blocks of one layer cost beside their FLOPs, forward and backward, seconds."""
+    """What all further blocks of one layer, or an exchange, cost beside FLOPs, forward and backward, seconds."""
     tp = config.tensor_model_parallel_size
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
     one_pass = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
@@ -70,5 +88,12 @@ def ring_steps_s(
     keys = one_pass * max(model.kv_projection_size / tp, model.kv_head_size)
     forward = FORWARD_QUERY_PASSES * queries + FORWARD_KEY_PASSES * keys + FORWARD_KERNELS * rates.kernel_s
     backward = BACKWARD_QUERY_PASSES * queries + BACKWARD_KEY_PASSES * keys + BACKWARD_KERNELS * rates.kernel_s
-    steps = ring_steps(config)
+    if training.cp_comm_type != "p2p" and config.context_parallel_size > 1:
+        starts = ring_steps(training, config) * ATTENTION_START_S
+        if training.cp_comm_type == "a2a":
+            moved = EXCHANGED_PASSES * (2 * queries + keys)
+            return moved, moved
+        gathered = config.context_parallel_size * keys
+        return starts + GATHERED_PASSES[0] * gathered, starts + GATHERED_PASSES[1] * gathered
+    steps = ring_steps(training, config)
     return steps * (ATTENTION_START_S + forward), steps * (ATTENTION_START_S + backward)

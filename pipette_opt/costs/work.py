@@ -32,7 +32,6 @@ from pipette_opt.costs.collectives import (
     intra_node_ring_s,
     least_ring_s,
     stacked,
-    tensor_traffic,
 )
 from pipette_opt.costs.compute import (
     check_timed,
@@ -42,7 +41,7 @@ from pipette_opt.costs.compute import (
     look_up_s,
     straggling,
 )
-from pipette_opt.costs.context import inside_layer_s
+from pipette_opt.costs.context import inside_layer_s, spanning_ring
 from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
@@ -53,6 +52,7 @@ from pipette_opt.parallel import (
     microbatches_of,
     node_blocks,
     ranks_of_a_host,
+    ring_members,
 )
 from pipette_opt.specs import GpuSpec, Instance, LayerKind
 from pipette_opt.specs.layer_parameters import (
@@ -234,38 +234,17 @@ def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
     pieces: FloatArray = np.min([seconds for seconds, _ in of_kinds], axis=0)
     forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
-    inside = blocks[0].nodes_per_slot == 1
+    block, idle_s = blocks[0], (forward, backward)  # all blocks have slots alike
     for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):
-        if inside:
-            pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), kind))
-        else:
-            pieces[piece] += _tensor_s(instance, config, blocks[0], (forward, backward), kind)
-        if inside and kind.has_experts:
+        pieces[piece] += sum(inside_layer_s(instance, config, idle_s, kind, block))
+        if block.nodes_per_slot > 1:
+            pieces[piece] += sum(spanning_ring(instance, config, block, kind, idle_s).least_s(instance))
+        if block.tensor_nodes == 1 and kind.has_experts:
             pieces[piece] += min(_experts_s(instance, config, blocks, kind))
     # Layers of multi-token prediction are a part of the head.
     kinds = list(dict.fromkeys(instance.model.layers))
     pieces[-2] += instance.model.mtp_num_layers * sum(pieces[kinds.index(kind)] for kind in instance.model.depth_layers)
     return pieces
-
-
-def _tensor_s(
-    instance: Instance, config: ParallelConfig, block: NodeBlock, idle_s: tuple[float, float], kind: LayerKind
-) -> float:
-    """Communication of a layer's tensor groups that span hosts, at least, forward and backward together."""
-    members = config.tensor_model_parallel_size // block.nodes_per_slot
-    rings = tensor_traffic(instance.model, instance.training, config, kind)
-    least = [
-        least_ring_s(
-            instance.cluster,
-            ring,
-            group_flows=members,
-            num_flows=members,
-            num_hosts=block.nodes_per_slot,
-            stack=instance.stack,
-        )
-        for ring in rings
-    ]
-    return sum(max(seconds - idle, 0.0) for seconds, idle in zip(least, idle_s, strict=True))
 
 
 def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
@@ -274,7 +253,7 @@ def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBl
     kinds = list(dict.fromkeys(model.layers))
     if config.sharding_stage > 1 or instance.allreduce != "ring":
         return np.zeros(2 * len(kinds) + 3)
-    gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
     replicas = config.data_parallel_size * config.context_parallel_size
     parameter_s = _parameter_s(instance, replicas, members, gpus)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size

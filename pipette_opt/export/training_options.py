@@ -94,6 +94,8 @@ def further_options(training: TrainingSpec, config: ParallelConfig, options: Seq
     others = training.other_arguments or ()
     if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:
         others = (*others, ("--tp-comm-overlap",))
+    if training.cp_comm_type != "p2p" and not any(one[0] == "--cp-comm-type" for one in others):
+        others = (*others, ("--cp-comm-type", training.cp_comm_type))
     if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
         modules = training.cuda_graph_modules
         others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))

@@ -125,7 +125,6 @@ def _packings(instance: Instance, data: ProblemData, judged: Sequence[JudgedSolu
         JudgedSolution(
             candidate=candidate,
             nodes=nodes,
-            objective_s=None,
             estimate=replace(reference, iteration_time_s=seconds),
         )
         for (candidate, nodes), seconds in zip(others, times.tolist(), strict=True)
@@ -161,7 +160,7 @@ def assign_slots(instance: Instance, one: JudgedSolution, ends: float, stop: thr
         if found[1] < fastest_s:
             best, fastest_s = found
     placement = block_placement(config, one.candidate.block, one.nodes, best)
-    return replace(one, slots=best, objective_s=None, estimate=estimate(instance, config, placement))
+    return replace(one, slots=best, estimate=estimate(instance, config, placement))
 
 
 def _over(ends: float, stop: threading.Event) -> bool:

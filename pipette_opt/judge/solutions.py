@@ -59,15 +59,12 @@ class JudgedSolution:
 
     Parameters
     ----------
-    objective_s
-        The closed form, ``None`` where there is none.
     slots
         Of each host of the grid its GPUs in rank order, shape ``(*nodes.shape, gpus)``; 0, 1, ... by default.
     """
 
     candidate: CandidateData
     nodes: IntArray
-    objective_s: float | None
     estimate: IterationTime
     slots: IntArray | None = None
 
@@ -88,14 +85,8 @@ def judge_solution(instance: Instance, data: ProblemData, solution: Solution) ->
     return JudgedSolution(
         candidate=candidate,
         nodes=solution.nodes,
-        objective_s=closed_form_s(data, candidate, solution.nodes) if candidate.exact else None,
         estimate=estimate(instance, candidate.config, placement),
     )
-
-
-def closed_form_s(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> float:
-    """The integer objective in seconds; at most ``rounding_ticks`` above the real closed form."""
-    return objective_ticks(data, candidate, nodes) * data.tick_s
 
 
 def best_first(judged: Sequence[JudgedSolution]) -> list[JudgedSolution]:

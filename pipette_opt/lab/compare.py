@@ -11,7 +11,6 @@ from pipette_opt.annealing.anneal import AnnealingParams
 from pipette_opt.annealing.threads import anneal_on_threads
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import JOINT_SHARE, OptimizeParams
-from pipette_opt.certify.finish import lower_bound_s
 from pipette_opt.judge.solutions import best_first, judge_solution
 from pipette_opt.lab.baselines.amp import AmpParams, amp
 from pipette_opt.lab.baselines.amp_layers import with_amp_splits
@@ -141,7 +140,7 @@ def _row(prepared: Prepared, data: ProblemData, method: str, run: Callable[[], R
         )
     (judged,) = best_first([judge_solution(prepared.instance, data, result.solution)])
     objective_s = result.solution.objective_ticks * data.tick_s
-    bound_s = lower_bound_s(data, result) if method == METHODS[0] else None
+    bound_s = _lower_bound_s(data, result) if method == METHODS[0] else None
     return MethodRow(
         method=method,
         config=judged.candidate.config.label(),
@@ -151,3 +150,9 @@ def _row(prepared: Prepared, data: ProblemData, method: str, run: Callable[[], R
         iteration_time_s=judged.estimate.iteration_time_s,
         seconds=seconds,
     )
+
+
+def _lower_bound_s(data: ProblemData, result: Result) -> float:
+    """What the solver proved, in seconds, freed of what rounding up may have added."""
+    rounding = max(candidate.rounding_ticks for candidate in data.candidates)
+    return max(0, result.lower_bound_ticks - rounding) * data.tick_s

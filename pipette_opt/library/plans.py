@@ -1,10 +1,12 @@
 """Plans read back from files, with the instance they were made for."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.library.inputs import is_file_record
+from pipette_opt.specs.host_names import compress_hosts
 
 if TYPE_CHECKING:
     from pipette_opt.base.types import Collective
@@ -77,7 +79,6 @@ def plan_on_changed_hosts(
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.speeds import recorded_speeds, speed_record, with_speeds
-    from pipette_opt.replan.space import check_hosts
     from pipette_opt.report.plan_file import read_plan
     from pipette_opt.specs.host_names import with_blocks
 
@@ -243,3 +244,32 @@ def _profile(plan: "Plan", path: Path) -> "ComputeProfile | None":
     from pipette_opt.read.profile import read_profile
 
     return read_profile(Path(recorded["path"]))
+
+
+def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], joined: Sequence[str]) -> list[str]:
+    """
+    The hosts that there are now, in the order of ``known``, the cluster's.
+
+    Raises ``InputError`` for a lost host that the plan did not have, a joined one that it had, or one that the cluster
+    does not list.
+    """
+    for host in lost:
+        if host not in old:
+            raise InputError(
+                "--lost", f"host {host!r} is not among the hosts of the plan: {compress_hosts(tuple(old))}."
+            )
+        if host in joined:
+            raise InputError("--lost", f"host {host!r} is also given with --joined.")
+    for host in joined:
+        if host in old:
+            raise InputError("--joined", f"host {host!r} was among the hosts of the plan already.")
+        if host not in known:
+            raise InputError(
+                "--joined",
+                f"host {host!r} is not in the cluster file, so its links are unknown; give a cluster file that has it "
+                "with --cluster.",
+            )
+    gone = [host for host in old if host not in known and host not in lost]
+    if gone:
+        raise InputError("--cluster", f"lacks host {gone[0]!r} of the plan; give it with --lost if it is gone.")
+    return [host for host in known if (host in old and host not in lost) or host in joined]

@@ -1,1 +1,6 @@
-"""Measuring the machines at hand: links between hosts, layers on a device; imports torch, inside functions."""
+"""
+What runs on torch, imported inside functions.
+
+The machines at hand, measured: links between hosts, layers on a device. ``memory/``: what predictions of memory are
+made from.
+"""

@@ -31,11 +31,11 @@ class StageTable:
     element, gradient, state
         Bytes per activation and weight, per accumulated gradient, per parameter of optimizer state.
     state_shards
-        Ranks among which the optimizer state is split.
+        Ranks among which the optimizer state is split, that of experts over as many fewer as they are.
     zero
         What replicas share, as ZeRO counts it.
     replicas, expert_replicas
-        Ranks that hold the same parameters, and the same experts.
+        Ranks that hold the same parameters, and the same experts, and may share them: of one group of replicas.
     step
         Bytes per owned parameter that the optimizer step needs meanwhile.
     fp8
@@ -279,8 +279,9 @@ def stage_table(
     def column(name: str) -> IntArray:
         return _column(configs, name)[config_of_row]
 
-    tp, dp, cp = column("tensor_model_parallel_size"), column("data_parallel_size"), column("context_parallel_size")
+    tp, cp = column("tensor_model_parallel_size"), column("context_parallel_size")
     mbs, chunks, zero = column("micro_batch_size"), column("num_chunks"), column("sharding_stage")
+    sharing = column("sharing_ranks")
     ep, etp = column("expert_model_parallel_size"), column("expert_tensor_size")
     again = {name: _recomputes(configs, module)[config_of_row] for name, module in AGAIN.items()}
     full = np.array([config.recompute_granularity == "full" for config in configs])[config_of_row]
@@ -392,10 +393,10 @@ def stage_table(
         "element": training.parameter_bytes,
         "gradient": training.gradient_bytes,
         "state": training.optimizer_bytes,
-        "state_shards": np.where(zero > 0, dp * cp, 1),
+        "state_shards": np.where(zero > 0, sharing * column("state_groups"), 1),
         "zero": zero,
-        "replicas": dp * cp,
-        "expert_replicas": np.maximum(dp * cp * tp // (ep * etp), 1),
+        "replicas": sharing,
+        "expert_replicas": np.maximum(sharing * tp // (ep * etp), 1),
         "step": training.step_bytes,
         "fp8": 0.0 if training.recipe is None else training.recipe.element_bytes,
         "muon": training.optimizer == "muon",

@@ -17,7 +17,7 @@ FORMAT = "pipette-opt memory network 2"
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NetworkWeights:
     """
-    What :class:`~pipette_opt.memory_training.network.MemoryNetwork` holds, for numpy.
+    What :class:`~pipette_opt.measure.memory.network.MemoryNetwork` holds, for numpy.
 
     Parameters
     ----------

@@ -10,11 +10,9 @@ The story of ``solve``, in the order of the code.
 4. :func:`~pipette_opt.certify.certify`: the judge walks the real schedule and decides. Candidates that may be faster
    are placed by annealing, judged, and refuted by the provers of ``solver/`` on their lower forms. This is what makes
    the gap.
-5. Only where a gap is left and the best plan has a closed form: all engines minimise that
-   (:mod:`~pipette_opt.certify.closed_forms`), which may find a faster plan; then 4 goes on from there.
-6. The joint model once more, ties, and ``certify/finish.py``, which makes ``lower_bound_s``: the least of what is open,
+5. The joint model once more, ties, and ``certify/finish.py``, which makes ``lower_bound_s``: the least of what is open,
    what was ruled out, and the joint model's bound.
-7. ``verify``'s rules on the plan itself. The command ``verify`` adds those on the space, enumerated again.
+6. ``verify``'s rules on the plan itself. The command ``verify`` adds those on the space, enumerated again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,16 +25,11 @@ from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import certify
-from pipette_opt.certify.budget import CLOSED_FORM_SHARE, JOINT_SHARE, Budget
+from pipette_opt.certify.budget import JOINT_SHARE, Budget
 from pipette_opt.certify.budget import OptimizeParams as OptimizeParams
-from pipette_opt.certify.closed_forms import (
-    anneal_closed_forms,
-    judge_closed_forms,
-    judge_first_plan,
-    solve_closed_forms,
-)
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
+from pipette_opt.certify.first_plans import anneal_closed_forms, judge_closed_forms, judge_first_plan
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.splits import prove_splits
 from pipette_opt.certify.ties import settle_ties
@@ -72,7 +65,7 @@ def optimize(
     known
         Placements to start from, of candidates of ``prepared.exact``.
     backend
-        Processes over which the search for the closed form is spread; threads of this one without it.
+        Processes over which the proof is spread; threads of this one without it.
     host_order
         Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
     """
@@ -113,29 +106,22 @@ def optimize(
     if judged:
         known_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
         prepared = prove_splits(prepared, known_s, params.gap_limit, JOINT_SHARE * budget.left_s)
-    how = budget.certifying(judged, CLOSED_FORM_SHARE)
-    certified = certify(prepared, judged, how, watcher.report, stop)
-    judged, result = [*judged, *certified.judged], None
-    over = certified.is_closed or (judged and watcher.elapsed_s >= budget.limit_s)
-    if not over and (not judged or best_first(judged)[0].objective_s is not None):
-        result = solve_closed_forms(prepared, hint, budget.solving(), watcher.report, stop, backend)
-        judged += judge_closed_forms(prepared, result)
-        certified = certify(prepared, judged, budget.certifying(judged), earlier=certified)
-        judged += certified.judged
+    certified = certify(prepared, judged, budget.certifying(judged), watcher.report, stop, backend)
+    judged += certified.judged
     if not judged:
         raise InfeasibleError(why_nothing(prepared))
     if not certified.is_closed and budget.left_s > budget.ties_s:
         bounded, kept = _bounded_again(prepared, judged, params.gap_limit, lambda: budget.left_s, watcher)
         if bounded is not prepared:
-            prepared, result = bounded, None
-            certified = certify(prepared, kept, budget.certifying(kept), watcher.report, stop)
+            prepared = bounded
+            certified = certify(prepared, kept, budget.certifying(kept), watcher.report, stop, backend)
             judged = [*kept, *certified.judged]
 
     best_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
     prepared = prove_splits(prepared, best_s, params.gap_limit, budget.left_s - budget.ties_s)
     order = host_order or range(prepared.instance.cluster.num_nodes)
     judged += settle_ties(prepared, judged, best_first(judged)[0], order, budget.ties_s)
-    plan = finished(prepared, judged, certified, result)
+    plan = finished(prepared, judged, certified)
     verify_content(prepared.given, plan)
     return plan
 

@@ -17,6 +17,7 @@ from pipette_opt.parallel.placement import (
     identity_placement,
     node_blocks,
     ranks_of_a_host,
+    ring_members,
 )
 from pipette_opt.parallel.ranks import RankGrid
 
@@ -34,6 +35,7 @@ __all__ = [
     "microbatches_of",
     "node_blocks",
     "ranks_of_a_host",
+    "ring_members",
     "with_overlap",
     "without_overlap",
     "without_recomputation",

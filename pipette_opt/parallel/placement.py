@@ -46,7 +46,9 @@ class Placement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBlock:
     """
-    What one host holds: a rectangle of the (stage, replica) grid, or a part of one tensor-parallel group.
+    What one host holds: a rectangle of the (stage, replica) grid, or a part of one slot.
+
+    A slot is the tensor- and context-parallel ranks of one stage of one replica.
 
     Parameters
     ----------
@@ -55,11 +57,13 @@ class NodeBlock:
     replicas
         Consecutive data-parallel replicas on the host.
     nodes_per_slot
-        Hosts that one tensor-parallel group spans; above 1 only if ``stages == replicas == 1``.
+        Hosts that one slot spans; above 1 only if ``stages == replicas == 1``.
     order
         Rank order under which the map is launched.
     contiguous
         Whether each host's ranks are consecutive in that order, as torchrun needs.
+    context_nodes
+        Equal parts of the context-parallel groups of a slot, each on hosts of its own; divides ``nodes_per_slot``.
     """
 
     stages: int
@@ -67,9 +71,15 @@ class NodeBlock:
     nodes_per_slot: int
     order: RankOrder
     contiguous: bool
+    context_nodes: int = 1
+
+    @property
+    def tensor_nodes(self) -> int:
+        """Hosts that one tensor-parallel group spans; they follow one another among those of the slot."""
+        return self.nodes_per_slot // self.context_nodes
 
     def node_grid(self, config: ParallelConfig) -> tuple[int, int, int]:
-        """Shape of the grid of hosts: (pipeline, data, tensor)."""
+        """Shape of the grid of hosts: (pipeline, data, part of the slot)."""
         return (
             config.pipeline_model_parallel_size // self.stages,
             config.data_parallel_size // self.replicas,
@@ -88,9 +98,16 @@ def ranks_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
     return gpus_of_a_host(config, block) // block.stages
 
 
+def ring_members(config: ParallelConfig, block: NodeBlock) -> int:
+    """Ranks of one data-parallel group (context included) on each host that has some."""
+    return block.replicas * config.context_parallel_size // block.context_nodes
+
+
 def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) -> Iterator[NodeBlock]:
     """
-    Every way to pack whole hosts with equal rectangles of the (stage, replica) grid.
+    Every way to pack whole hosts with equal rectangles of the (stage, replica) grid, or slots with whole hosts.
+
+    A slot larger than a host takes whole hosts: each has whole tensor-parallel groups, or a part of one.
 
     Yields nothing if the world does not fill whole hosts (except a world smaller than one host), or if no
     packing can be expressed by the launcher. Equal tilings always exist for whole hosts when the
@@ -100,14 +117,16 @@ def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) 
     pp, dp = config.pipeline_model_parallel_size, config.data_parallel_size
     order: RankOrder
     if slot > gpus_per_node:
-        # Where context parallelism spans hosts, its rings and those of tensor parallelism differ: not packed here.
-        if slot % gpus_per_node == 0 and config.context_parallel_size == 1:
+        tp = config.tensor_model_parallel_size
+        if slot % gpus_per_node == 0 and 0 in (tp % gpus_per_node, gpus_per_node % tp):
+            nodes = slot // gpus_per_node
             yield NodeBlock(
                 stages=1,
                 replicas=1,
-                nodes_per_slot=slot // gpus_per_node,
+                nodes_per_slot=nodes,
                 order="tp-cp-ep-dp-pp",
                 contiguous=True,
+                context_nodes=nodes // max(tp // gpus_per_node, 1),
             )
         return
     if gpus_per_node % slot and config.world_size > gpus_per_node:

@@ -8,26 +8,6 @@ from pipette_opt.plans.chosen import Choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedForm:
-    """
-    The closed form of 1F1B: a detail beside the judge's time, which decides.
-
-    Parameters
-    ----------
-    objective_s
-        Of the plan.
-    lower_bound_s
-        No plan with a closed form has a smaller one.
-    gap
-        ``(objective_s - lower_bound_s) / objective_s``.
-    """
-
-    objective_s: float
-    lower_bound_s: float
-    gap: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RuledOut:
     """
     Configurations that the same rule, bound or engine rules out.
@@ -132,8 +112,6 @@ class Certificate:
         What the bound says nothing about, each a short text.
     proof
         What ruled out how many configurations.
-    closed_form
-        The closed form of the plan and its own bound; ``None`` where the schedule has none, or nobody asked.
     joint_model
         What the joint model said; ``None`` where the layers of the stages were not free.
     chosen_by
@@ -154,6 +132,5 @@ class Certificate:
     searched: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     not_searched: tuple[str, ...] = ()
     proof: tuple[Proof, ...] = ()
-    closed_form: ClosedForm | None = None
     joint_model: JointModel | None = None
     chosen_by: Choice | None = None

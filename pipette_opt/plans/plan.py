@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipette_opt.base.types import Launcher, P2PMode
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.certificate import Certificate as Certificate
-from pipette_opt.plans.certificate import ClosedForm as ClosedForm
 from pipette_opt.plans.certificate import JointModel as JointModel
 from pipette_opt.plans.certificate import Proof as Proof
 from pipette_opt.plans.certificate import RuledOut as RuledOut
@@ -131,7 +130,6 @@ class Alternative:
 
     config: ParallelConfig
     hosts: tuple[str, ...]
-    objective_s: float | None
     iteration_time_s: float | None
     oom_probability: float | None
     oom_probability_at_most: bool = False

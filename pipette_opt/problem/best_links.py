@@ -44,7 +44,7 @@ def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
     inside = (row == np.roll(row, -1))[: candidate.num_links]
     send = np.where(inside, candidate.intra_p2p_ticks, link)[:, None]
     ring = candidate.ring_floor_ticks
-    if candidate.grid[1] > 1:
+    if candidate.ring_length > 1:
         classes = np.array([_best_link(ticks) for ticks in candidate.ring_ticks], dtype=np.int64)
         ring = np.maximum(ring, classes[candidate.ring_class])
     layers = np.array(candidate.config.layers_per_stage, dtype=np.int64)

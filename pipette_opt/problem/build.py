@@ -10,7 +10,9 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import MIB
 from pipette_opt.costs.collectives import hosts_of_a_domain
 from pipette_opt.costs.compute import StageCompute, stage_compute
+from pipette_opt.costs.context import has_context_ring
 from pipette_opt.costs.experts import expert_block
+from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, p2p_bytes
 from pipette_opt.costs.overlap import stage_rings
 from pipette_opt.parallel import (
@@ -20,8 +22,9 @@ from pipette_opt.parallel import (
     microbatches_of,
     node_blocks,
     ranks_of_a_host,
+    ring_members,
 )
-from pipette_opt.problem.beside import Beside, chunk_seconds, least_beside
+from pipette_opt.problem.beside import Beside, least_beside, pass_seconds
 from pipette_opt.problem.data import CandidateData, Paths, ProblemData
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.problem.ticks import (
@@ -63,7 +66,7 @@ def with_paths(
     """A candidate whose lower form also has these paths."""
     config, block, paths = candidate.config, candidate.block, candidate.paths
     compute = stage_compute(instance, config)
-    chunk_s, beside = chunk_seconds(instance, config, compute, block), least_beside(instance, config, block)
+    chunk_s, beside = pass_seconds(instance, config, compute, block), least_beside(instance, config, block)
     for one in counts:
         more = _paths(config, block, one, chunk_s, data.tick_s, beside)
         paths = more if paths is None else paths.joined(more)
@@ -214,11 +217,15 @@ def _tick_s(compute: Sequence[StageCompute]) -> float:
 
 def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
     """
-    Whether the schedule is 1F1B, and what layers send is always the same.
+    Whether the schedule is 1F1B, and what layers send is always the same, and not beside their work.
 
-    Experts may send over other hosts; over tensor groups that span hosts recomputed layers send more than others.
+    Experts may send over other hosts; over groups that span hosts layers of one kind may send more than others; and
+    where tensor and context groups do, both, only the former are placed by what they send; all-to-alls have no form.
     """
-    alike = block.nodes_per_slot == 1 or config.recomputation != "block"
+    if config.sharding_stage > 1:
+        return False
+    alike = block.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
+    alike &= 1 in (block.tensor_nodes, block.context_nodes) and has_context_ring(instance.training, block)
     certain = experts_stay_inside(instance, config, block) and hops_decide(instance.cluster, config, block)
     return config.num_chunks == 1 and alike and certain
 
@@ -248,7 +255,7 @@ def _candidate(
 ) -> CandidateData:
     config, cluster, tick_s = fitting.config, instance.cluster, links.tick_s
     rounding: Rounding = np.ceil if closed else np.floor
-    gpus, members = gpus_of_a_host(config, block), block.replicas * config.context_parallel_size
+    gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
     num_hosts = max(2, config.data_parallel_size * config.context_parallel_size // members)
     message = p2p_bytes(instance.model, instance.training, config)
     both_ways = closed and instance.p2p == "blocking"
@@ -261,7 +268,7 @@ def _candidate(
     rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
     distinct = list(dict.fromkeys(rings))
     num_microbatches = microbatches_of(instance.training, config)
-    forward, backward = chunk_seconds(instance, config, compute, block)
+    forward, backward = pass_seconds(instance, config, compute, block)
     tensor_of = tensor_key(instance, config, compute, block)
 
     def tensor(way: int) -> IntArray:
@@ -270,7 +277,7 @@ def _candidate(
             lambda: tensor_ticks(linked, config, compute, block, tick_s, rounding)[way],
         )
 
-    several_hosts = config.data_parallel_size > block.replicas
+    several_hosts = config.data_parallel_size * config.context_parallel_size > members
     paths = None
     if not closed:
         counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)

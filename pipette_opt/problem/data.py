@@ -86,8 +86,9 @@ class CandidateData:
     """
     One configuration with one packing of the hosts; its placement is a host for each cell of ``grid``.
 
-    Let ``P, D, K = grid`` (pipeline, data, tensor), ``a = block.stages``; pipeline stage ``s`` lives in grid row
-    ``s // a``; all arrays are read-only int64 ticks.
+    Let ``P, D, K = grid`` (pipeline, data, parts of a slot), ``a = block.stages``; pipeline stage ``s`` lives in grid
+    row ``s // a``. The ``K`` hosts of a slot are ``C = block.context_nodes`` times the ``K / C`` hosts of a tensor
+    group. All arrays are read-only int64 ticks.
 
     Parameters
     ----------
@@ -110,9 +111,10 @@ class CandidateData:
         Gradient reduction of each stage if all its hops stay inside hosts, shape ``(pp,)``; zero if dp is 1.
         A stage's reduction takes the larger of this and of its hops between hosts.
     tensor_forward_ticks, tensor_backward_ticks
-        Only if ``K > 1``: tensor communication of one micro-batch and one transformer layer if the slowest hop of
-        the group's ring between hosts is (i, j), shape ``(num_nodes, num_nodes)``; else empty ``(0, 0)``. A
-        stage's time grows by ``layers_per_stage[s]`` times the largest over the ring of its K hosts in order.
+        Only if ``K > 1``: what one micro-batch and one transformer layer wait for a ring between hosts whose slowest
+        hop is (i, j), shape ``(num_nodes, num_nodes)``; else empty ``(0, 0)``. The rings are those of tensor groups
+        that span hosts, otherwise those of context groups. A stage's time grows by ``layers_per_stage[s]`` times the
+        largest over its rings, each through ``slot_ring`` hosts in order.
     embedding_ticks
         All-reduce of tied word embeddings between the first and the last stage if these are on hosts i and j, shape
         ``(num_nodes, num_nodes)``; empty ``(0, 0)`` if nothing is tied or all stages share a host. The slowest over
@@ -191,6 +193,16 @@ class CandidateData:
     def has_tied_stages(self) -> bool:
         """Whether tied word embeddings are reduced between the first and the last stage."""
         return bool(self.embedding_ticks.size) or self.embedding_floor_ticks > 0
+
+    @property
+    def slot_ring(self) -> int:
+        """Hosts of a ring inside a slot whose hops count: of the ``K`` each so many in order have one."""
+        return self.block.tensor_nodes if self.block.tensor_nodes > 1 else self.grid[2]
+
+    @property
+    def ring_length(self) -> int:
+        """Hosts of a ring of gradients: it goes through the columns, in each through all parts of a context group."""
+        return self.grid[1] * self.block.context_nodes
 
     @property
     def num_cells(self) -> int:

@@ -55,9 +55,10 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
     backward = candidate.backward_ticks[kinds, stage[:, None, None]].max(axis=2)
     hop_forward = hop_backward = np.zeros_like(forward)
     if candidate.grid[2] > 1:
-        following = np.roll(hosts, -1, axis=2)
-        hop_forward = candidate.tensor_forward_ticks[hosts, following].max(axis=2)
-        hop_backward = candidate.tensor_backward_ticks[hosts, following].max(axis=2)
+        rings = hosts.reshape(*hosts.shape[:2], -1, candidate.slot_ring)
+        following = np.roll(rings, -1, axis=3)
+        hop_forward = candidate.tensor_forward_ticks[rings, following].max(axis=(2, 3))
+        hop_backward = candidate.tensor_backward_ticks[rings, following].max(axis=(2, 3))
         forward = forward + layers[:, None] * hop_forward
         backward = backward + layers[:, None] * hop_backward
     here, there = hosts[: candidate.num_links], np.roll(hosts, -1, axis=0)[: candidate.num_links]
@@ -65,8 +66,9 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
     send_forward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[here, there].max(axis=2))
     send_backward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[there, here].max(axis=2))
     ring = candidate.ring_floor_ticks
-    if candidate.grid[1] > 1:
-        hops = candidate.ring_ticks[candidate.ring_class[:, None, None], hosts, np.roll(hosts, -1, axis=1)]
+    if candidate.ring_length > 1:
+        rings = hosts.reshape(len(hosts), candidate.ring_length, -1)
+        hops = candidate.ring_ticks[candidate.ring_class[:, None, None], rings, np.roll(rings, -1, axis=1)]
         ring = np.maximum(ring, hops.max(axis=(1, 2)))
     embedding = candidate.embedding_floor_ticks
     if candidate.embedding_ticks.size:
@@ -95,7 +97,7 @@ def path_work(paths: Paths, by_stage: IntArray, hop_forward: IntArray, hop_backw
     by_stage
         Of each path on each stage, shape ``(num_paths, pp, D)``.
     hop_forward, hop_backward
-        Tensor communication of one layer between hosts, shape ``(pp, D)``.
+        Communication of one layer between the hosts of a slot, shape ``(pp, D)``.
     """
     tensor = paths.forward_layers @ hop_forward + paths.backward_layers @ hop_backward
     total: IntArray = by_stage.sum(axis=1) + tensor

@@ -14,9 +14,9 @@ from pipette_opt.costs.collectives import (
     has_tied_stages,
     inter_node_ring_s,
     intra_node_ring_s,
-    tensor_traffic,
 )
 from pipette_opt.costs.compute import StageCompute
+from pipette_opt.costs.context import SpanningRing, spanning_ring
 from pipette_opt.costs.exchange import expert_ring_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.layer_kinds import counted_layers
@@ -87,18 +87,16 @@ def tensor_key(
     """What :func:`tensor_ticks` depends on."""
     if block.nodes_per_slot == 1:
         return (None,)
-    members = config.tensor_model_parallel_size // block.nodes_per_slot
-    return *_layer_traffic(instance, config, compute), members, block.nodes_per_slot
+    return tuple(_spanning_rings(instance, config, compute, block))
 
 
-def _layer_traffic(
-    instance: Instance, config: ParallelConfig, compute: StageCompute
-) -> list[tuple[RingTraffic, RingTraffic, tuple[float, float]]]:
-    """Tensor communication of one layer and what hides it, forward and backward, of each kind of layer."""
-    model, training = instance.model, instance.training
+def _spanning_rings(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+) -> list[SpanningRing]:
+    """The ring of one layer that spans hosts, of each kind of layer."""
     return [
-        (*tensor_traffic(model, training, one.config, one.kind), compute.idle_s(one.is_recomputed))
-        for one in counted_layers(model, config)
+        spanning_ring(instance, one.config, block, one.kind, compute.idle_s(one.is_recomputed))
+        for one in counted_layers(instance.model, config)
     ]
 
 
@@ -111,31 +109,17 @@ def tensor_ticks(
     rounding: Rounding,
 ) -> tuple[IntArray, IntArray]:
     """
-    Tensor communication of one layer by slowest hop, for groups that span hosts.
+    Communication of one layer by the slowest hop of its tensor, or context, groups, where these span hosts.
 
     Where layers differ, each hop has the least of them.
     """
     if block.nodes_per_slot == 1:
         return NO_TICKS, NO_TICKS
-    members = config.tensor_model_parallel_size // block.nodes_per_slot
-
-    def hop_ticks(traffic: RingTraffic, hidden_s: float) -> IntArray:
-        times = inter_node_ring_s(
-            instance.cluster,
-            traffic,
-            group_flows=members,
-            num_flows=members,
-            num_hosts=block.nodes_per_slot,
-            stack=instance.stack,
-        )
-        return link_ticks(np.maximum(times - hidden_s, 0.0), tick_s, rounding)
-
-    of_kinds = [
-        (hop_ticks(forward, idle[0]), hop_ticks(backward, idle[1]))
-        for forward, backward, idle in _layer_traffic(instance, config, compute)
-    ]
-    least_forward, least_backward = (reduce(np.minimum, ticks) for ticks in zip(*of_kinds, strict=True))
-    return least_forward, least_backward
+    rings = _spanning_rings(instance, config, compute, block)
+    forward, backward = (
+        reduce(np.minimum, [link_ticks(one.hop_s(instance, way), tick_s, rounding) for one in rings]) for way in (0, 1)
+    )
+    return forward, backward
 
 
 def ring_ticks(

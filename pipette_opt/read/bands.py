@@ -62,7 +62,7 @@ GENERATIONS = {
 """Families of GPUs, by the first word of their names in the catalogue."""
 
 
-NEVER_MEASURED = ("l40", "l40s", "mi300x", "mi350x", "mi355x", "rtx")
+NEVER_MEASURED = ("l40", "l40s", "mi300x", "mi350x", "mi355x", "rtx", "vr200", "r100")
 """Families in the catalogue of which no public run was compared, and that are unlike those of which some were."""
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.specs.precision import FP8_RECIPES
+from pipette_opt.specs.training import CONTEXT_KINDS
 
 
 def gradients_in_fp32(given: Mapping[str, Any], where: str) -> bool | None:
@@ -36,6 +37,9 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields["overlap_moe_expert_parallel_comm"] = True
     if given.get("tp_comm_overlap"):
         fields["tp_comm_overlap"] = True
+    kind = _context_kind(given, where)
+    if kind is not None:
+        fields["cp_comm_type"] = kind
     if given.get("transformer_impl") == "local":
         fields["attention_kernel"] = "unfused"
     if given.get("use_flash_attn"):
@@ -52,6 +56,15 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
             if name in given:
                 fields[name] = given[name]
     return fields
+
+
+def _context_kind(given: Mapping[str, Any], where: str) -> str | None:
+    """How context-parallel ranks exchange, if that is one kind that is counted: no levels (``a2a+p2p``), no mix."""
+    words = {str(word).replace("allgather", "all_gather") for word in given.get("cp_comm_type", ())}
+    unknown = words.difference((*CONTEXT_KINDS, "a2a+p2p"))
+    if unknown:
+        raise InputError(where, f"--cp-comm-type must be p2p, a2a, all_gather or a2a+p2p, got {min(unknown)!r}.")
+    return words.pop() if len(words) == 1 and words.issubset(CONTEXT_KINDS) else None
 
 
 def _recipe_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def _judged(
     """A kept placement, timed, and what it makes ranks load; hosts keep the order of their GPUs."""
     judged = judge_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
     if prepared.has_slots:
-        judged = replace(judged, slots=_kept_slots(prepared, old, judged), objective_s=None)
+        judged = replace(judged, slots=_kept_slots(prepared, old, judged))
         again = estimate(prepared.given, judged.candidate.config, judged.placement)
         judged = replace(judged, estimate=again)
     after = Layout(config=judged.candidate.config, placement=judged.placement, hosts=prepared.instance.cluster.hosts)
@@ -356,7 +356,6 @@ def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: Optimi
         placement_dependent_s=proven.placement_dependent_s,
         placement_gap=proven.placement_gap,
         judge_lower_bound_s=proven.judge_lower_bound_s,
-        closed_form=None,
     )
     memory = stage_memory(
         prepared.instance, judged.candidate.config, judged.placement, prepared.predictor, params.max_oom_risk

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, choose_num_gpus, space_of
 from pipette_opt.candidates.legality import batch
 from pipette_opt.parallel import OVERLAPS
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
-from pipette_opt.specs.host_names import compress_hosts
 
 
 def pinned_space(old: Plan) -> SearchSpace:
@@ -96,32 +94,3 @@ def unequal_instance(instance: Instance, old: Plan, sizes: Sequence[int]) -> Ins
         return None
     allowed = replace(instance, training=replace(instance.training, unequal_microbatches=True))
     return allowed if world_sizes(allowed, old, None)[0] > max(sizes) else None
-
-
-def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], joined: Sequence[str]) -> list[str]:
-    """
-    The hosts that there are now, in the order of ``known``, the cluster's.
-
-    Raises ``InputError`` for a lost host that the plan did not have, a joined one that it had, or one that the cluster
-    does not list.
-    """
-    for host in lost:
-        if host not in old:
-            raise InputError(
-                "--lost", f"host {host!r} is not among the hosts of the plan: {compress_hosts(tuple(old))}."
-            )
-        if host in joined:
-            raise InputError("--lost", f"host {host!r} is also given with --joined.")
-    for host in joined:
-        if host in old:
-            raise InputError("--joined", f"host {host!r} was among the hosts of the plan already.")
-        if host not in known:
-            raise InputError(
-                "--joined",
-                f"host {host!r} is not in the cluster file, so its links are unknown; give a cluster file that has it "
-                "with --cluster.",
-            )
-    gone = [host for host in old if host not in known and host not in lost]
-    if gone:
-        raise InputError("--cluster", f"lacks host {gone[0]!r} of the plan; give it with --lost if it is gone.")
-    return [host for host in known if (host in old and host not in lost) or host in joined]

@@ -1,5 +1,6 @@
 """Rules on what a plan file says beyond the plan: its verdict, how far off its time may be, and what was assumed."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -26,6 +27,10 @@ FILE_RULES = (
     "cluster_is_reproduced",
 )
 """Names of the rules, in the order in which they are checked."""
+
+
+FORMER_FIELDS = ("certificate.closed_form", "alternatives.objective_s")
+"""Fields of plan files of older versions, which nothing reads any more: closed forms of schedules."""
 
 
 def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan) -> list[str]:
@@ -132,13 +137,13 @@ def _nothing_else_is_said(content: Mapping[str, Any], plan: Plan) -> Iterator[st
 
 
 def _other_values(said: Any, read: Any, place: str) -> Iterator[str]:
-    """Where a file differs from the plan that was read from it; fields that it lacks say nothing."""
+    """Where a file differs from the plan read from it; fields that it lacks say nothing, and former ones neither."""
     if isinstance(said, Mapping) and isinstance(read, Mapping):
         for name, value in said.items():
             at = f"{place}.{name}" if place else name
             if name in read:
                 yield from _other_values(value, read[name], at)
-            else:
+            elif re.sub(r"\[\d+\]", "", at) not in FORMER_FIELDS:
                 yield f"{at} is no field of a plan"
     elif isinstance(said, list) and isinstance(read, list) and len(said) == len(read):
         for index, (one, other) in enumerate(zip(said, read, strict=True)):

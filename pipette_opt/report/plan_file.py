@@ -18,6 +18,7 @@ from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import Launcher, P2PMode, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.base.units import GIB
 from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.parallel.config import OuterSharding
 from pipette_opt.plans.plan import (
     SCHEMA_VERSION,
     SIZE_STATUSES,
@@ -25,7 +26,6 @@ from pipette_opt.plans.plan import (
     Band,
     Baseline,
     Certificate,
-    ClosedForm,
     IterationTime,
     JointModel,
     Plan,
@@ -239,6 +239,8 @@ def _later_fields(parallel: Entries) -> dict[str, Any]:
         "recompute_modules": lambda name: tuple(parallel.texts(name)),
         "expert_tensor_parallel_size": lambda name: parallel.optional(name, parallel.whole),
         "zero_stage": lambda name: parallel.optional(name, parallel.whole),
+        "num_distributed_optimizer_instances": lambda name: parallel.whole(name, minimum=1),
+        "outer_dp_sharding_strategy": lambda name: parallel.choice(name, get_args(OuterSharding)),
         "overlap_grad_reduce": parallel.flag,
         "overlap_param_gather": parallel.flag,
         "ddp_bucket_size": lambda name: parallel.optional(name, parallel.whole),
@@ -381,7 +383,7 @@ def _read_certificate(certificate: Entries, iteration_time_s: float) -> Certific
         num_pruned=certificate.whole("num_pruned"),
         **_later_proofs(certificate),
     )
-    if "closed_form" in certificate.data or found.objective_s == iteration_time_s or iteration_time_s <= 0:
+    if "searched" in certificate.data or found.objective_s == iteration_time_s or iteration_time_s <= 0:
         return found
     bound_s = min(found.judge_lower_bound_s, iteration_time_s)
     dependent_s = min(found.placement_dependent_s, iteration_time_s)
@@ -394,7 +396,6 @@ def _read_certificate(certificate: Entries, iteration_time_s: float) -> Certific
         gap=(iteration_time_s - bound_s) / iteration_time_s,
         placement_dependent_s=dependent_s,
         placement_gap=(iteration_time_s - bound_s) / dependent_s if dependent_s > 0 else 0.0,
-        closed_form=ClosedForm(objective_s=found.objective_s, lower_bound_s=found.lower_bound_s, gap=found.gap),
     )
 
 
@@ -414,7 +415,6 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
             )
             for one in certificate.mappings(name)
         ),
-        "closed_form": lambda name: certificate.optional(name, lambda key: _read_closed_form(certificate.mapping(key))),
         "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
         "chosen_by": lambda name: certificate.optional(name, lambda key: read_choice(certificate.mapping(key))),
     }
@@ -432,16 +432,10 @@ def _read_joint_model(model: Entries) -> JointModel:
     )
 
 
-def _read_closed_form(closed: Entries) -> ClosedForm:
-    bound: dict[str, float] = {name: closed.number(name) for name in ("lower_bound_s", "gap")}
-    return ClosedForm(objective_s=closed.positive("objective_s"), **bound)
-
-
 def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, Any]:
     return {
         "parallel": _config_to_dict(one.config, global_batch_size),
         "hosts": list(one.hosts),
-        "objective_s": one.objective_s,
         "iteration_time_s": one.iteration_time_s,
         "oom_probability": one.oom_probability,
         "oom_probability_at_most": one.oom_probability_at_most,
@@ -455,7 +449,6 @@ def _read_alternative(one: Entries) -> Alternative:
     return Alternative(
         config=_read_config(one.mapping("parallel"))[0],
         hosts=tuple(one.texts("hosts")),
-        objective_s=one.optional("objective_s", one.number),
         iteration_time_s=one.optional("iteration_time_s", one.number),
         oom_probability=one.optional("oom_probability", one.number),
         oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),

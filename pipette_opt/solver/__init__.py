@@ -34,15 +34,8 @@ order of the columns is the order of every row's ring. Which stages and replicas
 and so are a launcher's limits: packings that it cannot express are no candidates. Equal placements are told apart by
 one rule only: of the hosts of the first row, the first cell has the one listed first.
 
-**Exact**:
-
-- the CP-SAT model of these rules (:mod:`~pipette_opt.solver.variables`, :mod:`~pipette_opt.solver.constraints`,
-  :mod:`~pipette_opt.solver.objective`): the reference, and the engine for small clusters, for tensor groups over
-  several hosts and for paths;
-- tree search of a grid (:mod:`~pipette_opt.solver.tree_search`) for closed forms with tensor groups inside hosts: the
-  end of the latest column is split into intervals; within one, columns and ring hops have limits, and a depth-first
-  search finds what keeps them or ends. What has the fewest choices left, a cell or a host, is next, and each host that
-  is put somewhere takes hosts out of other cells.
+**Exact**: the CP-SAT model of these rules (:mod:`~pipette_opt.solver.variables`,
+:mod:`~pipette_opt.solver.constraints`, :mod:`~pipette_opt.solver.objective`), the reference and an engine.
 
 **Rewritten**, before all of that: each ring hop costs at least what the slowest hop of any ring through it does
 (:mod:`~pipette_opt.solver.lifting`). No placement's objective changes; relaxations that look at a hop by itself, or
@@ -58,9 +51,10 @@ merge hosts, tell more.
   split, until, on few hosts, all are single: then it is exact. Assignments that are found are annealed, too.
 
 **Found**: the engines above find placements, too, but most good ones come from simulated annealing
-(:mod:`~pipette_opt.solver.annealing`), which proves nothing: of closed forms on all threads before the proof, beside it
-and after it, near each placement that a relaxation promises, and for a moment on the best one at the end. In ``solve``
-the search over lower forms, which makes the gap, has provers only; ``certify`` anneals for it.
+(:mod:`~pipette_opt.solver.annealing`), which proves nothing: on all threads before the proof, beside it and after it,
+near each placement that a relaxation promises, and for a moment on the best one at the end. That is how benchmarks of
+placements run. In a plan's search over lower forms, which makes the gap, provers work alone; ``certify`` anneals for
+them.
 
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done; what
 any engine proves about one counts for all others. Which engine gets which grid, when and for how long is one table,

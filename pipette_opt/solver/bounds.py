@@ -274,7 +274,7 @@ def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
     """Least reduction of each stage on the hosts that its row may have, shape ``(pp,)``; ``None`` without a ring."""
     _, D, K = candidate.grid
     ring = candidate.ring_floor_ticks.copy()
-    if D == 1:
+    if candidate.ring_length == 1:
         return ring
     allowed, rows = data.allowed(candidate), np.arange(candidate.num_stages) // candidate.block.stages
     same_hosts = bool((allowed == allowed[0]).all())
@@ -305,7 +305,7 @@ def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | N
     """
     P, D, K = candidate.grid
     base = _ring_floor(data, candidate)
-    if base is None or D == 1:
+    if base is None or candidate.ring_length == 1:
         return None if base is None else base[:, None]
     rows = np.arange(candidate.num_stages) // candidate.block.stages
     best: IntArray | None = None

@@ -47,8 +47,8 @@ def add_memory_capacity(model: CpModel, data: ProblemData, variables: Variables)
 def add_links_exist(model: CpModel, data: ProblemData, variables: Variables) -> None:
     """Cells that talk are on hosts with a link that the chosen candidate may use."""
     for grid in variables.grids:
-        for tail, head in grid.hops():
-            usable = [usable_hops(candidate, tail, head, grid.copies) for candidate in grid.candidates]
+        for kind, tail, head in grid.hops():
+            usable = [usable_hops(candidate, kind, tail, head, grid.copies) for candidate in grid.candidates]
             for_some: BoolArray = np.logical_or.reduce(usable)
             _forbid(model, grid, tail, head, ~for_some, [])
             for index, for_this in zip(grid.members, usable, strict=True):
@@ -77,12 +77,13 @@ def add_first_column_has_least_host(model: CpModel, data: ProblemData, variables
     Of the hosts of the first row, the first cell has the one listed first.
 
     Turning all rings of columns together, or all tensor rings, changes no cost; going round backwards may, and so
-    may reversing the pipeline, so those stay.
+    may reversing the pipeline, so those stay. The parts of a context group stay, too: rings of gradients go through
+    them, column by column.
     """
     for grid in variables.grids:
         _, D, K = grid.shape
         first = grid.hosts_of((0, 0, 0))
-        for d, k in itertools.product(range(D), range(K)):
+        for d, k in itertools.product(range(D), range(K // grid.context_nodes)):
             if (d, k) != (0, 0):
                 others = grid.hosts_of((0, d, k))
                 for node in first:

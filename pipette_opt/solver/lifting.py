@@ -4,7 +4,7 @@ Costs of ring hops raised to what any ring through them takes, which changes no 
 A row's ring takes as long as its slowest hop. A fast link whose hosts have no other fast links is therefore worth no
 more than these others; but whatever bounds a hop by itself, or merges hosts into classes, would count it as it is. So
 each link is given the least that the slowest hop can be of a ring of ``D`` different hosts through it, or a bound of
-that:
+that (``D`` is ``ring_length``: columns, times parts of a context group):
 
 - the rest of the ring is a path of ``D - 1`` hops between the link's ends. With one hop between, or two, the best path
   is found exactly; of longer ones, the best walks are that start at either end and never turn back;
@@ -42,10 +42,10 @@ def lift_rings(data: ProblemData, seconds: float = math.inf) -> ProblemData:
 
 
 def _lift(candidate: CandidateData) -> CandidateData:
-    num_columns = candidate.grid[1]
-    if num_columns < 3 or not candidate.ring_ticks.size:
+    length = candidate.ring_length
+    if length < 3 or not candidate.ring_ticks.size:
         return candidate
-    return replace(candidate, ring_ticks=np.stack([lifted(one, num_columns) for one in candidate.ring_ticks]))
+    return replace(candidate, ring_ticks=np.stack([lifted(one, length) for one in candidate.ring_ticks]))
 
 
 def lifted(ticks: IntArray, length: int) -> IntArray:

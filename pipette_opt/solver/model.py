@@ -258,7 +258,7 @@ def build(
 def _num_pairs(data: ProblemData, candidate: CandidateData) -> int:
     """Host pairs of all hops."""
     P, D, K = candidate.grid
-    hops = (P - 1) * D * K + (D > 1) * candidate.num_cells + (K > 1) * candidate.num_cells
+    hops = (P - 1) * D * K + (candidate.ring_length > 1) * candidate.num_cells + (K > 1) * candidate.num_cells
     return hops * data.num_nodes**2
 
 

@@ -12,7 +12,7 @@ from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, ProblemData
-from pipette_opt.solver.variables import Cell, GridVariables, Variables, pairs_apart
+from pipette_opt.solver.variables import Cell, GridVariables, Variables, pairs_apart, ring_hops, slot_hops
 
 Expr = LinearExpr | IntVar | int
 
@@ -196,11 +196,11 @@ class _CandidateObjective:
     def _ring(self, stage: int) -> Expr:
         """Gradient reduction of a stage: the slowest hop of its row, for its class."""
         floor, which = int(self.candidate.ring_floor_ticks[stage]), int(self.candidate.ring_class[stage])
-        row, (_, D, K) = self.rows[stage], self.grid.shape
-        if D == 1:
+        row = self.rows[stage]
+        hops = ring_hops(self.candidate, row)
+        if not hops:
             return floor
         if (row, which, floor) not in self._known:
-            hops = [((row, d, k), (row, (d + 1) % D, k)) for d in range(D) for k in range(K)]
             self._known[row, which, floor] = self._slowest_hop(hops, self.candidate.ring_ticks[which], floor)
         return self._known[row, which, floor]
 
@@ -217,11 +217,10 @@ class _CandidateObjective:
         return self._tied
 
     def _tensor_hop(self, row: int, column: int) -> tuple[Expr, Expr]:
-        """Slowest hop of a tensor group between hosts, forward and backward."""
-        K = self.grid.shape[2]
-        if K == 1:
+        """Slowest hop of the rings inside a slot between hosts, forward and backward."""
+        hops = slot_hops(self.candidate, row, column)
+        if not hops:
             return 0, 0
-        hops = [((row, column, k), (row, column, (k + 1) % K)) for k in range(K)]
         return (
             self._slowest_hop(hops, self.candidate.tensor_forward_ticks),
             self._slowest_hop(hops, self.candidate.tensor_backward_ticks),

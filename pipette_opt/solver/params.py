@@ -6,7 +6,7 @@ from dataclasses import dataclass
 MODEL = ("cp-sat-model",)
 """The CP-SAT model that names the hosts."""
 
-PROVERS = ("tree-search", "class-assignment", *MODEL)
+PROVERS = ("class-assignment", *MODEL)
 """Engines that prove bounds."""
 
 ENGINES = ("annealing", *PROVERS)

@@ -14,7 +14,7 @@ from pipette_opt.solver.incumbent import Incumbent, OnProgress
 from pipette_opt.solver.lifting import lift_rings
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.portfolio import Portfolio, When
-from pipette_opt.solver.processes import solve_in_processes
+from pipette_opt.solver.processes import prove_in_processes
 from pipette_opt.solver.refining import polish
 
 BOUNDING_SHARE = 0.3
@@ -61,7 +61,7 @@ def solve(
     for solution in hint:
         incumbent.offer(solution)
     if backend is not None:
-        return solve_in_processes(incumbent, backend)
+        return prove_in_processes(incumbent, backend)
     portfolio = Portfolio(incumbent)
     with _annealing_beside(incumbent, portfolio):
         if portfolio.anneals(When.FIRST):
@@ -114,8 +114,6 @@ def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
         batch = portfolio.model.next_batch()
         if not batch:
             return
-        if portfolio.races(batch) and _race(batch, incumbent, portfolio):
-            continue
         worked = portfolio.take_turns(batch)
         left = portfolio.left_to_model(batch)
         if left and not incumbent.is_over and not portfolio.model.solve(left):
@@ -123,22 +121,3 @@ def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
         if not worked and not left:
             return
         incumbent.report()
-
-
-def _race(batch: Sequence[int], incumbent: Incumbent, portfolio: Portfolio) -> bool:
-    """Search a batch in half of the threads while it is modelled in the others; False if no model can be built."""
-    ended, workers = threading.Event(), incumbent.workers
-
-    def search() -> None:
-        while not ended.is_set() and not incumbent.is_over and any(incumbent.is_open(index) for index in batch):
-            if not portfolio.take_turns(batch, workers - workers // 2, ended):
-                return
-
-    with ThreadPoolExecutor(1) as pool:
-        searching = pool.submit(search)
-        try:
-            modelled = portfolio.model.solve(list(batch), max(1, workers // 2))
-        finally:
-            ended.set()
-        searching.result()
-    return modelled

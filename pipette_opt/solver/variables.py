@@ -1,6 +1,7 @@
 """The decisions of the placement model, behind questions."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
@@ -9,7 +10,10 @@ from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
 Cell = tuple[int, int, int]
-"""Pipeline row, data column, tensor part."""
+"""Pipeline row, data column, part of the slot."""
+
+HopKind = Literal["transfer", "ring", "slot"]
+"""What goes over a hop: activations to the next row, gradients, or what a slot's ring inside a layer moves."""
 
 
 class GridVariables:
@@ -28,7 +32,7 @@ class GridVariables:
         self.members = members
         self.copies = copies
         self.candidates: list[CandidateData] = [data.candidates[index] for index in members]
-        self.shape = self.candidates[0].grid
+        self.shape, self.context_nodes = shape_of(self.candidates[0])
         self.num_nodes = data.num_nodes
         allowed: BoolArray = np.logical_or.reduce([data.allowed(one) for one in self.candidates])
         P, D, K = self.shape
@@ -48,21 +52,23 @@ class GridVariables:
         """For each cell that may be on the host, whether it is."""
         return [hosts[node] for hosts in self._hosts.values() if node in hosts]
 
-    def hops(self) -> Iterator[tuple[Cell, Cell]]:
+    def hops(self) -> Iterator[tuple[HopKind, Cell, Cell]]:
         """
-        Every pair of cells that talk: to the next row, around the columns, around the tensor parts.
+        Every pair of cells that talk: to the next row, around the rings of gradients, around those of slots.
 
         With interleaving also from the last row to the first, which two rows do anyway.
         """
-        P, D, K = self.shape
+        P = self.shape[0]
         wraps = P > 2 and any(candidate.wraps for candidate in self.candidates)
         for p, d, k in self.cells:
             if p + 1 < P or wraps:
-                yield (p, d, k), ((p + 1) % P, d, k)
-            if D > 1:
-                yield (p, d, k), (p, (d + 1) % D, k)
-            if K > 1:
-                yield (p, d, k), (p, d, (k + 1) % K)
+                yield "transfer", (p, d, k), ((p + 1) % P, d, k)
+        for row in range(P):
+            for tail, head in ring_hops(self.candidates[0], row):
+                yield "ring", tail, head
+            for column in range(self.shape[1]):
+                for tail, head in slot_hops(self.candidates[0], row, column):
+                    yield "slot", tail, head
 
 
 class Variables:
@@ -96,9 +102,9 @@ class Variables:
         self.ceiling = ceiling
         self.copies = np.ones(data.num_nodes, dtype=np.int64) if copies is None else copies
         self.chosen: dict[int, IntVar] = {index: model.new_bool_var(f"chosen_{index}") for index in bounds}
-        shapes: dict[Cell, list[int]] = {}
+        shapes: dict[tuple[Cell, int], list[int]] = {}
         for index in bounds:
-            shapes.setdefault(data.candidates[index].grid, []).append(index)
+            shapes.setdefault(shape_of(data.candidates[index]), []).append(index)
         self.grids: list[GridVariables] = [
             GridVariables(model, data, members, self.copies) for members in shapes.values()
         ]
@@ -119,19 +125,42 @@ class Variables:
         return [self.chosen[index]] if len(self.indices) > 1 else []
 
 
+def shape_of(candidate: CandidateData) -> tuple[Cell, int]:
+    """What decides which cells talk: the grid, and into how many parts its slots cut context groups."""
+    return candidate.grid, candidate.block.context_nodes
+
+
+def ring_hops(candidate: CandidateData, row: int) -> list[tuple[Cell, Cell]]:
+    """Hops of a row's rings of gradients: column by column, in each through the parts of a context group."""
+    _, D, K = candidate.grid
+    if candidate.ring_length == 1:
+        return []
+    step = candidate.block.tensor_nodes
+    order = [(row, d, k) for d in range(D) for k in range(K)]
+    return [(cell, order[(index + step) % len(order)]) for index, cell in enumerate(order)]
+
+
+def slot_hops(candidate: CandidateData, row: int, column: int) -> list[tuple[Cell, Cell]]:
+    """Hops of the rings inside a slot."""
+    K, size = candidate.grid[2], candidate.slot_ring
+    if size == 1:
+        return []
+    return [((row, column, k), (row, column, k // size * size + (k + 1) % size)) for k in range(K)]
+
+
 def pairs_apart(copies: IntArray) -> BoolArray:
     """Pairs of hosts that two cells may be on: a host twice only if it has copies, shape ``(num_nodes, num_nodes)``."""
     apart: BoolArray = ~np.diag(copies < 2)
     return apart
 
 
-def usable_hops(candidate: CandidateData, tail: Cell, head: Cell, copies: IntArray) -> BoolArray:
+def usable_hops(candidate: CandidateData, kind: HopKind, tail: Cell, head: Cell, copies: IntArray) -> BoolArray:
     """Directed host pairs that a candidate may use from one cell to the other, shape ``(num_nodes, num_nodes)``."""
     if head[0] < tail[0] and not candidate.wraps:
         slowest = np.zeros_like(candidate.p2p_ticks)
-    elif tail[0] != head[0]:
+    elif kind == "transfer":
         slowest = np.maximum(candidate.p2p_ticks, candidate.p2p_ticks.T)
-    elif tail[1] != head[1]:
+    elif kind == "ring":
         stages = np.arange(tail[0] * candidate.block.stages, (tail[0] + 1) * candidate.block.stages)
         slowest = candidate.ring_ticks[np.unique(candidate.ring_class[stages])].max(axis=0)
     else:

@@ -19,6 +19,10 @@ Dispatcher = Literal["alltoall", "allgather", "flex"]
 DISPATCHERS = ("alltoall", "allgather", "flex")
 """How tokens get to their experts, by Megatron-Core's names; what each sends is in ``costs/experts.py``."""
 
+ContextKind = Literal["p2p", "all_gather", "a2a"]
+CONTEXT_KINDS = ("p2p", "all_gather", "a2a")
+"""How context-parallel ranks exchange, by Megatron-Core's names; what each sends is in ``costs/context.py``."""
+
 _CHOICES: dict[str, tuple[object, ...]] = {
     "precision": ("bf16", "fp16", "fp32"),
     "accumulate_allreduce_grads_in_fp32": (True, False),
@@ -30,6 +34,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "fp8_recipe": FP8_RECIPES,
     "fp8_copies": (2, 1),
     "tp_comm_overlap": (False, True),
+    "cp_comm_type": CONTEXT_KINDS,
     "fp4": (False, True),
     "fp8_param_gather": (False, True),
     "optimizer": ("adam", "muon"),
@@ -124,6 +129,8 @@ class TrainingSpec:
         Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
     tp_comm_overlap
         Whether tensor ranks with sequence parallelism send beside the products (Transformer Engine's user buffers).
+    cp_comm_type
+        How context-parallel ranks exchange, one of ``CONTEXT_KINDS``, in every layer.
     cpu_offloading_num_layers
         Layers whose activations are in the host's memory between the passes (Transformer Engine's offloading).
     offload_modules
@@ -166,6 +173,7 @@ class TrainingSpec:
     expert_placement: Literal["listed", "balanced"] = "listed"
     unequal_microbatches: bool = False
     tp_comm_overlap: bool = False
+    cp_comm_type: ContextKind = "p2p"
     cpu_offloading_num_layers: int = 0
     offload_modules: tuple[str, ...] = ()
     optimizer_offload_fraction: float = 0.0

@@ -8,14 +8,12 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import gib
 from pipette_opt.candidates import check_legal
-from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.predictor import IGNORED_RISK
-from pipette_opt.parallel import Placement, block_placement, gpus_of_a_host, microbatches_of, node_blocks
+from pipette_opt.parallel import Placement, block_placement, gpus_of_a_host, node_blocks
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, why_slower
 from pipette_opt.specs import Instance
-from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, TICKS_TOLERANCE, close, on_cluster, same
+from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, close, on_cluster, same
 from pipette_opt.verify.memory import accepted_risk, stages_memory
 
 
@@ -51,7 +49,7 @@ def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, o
         yield f"does not fill {len(one.hosts)} hosts"
         return
     if one.iteration_time_s is None:
-        if one.objective_s is not None or one.oom_probability is not None:
+        if one.oom_probability is not None:
             yield "has figures, and was not judged"
         return
     try:
@@ -69,8 +67,6 @@ def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, o
     for cause in {**again.breakdown, **one.breakdown} if one.breakdown else ():
         if not same(said := one.breakdown.get(cause), right := again.breakdown.get(cause), REPRODUCED):
             yield f"spends {said} s on {cause}, the judge says {right}"
-    if one.objective_s is not None:
-        yield from _objective_problems(instance, one, placement)
     yield from _risk_problems(instance, plan, one, placement)
 
 
@@ -97,21 +93,6 @@ def _slots_problem(instance: Instance, slots: Sequence[Sequence[int]], num_hosts
         if len(set(gpus)) < len(gpus) or not set(gpus) <= set(range(per_node)):
             return f"has GPUs {list(gpus)} of a host, which must be different ones of 0 to {per_node - 1}"
     return None
-
-
-def _objective_problems(instance: Instance, one: Alternative, placement: Placement) -> Iterator[str]:
-    """The closed form, up to ticks."""
-    if one.config.num_chunks > 1:
-        yield f"has objective_s {one.objective_s}, an interleaved schedule has no closed form"
-        return
-    times = placed_times(instance, one.config, placement)
-    own = closed_s(
-        times,
-        microbatches_of(instance.training, one.config),
-        instance.p2p,
-    )
-    if not own * (1 - ROUNDING) <= one.objective_s <= own * (1 + TICKS_TOLERANCE):  # type: ignore[operator]
-        yield f"has objective_s {one.objective_s}, its own is {own}"
 
 
 def _risk_problems(instance: Instance, plan: Plan, one: Alternative, placement: Placement) -> Iterator[str]:

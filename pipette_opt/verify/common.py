@@ -23,9 +23,6 @@ ROUNDING = 1e-9
 REPRODUCED = 1e-6
 """Relative; a figure computed again, maybe by another machine's arithmetic."""
 
-TICKS_TOLERANCE = 2e-4
-"""Relative; what rounding up to ticks may add to a closed form."""
-
 CLOSED_GAP = 2e-6
 """Relative; what rounding to ticks and doubles may leave open of a closed gap, or tell apart of equal plans."""
 

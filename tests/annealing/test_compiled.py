@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from instances import SMALL_SHAPES, Variant, random_problem
+from instances import SMALL_SHAPES, SPANS, Variant, random_problem
 
 from pipette_opt.annealing.compiled import evaluate, tables
 from pipette_opt.base.types import P2PMode
@@ -12,12 +12,13 @@ from pipette_opt.problem.objective import objective_ticks
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_compiled_objective_is_the_plain_one(p2p: P2PMode) -> None:
-    """Both forms, tensor rings, blocks, several kinds; a placement on a missing link costs more than any other."""
+    """Both forms, rings in slots, blocks, several kinds; a placement on a missing link costs more than any other."""
     rng = np.random.default_rng(0)
     equal = worse = 0
     for trial in range(280):
         shape = SMALL_SHAPES[trial % len(SMALL_SHAPES)]
-        variant = Variant(p2p=p2p, missing_share=0.1 * (trial % 3), num_kinds=2, exact_share=0.6)
+        spans = SPANS[trial // len(SMALL_SHAPES) % len(SPANS)]
+        variant = Variant(p2p=p2p, missing_share=0.1 * (trial % 3), num_kinds=2, exact_share=0.6, spans=spans)
         data = random_problem(rng, [shape], 6, variant, max_block=3)
         candidate = data.candidates[0]
         t = tables(data, candidate)

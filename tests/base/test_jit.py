@@ -1,6 +1,7 @@
 """Compiled kernels are cached by the contents of all files that kernels can see."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,24 +64,25 @@ def test_numbas_own_setting_is_left_alone() -> None:
 
 
 def test_kernels_are_cached_there(tmp_path: Path) -> None:
-    """A second process finds what the first has compiled."""
+    """A second process finds what the first has compiled, and so does another installation of the same contents."""
     code = (
         "from pipette_opt.solver.matching import matching_size as f\n"
         "import numpy as np\n"
         "assert f(np.eye(3, dtype=np.bool_)) == 3\n"
         "print(sum(f.stats.cache_hits.values()))"
     )
+    shutil.copytree(jit.PACKAGE, tmp_path / "other" / jit.PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     hits = [
         subprocess.run(
             [sys.executable, "-c", code],
             check=True,
             capture_output=True,
             text=True,
-            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "PYTHONPATH": str(place)},
         ).stdout.strip()
-        for _ in range(2)
+        for place in (jit.PACKAGE.parent, jit.PACKAGE.parent, tmp_path / "other")
     ]
-    assert hits == ["0", "1"]
+    assert hits == ["0", "1", "1"]
     assert list(tmp_path.rglob("*.nbi"))
 
 

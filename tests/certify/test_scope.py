@@ -39,7 +39,7 @@ def test_searched_and_not_searched_are_what_the_space_has() -> None:
     assert "tensor parallel other than 2 or 4 (pinned)" in missing
     assert "micro batch size other than 1 (pinned)" in missing
     assert "context parallelism across hosts" in missing
-    assert "ZeRO 2 and 3" in missing
+    assert "ZeRO 2 and 3 (--data-parallel-sharding-strategy)" in missing
     assert not any("overlap" in text for text in missing)
     pinned = replace(prepared, space=replace(SPACE, overlap_grad_reduce=False, context_parallel=(1,)))
     assert {"overlap grad reduce other than off (pinned)", "context parallel other than 1 (pinned)"} <= {
@@ -102,9 +102,9 @@ def test_each_reason_is_counted_by_hand() -> None:
         ),
     )
     reasons = {
-        configs[5]: Reason("search", "tree-search", 5.0),
+        configs[5]: Reason("search", "class-assignment", 5.0),
         configs[6]: Reason("search", "judge of every placement", 4.0),
-        configs[7]: Reason("search", "tree-search", 6.0),
+        configs[7]: Reason("search", "class-assignment", 6.0),
     }
     found = proof(cast(Prepared, prepared), reasons)
     assert [(one.by, one.configurations, one.bound_s) for one in found] == [
@@ -122,7 +122,7 @@ def test_each_reason_is_counted_by_hand() -> None:
     assert named["memory"] == [("predicted peak", 2, configs[0].label())]
     assert named["no placement"] == [("hosts or links", 1, configs[4].label())]
     assert named["search"] == [
-        ("tree-search", 2, configs[5].label()),
+        ("class-assignment", 2, configs[5].label()),
         ("judge of every placement", 1, configs[6].label()),
     ]
 

@@ -80,7 +80,6 @@ def assigned(job: Instance, packing: Packing) -> JudgedSolution:
     one = JudgedSolution(
         candidate=cast(CandidateData, packing),
         nodes=packing.nodes,
-        objective_s=None,
         estimate=relaxed_s(job, packing),
     )
     return assign_slots(job, one, time.perf_counter() + 60.0, threading.Event())

@@ -7,12 +7,12 @@ import pytest
 from specs_for_tests import LLAMA_8B, config
 
 from pipette_opt.base.units import GIB
+from pipette_opt.measure.memory.sample import sample_point
 from pipette_opt.memory.components import COMPONENTS
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import COLUMNS, Framework
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
-from pipette_opt.memory_training.sample import sample_point
 from pipette_opt.read.framework import read_framework
 from pipette_opt.specs import TrainingSpec
 

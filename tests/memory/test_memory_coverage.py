@@ -15,11 +15,11 @@ from specs_for_tests import LLAMA_8B
 
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.judge.orders import named_schedule
+from pipette_opt.measure.memory.trace import trace_stage
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.weights import read_weights
-from pipette_opt.memory_training.trace import trace_stage
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.schedule import max_in_flight
 from pipette_opt.specs import ModelSpec, TrainingSpec

@@ -7,11 +7,11 @@ import pytest
 from specs_for_tests import LLAMA_8B, config
 
 from pipette_opt.base.types import RecomputeGranularity
+from pipette_opt.measure.memory.sample import Point, sample_point
+from pipette_opt.measure.memory.trace import StageTrace, trace_stage
 from pipette_opt.memory.features import FEATURE_NAMES, FEATURES, features, table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.table import StageTable, join_tables, stage_table
-from pipette_opt.memory_training.sample import Point, sample_point
-from pipette_opt.memory_training.trace import StageTrace, trace_stage
 from pipette_opt.specs import TrainingSpec
 
 POINTS = [sample_point(99, index) for index in range(16)]

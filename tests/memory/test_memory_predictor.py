@@ -12,12 +12,12 @@ from specs_for_tests import A100_80, LLAMA_8B, TINY, config
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB, MIB
+from pipette_opt.measure.memory.sample import sample_point
+from pipette_opt.measure.memory.trace import trace_stage
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.predictor import SMALLEST_RISK, MemoryPredictor
 from pipette_opt.memory.weights import NetworkWeights, write_weights
-from pipette_opt.memory_training.sample import sample_point
-from pipette_opt.memory_training.trace import trace_stage
 from pipette_opt.specs import TrainingSpec
 
 JOB = TrainingSpec(global_batch_size=64, seq_length=4096)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from plans import plan_of, small_config, small_instance
 
-from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.replan.changed_hosts import held_cells, replan, start_from
-from pipette_opt.replan.space import check_hosts, space_for, void_pins, world_sizes
+from pipette_opt.replan.space import space_for, void_pins, world_sizes
 from pipette_opt.specs import Instance
 
 FAST = OptimizeParams(time_limit_s=2.0)
@@ -85,28 +85,6 @@ def test_what_hosts_hold(old: Plan) -> None:
     assert sorted(start[1].ravel().tolist()) == [1, 4]
     other = next(one for one in data.candidates if one.block.stages == 2)
     assert held_cells(given, other, old).tolist() == [-1] * 5
-
-
-@pytest.mark.parametrize(
-    ("lost", "joined", "message"),
-    [
-        (["n9"], [], "--lost: host 'n9' is not among the hosts of the plan"),
-        (["n1"], ["n1"], "host 'n1' is also given with --joined"),
-        ([], ["n1"], "host 'n1' was among the hosts of the plan already"),
-        ([], ["n7"], "host 'n7' is not in the cluster file"),
-    ],
-)
-def test_wrong_hosts(lost: list[str], joined: list[str], message: str) -> None:
-    """Each says which host."""
-    with pytest.raises(InputError, match=message):
-        check_hosts(["n0", "n1", "n5"], ["n0", "n1"], lost, joined)
-
-
-def test_hosts_now() -> None:
-    """In the cluster's order; a spare that nobody names is not used."""
-    assert check_hosts(["n5", "n0", "n1", "n6"], ["n0", "n1"], ["n1"], ["n5"]) == ["n5", "n0"]
-    with pytest.raises(InputError, match="--cluster: lacks host 'n1' of the plan"):
-        check_hosts(["n0"], ["n0", "n1"], [], [])
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,6 @@ def test_named_fields() -> None:
         "searched",
         "not_searched",
         "proof",
-        "closed_form",
         "joint_model",
         "chosen_by",
     }
@@ -233,15 +232,13 @@ def test_a_certificate_of_the_closed_form_is_turned_into_one_of_the_judge() -> N
     """Files of before have another objective; what they prove of the judge's time stays."""
     content = plan_to_dict(small_plan())
     proof, seconds = content["certificate"], content["estimate"]["iteration_time_s"]
-    for name in ("searched", "not_searched", "proof", "closed_form"):
+    for name in ("searched", "not_searched", "proof"):
         del proof[name]
     changes = {"status": "OPTIMAL", "objective_s": seconds * 1.01, "lower_bound_s": seconds * 1.01, "gap": 0.0}
     proof |= {**changes, "placement_gap": 0.0, "judge_lower_bound_s": seconds * 0.9}
     found = plan_from_dict(content).certificate
     assert (found.status, found.objective_s, found.lower_bound_s) == ("FEASIBLE", seconds, seconds * 0.9)
     assert found.gap == pytest.approx(0.1)
-    assert found.closed_form is not None
-    assert found.closed_form.gap == 0.0
 
 
 def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.base.units import GIB
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plans.plan import Alternative, Band, Plan
+from pipette_opt.plans.plan import Alternative, Band, JointModel, Plan
 from pipette_opt.plans.verdict import verdict
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.left_out import left_out_table
@@ -21,6 +21,7 @@ from pipette_opt.report.tables import (
     components_table,
     estimate_tables,
     hosts_tables,
+    joint_model_text,
     memory_table,
     near_ties,
     plan_tables,
@@ -255,9 +256,7 @@ def test_plans_that_predictions_cannot_tell_apart() -> None:
 
     def other(factor: float, one: ParallelConfig) -> Alternative:
         seconds = factor * best_s
-        return Alternative(
-            config=one, hosts=(), objective_s=None, iteration_time_s=seconds, oom_probability=0.0, reason="slower"
-        )
+        return Alternative(config=one, hosts=(), iteration_time_s=seconds, oom_probability=0.0, reason="slower")
 
     chosen = replace(plan, estimate=replace(plan.estimate, band=band))
     near = replace(chosen, alternatives=(other(1.1, full), other(1.15, full), other(1.3, full)))
@@ -279,3 +278,14 @@ def test_unequal_chunks_are_told_by_chunk() -> None:
     text = shown(*plan_tables(PLANS["unequal chunks"]()))
     assert "Et*3|t|t|t*3L" in text
     assert "layers per stage" not in text
+
+
+def test_a_joint_model_without_time_proves_nothing() -> None:
+    """Nothing to decide and no time to decide it are two things."""
+    none = JointModel(
+        families=0, variables=0, constraints=0, solves=0, seconds=0.0, splits=0, status="INFEASIBLE", bound_s=3.5
+    )
+    assert "nothing to decide" in joint_model_text(none)
+    late = joint_model_text(replace(none, status="FEASIBLE"))
+    assert "no time" in late
+    assert "less than 3.5 s" in late

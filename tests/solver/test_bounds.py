@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
+from instances import SMALL_SHAPES, SPANS, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
 from pipette_opt.problem.best_links import has_room, optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS, Paths, ProblemData
@@ -42,7 +42,8 @@ def test_bound_of_paths_is_below_the_optimum(directed: bool, kinds: int) -> None
     for trial in range(35):
         shape = SMALL_SHAPES[trial % len(SMALL_SHAPES)]
         missing = 0.2 * (trial % 2)
-        variant = Variant(directed=directed, missing_share=missing, num_kinds=kinds, exact_share=0.0)
+        spans = SPANS[trial // len(SMALL_SHAPES)]
+        variant = Variant(directed=directed, missing_share=missing, num_kinds=kinds, exact_share=0.0, spans=spans)
         data = random_problem(rng, [shape], 4 + trial % 2 if np.prod(shape) < 5 else 5, variant)
         optimum = best_by_enumeration(data, data.candidates[0])
         bound = candidate_bound(data, data.candidates[0])

@@ -1,4 +1,4 @@
-"""Rounds of pieces over processes, also when one is killed."""
+"""Rounds of proofs over processes, also when one is killed."""
 
 import os
 import signal

@@ -7,12 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
+from instances import (
+    SMALL_SHAPES,
+    SPANNING_SHAPES,
+    Spans,
+    Variant,
+    best_by_enumeration,
+    one_candidate_cluster,
+    random_problem,
+)
 
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver import model
+from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.params import MODEL, PROVERS, SolverParams
 from pipette_opt.solver.solve import solve
@@ -65,6 +74,19 @@ def test_one_candidate_against_enumeration(name: str, engines: tuple[str, ...]) 
     for shape in SMALL_SHAPES:
         data = random_problem(rng, [shape], 5, VARIANTS[name])
         check(data, solve(data, replace(PARAMS, engines=engines)))
+
+
+@pytest.mark.parametrize("engines", [MODEL, PROVERS], ids=["model alone", "all engines"])
+@pytest.mark.parametrize("spans", ["context", "both"])
+def test_context_groups_over_hosts_against_enumeration(spans: Spans, engines: tuple[str, ...]) -> None:
+    """Rings of gradients go through the parts of a context group; inside a slot tensor rings count, else context's."""
+    rng = np.random.default_rng(31)
+    for trial, shape in enumerate(SPANNING_SHAPES * 2):
+        variant = Variant(spans=spans, exact_share=0.6, missing_share=0.1 * (trial % 2), num_kinds=2)
+        data = random_problem(rng, [shape], 5, variant)
+        check(data, solve(data, replace(PARAMS, engines=engines)))
+    data = random_problem(rng, list(SPANNING_SHAPES), 5, Variant(spans=spans, p2p="async"))
+    check(data, solve(data, replace(PARAMS, engines=engines)))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -180,7 +202,7 @@ def test_bound_is_valid_when_time_is_up(time_limit_s: float) -> None:
     """However early it ends, the bound is positive and not above what longer search finds."""
     data = hard()
     early = solve(data, replace(PARAMS, time_limit_s=time_limit_s))
-    late = solve(data, replace(PARAMS, time_limit_s=2.0))
+    late = solve(data, SolverParams(time_limit_s=2.0, workers=2))
     assert late.solution is not None
     assert 0 < early.lower_bound_ticks <= late.solution.objective_ticks
     assert early.wall_time_s < time_limit_s + 2.0
@@ -212,23 +234,23 @@ def test_what_is_proven_elsewhere_ends_a_model() -> None:
     assert known.lower == known.upper
 
 
-def test_an_error_of_the_search_beside_a_model_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_annealing_beside_the_proof_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not stay in its thread."""
 
     def broken(*args: object, **settings: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pipette_opt.solver.tree_search.engine.TreeSearch.run", broken)
-    data = random_problem(np.random.default_rng(3), [(2, 2, 1)], 5, Variant())
+    monkeypatch.setattr("pipette_opt.solver.annealing.Annealing.run_beside", broken)
     with pytest.raises(ZeroDivisionError):
-        solve(data, PARAMS)
+        solve(hard(), SolverParams(time_limit_s=0.5, workers=2))
 
 
-def test_what_is_too_large_for_a_model_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few cells, but so many hosts listed that no model can be built in the time left."""
+def test_what_is_too_large_for_a_model_keeps_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many hosts listed that no model can be built in the time left: it ends with bounds without a search."""
     monkeypatch.setattr(model, "PAIRS_PER_S", 0)
     data = random_problem(np.random.default_rng(3), [(2, 2, 1)], 6, Variant())
-    check(data, solve(data, PARAMS))
+    result = solve(data, PARAMS)
+    assert lower_bounds(data)[0] <= result.lower_bound_ticks <= best_by_enumeration(data, data.candidates[0])
 
 
 def test_gap_limit_ends_the_search() -> None:

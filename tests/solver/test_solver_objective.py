@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from instances import SMALL_SHAPES, Variant, random_problem
+from instances import SMALL_SHAPES, SPANS, Variant, random_problem
 from ortools.sat.python import cp_model
 
 from pipette_opt.base.types import P2PMode
@@ -16,8 +16,9 @@ def test_value_of_fixed_placements(p2p: P2PMode) -> None:
     """Hosts fixed, two candidates in the model: the least objective is that of the plain function."""
     rng = np.random.default_rng(6)
     checked = 0
-    for shape in SMALL_SHAPES * 3:
-        variant = Variant(p2p=p2p, missing_share=0.05, num_kinds=2, exact_share=0.6)
+    for trial, shape in enumerate(SMALL_SHAPES * 3):
+        spans = SPANS[trial // len(SMALL_SHAPES)]
+        variant = Variant(p2p=p2p, missing_share=0.05, num_kinds=2, exact_share=0.6, spans=spans)
         data = random_problem(rng, [shape, shape], 6, variant)
         index = int(rng.integers(2))
         nodes = rng.permutation(6)[: int(np.prod(shape))].reshape(shape)

@@ -16,8 +16,8 @@ from pipette_opt.calibrate.memory import known_memory
 from pipette_opt.calibrate.memory_calibration import SPREADS, fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.lab.backtest.memory_evaluation import Split, split_cases
+from pipette_opt.measure.memory.residual import STEPS, learn_residual
 from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
-from pipette_opt.memory_training.residual import STEPS, learn_residual
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipette_opt.lab.backtest.memory_evaluation import Evaluation
-from pipette_opt.memory_training.rivals import wilson
+from pipette_opt.measure.memory.rivals import wilson
 
 
 def slice_rows(evaluation: Evaluation) -> list[dict[str, str]]:

@@ -62,7 +62,7 @@ def varuna_ticks(data: ProblemData, candidate: CandidateData) -> int:
     forward, backward = candidate.forward_ticks[kind], candidate.backward_ticks[kind]
     recomputes = candidate.config.recomputation == "full"
     ring = candidate.ring_floor_ticks
-    if candidate.grid[1] > 1:
+    if candidate.ring_length > 1:
         medians = np.array([_median_link(ticks) for ticks in candidate.ring_ticks], dtype=np.int64)
         ring = np.maximum(ring, medians[candidate.ring_class])
     pipeline = simulate(

@@ -19,10 +19,9 @@ from pipette_opt.lab.placement_bench.clusters import UnavailableError
 from pipette_opt.lab.placement_bench.instances import BenchInstance
 from pipette_opt.lab.placement_bench.problems import Shape, balanced_problem
 from pipette_opt.problem.data import CandidateData, ProblemData
-from pipette_opt.problem.objective import largest_ticks, objective_ticks
+from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.portfolio import compile_searches
 from pipette_opt.solver.solve import solve
 
 BASELINES = ("annealing_tuned", "annealing_pipette", "amp", "varuna", "identity")
@@ -309,7 +308,6 @@ def _every_form(workers: int) -> float:
         used = P * D + spare
         data = balanced_problem(rates[:used, :used], (P, D), p2p)
         solve(data, SolverParams(time_limit_s=0.3, workers=workers))
-        compile_searches(data, data.candidates[0], largest_ticks(data.candidates[0]))
         both_annealings(data, 0.0, 1, 0)
         load_replicas(data)
         amp(data, AmpParams(moves=10))

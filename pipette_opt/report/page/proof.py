@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
 from pipette_opt.base.units import counted
-from pipette_opt.plans.plan import Certificate, Plan
+from pipette_opt.plans.plan import Plan
 from pipette_opt.report.cells import percent, seconds_text, words
 from pipette_opt.report.page.figures import LINES, figure
 from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph, table
@@ -37,7 +37,6 @@ def certificate_panel(plan: Plan) -> Panel:
         paragraph(element("strong", lead)),
         table(f"Certificate: {proof.status}", ("what", "figure >", "meaning"), rows),
         *_chosen(plan),
-        *_closed_form(proof),
     ]
     if proof.joint_model is not None:
         body.append(paragraph(f"{joint_model_text(proof.joint_model)}."))
@@ -94,21 +93,6 @@ def _chosen(plan: Plan) -> list[Element]:
 
 def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4g}"
-
-
-def _closed_form(proof: Certificate) -> list[Element]:
-    form = proof.closed_form
-    if form is None:
-        return []
-    return [
-        paragraph(
-            "A detail: by the closed form of its schedule the plan takes ",
-            number(form.objective_s, seconds_text(form.objective_s), "certificate.closed_form.objective_s"),
-            ", and no plan with one less than ",
-            number(form.lower_bound_s, seconds_text(form.lower_bound_s), "certificate.closed_form.lower_bound_s"),
-            ".",
-        )
-    ]
 
 
 def _value(value: object) -> str:

@@ -17,6 +17,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import PlacedTicks, placed_objective_ticks
 from pipette_opt.solver.class_assignment.problem import Merged, place_classes
 from pipette_opt.solver.class_assignment.twins import HostClasses
+from pipette_opt.solver.variables import ring_hops, slot_hops
 
 SHARES = (1.0, 0.5, 0.25, 0.125)
 """Of what the pattern is below the ceiling, what one link may take up; the first that tells anything."""
@@ -88,14 +89,16 @@ def _hops(data: ProblemData, candidate: CandidateData, placed: PlacedTicks, patt
         if row + 1 < P or candidate.wraps:
             ends = (here, int(pattern[(row + 1) % P, column, part]))
             yield _Hop(classes=ends, cost=both, raised=_transfer(candidate, placed, (row + 1) * stages - 1, column))
-        if D > 1:
-            ends = (here, int(pattern[row, (column + 1) % D, part]))
+    for row in range(P):
+        for tail, head in ring_hops(candidate, row):
             cost = np.minimum(candidate.ring_ticks[np.unique(of_row[row])].sum(axis=0), UNUSABLE_TICKS)
+            ends = (int(pattern[tail]), int(pattern[head]))
             yield _Hop(classes=ends, cost=cost, raised=_ring(candidate, placed, row))
-        if K > 1:
-            ends = (here, int(pattern[row, column, (part + 1) % K]))
-            cost = np.minimum(candidate.tensor_forward_ticks + candidate.tensor_backward_ticks, UNUSABLE_TICKS)
-            yield _Hop(classes=ends, cost=cost, raised=_tensor(candidate, placed, row, column))
+        for column in range(D):
+            for tail, head in slot_hops(candidate, row, column):
+                cost = np.minimum(candidate.tensor_forward_ticks + candidate.tensor_backward_ticks, UNUSABLE_TICKS)
+                ends = (int(pattern[tail]), int(pattern[head]))
+                yield _Hop(classes=ends, cost=cost, raised=_tensor(candidate, placed, row, column))
     if candidate.embedding_ticks.size:
         for first, last in zip(pattern[0].ravel().tolist(), pattern[-1].ravel().tolist(), strict=True):
             yield _Hop(classes=(first, last), cost=candidate.embedding_ticks, raised=_embedding(candidate, placed))

@@ -57,7 +57,7 @@ def host_classes(data: ProblemData, candidate: CandidateData, most: int) -> Host
 
 def _links(candidate: CandidateData) -> FloatArray:
     """Costs between hosts, both directions, in rows of one kind each, shape ``(kinds, num_nodes, num_nodes)``."""
-    matrices = [candidate.p2p_ticks, *(candidate.ring_ticks if candidate.grid[1] > 1 else ())]
+    matrices = [candidate.p2p_ticks, *(candidate.ring_ticks if candidate.ring_length > 1 else ())]
     both = [side for one in matrices for side in (one, one.T)]
     distinct: list[FloatArray] = []
     for one in both:

@@ -34,9 +34,10 @@ VARIANTS = [
         num_capacities=kinds,
         levels=levels,
         exact_share=exact,
+        spans=spans,
     )
     for p2p in ("blocking", "async")
-    for directed in (False, True)
+    for directed, spans in ((False, "both"), (True, "context"), (True, "tensor"))
     for missing, kinds, levels, exact in ((0.0, 1, 0, 1.0), (0.2, 1, 2, 0.0), (0.0, 2, 3, 1.0), (0.2, 2, 0, 0.5))
 ]
 

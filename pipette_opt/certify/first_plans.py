@@ -1,0 +1,68 @@
+"""First plans: placements annealed by the closed forms, and what the judge says of them."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipette_opt.annealing.anneal import AnnealingParams
+from pipette_opt.annealing.threads import anneal_on_threads
+from pipette_opt.judge.solutions import JudgedSolution, judge_solution
+from pipette_opt.prepare import Prepared
+from pipette_opt.problem.solution import Result, Solution
+
+MOST_JUDGED = 64
+"""Largest number of annealed placements that are shown to the judge. Chosen."""
+
+
+def anneal_closed_forms(
+    prepared: Prepared,
+    seconds: float,
+    workers: int,
+    seed: int,
+    stop: threading.Event,
+    known: Sequence[Solution] = (),
+) -> Result:
+    """
+    Anneal the candidates that have a closed form, on every thread with a seed of its own.
+
+    Parameters
+    ----------
+    known
+        Placements that are kept where nothing better is found.
+    seconds
+        Nothing is annealed without.
+    """
+    if seconds <= 0:
+        return _with_known(Result(status="UNKNOWN", lower_bound_ticks=0, solution=None), known)
+    settings = AnnealingParams(time_limit_s=seconds, seed=seed)
+    first, *others = anneal_on_threads(prepared.exact, settings, workers, stop)
+    return _with_known(_with_known(first, [one for other in others for one in other.solutions]), known)
+
+
+def judge_closed_forms(prepared: Prepared, result: Result) -> list[JudgedSolution]:
+    """Judge the best solutions of a result."""
+    return [judge_solution(prepared.instance, prepared.exact, one) for one in result.solutions[:MOST_JUDGED]]
+
+
+def judge_first_plan(prepared: Prepared) -> list[JudgedSolution]:
+    """The plan on the listed hosts that others were left out for, if there is one."""
+    first = None if prepared.pruned is None else prepared.pruned.first
+    if first is None:
+        return []
+    solutions = [
+        Solution(candidate=index, nodes=first.nodes, objective_ticks=0)
+        for index, candidate in enumerate(prepared.problem.candidates)
+        if (candidate.config, candidate.block) == (first.config, first.block)
+    ]
+    return [judge_solution(prepared.instance, prepared.problem, one) for one in solutions]
+
+
+def _with_known(hint: Result, known: Sequence[Solution]) -> Result:
+    """The hint with the better of its own and the known placements of each candidate."""
+    if not known:
+        return hint
+    ranked = sorted((*known, *hint.solutions), key=lambda one: (one.objective_ticks, one.candidate))
+    best_of = {one.candidate: one for one in reversed(ranked)}
+    best, *others = sorted(best_of.values(), key=lambda one: (one.objective_ticks, one.candidate))
+    status = "FEASIBLE" if hint.status in ("INFEASIBLE", "UNKNOWN") else hint.status
+    return replace(hint, status=status, solution=best, pool=tuple(others))
