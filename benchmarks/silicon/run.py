@@ -36,8 +36,8 @@ Collectives inside hosts are 6 to 9 % off in the median, where all of the link's
 
 Products of training shapes are 3 to 8 % off in the median on Ampere, Hopper and Blackwell (8 to 9 on L40S), where one
 share of the peak for all GPUs was 5 to 53 % off. With the constants of another GPU of the generation, or of the one
-before, they are 3 to 9 % off, 11 % on B200 in bf16 and 13 % on GB200 in fp8 by blocks. L40S, unlike all others, would be
-23 % off.
+before, they are 3 to 9 % off, 11 % on B200 in bf16 and 13 % on GB200 in fp8 by blocks. L40S, unlike all others, would
+be 23 % off.
 
 Made by `python benchmarks/silicon/run.py`. Measured: tables of NVIDIA's AIConfigurator, read in place
 ({source}); the project ships fitted constants only (`data/gpus.yaml`, fitted by `benchmarks/silicon/fit.py`). Errors
