@@ -108,6 +108,10 @@ class SearchSpace:
     more_layouts
         Layouts of unequal chunks that are tried beside all splits, by the stages and chunks that they are of: what a
         search near a plan found (``solver/layouts.py``).
+    more_configs
+        Configurations that are tried beside all others: what runs today.
+    more_recompute
+        Choices of recomputation that are tried beside ``recompute``.
     overlap_grad_reduce, overlap_param_gather
         Whether all candidates send gradients and parameters beside compute, as in
         :class:`~pipette_opt.parallel.ParallelConfig`, parameters only with the distributed optimizer; ``None`` for both
@@ -142,6 +146,8 @@ class SearchSpace:
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
     more_splits: tuple[tuple[int, ...], ...] = ()
     more_layouts: tuple[str, ...] = ()
+    more_configs: tuple[ParallelConfig, ...] = ()
+    more_recompute: tuple[Recomputation | None, ...] = ()
     overlap_grad_reduce: bool | None = None
     overlap_param_gather: bool | None = None
     ddp_bucket_size: int | None = None
@@ -157,6 +163,8 @@ class SearchSpace:
             elif isinstance(value, tuple):
                 if field.name in ("narrowed", "more_layouts", "limits"):
                     self._check_names()
+                    continue
+                if field.name in ("more_configs", "more_recompute"):
                     continue
                 if not value and field.name != "more_splits":
                     raise InputError(option, "must list at least one value, got none.")

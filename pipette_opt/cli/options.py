@@ -236,6 +236,13 @@ MaxOomRisk = Annotated[
         help="Accepted probability of running out of memory; 1: memory does not count.", rich_help_panel=SEARCH
     ),
 ]
+GpuPrices = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Of a GPU for an hour: 2.5, or of hosts or a kind, gpu[01-04]=1.3, h100=2.9; may be repeated.",
+        rich_help_panel=RUN,
+    ),
+]
 Objective = Annotated[
     str,
     typer.Option(

@@ -111,7 +111,7 @@ def shown_exchange_s(
 
 
 def expert_layer_s(
-    instance: Instance, config: ParallelConfig, kind: LayerKind, ranks: int, gpus: int
+    instance: Instance, config: ParallelConfig, kind: LayerKind, ranks: int, gpus: int, beside: Beside | None = None
 ) -> tuple[float, float]:
     """
     What the tokens of one layer with experts take at least on their way, for one micro-batch, forward and backward.
@@ -125,16 +125,19 @@ def expert_layer_s(
         Of one stage on each host that has it.
     gpus
         All that are used of a host.
+    beside
+        Of :func:`beside_exchange`, where it is known.
     """
     model, training = instance.model, instance.training
     one = expert_traffic(model, training, config)
     rings = expert_rings(model, training, config)
     found = [0.0, 0.0]
-    beside = beside_exchange(instance, config, kind) if one.num_exchanges else None
+    if one.num_exchanges:
+        beside = beside or beside_exchange(instance, config, kind)
     for way, times in enumerate(passes(config)):
         if one.num_rings:
             found[way] += _ring_floor_s(instance, rings[way], one.ring_size, ranks, gpus)
-        if beside is not None:
+        if one.num_exchanges and beside is not None:
             whole = times * one.num_exchanges * _exchange_floor_s(instance, config, one, ranks, gpus)
             found[way] += float(shown_exchange_s(whole, beside.idle_s[way], beside.compute_s, instance.stack))
     return found[0], found[1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.memory.table import StageTable
+from pipette_opt.memory.stage_rows import StageTable
 
 SECOND_MOMENT_BYTES = 4
 """Of Adam, per parameter, which Muon's matrices do not have."""
