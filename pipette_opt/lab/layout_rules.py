@@ -148,7 +148,7 @@ RULES = (
     ),
     LayoutRule(
         name="FlashAttention-2",
-        kept=lambda instance, space: _trained(instance, space, attention_kernel="flash", flash_version=2),
+        kept=lambda instance, space: _trained(instance, space, attention_kernel="flash", flash_version=3),
         broken=lambda instance, space: _trained(instance, space, attention_kernel="unfused"),
         is_kept=_keeps_attention,
         changes_training=True,
