@@ -195,7 +195,7 @@ def _least_of(
             )
         flow, fabric = np.array([rate / gpus]), cluster.inside_bytes_per_s(flows)
         arguments = (cluster, stacked([traffic]), flow, fabric, np.array(flows), np.array(num_hosts), stack)
-        across = over(*arguments, float(cluster.pair_latency_s.min()))
+        across = over(*arguments, cluster.least_latency_s)
         return max(inside, float(across[0]))
 
     def experts_s(traffic: RingTraffic, rate: float) -> float:
