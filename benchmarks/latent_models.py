@@ -20,6 +20,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.cli.current import current_of
 from pipette_opt.library.jobs import read_job
 from pipette_opt.library.options import JobOptions
+from pipette_opt.read.backtests import ComparedRun, write_backtests
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.megatron_args import parse_megatron_args
 
@@ -79,8 +80,8 @@ def arguments_of(row: dict[str, str]) -> str:
     return "\n".join(lines) + "\n" + (NARROW if row["precision"] == "MXFP8" else "")
 
 
-def seconds_of(row: dict[str, str], text: str) -> float:
-    """Our time of a row on usual hosts of its GPU, whatever its memory."""
+def compared_with(row: dict[str, str], text: str) -> ComparedRun:
+    """A row and our time of it on usual hosts of its GPU, whatever its memory."""
     usual = read_gpu_entry(row["gpu"].lower()).usual_host
     per_node = usual.gpus_per_node if usual else 8
     with tempfile.TemporaryDirectory() as folder:
@@ -89,23 +90,33 @@ def seconds_of(row: dict[str, str], text: str) -> float:
         options = JobOptions(
             nodes=str(int(row["num_gpus"]) // per_node), gpu=row["gpu"].lower(), gpus_per_node=per_node, model=str(path)
         )
-        return float(current_of(read_job(options), parse_megatron_args(text), None).estimate.iteration_time_s)
+        found = current_of(read_job(options), parse_megatron_args(text), None)
+    return ComparedRun(
+        name=row["model"],
+        model=found.instance.model,
+        training=found.instance.training,
+        gpu=found.instance.cluster.nodes[0].gpu.name,
+        num_gpus=int(row["num_gpus"]),
+        ratio=float(row["iter_time_s"]) / found.estimate.iteration_time_s,
+    )
 
 
 def main() -> None:
     """One line for each row, and the mean error."""
     table = SHARED / "measured" / "nvidia_perf_tables.csv"
-    errors = []
+    errors, compared = [], []
     with table.open(newline="") as file:
         rows: list[dict[str, Any]] = [
             row for row in csv.DictReader(file) if row["model"] in FAMILIES and row["precision"]
         ]
     for row in rows:
         try:
-            seconds, published = seconds_of(row, arguments_of(row)), float(row["iter_time_s"])
+            compared.append(compared_with(row, arguments_of(row)))
         except InputError as error:
             print(f"{row['model']:22} {row['gpu']:6} refused: {error}")
             continue
+        published = float(row["iter_time_s"])
+        seconds = published / compared[-1].ratio
         errors.append(seconds / published - 1)
         degrees = f"pp{row['pp']} vpp{float(row['vpp']):.0f} mbs{row['mbs']} {row['notes'].split('; ')[-3]}"
         release = row["source"].removeprefix("MegatronBridge-")
@@ -113,6 +124,7 @@ def main() -> None:
             f"{row['model']:22} {row['gpu']:6} {release:9} {row['precision']:6} {degrees:24} "
             f"published {published:6.2f} s, ours {seconds:6.2f} s, {100 * errors[-1]:+5.1f} %"
         )
+    write_backtests("benchmarks/latent_models.py", compared)
     off = 100 * np.abs(errors)
     print(f"{len(errors)} rows, mean |error| {off.mean():.1f} %, median {np.median(off):.1f} %")
 

@@ -11,9 +11,10 @@ import re
 from typing import Any
 
 import numpy as np
-from latent_models import NARROW, SHARED, recipe_text, seconds_of
+from latent_models import NARROW, SHARED, compared_with, recipe_text
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.backtests import write_backtests
 
 FAMILIES = {
     "GPT OSS 120B": "gpt_oss_120b",
@@ -49,16 +50,19 @@ def arguments_of(row: dict[str, str]) -> str:
 def main() -> None:
     """One line for each row, and the mean error of each family."""
     errors: dict[str, list[float]] = {}
+    compared = []
     with (SHARED / "measured" / "nvidia_perf_tables.csv").open(newline="") as file:
         rows: list[dict[str, Any]] = [row for row in csv.DictReader(file) if row["model"] in FAMILIES]
     for row in rows:
         if row["precision"] not in FORMATS:
             continue
         try:
-            seconds, published = seconds_of(row, arguments_of(row)), float(row["iter_time_s"])
+            compared.append(compared_with(row, arguments_of(row)))
         except InputError as error:
             print(f"{row['model']:16} {row['gpu']:6} refused: {error}")
             continue
+        published = float(row["iter_time_s"])
+        seconds = published / compared[-1].ratio
         off = seconds / published - 1
         errors.setdefault(row["model"], []).append(off)
         degrees = f"tp{row['tp']} pp{row['pp']} mbs{row['mbs']} {row['notes'].split('; ')[-3]} seq {row['seq_len']}"
@@ -67,6 +71,7 @@ def main() -> None:
             f"{row['model']:16} {row['gpu']:6} {release:9} {row['precision']:6} {degrees:32} "
             f"published {published:6.2f} s, ours {seconds:6.2f} s, {100 * off:+5.1f} %"
         )
+    write_backtests("benchmarks/layer_lists.py", compared)
     for model, some in errors.items():
         sizes = 100 * np.abs(some)
         print(f"{model}: {len(some)} rows, mean |error| {sizes.mean():.1f} %, median {np.median(sizes):.1f} %")

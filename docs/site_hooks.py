@@ -37,7 +37,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             if isinstance(pages, list) and "Commands" in section:
                 pages += [{name: _command_page(name)} for name, _ in commands()]
             if isinstance(pages, list) and "Results" in section:
-                pages += sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("benchmarks/results/*.md"))
+                results = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("benchmarks/results/*.md")}
+                pages += sorted(results, key=lambda name: (not name.endswith("README.md"), name))
     return config
 
 

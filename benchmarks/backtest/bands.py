@@ -27,6 +27,7 @@ from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, untimed
 from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, told_apart
 from pipette_opt.calibrate.predict import predicted_times_s
+from pipette_opt.read.backtests import ComparedRun, write_backtests
 from pipette_opt.read.bands import DISTANCES, FEWEST_RUNS, FEWEST_SOURCES, SHARE, job_kind
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
@@ -95,12 +96,14 @@ class Point:
     predicted_s: float = 1.0
     job: Hashable = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    compared: ComparedRun | None = None
 
 
 def main() -> None:
     """Predict what is there, write the table, say how it holds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "bands.yaml")
+    parser.add_argument("--backtests", type=Path, default=ROOT / "data" / "backtests.yaml")
     parser.add_argument("--page", type=Path, help="Where the page of results goes; none without.")
     options = parser.parse_args()
     folder = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
@@ -111,6 +114,8 @@ def main() -> None:
     table = bands_of(points)
     head = HEAD.format(fewest=FEWEST_SEEN, sources=", ".join(SOURCES.values())).rstrip()
     write_atomically(options.out, f"{_wrapped(head)}\n{yaml.safe_dump(table, sort_keys=False, width=120)}")
+    compared = [one.compared for one in points if one.compared is not None]
+    write_backtests("benchmarks/backtest/bands.py", compared, options.backtests)
     for name, row in table["kinds"].items():
         print(name, row)
     checked = [file for file in CHECKED_ONLY if (folder / f"{file}.csv").is_file()]
@@ -223,6 +228,14 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
                         predicted_s=predicted,
                         job=(name, job_of(case.run)),
                         sizes={one: getattr(case.config, one) for one in DISTANCES},
+                        compared=ComparedRun(
+                            name=case.run.model,
+                            model=case.instance.model,
+                            training=case.instance.training,
+                            gpu=gpu,
+                            num_gpus=case.run.num_gpus,
+                            ratio=measured / predicted,
+                        ),
                     )
                 )
     return points

@@ -7,8 +7,11 @@ old one or the new one, whole, and rows of long work that were written are still
 """
 
 import argparse
+import contextlib
 import hashlib
+import importlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -26,6 +29,9 @@ from readers import SEEDS
 from pipette_opt.read.runs import read_rows
 from pipette_opt.read.stack import read_stack
 from pipette_opt.report.plan_file import read_plan
+
+FORKED = multiprocessing.get_context("fork")
+"""Commands begin as copies of this process, which has imported all that they need: kills then meet their work."""
 
 POINTS = 60
 """Traces of the memory predictor that are collected, and trained on."""
@@ -97,22 +103,31 @@ def jobs(folder: Path) -> dict[str, Job]:
     return found
 
 
+def command(arguments: tuple[str, ...], folder: Path, errors: Path) -> None:
+    """The program, in a forked process and a process group of its own."""
+    os.setsid()
+    os.chdir(folder)
+    with Path(os.devnull).open("w") as nothing, errors.open("w") as said:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    sys.argv = ["pipette-opt", *arguments]
+    from pipette_opt.cli import main as program
+
+    program()
+
+
 def run(job: Job, folder: Path, after_s: float | None) -> float:
     """Seconds that the command took; killed after so many, with all its processes."""
+    errors = folder / "errors.txt"
+    process = FORKED.Process(target=command, args=(job.arguments, folder, errors))
     begin = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipette_opt", *job.arguments],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        _, problem = process.communicate(timeout=after_s)
-        assert process.returncode in (0, 4), f"{job.arguments}: {process.returncode} {problem.decode()[-500:]}"
-    except subprocess.TimeoutExpired:
+    process.start()
+    process.join(after_s)
+    if process.exitcode is None:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.join()
+    else:
+        assert process.exitcode in (0, 4), f"{job.arguments}: {process.exitcode} {errors.read_text()[-500:]}"
     return time.perf_counter() - begin
 
 
@@ -140,9 +155,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40, help="in all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--command", action="append", help="of those that are killed; may be repeated; default: all")
     given = parser.parse_args()
     draw = random.Random(given.seed)
     rows, failed = [], False
+    for module in ("cli.app", "optimize", "replan", "calibrate", "export", "measure.memory.collect"):
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(f"pipette_opt.{module}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(
@@ -152,7 +171,7 @@ def main() -> None:
             folder,
             None,
         )
-        all_of_them = jobs(folder)
+        all_of_them = {name: job for name, job in jobs(folder).items() if name in (given.command or [name])}
         for title, job in all_of_them.items():
             if not job.grows:
                 run(job, folder, None)  # compiles its kernels

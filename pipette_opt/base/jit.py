@@ -40,7 +40,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
             compiled = numba.njit(**options)(function)
         finally:
             settings["CACHE_DIR"] = before
-        if options.get("cache"):
+        if options.get("cache") and compiled is not function:  # as it is with NUMBA_DISABLE_JIT
             _find_by_contents(compiled, cache_folder() / function.__module__)
         return compiled
 

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from pipette_opt.base.types import Recomputation
 from pipette_opt.candidates.legality import broken_rules, layers
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
 from pipette_opt.candidates.splits import LayerSplit, layer_splits, light_layout
 from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
+from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.layout import layout_layers, layout_parts
 from pipette_opt.parallel.recompute import recomputation_fields
 from pipette_opt.specs import Instance
@@ -49,10 +51,10 @@ def combinations(
             splits = _splits(instance, space, degrees.pp, chunks)
             if not splits:
                 yield [], {"layers": _no_split(instance, space, degrees.pp, chunks)}
-            for (split, layout), sequence_parallel, distributed_optimizer, (ep, etp) in product(
+            for (split, layout), sequence_parallel, sharing, (ep, etp) in product(
                 splits,
                 _sequence_parallel(instance, space, degrees),
-                _distributed_optimizer(space, degrees),
+                _sharing(space, degrees),
                 _expert_degrees(instance, space, degrees),
             ):
                 config = ParallelConfig(
@@ -67,13 +69,14 @@ def combinations(
                     layers_per_stage=split,
                     pipeline_model_parallel_layout=layout,
                     sequence_parallel=sequence_parallel,
-                    use_distributed_optimizer=distributed_optimizer,
+                    **sharing,
                     **recomputation_fields(recompute),
                     overlap_p2p_communication=space.overlap_p2p_communication,
                 )
-                # No rule looks at the optimizer, and but one at the layers.
+                # One rule looks at what replicas share beyond optimizer states, and one at the layers.
                 is_split = layers(instance.model, instance.training, config) is None
-                deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split
+                shared = (config.zero_stage, config.num_distributed_optimizer_instances)
+                deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split, shared
                 if deciding not in illegal:
                     illegal[deciding] = {
                         **broken_rules(instance.model, instance.training, config),
@@ -94,6 +97,8 @@ def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputati
 
 def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:
     """The configuration with each choice of what is sent beside compute."""
+    if config.sharding_stage > 1:  # sends beside compute anyway
+        return [config]
     something = config.data_parallel_size * config.context_parallel_size > 1
     reduce, gather = space.overlap_grad_reduce, space.overlap_param_gather
     reduces = ((False, True) if something else (False,)) if reduce is None else (reduce,)
@@ -211,10 +216,27 @@ def _sequence_parallel(instance: Instance, space: SearchSpace, degrees: _Degrees
     return (degrees.tp > 1 and instance.training.seq_length // degrees.cp % degrees.tp == 0,)
 
 
-def _distributed_optimizer(space: SearchSpace, degrees: _Degrees) -> tuple[bool, ...]:
-    if space.use_distributed_optimizer is not None:
-        return space.use_distributed_optimizer
-    return (degrees.dp * degrees.cp > 1,)
+def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
+    """What replicas share, as fields of a configuration; nothing without replicas."""
+    replicas, strategies = degrees.dp * degrees.cp, space.data_parallel_sharding_strategy
+    if strategies is None:
+        choices = (replicas > 1,) if space.use_distributed_optimizer is None else space.use_distributed_optimizer
+        return [{"use_distributed_optimizer": one} for one in choices]
+    if replicas == 1:
+        return [{}]
+    found: list[dict[str, Any]] = []
+    for stage in map(SHARDING_STRATEGIES.index, strategies):
+        shared: dict[str, Any] = {"use_distributed_optimizer": stage > 0}
+        if stage < 2:
+            found.append(shared)
+            continue
+        shared |= {"zero_stage": stage}
+        for groups in space.num_distributed_optimizer_instances or (1,):
+            if replicas % groups == 0:
+                outers = ("no_shard", "optim") if groups > 1 and stage == 3 else ("no_shard",)
+                of_groups = {} if groups == 1 else {"num_distributed_optimizer_instances": groups}
+                found += [shared | of_groups | {"outer_dp_sharding_strategy": outer} for outer in outers]
+    return found
 
 
 def _expert_degrees(instance: Instance, space: SearchSpace, degrees: _Degrees) -> list[tuple[int, int | None]]:

@@ -20,16 +20,15 @@ DIMENSIONS: Mapping[str, str] = {
     "micro_batch_size": "micro_batch_size",
     "sequence_parallel": "sequence_parallel",
     "use_distributed_optimizer": "use_distributed_optimizer",
+    "data_parallel_sharding_strategy": "data_parallel_sharding_strategy",
+    "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
     "recompute": "recomputation",
     "overlap_grad_reduce": "overlap_grad_reduce",
     "overlap_param_gather": "overlap_param_gather",
 }
 """Fields of the search space, each with the property of a configuration that has its value."""
 
-NEVER_SEARCHED = (
-    "ZeRO 2 and 3",
-    "hosts that hold unequal parts of the grid",
-)
+NEVER_SEARCHED = ("hosts that hold unequal parts of the grid",)
 """What no search space has, whatever the job."""
 
 UNPINNED_BY_DEFAULT = ("num_gpus", "recompute", "max_micro_batch_size", "max_virtual_pipeline", "uneven_layers")
@@ -113,8 +112,11 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         yield "tensor groups of models with experts over hosts"
     if space.sequence_parallel is None and max(values["tensor_parallel"], default=1) > 1:
         yield "tensor parallelism without sequence parallelism"
-    if space.use_distributed_optimizer is None and max(values["data_parallel"], default=1) > 1:
+    is_free = space.use_distributed_optimizer is None and space.data_parallel_sharding_strategy is None
+    if is_free and max(values["data_parallel"], default=1) > 1:
         yield "replicas without the distributed optimizer"
+    if space.data_parallel_sharding_strategy is None and max(values["data_parallel"], default=1) > 1:
+        yield "ZeRO 2 and 3 (--data-parallel-sharding-strategy)"
     if instance.training.unequal_microbatches:
         yield "replicas that differ by more than one micro-batch, or group of them"
     if max(values["pipeline_parallel"], default=1) > 1:

@@ -252,6 +252,29 @@ def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     return None
 
 
+def sharded_parameters(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
+    """
+    Replicas that share gradients or parameters send them beside every micro-batch.
+
+    Muon goes with neither of the launcher's kinds (``validate_args``); interleaved pipelines are not timed with it
+    here. Ranks that hold the same experts are in as many groups as replicas are.
+    """
+    stage, groups = config.sharding_stage, config.num_distributed_optimizer_instances
+    if stage < 2:
+        return None
+    if config.num_chunks > 1:
+        return f"zero_stage={stage} with virtual_pipeline_model_parallel_size={config.num_chunks} is not known here"
+    if training.optimizer == "muon":
+        return f"zero_stage={stage} does not go with optimizer=muon"
+    block = config.expert_tensor_size * config.expert_model_parallel_size
+    same = (
+        config.world_size // config.pipeline_model_parallel_size // block if model.num_experts is not None else groups
+    )
+    if same % groups:
+        return f"num_distributed_optimizer_instances={groups} does not go with {same} ranks of the same experts"
+    return None
+
+
 LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "position embeddings": position_embeddings,
@@ -275,6 +298,7 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "fp8 shapes": fp8_shapes,
         "recompute modules": recompute_modules,
         "offloading": offloading,
+        "sharded parameters": sharded_parameters,
     }
 )
 """All rules, by the name under which rejections are counted."""

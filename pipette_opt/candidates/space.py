@@ -7,6 +7,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Recomputation
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.layout import layout_layers
 from pipette_opt.parallel.recompute import known_word
 from pipette_opt.specs.recorded import recorded_spec
@@ -26,6 +27,8 @@ OPTION_OF_FIELD = {
     "max_virtual_pipeline": "--max-virtual-pipeline",
     "sequence_parallel": "--sequence-parallel",
     "use_distributed_optimizer": "--use-distributed-optimizer",
+    "data_parallel_sharding_strategy": "--data-parallel-sharding-strategy",
+    "num_distributed_optimizer_instances": "--num-distributed-optimizer-instances",
     "recompute": "--recompute",
     "layers_per_stage": "--layers-per-stage",
 }
@@ -36,6 +39,9 @@ LIMITED = (
     *("num_chunks", "micro_batch_size"),
 )
 """Properties of a configuration that a space can limit."""
+
+WORDS = ("recompute", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy")
+"""Fields whose values are no whole numbers."""
 
 COUNTS = ("num_gpus", "max_gpus", "max_micro_batch_size", "max_virtual_pipeline")
 """Fields of the search space that are one whole number."""
@@ -82,6 +88,12 @@ class SearchSpace:
         Choices; ``None`` for on wherever it is legal, that is if the tensor ranks split the sequence evenly.
     use_distributed_optimizer
         Choices; ``None`` for on wherever there is more than one data-parallel rank (context ranks count).
+    data_parallel_sharding_strategy
+        Choices of what replicas share (:data:`~pipette_opt.parallel.config.SHARDING_STRATEGIES`), in place of
+        ``use_distributed_optimizer``; ``None`` for what that says. Without replicas nothing is shared.
+    num_distributed_optimizer_instances
+        Numbers of groups of replicas that share gradients or parameters within a group only, of strategies that share
+        these; with parameters, optimizer states over the groups or not. ``None`` for one group.
     recompute
         Choices, ``None`` among them for no recomputation. ``block``: the first layers of each chunk, in each
         configuration as few as memory asks for (:mod:`~pipette_opt.memory.fewest`). Modules joined by ``+``: those of
@@ -123,6 +135,8 @@ class SearchSpace:
     max_virtual_pipeline: int = 5
     sequence_parallel: tuple[bool, ...] | None = None
     use_distributed_optimizer: tuple[bool, ...] | None = None
+    data_parallel_sharding_strategy: tuple[str, ...] | None = None
+    num_distributed_optimizer_instances: tuple[int, ...] | None = None
     recompute: tuple[Recomputation | None, ...] = RECOMPUTATIONS
     uneven_layers: bool = True
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
@@ -146,12 +160,13 @@ class SearchSpace:
                     continue
                 if not value and field.name != "more_splits":
                     raise InputError(option, "must list at least one value, got none.")
-                if field.name not in ("recompute", "sequence_parallel", "use_distributed_optimizer"):
+                if field.name not in WORDS:
                     for entry in value:
                         for count in entry if isinstance(entry, tuple) else (entry,):
                             _check_count(option, count)
                     value = tuple(sorted(value))
                 object.__setattr__(self, field.name, tuple(dict.fromkeys(value)))
+        self._check_sharding()
         try:
             words = tuple(dict.fromkeys(map(known_word, self.recompute)))
         except ValueError as error:
@@ -168,6 +183,19 @@ class SearchSpace:
                 raise InputError("--ddp-bucket-size", "has no effect without --overlap-grad-reduce.")
         if () in (self.layers_per_stage or ()):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
+
+    def _check_sharding(self) -> None:
+        """Known words, one way to say them, and groups of what is shared only."""
+        given, option = self.data_parallel_sharding_strategy, "--data-parallel-sharding-strategy"
+        unknown = [word for word in given or () if word not in SHARDING_STRATEGIES]
+        if unknown:
+            raise InputError(option, f"must be some of {', '.join(SHARDING_STRATEGIES)}; got {', '.join(unknown)}.")
+        if given and self.use_distributed_optimizer is not None:
+            raise InputError(option, "says what --use-distributed-optimizer says; give one of them.")
+        groups = self.num_distributed_optimizer_instances
+        if groups not in (None, (1,)) and not {"optim_grads", "optim_grads_params"}.intersection(given or ()):
+            problem = "needs --data-parallel-sharding-strategy with optim_grads or optim_grads_params"
+            raise InputError("--num-distributed-optimizer-instances", f"{problem}.")
 
     def _check_names(self) -> None:
         for layout in self.more_layouts:

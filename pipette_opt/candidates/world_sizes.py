@@ -123,6 +123,8 @@ def _smallest(space: SearchSpace) -> SearchSpace:
         space,
         recompute=space.recompute[:1],
         use_distributed_optimizer=(False,),
+        data_parallel_sharding_strategy=None,
+        num_distributed_optimizer_instances=None,
         virtual_pipeline=space.virtual_pipeline or (1,),
         expert_parallel=space.expert_parallel or (1,),
         overlap_grad_reduce=False,

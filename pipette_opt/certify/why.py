@@ -14,6 +14,7 @@ from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
+from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import RECOMPUTE_MODULES, known_word
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
@@ -290,6 +291,8 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "recompute": ("recompute", lambda text: (None if text == "none" else known_word(text),)),
     "sp": ("sequence_parallel", lambda text: (SWITCH[text],)),
     "dopt": ("use_distributed_optimizer", lambda text: (SWITCH[text],)),
+    "zero": ("data_parallel_sharding_strategy", lambda text: (SHARDING_STRATEGIES[int(text)],)),
+    "groups": ("num_distributed_optimizer_instances", _sizes),
     "overlap": ("overlap_grad_reduce", lambda text: SWITCH[text]),
     "gather": ("overlap_param_gather", lambda text: SWITCH[text]),
     "layers": ("layers_per_stage", _split),

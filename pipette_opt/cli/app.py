@@ -22,6 +22,7 @@ from pipette_opt.cli import (
     replan,
     report,
     solve,
+    support,
     verify,
     whatif,
 )
@@ -76,6 +77,7 @@ app.command("export")(export.export)
 app.command("init")(init.init)
 app.command("gpus")(catalogue.gpus)
 app.command("models")(catalogue.models)
+app.command("support")(support.support)
 app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(import_.app, name="import")
 app.add_typer(profile.app, name="profile")

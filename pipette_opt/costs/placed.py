@@ -31,6 +31,7 @@ from pipette_opt.costs.placed_links import (
     flow_rates,
     gpu_numbers,
     host_of,
+    in_groups,
     slot_rates,
     spread,
 )
@@ -42,10 +43,11 @@ from pipette_opt.specs import Instance
 
 __all__ = ["PlacedBatch", "PlacedTimes", "placed_batch", "placed_batches", "placed_times"]
 
-Grid = tuple[int, int, int, int, int, int, int, int, RankOrder, bool, bool, bool]
+Grid = tuple[int, int, int, int, int, int, int, int, int, str, RankOrder, bool, bool, bool]
 """
 What a batch has in common: tensor, context, data and pipeline size, chunks per stage, expert and expert tensor size,
-ZeRO stage, rank order; whether gradients, parameters and activations are sent beside compute.
+ZeRO stage, groups of replicas and what these share, rank order; whether gradients, parameters and activations are sent
+beside compute.
 """
 
 
@@ -141,6 +143,8 @@ def grid_of(config: ParallelConfig, placement: Placement) -> Grid:
         config.expert_model_parallel_size,
         config.expert_tensor_size,
         config.sharding_stage,
+        config.num_distributed_optimizer_instances,
+        config.outer_dp_sharding_strategy,
         placement.order,
         config.overlap_grad_reduce,
         config.overlap_param_gather,
@@ -313,20 +317,43 @@ class _Batch:
         reduction, gather = self._expert_reductions(algorithm)
         if dp * cp == 1:
             return reduction, gather if beside else None
-        reduction = reduction + self._data_parallel([costs.gradient for costs in self.costs], algorithm)
+        groups = self.config.num_distributed_optimizer_instances
+        traffic = [costs.gradient for costs in self.costs]
+        reduction = reduction + self._data_parallel(traffic, algorithm, groups=groups) + self._outer()
         if not beside:
             return reduction, None
         return reduction, gather + self._data_parallel([costs.parameters for costs in self.costs], algorithm)
 
-    def _data_parallel(self, traffic: list[list[RingTraffic]], algorithm: Collective = "ring") -> FloatArray:
-        """Rings over the ranks that hold the same, the slowest of each stage, shape ``(n, pp)``."""
+    def _data_parallel(
+        self,
+        traffic: list[list[RingTraffic]],
+        algorithm: Collective = "ring",
+        *,
+        groups: int = 1,
+        outer: bool = False,
+    ) -> FloatArray:
+        """Rings over the ranks that hold the same, the slowest of each stage, shape ``(n, pp)``; see ``in_groups``."""
         n, pp, dp, cp, tp = self.hosts.shape
-        groups = self.gpus.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp)
-        rings = self.links.rings(groups, "a data-parallel group", algorithm)
-        each = stacked([of_stage for one in traffic for of_stage in one])
-        of_ring = (np.repeat(values.reshape(n, pp), tp, axis=1) for values in each)
-        times: FloatArray = rings.time_s(RingArrays(*of_ring)).reshape(n, pp, tp).max(axis=2)
+        ranks = in_groups(self.gpus.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp), groups, outer=outer)
+        if ranks.shape[2] == 1:
+            return np.zeros((n, pp))
+        rings = self.links.rings(np.ascontiguousarray(ranks), "a data-parallel group", algorithm)
+        flat, each = stacked([of_stage for one in traffic for of_stage in one]), ranks.shape[1] // pp
+        of_ring = (np.repeat(values.reshape(n, pp), each, axis=1) for values in flat)
+        times: FloatArray = rings.time_s(RingArrays(*of_ring)).reshape(n, pp, each).max(axis=2)
         return times
+
+    def _outer(self) -> FloatArray | float:
+        """What groups of replicas reduce with each other once in an iteration, shape ``(n, pp)``."""
+        groups = self.config.num_distributed_optimizer_instances
+        known = [one.sharded for one in self.costs if one.sharded is not None]
+        if groups == 1 or not known:
+            return 0.0
+        found = self._data_parallel([one.layers.outer for one in known], groups=groups, outer=True)
+        experts = [one.experts.outer for one in known if one.experts is not None]
+        if self.experts is not None and experts:
+            found = found + self.experts.reduction_s("ring", experts, groups=groups, outer=True)
+        return found
 
     def _sharded(self, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray] | None:
         """What ZeRO stages 2 and 3 add to the passes of a micro-batch, shape ``(n, chunks, pp, dp)`` each."""
@@ -335,11 +362,13 @@ class _Batch:
             return None
         units = np.array([one.units for one in known])[:, None, :, None]
         slowdown = self.instance.stack.overlap_slowdown
-        passes = ((forward_s, [one.forward for one in known]), (backward_s, [one.backward for one in known]))
-        shown = [
-            shown_gather_s(self._data_parallel(traffic)[:, None, :, None], units, work_s, slowdown)
-            for work_s, traffic in passes
-        ]
+        groups, shown = self.config.num_distributed_optimizer_instances, []
+        for work_s, way in ((forward_s, "forward"), (backward_s, "backward")):
+            sent = self._data_parallel([getattr(one.layers, way) for one in known], groups=groups)
+            experts = [getattr(one.experts, way) for one in known if one.experts is not None]
+            if self.experts is not None and experts:
+                sent = sent + self.experts.reduction_s("ring", experts, groups=groups)
+            shown.append(shown_gather_s(sent[:, None, :, None], units, work_s, slowdown))
         return shown[0], shown[1]
 
     def _expert_reductions(self, algorithm: Collective) -> tuple[FloatArray, FloatArray]:
@@ -348,7 +377,8 @@ class _Batch:
         if self.experts is None:
             return none, none
         costs = self.experts.costs
-        reduction = self.experts.reduction_s(algorithm, [one.gradient for one in costs])
+        groups = self.config.num_distributed_optimizer_instances
+        reduction = self.experts.reduction_s(algorithm, [one.gradient for one in costs], groups=groups)
         if not self.config.overlap_param_gather:
             return reduction, none
         return reduction, self.experts.reduction_s(algorithm, [one.parameters for one in costs])

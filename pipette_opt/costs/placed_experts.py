@@ -13,7 +13,7 @@ from pipette_opt.base.types import Collective, FloatArray, IntArray, RankOrder
 from pipette_opt.costs.collectives import RingArrays, RingTraffic, stacked
 from pipette_opt.costs.exchange import shown_exchange_s
 from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_block, expert_replicas
-from pipette_opt.costs.placed_links import PlacedLinks, spread
+from pipette_opt.costs.placed_links import PlacedLinks, in_groups, spread
 from pipette_opt.costs.unplaced import ExpertCosts, LayerCosts
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec
@@ -71,20 +71,31 @@ class PlacedExperts:
         exchange = self.links.exchange(groups, "an expert-parallel group", shares, hands_on=hands_on)
         return exchange.time_s(np.array([one.part_bytes for one in layers])[:, None])
 
-    def reduction_s(self, algorithm: Collective, traffic: list[list[RingTraffic]]) -> FloatArray:
+    def reduction_s(
+        self, algorithm: Collective, traffic: list[list[RingTraffic]], *, groups: int = 1, outer: bool = False
+    ) -> FloatArray:
         """
         Rings over ranks that hold the same experts, the slowest of each stage, shape ``(n, pp)``.
 
-        ``traffic``: of each placement and stage.
+        Parameters
+        ----------
+        traffic
+            Of each placement and stage.
+        groups, outer
+            As of :func:`~pipette_opt.costs.placed_links.in_groups`.
         """
         n, pp, block = len(self.gpus), self.gpus.shape[1], expert_block(self.config)
         if expert_replicas(self.config) == 1:
             return np.zeros((n, pp))
-        groups = self.of_stage.reshape(n, pp, -1, block).swapaxes(2, 3).reshape(n, pp * block, -1)
-        rings = self.links.rings(np.ascontiguousarray(groups), "an expert-data-parallel group", algorithm)
+        ranks = self.of_stage.reshape(n, pp, -1, block).swapaxes(2, 3).reshape(n, pp * block, -1)
+        ranks = in_groups(ranks, groups, outer=outer)
+        if ranks.shape[2] == 1:
+            return np.zeros((n, pp))
+        rings = self.links.rings(np.ascontiguousarray(ranks), "an expert-data-parallel group", algorithm)
         flat = stacked([one for stages in traffic for one in stages])
-        of_ring = RingArrays(*(np.repeat(values.reshape(n, pp), block, axis=1) for values in flat))
-        times: FloatArray = rings.time_s(of_ring).reshape(n, pp, block).max(axis=2)
+        each = ranks.shape[1] // pp
+        of_ring = RingArrays(*(np.repeat(values.reshape(n, pp), each, axis=1) for values in flat))
+        times: FloatArray = rings.time_s(of_ring).reshape(n, pp, each).max(axis=2)
         return times
 
 

@@ -287,6 +287,28 @@ def host_of(cluster: ClusterSpec, gpus: IntArray) -> IntArray:
     return gpus if cluster.gpu_links is None else gpus // cluster.gpus_per_node
 
 
+def in_groups(ranks: IntArray, groups: int, *, outer: bool) -> IntArray:
+    """
+    Rings of equal consecutive parts of rings, or those across the parts: ranks at the same place of each.
+
+    Parameters
+    ----------
+    ranks
+        Of ``rings`` rings with ``size`` members each, shape ``(n, rings, size)``.
+    groups
+        Parts of each ring, which divide its members.
+
+    Returns
+    -------
+    Shape ``(n, rings * groups, size / groups)``; across them ``(n, rings * size / groups, groups)``.
+    """
+    n, rings, size = ranks.shape
+    parts = ranks.reshape(n, rings, groups, size // groups)
+    if outer:
+        return parts.swapaxes(2, 3).reshape(n, -1, groups)
+    return parts.reshape(n, -1, size // groups)
+
+
 def slot_rates(cluster: ClusterSpec, here: IntArray, there: IntArray) -> FloatArray:
     """What slots allow messages from GPU to GPU that go at once, shape ``(sets, messages)``; infinite if unknown."""
     if cluster.gpu_links is None:

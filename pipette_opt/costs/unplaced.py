@@ -124,9 +124,9 @@ def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = N
 
 def _expert_costs(instance: Instance, config: ParallelConfig) -> ExpertCosts:
     model, training = instance.model, instance.training
-    beside = config.overlap_param_gather
+    beside, traffic = config.overlap_param_gather, once_traffic if config.sharding_stage > 1 else gradient_traffic
     return ExpertCosts(
-        gradient=gradient_traffic(model, training, config, experts=True),
+        gradient=traffic(model, training, config, experts=True),
         parameters=parameter_traffic(model, training, config, experts=True) if beside else [],
     )
 

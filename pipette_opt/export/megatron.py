@@ -74,6 +74,8 @@ SAID_OF_CONFIG = (
     "recompute_modules",
     "use_distributed_optimizer",
     "zero_stage",
+    "num_distributed_optimizer_instances",
+    "outer_dp_sharding_strategy",
     "expert_tensor_parallel_size",
     "overlap_grad_reduce",
     "overlap_param_gather",
@@ -265,17 +267,21 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     return options
 
 
-SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
-"""``--data-parallel-sharding-strategy`` by ZeRO stage; it sends beside compute."""
-
-
 def _overlap_options(plan: Plan) -> list[Option]:
     """What is sent beside compute."""
     config = plan.config
     options: list[Option] = []
     sharded = config.sharding_stage > 1
     if sharded:
-        options += [("--use-megatron-fsdp",), ("--data-parallel-sharding-strategy", SHARDED[config.sharding_stage])]
+        options += [
+            ("--use-megatron-fsdp",),
+            ("--data-parallel-sharding-strategy", config.data_parallel_sharding_strategy),
+            ("--ckpt-format", "fsdp_dtensor"),  # the one that it has (validate_args)
+        ]
+        if config.num_distributed_optimizer_instances > 1:
+            options.append(("--num-distributed-optimizer-instances", str(config.num_distributed_optimizer_instances)))
+            if config.state_groups > 1:
+                options.append(("--outer-dp-sharding-strategy", config.outer_dp_sharding_strategy))
     if config.overlap_grad_reduce or sharded:
         options.append(("--overlap-grad-reduce",))
     if config.overlap_param_gather or sharded:

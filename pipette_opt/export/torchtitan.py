@@ -39,6 +39,7 @@ SAID_OF_CONFIG = (
     "recompute_modules",
     "use_distributed_optimizer",
     "zero_stage",
+    "num_distributed_optimizer_instances",
     "overlap_grad_reduce",
     "overlap_param_gather",
 )
@@ -98,12 +99,12 @@ def configuration(plan: Plan) -> dict[str, dict[str, Any]]:
     """
     model, training, config = recorded_model(plan), recorded_training(plan), plan.config
     _refuse(plan, model, training)
-    sharded = config.use_distributed_optimizer
+    sharded, groups = config.use_distributed_optimizer, config.num_distributed_optimizer_instances
     pipelined = config.pipeline_model_parallel_size > 1
     replica_batch = plan.global_batch_size // config.data_parallel_size
     parallelism: dict[str, Any] = {
-        "data_parallel_replicate_degree": 1 if sharded else config.data_parallel_size,
-        "data_parallel_shard_degree": config.data_parallel_size if sharded else 1,
+        "data_parallel_replicate_degree": groups if sharded else config.data_parallel_size,
+        "data_parallel_shard_degree": config.data_parallel_size // groups if sharded else 1,
         "fsdp_reshard_after_forward": "always" if config.sharding_stage == 3 else "never",
         "tensor_parallel_degree": config.tensor_model_parallel_size,
         "context_parallel_degree": config.context_parallel_size,

@@ -13,7 +13,7 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.formula import FormulaBytes, parameters
 from pipette_opt.memory.framework import COLUMNS
-from pipette_opt.memory.table import StageTable
+from pipette_opt.memory.stage_rows import StageTable
 
 BUSY_MULTIPLY_ADDS = 4.5e11
 """

@@ -9,7 +9,8 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes
-from pipette_opt.memory.table import StageTable, stage_table
+from pipette_opt.memory.stage_rows import StageTable
+from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.memory.table import StageTable
+from pipette_opt.memory.stage_rows import StageTable
 
 SECOND_MOMENT_BYTES = 4
 """Of Adam, per parameter, which Muon's matrices do not have."""
@@ -200,11 +200,17 @@ def _of_chunk(table: StageTable, layers: FloatArray) -> FloatArray:
 
 
 def _owned(table: StageTable, from_stage: int) -> FloatArray:
-    """Parameters of one rank, those shared among replicas from that ZeRO stage on divided."""
-    shared = table.zero >= from_stage
-    own = _own_parameters(table) / np.where(shared, table.replicas, 1)
-    owned: FloatArray = own + table.expert_parameters / np.where(shared, table.expert_replicas, 1)
+    """Parameters of one rank, those shared among replicas from that ZeRO stage on divided; 1 is optimizer states."""
+    own, experts = _shards(table, from_stage)
+    owned: FloatArray = _own_parameters(table) / own + table.expert_parameters / experts
     return owned
+
+
+def _shards(table: StageTable, from_stage: int) -> tuple[FloatArray, FloatArray]:
+    """Ranks among which parameters, and those of experts, are divided from that stage on."""
+    groups = table.state_shards / table.replicas if from_stage == 1 else 1.0
+    shared = table.zero >= from_stage
+    return np.where(shared, table.replicas * groups, 1), np.where(shared, table.expert_replicas * groups, 1)
 
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -214,8 +220,8 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (_owned(table, 2) + (table.zero >= 2) * table.unit_parameters)
-    own = (table.matrix_parameters - table.expert_parameters) / np.where(table.zero >= 1, table.replicas, 1)
-    matrices = own + table.expert_parameters / np.where(table.zero >= 1, table.expert_replicas, 1)
+    own, experts = _shards(table, 1)
+    matrices = (table.matrix_parameters - table.expert_parameters) / own + table.expert_parameters / experts
     optimizer = table.state * _owned(table, 1) - SECOND_MOMENT_BYTES * table.muon * matrices
     return weights, gradients, (1 - table.on_host) * optimizer
 

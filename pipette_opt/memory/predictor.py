@@ -18,7 +18,8 @@ from pipette_opt.memory.components import COMPONENTS, stage_components, whole_co
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes
 from pipette_opt.memory.framework import NEEDED, Framework, normal_beyond
-from pipette_opt.memory.table import StageTable, stage_table
+from pipette_opt.memory.stage_rows import StageTable
+from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.twins import as_anchored, as_twins_take, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig

@@ -22,7 +22,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.memory.columns import StageFacts
 from pipette_opt.memory.framework import Framework
-from pipette_opt.memory.table import StageTable
+from pipette_opt.memory.stage_rows import StageTable
 
 REPLICA_FIELDS = ("replicas", "expert_replicas", "state_shards")
 """Of :class:`StageTable`: what twins may differ in."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 
@@ -9,6 +10,12 @@ from pipette_opt.base.types import FloatArray, Recomputation, RecomputeGranulari
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
 from pipette_opt.parallel.layout import layout_layers, layout_of
 from pipette_opt.parallel.recompute import CORE, modules_in_order
+
+OuterSharding = Literal["no_shard", "optim"]
+"""What groups of replicas share with each other, by Megatron-Core's names."""
+
+SHARDING_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+"""What replicas share, by ZeRO stage: ``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
 
 COUNTS = (
     "tensor_model_parallel_size",
@@ -50,6 +57,9 @@ class ParallelConfig:
     zero_stage
         What replicas share: nothing (0), optimizer states (1), gradients too (2), parameters too (3). ``None``: what
         ``use_distributed_optimizer`` says, 1 or 0.
+    num_distributed_optimizer_instances, outer_dp_sharding_strategy
+        Groups of consecutive replicas that each share gradients and parameters among themselves (hybrid sharding), and
+        whether optimizer states are divided over the groups too (``optim``) or not (``no_shard``). From stage 2 on.
     overlap_grad_reduce, overlap_param_gather
         Gradients are reduced beside the last backward, parameters gathered beside the next forward; the latter needs
         the former and the distributed optimizer.
@@ -77,6 +87,8 @@ class ParallelConfig:
     recompute_num_layers: int = 1
     expert_tensor_parallel_size: int | None = None
     zero_stage: int | None = None
+    num_distributed_optimizer_instances: int = 1
+    outer_dp_sharding_strategy: OuterSharding = "no_shard"
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     ddp_bucket_size: int | None = None
@@ -113,6 +125,7 @@ class ParallelConfig:
                     f"zero_stage={self.zero_stage} contradicts "
                     f"use_distributed_optimizer={self.use_distributed_optimizer}."
                 )
+        self._check_instances()
         if self.overlap_param_gather and not (self.overlap_grad_reduce and self.use_distributed_optimizer):
             raise ValueError("overlap_param_gather needs overlap_grad_reduce and use_distributed_optimizer.")
         if self.ddp_bucket_size is not None and self.ddp_bucket_size < 1:
@@ -133,6 +146,29 @@ class ParallelConfig:
             raise ValueError(
                 f"{vpp} chunks must divide the layers of every stage (or of equal stages, of which the first and the "
                 f"last may have one layer less), got {self.layers_per_stage}; a layout may say more."
+            )
+
+    def _check_instances(self) -> None:
+        """Groups of replicas are equal, and share something."""
+        groups, outer = self.num_distributed_optimizer_instances, self.outer_dp_sharding_strategy
+        if outer not in ("no_shard", "optim"):
+            raise ValueError(f"outer_dp_sharding_strategy must be no_shard or optim, got {outer!r}.")
+        if groups == 1 and outer == "no_shard":
+            return
+        if groups < 2:
+            raise ValueError(
+                "num_distributed_optimizer_instances must be >= 1, and >= 2 with "
+                f"outer_dp_sharding_strategy=optim, got {groups}."
+            )
+        if self.sharding_stage < 2:
+            raise ValueError(
+                f"num_distributed_optimizer_instances={groups} needs zero_stage 2 or 3, got {self.sharding_stage}."
+            )
+        replicas = self.data_parallel_size * self.context_parallel_size
+        if replicas % groups:
+            raise ValueError(
+                f"num_distributed_optimizer_instances={groups} does not divide data_parallel_size * "
+                f"context_parallel_size = {replicas}."
             )
 
     def _keep_layout(self, layout: str) -> None:
@@ -184,6 +220,21 @@ class ParallelConfig:
     def sharding_stage(self) -> int:
         """What replicas share, as ZeRO counts it, 0 to 3."""
         return int(self.use_distributed_optimizer) if self.zero_stage is None else self.zero_stage
+
+    @property
+    def data_parallel_sharding_strategy(self) -> str:
+        """What replicas share, by Megatron-FSDP's word."""
+        return SHARDING_STRATEGIES[self.sharding_stage]
+
+    @property
+    def sharing_ranks(self) -> int:
+        """Ranks that share what is divided among replicas: data- and context-parallel ones of one group of replicas."""
+        return self.data_parallel_size * self.context_parallel_size // self.num_distributed_optimizer_instances
+
+    @property
+    def state_groups(self) -> int:
+        """Groups of replicas over which optimizer states are divided once more; 1 if they are not."""
+        return self.num_distributed_optimizer_instances if self.outer_dp_sharding_strategy == "optim" else 1
 
     def layers_recomputed_at_once(self) -> int:
         """Layers that one recomputation brings back; 0 without full recomputation."""
@@ -319,6 +370,9 @@ class ParallelConfig:
             parts.append(f"etp{self.expert_tensor_parallel_size}")
         if self.use_distributed_optimizer:
             parts.append("dopt" if self.sharding_stage == 1 else f"zero{self.sharding_stage}")
+        if self.num_distributed_optimizer_instances > 1:
+            outer = "+optim" if self.state_groups > 1 else ""
+            parts.append(f"groups{self.num_distributed_optimizer_instances}{outer}")
         if self.overlap_grad_reduce:
             parts.append("overlap+gather" if self.overlap_param_gather else "overlap")
         if self.virtual_pipeline_model_parallel_size and not self.overlap_p2p_communication:

@@ -17,6 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.best_rings import best_ring_rates
 from pipette_opt.costs.collectives import (
+    NO_TRAFFIC,
     RingTraffic,
     across_s,
     best_hop,
@@ -32,6 +33,7 @@ from pipette_opt.costs.context import inside_layer_s, inside_stages_s
 from pipette_opt.costs.exchange import expert_layer_s, expert_ring_s
 from pipette_opt.costs.experts import expert_block
 from pipette_opt.costs.overlap import exposed, hiding_s, num_buckets, shown_gather_s
+from pipette_opt.costs.sharded import sharded_costs
 from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host, ranks_of_a_host, ring_members
 from pipette_opt.problem.path_counts import PathCounts
 from pipette_opt.specs import Instance, LayerKind
@@ -138,6 +140,29 @@ def least_ring_parts_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """The same of routed experts last, and of all else first, shape ``(2, rates, pp)``."""
+    least = _least_of(instance, config, block)
+    if least is None:
+        return None
+    model, training, experts = instance.model, instance.training, instance.model.num_experts is not None
+
+    def parts(traffic: Callable[..., list[RingTraffic]]) -> FloatArray:
+        if config.sharding_stage > 1:  # beside each micro-batch: pass_seconds
+            none = [NO_TRAFFIC] * config.pipeline_model_parallel_size
+            return least(none, None)
+        own = traffic(model, training, config)
+        return least(own, traffic(model, training, config, experts=True) if experts else None)
+
+    return parts(gradient_traffic), parts(parameter_traffic) if config.overlap_param_gather else None
+
+
+def _least_of(
+    instance: Instance, config: ParallelConfig, block: NodeBlock
+) -> Callable[[list[RingTraffic], list[RingTraffic] | None], FloatArray] | None:
+    """
+    What times rings of all replicas over the best links, those of experts second, shape ``(2, rates, pp)``.
+
+    ``None`` if no ring was measured.
+    """
     cluster, stack = instance.cluster, instance.stack
     gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
     replicas = config.data_parallel_size * config.context_parallel_size
@@ -178,17 +203,36 @@ def least_ring_parts_s(
             return ring_s(traffic, rate, ranks // size)
         return expert_ring_s(instance, config, traffic, ranks, gpus)
 
-    def stages_s(traffic: Callable[..., list[RingTraffic]]) -> FloatArray:
-        own = np.array([[ring_s(one, rate) for one in traffic(experts=False)] for rate in rates])
-        if instance.model.num_experts is None:
-            return np.stack([own, np.zeros_like(own)])
-        return np.stack([own, [[experts_s(one, rate) for one in traffic(experts=True)] for rate in rates]])
+    def stages_s(own: list[RingTraffic], experts: list[RingTraffic] | None) -> FloatArray:
+        found = np.array([[ring_s(one, rate) for one in own] for rate in rates])
+        if experts is None:
+            return np.stack([found, np.zeros_like(found)])
+        return np.stack([found, [[experts_s(one, rate) for one in experts] for rate in rates]])
 
-    model, training = instance.model, instance.training
-    reduction = stages_s(lambda experts: gradient_traffic(model, training, config, experts=experts))
-    if not config.overlap_param_gather:
-        return reduction, None
-    return reduction, stages_s(lambda experts: parameter_traffic(model, training, config, experts=experts))
+    return stages_s
+
+
+def pass_seconds(
+    instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
+) -> tuple[FloatArray, FloatArray]:
+    """
+    Chunks as :func:`chunk_seconds` has them, with what ZeRO stages 2 and 3 show beside them over the best links.
+
+    What several groups of replicas show is left out, as rings of single groups may be faster than those of all.
+    """
+    passes = chunk_seconds(instance, config, compute, block)
+    sharded = sharded_costs(instance.model, instance.training, config)
+    if sharded is None or config.sharing_ranks == 1 or config.num_distributed_optimizer_instances > 1:
+        return passes
+    least = _least_of(instance, config, block)
+    if least is None:
+        return passes
+    units, slowdown, shown = np.array(sharded.units), instance.stack.overlap_slowdown, []
+    for work_s, way in zip(passes, ("forward", "backward"), strict=True):
+        experts = None if sharded.experts is None else getattr(sharded.experts, way)
+        sent = least(getattr(sharded.layers, way), experts).sum(axis=0).min(axis=0)
+        shown.append(work_s + shown_gather_s(sent, units, work_s, slowdown))
+    return shown[0], shown[1]
 
 
 def chunk_seconds(

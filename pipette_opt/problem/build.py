@@ -24,7 +24,7 @@ from pipette_opt.parallel import (
     ranks_of_a_host,
     ring_members,
 )
-from pipette_opt.problem.beside import Beside, chunk_seconds, least_beside
+from pipette_opt.problem.beside import Beside, least_beside, pass_seconds
 from pipette_opt.problem.data import CandidateData, Paths, ProblemData
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.problem.ticks import (
@@ -66,7 +66,7 @@ def with_paths(
     """A candidate whose lower form also has these paths."""
     config, block, paths = candidate.config, candidate.block, candidate.paths
     compute = stage_compute(instance, config)
-    chunk_s, beside = chunk_seconds(instance, config, compute, block), least_beside(instance, config, block)
+    chunk_s, beside = pass_seconds(instance, config, compute, block), least_beside(instance, config, block)
     for one in counts:
         more = _paths(config, block, one, chunk_s, data.tick_s, beside)
         paths = more if paths is None else paths.joined(more)
@@ -217,11 +217,13 @@ def _tick_s(compute: Sequence[StageCompute]) -> float:
 
 def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
     """
-    Whether the schedule is 1F1B, and what layers send is always the same.
+    Whether the schedule is 1F1B, and what layers send is always the same, and not beside their work.
 
     Experts may send over other hosts; over groups that span hosts layers of one kind may send more than others; and
     where tensor and context groups do, both, only the former are placed by what they send; all-to-alls have no form.
     """
+    if config.sharding_stage > 1:
+        return False
     alike = block.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
     alike &= 1 in (block.tensor_nodes, block.context_nodes) and has_context_ring(instance.training, block)
     certain = experts_stay_inside(instance, config, block) and hops_decide(instance.cluster, config, block)
@@ -266,7 +268,7 @@ def _candidate(
     rings = stage_rings(instance, config, compute, closed=closed) if reductions else []
     distinct = list(dict.fromkeys(rings))
     num_microbatches = microbatches_of(instance.training, config)
-    forward, backward = chunk_seconds(instance, config, compute, block)
+    forward, backward = pass_seconds(instance, config, compute, block)
     tensor_of = tensor_key(instance, config, compute, block)
 
     def tensor(way: int) -> IntArray:

@@ -15,7 +15,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Band, IterationTime
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, ModelSpec
 
 SHARE = 0.9
 """Of the runs of a kind that its band covers."""
@@ -102,14 +102,20 @@ class KindBand:
 
 def job_kind(instance: Instance) -> str | None:
     """The kind of a job, by what moves errors most; ``None`` for GPUs of which no run is known."""
-    family = instance.cluster.nodes[0].gpu.kind.lower().split("-")[0]
-    generation = next((name for name, families in GENERATIONS.items() if family in families), None)
-    if generation is None or len(instance.cluster.gpu_kinds) > 1:
+    if len(instance.cluster.gpu_kinds) > 1:
         return None
-    model, training = instance.model, instance.training
+    return kind_of(instance.model, instance.training.fp8, instance.cluster.nodes[0].gpu.kind)
+
+
+def kind_of(model: ModelSpec, fp8: bool, gpu: str) -> str | None:
+    """The same of a model whose products are in fp8, or in 16 bits, on a kind of GPU."""
+    family = gpu.lower().split("-")[0]
+    generation = next((name for name, families in GENERATIONS.items() if family in families), None)
+    if generation is None:
+        return None
     shape = "mixture of experts" if model.num_experts is not None else "dense"
     size = ", small model" if model.hidden_size < SMALL else ""
-    precision = "fp8" if training.fp8 else "16 bit"
+    precision = "fp8" if fp8 else "16 bit"
     return f"{shape}{size}, {precision}, {generation}"
 
 

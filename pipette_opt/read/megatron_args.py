@@ -9,6 +9,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.files import read_text
 from pipette_opt.read.megatron_layers import given_pattern, stage_bounds
@@ -49,6 +50,8 @@ class MegatronArgs:
         Of a model with experts; ``None`` if not given, which is Megatron's ``allgather``.
     expert_fields
         What is said of experts, by field of :class:`~pipette_opt.specs.ModelSpec`, with or without a model.
+    groups_of_replicas
+        Fields of a configuration for hybrid sharding.
     zero_stage
         What replicas share with ``--use-megatron-fsdp`` or ``--use-torch-fsdp2``, 0 to 3; ``None`` without them.
     pipeline_layout
@@ -95,6 +98,7 @@ class MegatronArgs:
     expert_fields: Mapping[str, int] = field(default_factory=dict)
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
     zero_stage: int | None = None
+    groups_of_replicas: Mapping[str, Any] = field(default_factory=dict)
     pipeline_layout: str | None = None
     gradients_in_fp32: bool | None = None
     training_fields: Mapping[str, Any] = field(default_factory=dict)
@@ -143,6 +147,7 @@ class MegatronArgs:
                 expert_tensor_parallel_size=self.expert_tensor_parallel_size,
                 use_distributed_optimizer=self.zero_stage > 0 if self.zero_stage else self.use_distributed_optimizer,
                 zero_stage=self.zero_stage if sharded else None,
+                **(self.groups_of_replicas if sharded else {}),
                 overlap_grad_reduce=self.overlap_grad_reduce and not sharded,
                 overlap_param_gather=self.overlap_param_gather and not sharded,
                 ddp_bucket_size=None if sharded else self.ddp_bucket_size,
@@ -155,12 +160,7 @@ class MegatronArgs:
 
     def _fully_sharded(self, replicas: int) -> bool:
         """Whether replicas share more than optimizer states, which is sent beside the work of each micro-batch."""
-        if self.zero_stage is None or self.zero_stage < 2 or replicas == 1:
-            return False
-        if self.pipeline_model_parallel_size > 1 or self.expert_fields.get("num_experts"):
-            problem = "gradients and parameters that replicas share are not timed with pipelines or experts"
-            raise InputError(self.where, f"--use-megatron-fsdp or --use-torch-fsdp2: {problem}; leave it out.")
-        return True
+        return self.zero_stage is not None and self.zero_stage >= 2 and replicas > 1
 
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
         """Layers of each chunk of each stage that the layout says, shape ``(num_chunks, pp)``."""
@@ -288,6 +288,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
         zero_stage=_zero_stage(given, where),
+        groups_of_replicas=_groups_of_replicas(given, where),
         pipeline_layout=given.get("pipeline_model_parallel_layout") or stage_bounds(given, where),
         gradients_in_fp32=gradients_in_fp32(given, where),
         training_fields=training_fields(given, where) | ({"other_arguments": said.passed_on} if said.passed_on else {}),
@@ -334,19 +335,40 @@ def _modules(given: Mapping[str, Any], where: str) -> tuple[str, ...]:
         raise InputError(where, f"--{str(error).replace('_', '-', 1)}") from None
 
 
-_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-"""``--data-parallel-sharding-strategy`` by ZeRO stage."""
-
-
 def _zero_stage(given: Mapping[str, Any], where: str) -> int | None:
     if given.get("use_torch_fsdp2"):
+        if given.get("use_megatron_fsdp"):
+            raise InputError(where, "--use-torch-fsdp2 contradicts --use-megatron-fsdp; give one of them.")
+        for name in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
+            if given.get(name, 1) > 1:
+                option = f"--{name.replace('_', '-')} {given[name]}"
+                raise InputError(where, f"--use-torch-fsdp2 does not go with {option} (Megatron-LM's own check).")
         return 2 if given.get("torch_fsdp2_no_reshard_after_forward") else 3
     if not given.get("use_megatron_fsdp"):
         return None
     if "data_parallel_sharding_strategy" not in given:
         problem = "needs --data-parallel-sharding-strategy, whose default differs between releases"
-        raise InputError(where, f"--use-megatron-fsdp {problem}: {' or '.join(_STRATEGIES)}.")
-    return _STRATEGIES.index(word_of(given, "data_parallel_sharding_strategy", _STRATEGIES, None, where))
+        raise InputError(where, f"--use-megatron-fsdp {problem}: {' or '.join(SHARDING_STRATEGIES)}.")
+    return SHARDING_STRATEGIES.index(
+        word_of(given, "data_parallel_sharding_strategy", SHARDING_STRATEGIES, None, where)
+    )
+
+
+def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Hybrid sharding of Megatron-FSDP: groups of replicas, and what these share (``validate_args``)."""
+    outer = word_of(given, "outer_dp_sharding_strategy", ("no_shard", "optim"), "no_shard", where)
+    outer = "optim" if given.get("enable_full_sharding_in_hsdp") else outer
+    groups = given.get("num_distributed_optimizer_instances", 1)
+    if outer == "optim" and given.get("use_megatron_fsdp"):
+        if given.get("data_parallel_sharding_strategy") != "optim_grads_params":
+            problem = "optim needs --data-parallel-sharding-strategy optim_grads_params"
+            raise InputError(where, f"--outer-dp-sharding-strategy {problem}.")
+        if groups < 2:
+            problem = "optim needs --num-distributed-optimizer-instances of 2 or more"
+            raise InputError(where, f"--outer-dp-sharding-strategy {problem}, got {groups}.")
+    if groups == 1 or not given.get("use_megatron_fsdp"):
+        return {}
+    return {"num_distributed_optimizer_instances": groups, "outer_dp_sharding_strategy": outer}
 
 
 def _absent(given: Mapping[str, Any]) -> list[NotModelled]:

@@ -69,7 +69,7 @@ def given_options(text: str, where: str) -> GivenOptions:
         there are no numbers for a job with it.
     """
     values, unknown, words, guesses = _written(text, where)
-    found = _judged(values, where)
+    found = [*_judged(values, where), *_counted_otherwise(values)]
     found += [_unknown(name, following, where) for name, following in unknown.items()]
     found += [_unseen_options(variable) for variable in _unseen(words)]
     found += [entry for guess in guesses for entry in _guessed(guess)]
@@ -89,11 +89,28 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         option = megatron_options()[field]
         unusual = value not in WORDS_PASSED_ON.get(field, (value,))
         unusual |= field == "ddp_bucket_size" and bool(values.get("use_megatron_fsdp"))
+        unusual |= field == "num_distributed_optimizer_instances" and not values.get("use_megatron_fsdp") and value != 1
+        unusual |= field == "cp_comm_type" and len(set(value)) > 1
         uncounted = option.status == "approximated" and option.unlike(value) != ()
         if value is False or not (unusual or uncounted) or not option.matters(values):
             continue
         words = () if value is True else tuple(map(str, value)) if isinstance(value, list) else (str(value),)
         yield (option.name, *words)
+
+
+def _counted_otherwise(values: Mapping[str, Any]) -> Iterator[NotModelled]:
+    """Options that are modelled, but not with these values or without another option."""
+    kinds = values.get("cp_comm_type", ())
+    if len(set(kinds)) > 1 and values.get("context_parallel_size", 1) > 1:
+        why = "Layers exchange in different ways; a ring of sends is counted in all."
+        name, value = "--cp-comm-type", " ".join(kinds)
+        yield NotModelled(option=name, value=value, effect="both", direction="either", why=why)
+    groups = values.get("num_distributed_optimizer_instances", 1)
+    if groups > 1 and not values.get("use_megatron_fsdp"):
+        why = "Optimizer states are divided over fewer replicas; over all of them is counted."
+        name = "--num-distributed-optimizer-instances"
+        yield NotModelled(option=name, value=str(groups), effect="time", direction="either", why=why)
+        yield NotModelled(option=name, value=str(groups), effect="memory", direction="more", why=why)
 
 
 Place = Literal["read", "no effect", "not modelled", "refused", "unknown"]

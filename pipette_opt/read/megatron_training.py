@@ -59,14 +59,12 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _context_kind(given: Mapping[str, Any], where: str) -> str | None:
-    """How context-parallel ranks exchange, if that is one kind that is counted; levels (``a2a+p2p``) are not."""
+    """How context-parallel ranks exchange, if that is one kind that is counted: no levels (``a2a+p2p``), no mix."""
     words = {str(word).replace("allgather", "all_gather") for word in given.get("cp_comm_type", ())}
     unknown = words.difference((*CONTEXT_KINDS, "a2a+p2p"))
     if unknown:
         raise InputError(where, f"--cp-comm-type must be p2p, a2a, all_gather or a2a+p2p, got {min(unknown)!r}.")
-    if len(words) > 1:
-        raise InputError(where, f"--cp-comm-type must be one kind for all layers here, got {', '.join(sorted(words))}.")
-    return next((word for word in words if word in CONTEXT_KINDS), None)
+    return words.pop() if len(words) == 1 and words.issubset(CONTEXT_KINDS) else None
 
 
 def _recipe_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:

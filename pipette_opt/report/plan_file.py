@@ -6,8 +6,7 @@ follows from other fields (coordinates, micro-batches) is written all the same a
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.types import Launcher, P2PMode, RankOrder, RecomputeGranularity, RecomputeMethod
+from pipette_opt.base.types import Launcher, P2PMode, RankOrder
 from pipette_opt.base.units import GIB
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plans.plan import (
@@ -24,26 +23,22 @@ from pipette_opt.plans.plan import (
     Alternative,
     Band,
     Baseline,
-    Certificate,
     IterationTime,
-    JointModel,
     Plan,
-    Proof,
     RankRow,
-    RuledOut,
     SizeProof,
     StageMemory,
     Target,
     rank_rows,
 )
 from pipette_opt.plans.verdict import plan_verdict
-from pipette_opt.report.chosen_file import read_choice
+from pipette_opt.report.certificate_file import certificate_to_dict, read_certificate
+from pipette_opt.report.config_file import config_to_dict, read_config
 from pipette_opt.report.entries import Entries, damaged
+from pipette_opt.report.json_text import json_text, plain
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import Direction, Effect
 from pipette_opt.specs.objective import Objective
-
-LINE_LENGTH = 120
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -52,7 +47,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "created": plan.created,
         "verdict": plan_verdict(plan),
-        "inputs": _plain(plan.inputs),
+        "inputs": plain(plan.inputs),
         "seed": plan.seed,
         "versions": dict(plan.versions),
         "launcher": plan.launcher,
@@ -61,10 +56,10 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "nccl_algorithm": plan.nccl_algorithm,
         "hosts": list(plan.hosts),
         "gpus_per_node": plan.gpus_per_node,
-        "parallel": _config_to_dict(plan.config, plan.global_batch_size),
+        "parallel": config_to_dict(plan.config, plan.global_batch_size),
         "placement": [row._asdict() for row in rank_rows(plan)],
         "unused_hosts": [{"host": host, "reason": reason} for host, reason in plan.unused_hosts.items()],
-        "certificate": _certificate_to_dict(plan.certificate),
+        "certificate": certificate_to_dict(plan.certificate),
         "objective": None if plan.target is None else _target_to_dict(plan.target),
         "estimate": estimate_to_dict(plan.estimate),
         "memory": [_memory_to_dict(stage) for stage in plan.memory],
@@ -77,7 +72,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 def write_plan(plan: Plan, path: str | Path) -> None:
     """Write ``plan.json``; a reader never sees half of it. ``InputError`` if the place cannot be written."""
-    text = _render(plan_to_dict(plan)) + "\n"
+    text = json_text(plan_to_dict(plan)) + "\n"
     try:
         write_atomically(Path(path), text)
     except OSError as error:
@@ -117,7 +112,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
     if version != SCHEMA_VERSION:
         raise damaged(where, "schema_version", f"is {version}; this program reads version {SCHEMA_VERSION}.")
     parallel = top.mapping("parallel")
-    config, global_batch_size = _read_config(parallel)
+    config, global_batch_size = read_config(parallel)
     hosts = tuple(top.texts("hosts"))
     if len(set(hosts)) < len(hosts):
         raise damaged(where, "hosts", "names a host more than once.")
@@ -130,7 +125,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         global_batch_size=global_batch_size,
         launcher=top.choice("launcher", get_args(Launcher)),
         p2p=top.choice("p2p", get_args(P2PMode)),
-        certificate=_read_certificate(top.mapping("certificate"), estimate.iteration_time_s),
+        certificate=read_certificate(top.mapping("certificate"), estimate.iteration_time_s),
         estimate=estimate,
         memory=tuple(_read_memory(one) for one in top.mappings("memory")),
         unused_hosts={one.text("host"): one.text("reason") for one in top.mappings("unused_hosts")},
@@ -177,74 +172,6 @@ def _read_target(objective: Entries) -> Target:
     if abs(target.gap - (1 - 1 / more)) > 1e-6:
         raise damaged(objective.where, objective.at("gap"), f"is {target.gap}, value and bound give {1 - 1 / more}.")
     return target
-
-
-def _config_to_dict(config: ParallelConfig, global_batch_size: int) -> dict[str, Any]:
-    lists = ("layers_per_stage", "recompute_modules")
-    content = asdict(config) | {name: list(getattr(config, name)) for name in lists}
-    return {
-        **content,
-        "world_size": config.world_size,
-        "global_batch_size": global_batch_size,
-        "num_microbatches": config.num_microbatches(global_batch_size, unequal=True),
-    }
-
-
-def _read_config(parallel: Entries) -> tuple[ParallelConfig, int]:
-    """The configuration and the global batch size; what follows from them must agree."""
-    degrees: dict[str, Any] = {
-        name: parallel.whole(name, minimum=1)
-        for name in (
-            "tensor_model_parallel_size",
-            "pipeline_model_parallel_size",
-            "data_parallel_size",
-            "context_parallel_size",
-            "expert_model_parallel_size",
-            "micro_batch_size",
-        )
-    }
-    global_batch_size = parallel.whole("global_batch_size", minimum=1)
-    chunks = "virtual_pipeline_model_parallel_size"
-    recompute: RecomputeGranularity | None = parallel.optional(
-        "recompute_granularity", lambda name: parallel.choice(name, get_args(RecomputeGranularity))
-    )
-    try:
-        config = ParallelConfig(
-            **degrees,
-            layers_per_stage=tuple(parallel.wholes("layers_per_stage")),
-            virtual_pipeline_model_parallel_size=parallel.optional(chunks, parallel.whole),
-            sequence_parallel=parallel.flag("sequence_parallel"),
-            recompute_granularity=recompute,
-            use_distributed_optimizer=parallel.flag("use_distributed_optimizer"),
-            **_later_fields(parallel),
-        )
-        num_microbatches = config.num_microbatches(global_batch_size, unequal=True)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise damaged(parallel.where, parallel.path, f"does not hold together: {error}") from None
-    for name, expected in (("world_size", config.world_size), ("num_microbatches", num_microbatches)):
-        found = parallel.whole(name)
-        if found != expected:
-            raise damaged(parallel.where, parallel.at(name), f"is {found}, but the degrees give {expected}.")
-    return config, global_batch_size
-
-
-def _later_fields(parallel: Entries) -> dict[str, Any]:
-    """Fields that files of the same version may lack; absent ones have their defaults."""
-    readers: dict[str, Callable[[str], Any]] = {
-        "recompute_method": lambda name: parallel.choice(name, get_args(RecomputeMethod)),
-        "recompute_num_layers": lambda name: parallel.whole(name, minimum=1),
-        "recompute_modules": lambda name: tuple(parallel.texts(name)),
-        "expert_tensor_parallel_size": lambda name: parallel.optional(name, parallel.whole),
-        "zero_stage": lambda name: parallel.optional(name, parallel.whole),
-        "overlap_grad_reduce": parallel.flag,
-        "overlap_param_gather": parallel.flag,
-        "ddp_bucket_size": lambda name: parallel.optional(name, parallel.whole),
-        "overlap_p2p_communication": parallel.flag,
-        "pipeline_model_parallel_layout": lambda name: parallel.optional(name, parallel.text),
-    }
-    return {name: read(name) for name, read in readers.items() if name in parallel.data}
 
 
 def _read_placement(top: Entries, config: ParallelConfig, hosts: tuple[str, ...]) -> Placement:
@@ -354,84 +281,9 @@ def _read_components(stage: Entries) -> dict[str, int]:
     return {name: round(size * GIB) for name, size in stage.mapping("components_gib").numbers().items()}
 
 
-def _certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
-    content = asdict(certificate)
-    names = "searched", "not_searched", "proof", "chosen_by"
-    return {**content, **_plain({name: content[name] for name in names})}
-
-
-def _read_certificate(certificate: Entries, iteration_time_s: float) -> Certificate:
-    """The certificate; one of an older file may be of the closed form, and is turned into one of the judge's time."""
-    names = (
-        "objective_s",
-        "lower_bound_s",
-        "gap",
-        "placement_dependent_s",
-        "placement_gap",
-        "judge_lower_bound_s",
-        "wall_time_s",
-    )
-    numbers: dict[str, Any] = {name: certificate.number(name) for name in names}
-    found = Certificate(
-        **numbers,
-        status=certificate.text("status"),
-        scope=certificate.text("scope"),
-        num_candidates=certificate.whole("num_candidates"),
-        num_pruned=certificate.whole("num_pruned"),
-        **_later_proofs(certificate),
-    )
-    if "searched" in certificate.data or found.objective_s == iteration_time_s or iteration_time_s <= 0:
-        return found
-    bound_s = min(found.judge_lower_bound_s, iteration_time_s)
-    dependent_s = min(found.placement_dependent_s, iteration_time_s)
-    return replace(
-        found,
-        status="FEASIBLE",
-        objective_s=iteration_time_s,
-        lower_bound_s=bound_s,
-        judge_lower_bound_s=bound_s,
-        gap=(iteration_time_s - bound_s) / iteration_time_s,
-        placement_dependent_s=dependent_s,
-        placement_gap=(iteration_time_s - bound_s) / dependent_s if dependent_s > 0 else 0.0,
-    )
-
-
-def _later_proofs(certificate: Entries) -> dict[str, Any]:
-    """Fields of a certificate that files of the same version may lack; absent ones have their defaults."""
-    readers: dict[str, Callable[[str], Any]] = {
-        "searched": lambda name: {
-            key: tuple(values) for key, values in certificate.mapping(name).data.items() if isinstance(values, list)
-        },
-        "not_searched": lambda name: tuple(certificate.texts(name)),
-        "proof": lambda name: tuple(
-            Proof(
-                by=one.text("by"),
-                configurations=one.whole("configurations"),
-                bound_s=one.optional("bound_s", one.number),
-                named=tuple(map(_read_ruled_out, one.mappings("named") if "named" in one.data else ())),
-            )
-            for one in certificate.mappings(name)
-        ),
-        "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
-        "chosen_by": lambda name: certificate.optional(name, lambda key: read_choice(certificate.mapping(key))),
-    }
-    return {name: read(name) for name, read in readers.items() if name in certificate.data}
-
-
-def _read_ruled_out(one: Entries) -> RuledOut:
-    return RuledOut(name=one.text("name"), configurations=one.whole("configurations", 1), example=one.text("example"))
-
-
-def _read_joint_model(model: Entries) -> JointModel:
-    counts = {name: model.whole(name) for name in ("families", "variables", "constraints", "solves", "splits")}
-    return JointModel(
-        **counts, seconds=model.number("seconds"), status=model.text("status"), bound_s=model.number("bound_s")
-    )
-
-
 def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, Any]:
     return {
-        "parallel": _config_to_dict(one.config, global_batch_size),
+        "parallel": config_to_dict(one.config, global_batch_size),
         "hosts": list(one.hosts),
         "iteration_time_s": one.iteration_time_s,
         "oom_probability": one.oom_probability,
@@ -444,7 +296,7 @@ def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, 
 
 def _read_alternative(one: Entries) -> Alternative:
     return Alternative(
-        config=_read_config(one.mapping("parallel"))[0],
+        config=read_config(one.mapping("parallel"))[0],
         hosts=tuple(one.texts("hosts")),
         iteration_time_s=one.optional("iteration_time_s", one.number),
         oom_probability=one.optional("oom_probability", one.number),
@@ -469,7 +321,7 @@ def _read_slots(one: Entries) -> tuple[tuple[int, ...], ...]:
 def _baseline_to_dict(one: Baseline, global_batch_size: int) -> dict[str, Any]:
     return {
         "name": one.name,
-        "parallel": _config_to_dict(one.config, global_batch_size),
+        "parallel": config_to_dict(one.config, global_batch_size),
         "iteration_time_s": one.iteration_time_s,
         "objective_s": one.objective_s,
         "wall_time_s": one.wall_time_s,
@@ -479,7 +331,7 @@ def _baseline_to_dict(one: Baseline, global_batch_size: int) -> dict[str, Any]:
 def _read_baseline(one: Entries) -> Baseline:
     return Baseline(
         name=one.text("name"),
-        config=_read_config(one.mapping("parallel"))[0],
+        config=read_config(one.mapping("parallel"))[0],
         iteration_time_s=one.number("iteration_time_s"),
         objective_s=one.number("objective_s"),
         wall_time_s=one.number("wall_time_s"),
@@ -500,30 +352,3 @@ def _read_not_modelled(top: Entries) -> tuple[NotModelled, ...]:
         )
         for one in top.mappings("not_modelled")
     )
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold; paths become text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return str(value) if isinstance(value, Path) else value
-
-
-def _render(value: Any, indent: int = 0) -> str:
-    """JSON for people: whatever fits on a line is on one line."""
-    flat = json.dumps(value, allow_nan=False, ensure_ascii=False)
-    if len(flat) + indent <= LINE_LENGTH or not isinstance(value, dict | list):
-        return flat
-    pad = " " * (indent + 2)
-    if isinstance(value, dict):
-        parts = [f"{json.dumps(key, ensure_ascii=False)}: {_render(one, indent + 2)}" for key, one in value.items()]
-        opening, closing = "{", "}"
-    else:
-        parts = [_render(one, indent + 2) for one in value]
-        opening, closing = "[", "]"
-    body = ",\n".join(pad + part for part in parts)
-    return f"{opening}\n{body}\n{' ' * indent}{closing}"

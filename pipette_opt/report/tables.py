@@ -14,8 +14,7 @@ from rich.text import Text
 from pipette_opt.base.units import counted, gib
 from pipette_opt.judge.solutions import simplicity
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.plans.chosen import Choice
-from pipette_opt.plans.plan import Certificate, IterationTime, JointModel, Plan, StageMemory, Target
+from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
 from pipette_opt.plans.verdict import plan_verdict, verdict
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.cells import (
@@ -33,6 +32,7 @@ from pipette_opt.report.cells import (
     yes_no,
 )
 from pipette_opt.report.left_out import left_out_table
+from pipette_opt.report.proof_tables import certificate_table, proof_tables
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
@@ -40,10 +40,6 @@ from pipette_opt.specs.objective import Objective
 NARROW_MARGIN = 0.9
 """Share of the capacity above which memory is called tight."""
 
-LEAST_SHARE = 1e-5
-"""Part of an iteration that placement must be able to change for its own gap to say anything; chosen."""
-
-SMALL_GAP = 0.01
 
 MOST_STAGES = 32
 """Stages shown one by one; of more, the fullest ones."""
@@ -180,89 +176,6 @@ def target_tables(plan: Plan) -> list[RenderableType]:
 
 def _is_rate(target: Target) -> bool:
     return Objective(target.objective).is_rate
-
-
-def certificate_table(certificate: Certificate) -> RenderableType:
-    """What is proven: the iteration time against its bound."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style=QUIET)
-    table.add_column(justify="right")
-    table.add_column(style=QUIET)
-    style = GOOD if certificate.gap <= SMALL_GAP else FAIR
-    table.add_row(Text("status"), Text(certificate.status, style=f"bold {style}"), Text(_status(certificate)))
-    for row in (
-        ("iteration time", seconds_text(certificate.objective_s), "critical path of the real schedule"),
-        ("at least", seconds_text(certificate.lower_bound_s), "no plan searched can be faster"),
-    ):
-        table.add_row(*map(Text, row))
-    table.add_row(Text("gap"), Text(percent(certificate.gap), style=f"bold {style}"), Text("of the iteration time"))
-    dependent_s = certificate.placement_dependent_s
-    if dependent_s >= LEAST_SHARE * certificate.objective_s and certificate.placement_gap <= 1:
-        share = f"of the {seconds_text(dependent_s)} that depend on the placement"
-        table.add_row(Text("placement gap"), Text(percent(certificate.placement_gap)), Text(share))
-    bounded = "ruled out by bounds" if _bounds_rule_out(certificate) else "bounded, not all ruled out"
-    searched = (
-        f"{counted(certificate.num_candidates, 'configuration')}, {certificate.num_pruned:,} {bounded}, "
-        f"{certificate.wall_time_s:.1f} s"
-    )
-    lines = [f"covers    {certificate.scope}", f"searched  {searched}"]
-    if certificate.joint_model is not None:
-        lines.append(f"model     {joint_model_text(certificate.joint_model)}")
-    details = Text("\n".join(lines), style=QUIET)
-    return titled("Certificate", Group(table, details, *choice_lines(certificate.chosen_by)))
-
-
-def choice_lines(choice: Choice | None) -> list[RenderableType]:
-    """What is proven of an objective other than the time, and the fastest plan of each step."""
-    if choice is None:
-        return []
-    fastest = [
-        f"{one.plan} {seconds_text(one.iteration_time_s)}, upper end {seconds_text(one.factor * one.iteration_time_s)}"
-        for one in choice.steps
-    ]
-    said = (
-        f"chosen by the upper end of the band: {seconds_text(choice.value)}, at most {percent(choice.gap)} above the "
-        f"least; fastest of each step: {'; '.join(fastest)}"
-    )
-    return [words(said)]
-
-
-def proof_tables(certificate: Certificate) -> list[RenderableType]:
-    """Who ruled out how many configurations, by name; none for plans of older versions."""
-    rows = [(part, one) for part in certificate.proof for one in part.named]
-    if not rows:
-        return []
-    table = columns_table("ruled out by", "", "configurations >", "at least >", "for example")
-    for number, (part, one) in enumerate(rows):
-        first = number == 0 or rows[number - 1][0] is not part
-        least = "" if part.bound_s is None or not first else seconds_text(part.bound_s)
-        name = "" if one.name == part.by else one.name
-        table.add_row(
-            Text(part.by if first else ""), Text(name), Text(f"{one.configurations:,}"), Text(least), Text(one.example)
-        )
-    return [spaced(table)]
-
-
-def joint_model_text(model: JointModel) -> str:
-    """What CP-SAT decided, and on how large a model."""
-    is_proven = model.status == "INFEASIBLE"
-    found = "no other is faster" if is_proven else f"no other takes less than {model.bound_s:.4g} s"
-    if not model.solves and is_proven:
-        return "CP-SAT had nothing to decide: bounds alone show that no other split of the layers is faster"
-    if not model.solves:
-        return f"CP-SAT had no time for other splits of the layers; by bounds alone {found}"
-    return (
-        f"CP-SAT chose degrees, layers of each stage and kinds of GPU among {counted(model.families, 'packing')} "
-        f"({counted(model.variables, 'variable')}, {counted(model.constraints, 'constraint')}, "
-        f"{counted(model.solves, 'solve')}, {model.seconds:.1f} s): "
-        f"{counted(model.splits, 'unusual split')} of the layers to look at, {found}"
-    )
-
-
-def _bounds_rule_out(certificate: Certificate) -> bool:
-    """Whether what was not searched is slower than the plan, by its bounds; a search that was cut off leaves others."""
-    bounds = [one.bound_s for one in certificate.proof if one.by != "search" and one.bound_s is not None]
-    return certificate.status == "OPTIMAL" or all(bound_s >= certificate.objective_s for bound_s in bounds)
 
 
 def breakdown_table(estimate: IterationTime) -> RenderableType:
@@ -468,12 +381,6 @@ def _runs(layers: Sequence[int]) -> str:
 def _schedule(plan: Plan) -> str:
     chunks = plan.config.virtual_pipeline_model_parallel_size
     return "1F1B" if chunks is None else f"interleaved 1F1B, {chunks} chunks"
-
-
-def _status(certificate: Certificate) -> str:
-    if certificate.status == "OPTIMAL":
-        return "the search is finished"
-    return "the search ended before the gap was closed"
 
 
 def _fullness(one: StageMemory) -> float:

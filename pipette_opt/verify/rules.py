@@ -315,16 +315,18 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     Of any so many layers of the model, one after the other: those that have least.
     """
     config, training, model = plan.config, instance.training, instance.model
-    tp, shared = config.tensor_model_parallel_size, config.use_distributed_optimizer
+    tp, stage_of_zero = config.tensor_model_parallel_size, config.sharding_stage
     recipe = training.recipe
     only_copies = recipe is not None and training.fp8_param_gather
     weight = recipe.copies * recipe.element_bytes if recipe is not None and only_copies else training.parameter_bytes
 
     def state_bytes(owners: float) -> float:
-        optimizer = (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / (owners if shared else 1)
-        return weight + training.gradient_bytes + optimizer
+        """Of one parameter that ``owners`` ranks share, by what they share; states once more over groups."""
+        state = (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / config.state_groups
+        kept = ((state, 1), (training.gradient_bytes, 2), (weight, 3))
+        return sum(size / (owners if stage_of_zero >= first else 1) for size, first in kept)
 
-    layers, replicas = config.layers_per_stage[stage], config.data_parallel_size * config.context_parallel_size
+    layers, replicas = config.layers_per_stage[stage], config.sharing_ranks
     block = config.expert_tensor_size * config.expert_model_parallel_size
     own, experts = state_bytes(replicas) / tp, state_bytes(replicas * tp / block) / block
     of_kind = {

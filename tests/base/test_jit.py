@@ -63,6 +63,16 @@ def test_numbas_own_setting_is_left_alone() -> None:
     assert compiled.py_func(1) == 2
 
 
+def test_nothing_is_compiled_where_numba_is_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``NUMBA_DISABLE_JIT``: kernels are plain functions."""
+
+    def plain(x: int) -> int:
+        return x
+
+    monkeypatch.setattr(config, "DISABLE_JIT", 1)
+    assert jit.njit(cache=True)(plain) is plain
+
+
 def test_kernels_are_cached_there(tmp_path: Path) -> None:
     """A second process finds what the first has compiled, and so does another installation of the same contents."""
     code = (

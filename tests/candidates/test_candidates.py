@@ -34,6 +34,8 @@ AGAIN = {"recompute_granularity": "selective"}
 
 HYBRID = {"hybrid_layer_pattern": "M-*-M-*-", "mamba": Mamba(num_heads=32, num_groups=2)}
 
+FULLY = {"dp": 8, "use_distributed_optimizer": True, "zero_stage": 3}
+
 EDGES = [
     # rule, what is changed in (model, training, configuration) to break it, and the least that mends it
     ("attention heads", ({"num_attention_heads": 18, "num_query_groups": 2}, {}, {"tp": 4}), {"tp": 2}),
@@ -50,6 +52,13 @@ EDGES = [
         "sequence length",
         ({}, {"seq_length": 1028}, {"tp": 4, "sequence_parallel": True, "context_parallel_size": 2}),
         {"tp": 2},
+    ),
+    ("sharded parameters", ({}, {}, FULLY | {"pp": 2, "virtual_pipeline_model_parallel_size": 2}), {"zero_stage": 1}),
+    ("sharded parameters", ({}, {"optimizer": "muon"}, FULLY), {"zero_stage": 1}),
+    (
+        "sharded parameters",
+        (MOE, {}, FULLY | {"expert_model_parallel_size": 4, "num_distributed_optimizer_instances": 4}),
+        {"num_distributed_optimizer_instances": 2},
     ),
     ("context parallel", ({"window_size": (127, 0)}, {}, {"context_parallel_size": 2}), {"context_parallel_size": 1}),
     (
@@ -174,6 +183,44 @@ def test_learned_positions_must_cover_the_sequence() -> None:
     longer = replace(TRAINING, seq_length=2049)
     assert check_legal(TINY, longer, config()) == ["seq_length=2049 is above max_position_embeddings=2048"]
     assert check_legal(replace(TINY, position_embedding_type="rope"), longer, config()) == []
+
+
+def test_what_replicas_share_is_searched_where_asked() -> None:
+    """Each strategy once wherever there are replicas; groups of shared parameters with and without states over them."""
+    space = SearchSpace(
+        num_gpus=8,
+        tensor_parallel=(1,),
+        pipeline_parallel=(1, 8),
+        context_parallel=(1,),
+        micro_batch_size=(1,),
+        recompute=(None,),
+        virtual_pipeline=(1,),
+        overlap_grad_reduce=False,
+        data_parallel_sharding_strategy=("no_shard", "optim", "optim_grads", "optim_grads_params"),
+        num_distributed_optimizer_instances=(1, 2),
+    )
+    found = enumerate_candidates(instance(cluster(1), TINY, seq_length=1024), space)
+    replicated = [one for one in found if one.pipeline_model_parallel_size == 1]
+    shared = [(one.sharding_stage, one.num_distributed_optimizer_instances, one.state_groups) for one in replicated]
+    assert shared == [(0, 1, 1), (1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 1, 1), (3, 2, 1), (3, 2, 2)]
+    assert {one.sharding_stage for one in found if one.pipeline_model_parallel_size == 8} == {0}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data_parallel_sharding_strategy": ("fsdp",)}, "must be some of no_shard, optim, optim_grads"),
+        (
+            {"data_parallel_sharding_strategy": ("optim",), "use_distributed_optimizer": (True,)},
+            "says what --use-distributed-optimizer says",
+        ),
+        ({"num_distributed_optimizer_instances": (2,)}, "needs --data-parallel-sharding-strategy with optim_grads"),
+    ],
+)
+def test_sharing_that_cannot_be_asked_for(options: dict, said: str) -> None:
+    """Unknown words, two ways to say the same, groups of nothing."""
+    with pytest.raises(InputError, match=said):
+        SearchSpace(**options)
 
 
 def test_every_rule_has_an_edge() -> None:

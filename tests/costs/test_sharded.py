@@ -7,14 +7,17 @@ import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.costs.collectives import parameter_traffic
+from pipette_opt.costs.collectives import NO_TRAFFIC, parameter_traffic
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.overlap import shown_gather_s
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.sharded import once_traffic, sharded_costs
 from pipette_opt.judge.breakdown import causes_of
 from pipette_opt.judge.estimate import estimate, judge_times
+from pipette_opt.memory.formula import _static_bytes
+from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.specs import ClusterSpec, Instance
 
 PARAMETERS = float(stage_parameters(LLAMA_8B, config(num_layers=32))[0])
@@ -88,12 +91,14 @@ def test_bytes_by_hand() -> None:
     three, two = (sharded_costs(LLAMA_8B, training, sharded(stage)) for stage in (3, 2))
     assert three is not None
     assert two is not None
+    three, two = three.layers, two.layers
     assert three.forward[0].hop_bytes == pytest.approx(2 * whole)
     assert three.backward[0].hop_bytes == pytest.approx((2 + 4) * whole)
     assert (three.forward[0].num_calls, three.backward[0].num_calls) == (32, 64)
     assert (three.forward[0].num_steps, three.backward[0].num_steps) == (32 * 15, 64 * 15)
     assert two.forward[0].hop_bytes == 0.0
     assert two.backward[0].hop_bytes == pytest.approx(4 * whole)
+    assert three.outer == two.outer == [NO_TRAFFIC]
     assert once_traffic(LLAMA_8B, training, sharded(3))[0].hop_bytes == 0.0
     assert once_traffic(LLAMA_8B, training, sharded(2)) == parameter_traffic(LLAMA_8B, training, sharded(2))
     assert sharded_costs(LLAMA_8B, training, sharded(1)) is None
@@ -151,10 +156,94 @@ def test_every_micro_batch_pays() -> None:
     assert two == pytest.approx(2 * one)
 
 
+def test_experts_by_hand() -> None:
+    """Eight experts over eight ranks are held by two ranks each: their ring has two, that of all else sixteen."""
+    model = replace(LLAMA_8B, num_experts=8, moe_router_topk=2, moe_ffn_hidden_size=14336)
+    chosen = sharded(3, expert_model_parallel_size=8)
+    costs = sharded_costs(model, job().training, chosen)
+    assert costs is not None
+    assert costs.experts is not None
+    of_rank = 32 * 3 * 4096 * 14336  # one expert a layer
+    rest = float(stage_parameters(model, chosen)[0])
+    assert costs.experts.forward[0].hop_bytes == pytest.approx(1 / 2 * 2 * of_rank)
+    assert costs.experts.backward[0].hop_bytes == pytest.approx(1 / 2 * (2 + 4) * of_rank)
+    assert costs.layers.forward[0].hop_bytes == pytest.approx(15 / 16 * 2 * rest)
+    given = replace(job(0.01, overlap_slowdown=0.0), model=model)
+    found = times(given, chosen)
+    own, experts = 15 / 16 * 2 * rest / (8 * 0.01e9), of_rank / 0.01e9
+    shown = own + experts - found.sharded_forward_s.max()
+    assert shown == pytest.approx(31 / 32 * (found.forward_s - found.sharded_forward_s).max(), rel=1e-6)
+
+
+def test_stages_of_a_pipeline_share_their_own() -> None:
+    """Two stages of half of the layers, eight replicas: each its own parameters, in rings of eight."""
+    chosen = sharded(3, dp=8, pp=2)
+    costs = sharded_costs(LLAMA_8B, job().training, chosen)
+    assert costs is not None
+    counts = stage_parameters(LLAMA_8B, chosen)
+    assert [one.hop_bytes for one in costs.layers.forward] == pytest.approx((7 / 8 * 2 * counts).tolist())
+    assert costs.units == (16, 16)
+    found = times(job(), chosen)
+    assert (found.sharded_forward_s > 0).all()
+
+
+@pytest.mark.parametrize("outer", ["no_shard", "optim"])
+def test_groups_of_replicas_by_hand(outer: str) -> None:
+    """
+    Two groups, each on a host: gathers stay inside, and shards of an eighth cross between the hosts once.
+
+    An all-reduce of two moves the gradients of a shard whole; a scatter and a gather half of them and of parameters.
+    """
+    given = job(0.01, overlap_slowdown=0.0)
+    chosen = sharded(3, num_distributed_optimizer_instances=2, outer_dp_sharding_strategy=outer)
+    found = times(given, chosen)
+    costs = sharded_costs(LLAMA_8B, given.training, chosen)
+    assert costs is not None
+    assert costs.layers.forward[0].hop_bytes == pytest.approx(7 / 8 * 2 * PARAMETERS)
+    sent = 4 if outer == "no_shard" else (4 + 2) / 2
+    assert costs.layers.outer[0].hop_bytes == pytest.approx(sent * PARAMETERS / 8)
+    assert found.reduction_s.max() == pytest.approx(sent * PARAMETERS / 8 / 0.01e9, rel=1e-3)
+    whole = times(given, sharded(3))
+    assert found.sharded_forward_s.max() < whole.sharded_forward_s.max() / 10
+
+
+def test_memory_of_groups_is_a_share_of_a_group() -> None:
+    """Parameters and gradients of an eighth on each rank, optimizer states of an eighth or of a sixteenth."""
+    training = job().training
+    held = {}
+    for groups, outer in ((1, "no_shard"), (2, "no_shard"), (2, "optim")):
+        options = {"num_distributed_optimizer_instances": groups, "outer_dp_sharding_strategy": outer}
+        table = stage_table(LLAMA_8B, training, [sharded(3, **options)])
+        held[groups, outer] = [float(one[0]) for one in _static_bytes(table)]
+    gathered = [one - two for one, two in zip(held[2, "no_shard"], held[1, "no_shard"], strict=True)]
+    assert gathered == pytest.approx([2 * PARAMETERS / 16, 4 * PARAMETERS / 16, 12 * PARAMETERS / 16])
+    assert held[2, "optim"][:2] == held[2, "no_shard"][:2]
+    assert held[2, "optim"][2] == pytest.approx(held[1, "no_shard"][2])
+
+
+def test_the_lower_form_is_below_the_judge() -> None:
+    """Of random links: what the search minimises is at most what the judge says, and nearly that on equal links."""
+    for stage in (2, 3):
+        chosen = sharded(stage)
+        given = job()
+        need = np.full(1, 1 << 30)
+        problem = build_problem_data(
+            given, [FittingCandidate(config=chosen, need_bytes=need)], np.full(2, 1 << 36), lower_form=True
+        )
+        (candidate,) = problem.candidates
+        least = (candidate.forward_ticks + candidate.backward_ticks).sum() * problem.tick_s
+        found = times(given, chosen)
+        assert least <= (found.forward_s + found.backward_s).max() * (1 + 1e-9)
+        assert least == pytest.approx((found.forward_s + found.backward_s).max(), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [
-        (sharded(3, dp=8, pp=2), "ZeRO stage 3 are not known with pipelines or experts"),
+        (
+            sharded(3, dp=8, pp=2, virtual_pipeline_model_parallel_size=2),
+            "ZeRO stage 3 are not known with interleaved pipelines",
+        ),
         (sharded(2, overlap_grad_reduce=True), "ZeRO stage 2 overlaps anyway"),
     ],
 )

@@ -154,6 +154,17 @@ def test_shared_gradients_and_parameters_read_back(stage: int) -> None:
     assert found == sharded
 
 
+@pytest.mark.parametrize("outer", ["no_shard", "optim"])
+def test_groups_of_replicas_read_back(outer: str) -> None:
+    """Hybrid sharding of Megatron-FSDP, which has one format of checkpoints."""
+    groups = {"num_distributed_optimizer_instances": 4, "outer_dp_sharding_strategy": outer}
+    sharded = config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=3, **groups)
+    words = megatron_arguments(replace(small_plan(), config=sharded))
+    assert words[words.index("--ckpt-format") + 1] == "fsdp_dtensor"
+    found = parse_megatron_args(" ".join([*words, "--vocab-size 50000"])).parallel_config(8, 16)
+    assert found == sharded
+
+
 def test_weights_in_fp8_want_the_distributed_optimizer() -> None:
     """Of one replica, too; and MXFP8's gather has the buffer of gradients, but not with Megatron-FSDP."""
     narrow = {"fp8": True, "fp8_recipe": "mxfp8", "fp8_param_gather": True}

@@ -11,7 +11,8 @@ from pipette_opt.measure.memory.sample import Point, sample_point
 from pipette_opt.measure.memory.trace import StageTrace, trace_stage
 from pipette_opt.memory.features import FEATURE_NAMES, FEATURES, features, table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
-from pipette_opt.memory.table import StageTable, join_tables, stage_table
+from pipette_opt.memory.stage_rows import StageTable, join_tables
+from pipette_opt.memory.table import stage_table
 from pipette_opt.specs import TrainingSpec
 
 POINTS = [sample_point(99, index) for index in range(16)]

@@ -9,7 +9,8 @@ from specs_for_tests import TINY, config
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
 from pipette_opt.memory.formula import formula_bytes, parameters
-from pipette_opt.memory.table import StageTable, stage_table
+from pipette_opt.memory.stage_rows import StageTable
+from pipette_opt.memory.table import stage_table
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import GatedDeltaNet, Mamba, ModelSpec, TrainingSpec
 

@@ -76,7 +76,7 @@ TIME_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "either",
     "--num-distributed-optimizer-instances 2": "either",
     "--delay-wgrad-compute": "less",
-    "--context-parallel-size 2 --cp-comm-type a2a": "either",
+    "--context-parallel-size 2 --cp-comm-type a2a+p2p": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer sgd": "either",
 }
@@ -85,7 +85,7 @@ MEMORY_OFF = {
     "--num-distributed-optimizer-instances 2": "more",
     "--cuda-graph-impl local": "more",
     "--delay-wgrad-compute": "more",
-    "--context-parallel-size 2 --cp-comm-type a2a": "either",
+    "--context-parallel-size 2 --cp-comm-type a2a+p2p": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer sgd": "either",
 }
@@ -307,11 +307,22 @@ def test_fully_sharded_data_parallelism(options: str, stage: int) -> None:
 
 
 def test_fully_sharded_jobs_that_are_not_timed() -> None:
-    """With pipelines or experts; and a strategy that depends on the release."""
-    fsdp = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
-    for more in ("--pipeline-model-parallel-size 2", "--num-experts 8"):
-        with pytest.raises(InputError, match=r"--use-megatron-fsdp .* not timed with pipelines or experts"):
-            parse_megatron_args(f"{fsdp} {more}").parallel_config(8, 8)
+    """PyTorch's with pipelines or experts, groups that share nothing; and a strategy that depends on the release."""
+    for more in ("--pipeline-model-parallel-size 2", "--expert-model-parallel-size 8"):
+        with pytest.raises(InputError, match=f"--use-torch-fsdp2 does not go with {more}"):
+            parse_megatron_args(f"--use-torch-fsdp2 {more}")
+    with pytest.raises(InputError, match="--use-torch-fsdp2 contradicts --use-megatron-fsdp"):
+        parse_megatron_args("--use-torch-fsdp2 --use-megatron-fsdp")
+    fsdp = "--use-megatron-fsdp --data-parallel-sharding-strategy"
+    with pytest.raises(InputError, match="optim needs --data-parallel-sharding-strategy optim_grads_params"):
+        parse_megatron_args(f"{fsdp} optim_grads --outer-dp-sharding-strategy optim")
+    with pytest.raises(InputError, match="optim needs --num-distributed-optimizer-instances of 2 or more, got 1"):
+        parse_megatron_args(f"{fsdp} optim_grads_params --outer-dp-sharding-strategy optim")
+    groups = "--num-distributed-optimizer-instances"
+    with pytest.raises(InputError, match="num_distributed_optimizer_instances=3 does not divide"):
+        parse_megatron_args(f"{fsdp} optim_grads_params {groups} 3").parallel_config(8, 8)
+    (time, memory) = parse_megatron_args(f"--use-distributed-optimizer {groups} 2").not_modelled
+    assert (time.option, time.effect, memory.effect) == (groups, "time", "memory")
     with pytest.raises(InputError, match="--use-megatron-fsdp needs --data-parallel-sharding-strategy"):
         parse_megatron_args("--use-megatron-fsdp")
 

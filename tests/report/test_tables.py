@@ -15,13 +15,12 @@ from pipette_opt.plans.plan import Alternative, Band, JointModel, Plan
 from pipette_opt.plans.verdict import verdict
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.left_out import left_out_table
+from pipette_opt.report.proof_tables import certificate_table, joint_model_text
 from pipette_opt.report.tables import (
     breakdown_table,
-    certificate_table,
     components_table,
     estimate_tables,
     hosts_tables,
-    joint_model_text,
     memory_table,
     near_ties,
     plan_tables,

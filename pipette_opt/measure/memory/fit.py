@@ -13,7 +13,8 @@ from pipette_opt.base.units import GIB
 from pipette_opt.measure.memory.collect import point_of_row, read_rows
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.table import join_tables, stage_table
+from pipette_opt.memory.stage_rows import join_tables
+from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.weights import NetworkWeights
 
 _SMALLEST_DATASET = 400

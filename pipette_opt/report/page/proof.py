@@ -8,7 +8,7 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.report.cells import percent, seconds_text, words
 from pipette_opt.report.page.figures import LINES, figure
 from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph, table
-from pipette_opt.report.tables import joint_model_text
+from pipette_opt.report.proof_tables import joint_model_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
