@@ -1,6 +1,8 @@
 """
 What can be said of NVIDIA's own recipes: ``python benchmarks/recipes.py [--label "some commit"]``.
 
+With ``--solve N`` the jobs of a sample are searched, too: ``benchmarks/results/recipes-solved.md``.
+
 Each visible recipe of ``shared/recipes`` goes the way of a user who brings a Megatron-LM argument file: it is read,
 checked against Megatron-Core's rules, priced on the GPUs that it is for, and written as arguments again. A recipe that
 is marked as illegal must be refused. Every option that a recipe says has one place: read, no effect, not modelled (then
@@ -22,6 +24,8 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+
+import recipes_solved
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
@@ -222,11 +226,13 @@ def not_written(text: str, priced: Current) -> list[str]:
 
 
 def said(name: str, value: Any) -> Any:
-    """A value so that equal ones compare equal: absent flags, degrees of 1 and lists of numbers."""
+    """A value so that equal ones compare equal: absent flags, degrees of 1, lists of numbers, patterns without bars."""
     if value in (None, False, 1, "1"):
         return None
     if isinstance(value, list):
         return sorted(map(str, value))
+    if name == "--hybrid-layer-pattern":  # bars say which stage has which layers, which is compared by itself
+        return re.sub(r"[\s|]", "", str(value))
     try:
         return float(value) if not isinstance(value, bool) else value
     except ValueError:
@@ -358,8 +364,18 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     parser.add_argument("--label", default="now", help="Title of the section.")
     parser.add_argument("--only", default="", help="Recipes with this in their name; nothing is written.")
+    parser.add_argument("--solve", type=int, default=0, help="Search the jobs of so many recipes instead.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the sample that is searched.")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="Seconds of each search.")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="What a second of a search is.")
     said_ = parser.parse_args(list(arguments) if arguments is not None else None)
     chosen = [recipe for recipe in recipes() if said_.only in recipe["name"]]
+    if said_.solve:
+        section = solved_page(chosen, said_)
+        print(f"\n{section}")
+        if not said_.only:
+            _write(RESULTS / "recipes-solved.md", recipes_solved.HEAD, section, said_.label)
+        return
     begin, rows = time.monotonic(), []
     for index, recipe in enumerate(chosen):
         rows.append(measured(recipe))
@@ -369,10 +385,30 @@ def main(arguments: Iterable[str] | None = None) -> None:
     if said_.only:
         print("\n".join(map(str, rows)))
         return
-    out = RESULTS / "recipes.md"
-    write_atomically(
-        out, with_section(out.read_text(encoding="utf-8") if out.is_file() else HEAD, section, said_.label)
-    )
+    _write(RESULTS / "recipes.md", HEAD, section, said_.label)
+
+
+def _write(out: Path, head: str, section: str, label: str) -> None:
+    write_atomically(out, with_section(out.read_text(encoding="utf-8") if out.is_file() else head, section, label))
+
+
+def solved_page(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) -> str:
+    """The plans for the jobs of a sample of the recipes that have a price, beside the recipes."""
+    if said_.clock == "cpu":
+        recipes_solved.by_cpu()
+    able = [recipe for recipe in chosen if not math.isnan(measured(recipe).iteration_s)]
+    some = recipes_solved.sample(able, said_.solve, said_.seed)
+
+    def priced(recipe: dict[str, Any]) -> Current:
+        path = SHARED / "recipes" / "megatron_args" / f"{recipe['name']}.args"
+        given = parse_megatron_args(path.read_text(encoding="utf-8"), path.stem, recipe["family"])
+        return price(path, given, recipe)
+
+    rows = []
+    for recipe in some:
+        rows.append(recipes_solved.solved(recipe, priced(recipe), said_.time_limit))
+        print(rows[-1], flush=True)
+    return recipes_solved.page(rows, said_.label, said_.clock)
 
 
 if __name__ == "__main__":

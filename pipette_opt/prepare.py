@@ -18,6 +18,7 @@ from pipette_opt.candidates import (
     Enumeration,
     SearchSpace,
     contradiction,
+    enumerate_more,
     enumerate_with_reasons,
     layers_are_free,
     narrowed,
@@ -208,6 +209,8 @@ def prepare(
 
     if joint is not None and layers_are_free(instance, space):
         candidates = enumeration.candidates
+        if first is not None:
+            joint = replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
         if is_open and instance.cluster.num_nodes >= MANY_HOSTS:
             memory = check_memory(instance, candidates, predictor, max_oom_risk)
             report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
@@ -223,7 +226,7 @@ def prepare(
             layouts = (str(one.config.pipeline_model_parallel_layout) for one in near)
             wider, first = replace(wider, more_layouts=tuple(layouts)), (near or [first])[0]
         if wider != space:
-            space, enumeration = wider, enumerate_with_reasons(instance, wider)
+            space, enumeration = wider, enumerate_more(instance, wider, space, enumeration)
     report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
     memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
     if not memory.fitting:

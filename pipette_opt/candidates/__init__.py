@@ -5,8 +5,10 @@ from pipette_opt.candidates.coverage import covered, layers_are_free, left_out, 
 from pipette_opt.candidates.enumeration import (
     Enumeration,
     enumerate_candidates,
+    enumerate_more,
     enumerate_with_reasons,
 )
+from pipette_opt.candidates.known import with_known
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
 from pipette_opt.candidates.narrowing import narrowed
 from pipette_opt.candidates.pins import contradiction
@@ -23,6 +25,7 @@ __all__ = [
     "check_legal",
     "choose_num_gpus",
     "enumerate_candidates",
+    "enumerate_more",
     "enumerate_with_reasons",
     "layer_splits",
     "overlap_choices",
@@ -34,5 +37,6 @@ __all__ = [
     "pipeline_split_options",
     "searched_values",
     "space_of",
+    "with_known",
     "world_sizes",
 ]

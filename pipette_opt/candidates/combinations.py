@@ -1,12 +1,12 @@
 """All combinations of a search space on a number of GPUs, each with the rules that it breaks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipette_opt.base.types import Recomputation
-from pipette_opt.candidates.legality import broken_rules, layers
+from pipette_opt.candidates.legality import LEGALITY_RULES, OF_MICRO_BATCHES, broken_rules
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
 from pipette_opt.candidates.splits import LayerSplit, layer_splits, light_layout
 from pipette_opt.parallel import ParallelConfig, fit_chunks, node_blocks, with_overlap
@@ -27,93 +27,154 @@ class _Degrees:
     refusal: str | None = None
 
 
-def combinations(
-    instance: Instance, space: SearchSpace, num_gpus: int
-) -> Iterator[tuple[list[ParallelConfig], dict[str, str]]]:
+class Combination(NamedTuple):
     """
-    Every combination with the rules that it breaks, as one configuration for each choice of what overlaps.
+    Degrees and choices together, in each choice of what overlaps.
 
-    No configuration where it cannot even be written down.
+    Parameters
+    ----------
+    configs
+        A configuration for each of these; none if it is not legal, or if only numbers are asked for.
+    number
+        How many there are; -1 takes one back that was counted before.
+    broken
+        The rules that it breaks, each with the reason.
     """
+
+    configs: list[ParallelConfig]
+    number: int
+    broken: dict[str, str]
+
+
+def combinations(
+    instance: Instance,
+    space: SearchSpace,
+    num_gpus: int,
+    *,
+    only_counted: bool = False,
+    known: SearchSpace | None = None,
+) -> Iterator[Combination]:
+    """
+    Every combination on a number of GPUs, with the rules that it breaks.
+
+    Parameters
+    ----------
+    only_counted
+        Whether no configurations are made.
+    known
+        A space that differs in ``more_splits`` and ``more_layouts`` alone: only what it has not.
+    """
+    split_of: dict[tuple[int, int], list[tuple[LayerSplit, str | None]]] = {}
     for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
         packings: dict[tuple[int, int | None], dict[str, str]] = {}
         illegal: dict[tuple[object, ...], dict[str, str]] = {}
+        fixed: dict[tuple[bool, int, int | None], dict[str, str]] = {}
+        overlaps = {zero: len(_overlaps(space, degrees.dp * degrees.cp > 1, zero)) for zero in (False, True)}
         for mbs, chunks, recompute in product(
             _micro_batch_sizes(instance, space), _chunk_counts(space, degrees.pp), _recomputations(instance, space)
         ):
-            if degrees.refusal is not None:
-                yield [], {"world size": degrees.refusal}
-                continue
-            refusal = _chunk_refusal(chunks, degrees.pp)
+            refusals = {"world size": degrees.refusal, "interleaving": _chunk_refusal(chunks, degrees.pp)}
+            refusal = next(((rule, reason) for rule, reason in refusals.items() if reason is not None), None)
             if refusal is not None:
-                yield [], {"interleaving": refusal}
+                if known is None:
+                    yield Combination([], 1, dict([refusal]))
                 continue
-            splits = _splits(instance, space, degrees.pp, chunks)
-            if not splits:
-                yield [], {"layers": _no_split(instance, space, degrees.pp, chunks)}
+            if (degrees.pp, chunks) not in split_of:
+                before = [] if known is None else _splits(instance, known, degrees.pp, chunks)
+                found = _splits(instance, space, degrees.pp, chunks)
+                split_of[degrees.pp, chunks] = [one for one in found if one not in before]
+            splits = split_of[degrees.pp, chunks]
+            if not splits and known is None:
+                yield Combination([], 1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
+            if splits and known is not None and not _splits(instance, known, degrees.pp, chunks):
+                # What counted as one that cannot be split is none any more.
+                yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
             for (split, layout), sequence_parallel, sharing, (ep, etp) in product(
                 splits,
                 _sequence_parallel(instance, space, degrees),
                 _sharing(space, degrees),
                 _expert_degrees(instance, space, degrees),
             ):
-                config = ParallelConfig(
-                    tensor_model_parallel_size=degrees.tp,
-                    context_parallel_size=degrees.cp,
-                    expert_model_parallel_size=ep,
-                    expert_tensor_parallel_size=etp,
-                    pipeline_model_parallel_size=degrees.pp,
-                    data_parallel_size=degrees.dp,
-                    micro_batch_size=mbs,
-                    virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
-                    layers_per_stage=split,
-                    pipeline_model_parallel_layout=layout,
-                    sequence_parallel=sequence_parallel,
-                    **sharing,
-                    **recomputation_fields(recompute),
-                    overlap_p2p_communication=space.overlap_p2p_communication,
-                )
                 # One rule looks at what replicas share beyond optimizer states, and one at the layers.
-                is_split = layers(instance.model, instance.training, config) is None
-                shared = (config.zero_stage, config.num_distributed_optimizer_instances)
+                shared = sharing.get("zero_stage"), sharing.get("num_distributed_optimizer_instances")
+                is_split = sum(split) == instance.model.num_layers and min(split) >= 1
                 deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split, shared
-                if deciding not in illegal:
-                    illegal[deciding] = {
-                        **broken_rules(instance.model, instance.training, config),
-                        **beyond_limits(space, config),
+                one = None
+                if deciding not in illegal or not (only_counted or illegal[deciding]):
+                    one = ParallelConfig(
+                        tensor_model_parallel_size=degrees.tp,
+                        context_parallel_size=degrees.cp,
+                        expert_model_parallel_size=ep,
+                        expert_tensor_parallel_size=etp,
+                        pipeline_model_parallel_size=degrees.pp,
+                        data_parallel_size=degrees.dp,
+                        micro_batch_size=mbs,
+                        virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+                        layers_per_stage=split,
+                        pipeline_model_parallel_layout=layout,
+                        sequence_parallel=sequence_parallel,
+                        **sharing,
+                        **recomputation_fields(recompute),
+                        overlap_p2p_communication=space.overlap_p2p_communication,
+                    )
+                if one is not None and deciding not in illegal:
+                    if (ep, etp) not in packings:
+                        packings[ep, etp] = _packing(instance, one)
+                    if (sequence_parallel, ep, etp) not in fixed:
+                        names = [name for name in LEGALITY_RULES if name not in OF_MICRO_BATCHES]
+                        fixed[sequence_parallel, ep, etp] = broken_rules(instance.model, instance.training, one, names)
+                    those = {
+                        **fixed[sequence_parallel, ep, etp],
+                        **broken_rules(instance.model, instance.training, one, OF_MICRO_BATCHES),
                     }
-                broken = illegal[deciding]
-                if (ep, etp) not in packings:
-                    packings[ep, etp] = _packing(instance, config)
-                yield overlap_choices(space, config), broken | packings[ep, etp]
+                    ordered = {name: those[name] for name in LEGALITY_RULES if name in those} if those else {}
+                    illegal[deciding] = {
+                        **ordered,
+                        **beyond_limits(space, one),
+                        **packings[ep, etp],
+                    }
+                optimizer = sharing.get("use_distributed_optimizer", False)
+                broken, count = illegal[deciding], 1 if "zero_stage" in sharing else overlaps[optimizer]
+                made = [] if one is None or broken or only_counted else overlap_choices(space, one)
+                yield Combination(made, count, broken)
 
 
 def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputation | None, ...]:
     """Those of the space; if it is not pinned, with modules for models with experts after the least."""
     if space.recompute != RECOMPUTATIONS or instance.model.num_experts is None:
-        return space.recompute
-    return (*RECOMPUTATIONS[:2], *OF_EXPERTS, *RECOMPUTATIONS[2:])
+        return (*space.recompute, *space.more_recompute)
+    return (*RECOMPUTATIONS[:2], *OF_EXPERTS, *space.more_recompute, *RECOMPUTATIONS[2:])
+
+
+def known_combinations(instance: Instance, space: SearchSpace, sizes: Sequence[int]) -> Iterator[Combination]:
+    """The configurations that the space names, of these numbers of GPUs, each with the rules that it breaks."""
+    for config in space.more_configs:
+        if config.world_size in sizes:
+            broken = {**broken_rules(instance.model, instance.training, config), **beyond_limits(space, config)}
+            yield Combination([config], 1, broken | _packing(instance, config))
 
 
 def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:
     """The configuration with each choice of what is sent beside compute."""
     if config.sharding_stage > 1:  # sends beside compute anyway
         return [config]
-    something = config.data_parallel_size * config.context_parallel_size > 1
-    reduce, gather = space.overlap_grad_reduce, space.overlap_param_gather
-    reduces = ((False, True) if something else (False,)) if reduce is None else (reduce,)
-    gathers = ((False, True) if something else (False,)) if gather is None else (gather,)
-    if gather and reduce is None:
-        reduces = (True,)
-    pairs = dict.fromkeys(
-        (one, other and one and config.use_distributed_optimizer) for one in reduces for other in gathers
-    )
+    several = config.data_parallel_size * config.context_parallel_size > 1
     return [
         config
         if not one
         else with_overlap(config, grad_reduce=True, param_gather=other, ddp_bucket_size=space.ddp_bucket_size)
-        for one, other in pairs
+        for one, other in _overlaps(space, several, config.use_distributed_optimizer)
     ]
+
+
+def _overlaps(space: SearchSpace, several: bool, distributed_optimizer: bool) -> list[tuple[bool, bool]]:
+    """Whether gradients and parameters are sent beside compute: each choice, for one rank of data or several."""
+    reduce, gather = space.overlap_grad_reduce, space.overlap_param_gather
+    reduces = ((False, True) if several else (False,)) if reduce is None else (reduce,)
+    gathers = ((False, True) if several else (False,)) if gather is None else (gather,)
+    if gather and reduce is None:
+        reduces = (True,)
+    return list(dict.fromkeys((one, other and one and distributed_optimizer) for one in reduces for other in gathers))
 
 
 def _degrees(space: SearchSpace, num_gpus: int, per_host: int) -> Iterator[_Degrees]:

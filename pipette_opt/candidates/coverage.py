@@ -91,7 +91,8 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     if set(space.recompute) != set(RECOMPUTATIONS):
         yield f"recomputation other than {listed(space.recompute)} (pinned)"
     else:
-        tried = f" than {listed(OF_EXPERTS)}" if instance.model.num_experts is not None else " than the attention core"
+        modules = (*(OF_EXPERTS if instance.model.num_experts is not None else ()), *space.more_recompute)
+        tried = f" than {listed(modules)}" if modules else " than the attention core"
         yield f"recomputation of other modules{tried}"
     unequal = len({node.gpu.memory_bytes for node in cluster.nodes}) > 1
     if "block" in space.recompute and (unequal or instance.stack.loses_near_full_memory):

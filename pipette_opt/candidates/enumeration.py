@@ -1,13 +1,14 @@
 """From a search space to every legal configuration, and why the others are not."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError
-from pipette_opt.candidates.combinations import combinations
+from pipette_opt.candidates.combinations import Combination, combinations, known_combinations
 from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.candidates.world_sizes import world_sizes
 from pipette_opt.parallel import ParallelConfig
@@ -80,28 +81,55 @@ def enumerate_candidates(instance: Instance, space: SearchSpace) -> list[Paralle
 def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeration:
     """Every legal configuration, and how many combinations each rule rules out."""
     sizes = world_sizes(instance, space)
-    candidates: list[ParallelConfig] = []
-    rejected: Counter[str] = Counter()
-    first_broken: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    num_combinations = 0
-    for num_gpus in sizes:
-        for configs, broken in combinations(instance, space, num_gpus):
-            num_combinations += max(len(configs), 1)
-            for rule, reason in broken.items():
-                rejected[rule] += max(len(configs), 1)
-                examples.setdefault(rule, reason)
-            if broken:
-                first_broken[next(iter(broken))] += max(len(configs), 1)
-            else:
-                candidates += configs
+    found = chain(
+        *(combinations(instance, space, num_gpus) for num_gpus in sizes), known_combinations(instance, space, sizes)
+    )
+    return _counted(sizes, found)
+
+
+def enumerate_more(instance: Instance, space: SearchSpace, known: SearchSpace, enumeration: Enumeration) -> Enumeration:
+    """
+    The enumeration of a space, of which all is known but some splits and layouts; what is new comes last.
+
+    Parameters
+    ----------
+    known
+        A space that differs in ``more_splits`` and ``more_layouts`` alone, which are fewer.
+    enumeration
+        Of that space.
+    """
+    sizes = enumeration.world_sizes
+    return _counted(
+        sizes,
+        chain(*(combinations(instance, space, num_gpus, known=known) for num_gpus in sizes)),
+        enumeration,
+    )
+
+
+def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumeration | None = None) -> Enumeration:
+    """Combinations by what became of them, with those before; a configuration that comes twice counts once."""
+    candidates = [] if before is None else list(before.candidates)
+    rejected = Counter({} if before is None else before.rejected)
+    first_broken = Counter({} if before is None else before.first_broken)
+    examples = {} if before is None else dict(before.examples)
+    ruled_out = 0 if before is None else before.num_combinations - len(candidates)
+    for configs, number, broken in found:
+        for rule, reason in broken.items():
+            rejected[rule] += number
+            examples.setdefault(rule, reason)
+        if broken:
+            ruled_out += number
+            first_broken[next(iter(broken))] += number
+        else:
+            candidates += configs
+    distinct = tuple(dict.fromkeys(candidates))
     return Enumeration(
-        world_sizes=sizes,
-        candidates=tuple(candidates),
-        num_combinations=num_combinations,
-        rejected=dict(rejected.most_common()),
+        world_sizes=tuple(sizes),
+        candidates=distinct,
+        num_combinations=ruled_out + len(distinct),
+        rejected=dict((+rejected).most_common()),
         examples=examples,
-        first_broken=dict(first_broken.most_common()),
+        first_broken=dict((+first_broken).most_common()),
     )
 
 
@@ -116,8 +144,8 @@ def has_more_than(instance: Instance, space: SearchSpace, most: int, sizes: Sequ
     """
     count = 0
     for num_gpus in sizes or world_sizes(instance, space):
-        for configs, broken in combinations(instance, space, num_gpus):
-            count += 0 if broken else len(configs)
+        for combination in combinations(instance, space, num_gpus, only_counted=True):
+            count += 0 if combination.broken else combination.number
             if count > most:
                 return True
     return False

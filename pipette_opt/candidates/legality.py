@@ -7,7 +7,7 @@ arguments check, Megatron-LM's ``megatron/training/arguments.py``. The vocabular
 multiple of ``make_vocab_size_divisible_by * tp`` first, so every tensor rank gets an equal part.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from pipette_opt.candidates.expert_rules import (
@@ -304,10 +304,20 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
 """All rules, by the name under which rejections are counted."""
 
 
-def broken_rules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> dict[str, str]:
-    """Names of the rules that a configuration breaks, each with its reason."""
+OF_MICRO_BATCHES = (
+    *("expert overlap", "layers", "batch", "interleaving", "cuda graphs", "fp8 shapes", "recompute modules"),
+    *("offloading", "sharded parameters"),
+)
+"""Rules that look at micro-batch, chunks, layers, recomputation or what is shared: no other one changes with these."""
+
+
+def broken_rules(
+    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, names: Iterable[str] = LEGALITY_RULES
+) -> dict[str, str]:
+    """Names of the rules that a configuration breaks, each with its reason; of all rules, or of those named."""
     broken = {}
-    for name, rule in LEGALITY_RULES.items():
+    for name in names:
+        rule = LEGALITY_RULES[name]
         reason = rule(model, training, config)
         if reason is not None:
             broken[name] = reason

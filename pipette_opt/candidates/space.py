@@ -74,7 +74,8 @@ class SearchSpace:
     tensor_parallel, pipeline_parallel, data_parallel
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
-        Allowed degrees; ``None`` for those with which tensor and context group share a host.
+        Allowed degrees; ``None`` for those with which tensor and context group share a host or have whole hosts, where
+        tensor groups fit one. Where all other degrees are given, these say how many GPUs are meant: inside a host only.
     expert_parallel
         Allowed degrees; ``None`` for every divisor of the experts that the ranks of a stage can hold. A model without
         experts has 1.
@@ -108,6 +109,10 @@ class SearchSpace:
     more_layouts
         Layouts of unequal chunks that are tried beside all splits, by the stages and chunks that they are of: what a
         search near a plan found (``solver/layouts.py``).
+    more_configs
+        Configurations that are tried beside all others: what runs today.
+    more_recompute
+        Choices of recomputation that are tried beside ``recompute``.
     overlap_grad_reduce, overlap_param_gather
         Whether all candidates send gradients and parameters beside compute, as in
         :class:`~pipette_opt.parallel.ParallelConfig`, parameters only with the distributed optimizer; ``None`` for both
@@ -142,6 +147,8 @@ class SearchSpace:
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
     more_splits: tuple[tuple[int, ...], ...] = ()
     more_layouts: tuple[str, ...] = ()
+    more_configs: tuple[ParallelConfig, ...] = ()
+    more_recompute: tuple[Recomputation | None, ...] = ()
     overlap_grad_reduce: bool | None = None
     overlap_param_gather: bool | None = None
     ddp_bucket_size: int | None = None
@@ -157,6 +164,8 @@ class SearchSpace:
             elif isinstance(value, tuple):
                 if field.name in ("narrowed", "more_layouts", "limits"):
                     self._check_names()
+                    continue
+                if field.name in ("more_configs", "more_recompute"):
                     continue
                 if not value and field.name != "more_splits":
                     raise InputError(option, "must list at least one value, got none.")

@@ -85,7 +85,7 @@ def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
     # Tokens beside compute need expert ranks and chunks, which a smaller space does without.
     instance = replace(instance, training=replace(instance.training, overlap_moe_expert_parallel_comm=False))
     busiest = 0.0
-    for configs, broken in combinations(instance, space, num_gpus):
+    for configs, _, broken in combinations(instance, space, num_gpus):
         if not configs or broken:
             continue
         config = configs[0]

@@ -1,14 +1,21 @@
-"""First plans: placements annealed by the closed forms, and what the judge says of them."""
+"""First plans: placements annealed by the closed forms, or that run today, and what the judge says of them."""
 
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from pipette_opt.annealing.anneal import AnnealingParams
 from pipette_opt.annealing.threads import anneal_on_threads
+from pipette_opt.base.types import IntArray
 from pipette_opt.judge.solutions import JudgedSolution, judge_solution
+from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.parallel.placement import gpus_of_a_host
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.solution import Result, Solution
+from pipette_opt.solver.pruning import FirstPlan
+from pipette_opt.specs import Instance
 
 MOST_HINTS_JUDGED = 64
 """Largest number of annealed placements that are shown to the judge. Chosen."""
@@ -69,3 +76,25 @@ def _with_known(hint: Result, known: Sequence[Solution]) -> Result:
     best, *others = sorted(best_of.values(), key=lambda one: (one.objective_ticks, one.candidate))
     status = "FEASIBLE" if hint.status in ("INFEASIBLE", "UNKNOWN") else hint.status
     return replace(hint, status=status, solution=best, pool=tuple(others))
+
+
+def first_plan(instance: Instance, config: ParallelConfig, placement: Placement, seconds: float) -> FirstPlan | None:
+    """A placement as hosts in a grid; ``None`` where it is no packing of whole hosts with equal blocks."""
+    for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
+        nodes = _grid_of(config, block, placement)
+        if nodes is not None:
+            return FirstPlan(config=config, block=block, nodes=nodes, seconds=seconds)
+    return None
+
+
+def _grid_of(config: ParallelConfig, block: NodeBlock, placement: Placement) -> IntArray | None:
+    """Hosts of the grid of a block, if a placement is one of these."""
+    shape = block.node_grid(config)
+    cells = block_placement(config, block, np.arange(int(np.prod(shape))).reshape(shape))
+    if cells.order != placement.order or gpus_of_a_host(config, block) * int(np.prod(shape)) != len(placement.node):
+        return None
+    nodes = np.full(int(np.prod(shape)), -1, dtype=np.int64)
+    nodes[cells.node] = placement.node
+    if not (nodes[cells.node] == placement.node).all() or len(set(nodes.tolist())) < nodes.size:
+        return None
+    return nodes.reshape(shape)

@@ -76,7 +76,8 @@ def _named(names: Mapping[ParallelConfig, str]) -> tuple[RuledOut, ...]:
     """Configurations by name, most first, with the first of each as example."""
     counts, examples = Counter(names.values()), dict[str, str]()
     for config, name in names.items():
-        examples.setdefault(name, config.label())
+        if name not in examples:
+            examples[name] = config.label()
     return tuple(
         RuledOut(name=name, configurations=number, example=examples[name]) for name, number in counts.most_common()
     )

@@ -11,6 +11,12 @@ from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipette_opt.candidates import SearchSpace
+    from pipette_opt.library.jobs import Job
+    from pipette_opt.read.megatron_args import MegatronArgs
+    from pipette_opt.solver.pruning import FirstPlan
     from pipette_opt.specs.objective import Objective
 
 
@@ -100,7 +106,7 @@ def solve(
     if ray_address is not None and backend != "ray":
         raise InputError("--ray-address", f"has no effect with --backend {backend}.")
     processes = backend_of(cast(BackendName, backend), params.workers, ray_address)
-    current = None
+    current = today = None
     if compare_current is not None:
         from pipette_opt.cli.current import current_of
 
@@ -113,7 +119,8 @@ def solve(
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk, **failures}
         order = None if current is None else current.host_order
-        given = (job.instance, space, params, watcher, inputs)
+        space, first = _known(job, space, today, order, max_oom_risk)
+        given = (job.instance, space, params, watcher, inputs, first)
         try:
             plan = optimize_objective(*given, backend=processes, host_order=order)
         except InfeasibleError as error:
@@ -140,6 +147,26 @@ def solve(
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)
+
+
+def _known(
+    job: "Job",
+    space: "SearchSpace",
+    today: "MegatronArgs | None",
+    host_order: "Sequence[int] | None",
+    max_oom_risk: float,
+) -> "tuple[SearchSpace, FirstPlan | None]":
+    """What runs today, by the arguments that the plan is compared with or those of the model, and the space with it."""
+    from pipette_opt.cli.output import say
+    from pipette_opt.library.known import with_layout_of
+
+    arguments = today or job.arguments
+    if arguments is None:
+        return space, None
+    space, first, why_not = with_layout_of(job.instance, space, arguments, max_oom_risk, host_order)
+    if why_not:
+        say(f"{arguments.where}: its layout is no plan to begin with: {why_not.rstrip('.')}.")
+    return space, first
 
 
 def _failures(

@@ -42,7 +42,7 @@ from pipette_opt.costs.compute import (
     straggling,
 )
 from pipette_opt.costs.context import inside_layer_s, spanning_ring
-from pipette_opt.costs.exchange import expert_layer_s
+from pipette_opt.costs.exchange import beside_exchange, expert_layer_s
 from pipette_opt.costs.experts import expert_block, expert_replicas
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
 from pipette_opt.parallel import (
@@ -80,6 +80,15 @@ NO_PART = (
 
 _DECIDING = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in NO_PART))
 
+_OF_A_LAYER = attrgetter(
+    *(
+        one.name
+        for one in fields(ParallelConfig)
+        if one.name not in (*NO_PART, "pipeline_model_parallel_size", "data_parallel_size")
+    )
+)
+"""Fields that the work of one layer depends on; of stages and replicas only as :func:`_layer_key` says."""
+
 _SPLIT = attrgetter(
     "layers_per_stage", "num_chunks", "pipeline_model_parallel_layout", "recomputation", "recompute_num_layers"
 )
@@ -92,6 +101,7 @@ class WorkBounds:
         self._instance = instance
         self._seconds: dict[Any, _Pieces | None] = {}
         self._counts: dict[Any, _Counts] = {}
+        self._known: dict[Any, Any] = {}
         number = {kind: index for index, kind in enumerate(dict.fromkeys(instance.model.layers))}
         self._kind_of_layer = np.array([number[kind] for kind in instance.model.layers])
 
@@ -99,7 +109,7 @@ class WorkBounds:
         """No plan of the configuration is faster, seconds; infinite if hosts cannot be packed with it."""
         key = _DECIDING(config)
         if key not in self._seconds:
-            self._seconds[key] = _work_s(self._instance, config)
+            self._seconds[key] = _work_s(self._instance, config, self._known)
         seconds = self._seconds[key]
         if seconds is None:
             return float("inf")
@@ -214,48 +224,78 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
     )
 
 
-def _work_s(instance: Instance, config: ParallelConfig) -> _Pieces | None:
+def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -> _Pieces | None:
     """On the fastest kind of GPU and over the best links; ``None`` without a packing of hosts."""
     check_timed(instance.model, config)
     blocks = list(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher))
     if not blocks:
         return None
-    kept, *recomputed = (_alike_s(instance, one, blocks) for one in pure_configs(config))
+    kept, *recomputed = (_alike_s(instance, one, blocks, known) for one in pure_configs(config))
     kinds = len(kept) - 3
     pieces = np.concatenate([kept, np.zeros(kinds)])
     for one in recomputed:
         pieces[-kinds:] = np.maximum(one[:kinds] - kept[:kinds], 0.0)
-    reductions = [reduction_pieces_s(instance, config, block) for block in blocks]
+    reductions = [reduction_pieces_s(instance, config, block, known) for block in blocks]
     return _Pieces(work_s=pieces, reduction_s=np.min(reductions, axis=0))
 
 
-def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]) -> FloatArray:
+def _layer_key(config: ParallelConfig) -> Any:
+    """The same for configurations whose layers do the same work: they differ in stages, replicas and splits alone."""
+    return _OF_A_LAYER(config), config.pipeline_model_parallel_size > 1, config.world_size
+
+
+def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], known: dict[Any, Any]) -> FloatArray:
     """Work of all but the last pieces where all layers are recomputed, or none is."""
-    of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
-    pieces: FloatArray = np.min([seconds for seconds, _ in of_kinds], axis=0)
-    forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
-    block, idle_s = blocks[0], (forward, backward)  # all blocks have slots alike
-    for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):
-        pieces[piece] += sum(inside_layer_s(instance, config, idle_s, kind, block))
-        if block.nodes_per_slot > 1:
-            pieces[piece] += sum(spanning_ring(instance, config, block, kind, idle_s).least_s(instance))
-        if block.tensor_nodes == 1 and kind.has_experts:
-            pieces[piece] += min(_experts_s(instance, config, blocks, kind))
-    # Layers of multi-token prediction are a part of the head.
+    block = blocks[0]  # all blocks have slots alike
+    if (key := (_layer_key(config), block.nodes_per_slot, block.context_nodes)) not in known:
+        known[key] = _layers_s(instance, config, block)
+    pieces: FloatArray = known[key].copy()
     kinds = list(dict.fromkeys(instance.model.layers))
+    for piece, kind in enumerate(kinds):
+        if block.tensor_nodes == 1 and kind.has_experts:
+            pieces[piece] += min(_experts_s(instance, config, blocks, kind, known))
+    # Layers of multi-token prediction are a part of the head.
     pieces[-2] += instance.model.mtp_num_layers * sum(pieces[kinds.index(kind)] for kind in instance.model.depth_layers)
     return pieces
 
 
-def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
-    """The reduction of each of :class:`_Pieces` in a packing; nothing where no ring is known."""
+def _layers_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
+    """The same without what experts send and without depths of prediction, which no packing changes."""
+    of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
+    pieces: FloatArray = np.min([seconds for seconds, _ in of_kinds], axis=0)
+    forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
+    for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):
+        pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), kind, block))
+        if block.nodes_per_slot > 1:
+            pieces[piece] += sum(spanning_ring(instance, config, block, kind, (forward, backward)).least_s(instance))
+    return pieces
+
+
+def reduction_pieces_s(
+    instance: Instance, config: ParallelConfig, block: NodeBlock, known: dict[Any, Any] | None = None
+) -> FloatArray:
+    """
+    The reduction of each of :class:`_Pieces` in a packing; nothing where no ring is known.
+
+    Parameters
+    ----------
+    known
+        Times of single parameters that were computed before, of the same instance; they are added to.
+    """
+    known = {} if known is None else known
+
+    def parameter(*group: int) -> float:
+        if group not in known:
+            known[group] = _parameter_s(instance, *group)
+        return float(known[group])
+
     model, tp = instance.model, config.tensor_model_parallel_size
     kinds = list(dict.fromkeys(model.layers))
     if config.sharding_stage > 1 or instance.allreduce != "ring":
         return np.zeros(2 * len(kinds) + 3)
     gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
     replicas = config.data_parallel_size * config.context_parallel_size
-    parameter_s = _parameter_s(instance, replicas, members, gpus)
+    parameter_s = parameter(replicas, members, gpus)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
     positions = model.position_embedding_type == "learned_absolute"
     twice = model.untie_embeddings_and_output_weights or config.pipeline_model_parallel_size > 1
@@ -274,7 +314,7 @@ def reduction_pieces_s(instance: Instance, config: ParallelConfig, block: NodeBl
     pieces[head] += parameter_s * of_depths
     ranks, size = ranks_of_a_host(config, block), expert_block(config)
     if model.num_experts is not None and (ranks % size == 0 or size % ranks == 0):
-        of_experts = _parameter_s(instance, expert_replicas(config), max(ranks // size, 1), gpus)
+        of_experts = parameter(expert_replicas(config), max(ranks // size, 1), gpus)
         for piece, kind in enumerate(kinds):
             pieces[piece] += of_experts * expert_parameters(model, kind) / size
     pieces[head] += model.held_depths * sum(pieces[kinds.index(kind)] for kind in model.depth_layers)
@@ -315,7 +355,7 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     if np.isnan(flow):
         return 0.0
     cluster, inside = instance.cluster, instance.cluster.inside_bytes_per_s(members)
-    least_s = float(cluster.pair_latency_s.min())
+    least_s = cluster.least_latency_s
     across = across_s(
         cluster, stacked([moved]), np.array([flow]), inside, np.array(members), hosts, instance.stack, least_s
     )
@@ -335,7 +375,14 @@ def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple
     return np.array([*np.array(pieces) * straggling(instance, config, rates), rates.micro_batch_s]), idle
 
 
-def _experts_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], kind: LayerKind) -> Iterator[float]:
+def _experts_s(
+    instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], kind: LayerKind, known: dict[Any, Any]
+) -> Iterator[float]:
     """What the tokens of a layer with experts take on their way at least, forward and backward, in each packing."""
+    alike = _layer_key(config), kind
     for ranks, gpus in {(ranks_of_a_host(config, block), gpus_of_a_host(config, block)) for block in blocks}:
-        yield sum(expert_layer_s(instance, config, kind, ranks, gpus))
+        if (key := (alike, ranks, gpus)) not in known:
+            if alike not in known:
+                known[alike] = beside_exchange(instance, config, kind)
+            known[key] = sum(expert_layer_s(instance, config, kind, ranks, gpus, known[alike]))
+        yield known[key]

@@ -22,11 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """An instance, the number of GPUs that an example fixes, and where everything came from."""
+    """
+    An instance, the number of GPUs that an example fixes, and where everything came from.
+
+    Parameters
+    ----------
+    arguments
+        Megatron arguments that the model is read from, if it is: they say a layout, too.
+    """
 
     instance: "Instance"
     num_gpus: int | None
     inputs: dict[str, Any]
+    arguments: "MegatronArgs | None" = None
 
 
 def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
@@ -135,7 +143,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
         "training": asdict(training),
     }
     num_gpus = shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus
-    return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs)
+    return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs, arguments=arguments)
 
 
 def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":

@@ -52,6 +52,7 @@ def optimize(
     known: Sequence[Solution] = (),
     backend: Backend | None = None,
     host_order: Sequence[int] | None = None,
+    first: FirstPlan | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space and prove how good it is.
@@ -68,6 +69,8 @@ def optimize(
         Processes over which the proof is spread; threads of this one without it.
     host_order
         Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
+    first
+        A plan that is known, of the space; no slower one comes out.
     """
     from pipette_opt.verify import verify_content
 
@@ -92,6 +95,7 @@ def optimize(
         loading=watcher.loading_kernels,
         joint=budget.joint,
         stop=stop,
+        first=first,
     )
     with watcher.loading_kernels():
         compile_kernels(prepared, stop)

@@ -25,6 +25,7 @@ from pipette_opt.plans.target import HOUR_S, UNITS, people_value, price_of, reco
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.hosts import compress_hosts
+from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.objective import Objective
 
@@ -85,19 +86,20 @@ def optimize_objective(
     params: OptimizeParams | None = None,
     watcher: Watcher | None = None,
     inputs: Mapping[str, Any] | None = None,
+    first: FirstPlan | None = None,
     **options: Any,
 ) -> Plan:
     """
     The best plan by ``params.objective``, and what is proven of it.
 
     For :attr:`~pipette_opt.specs.objective.Objective.TIME` this is :func:`~pipette_opt.optimize.optimize`, which has
-    the same arguments; ``ROBUST`` is the time times a factor of each configuration
-    (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``, is missing,
-    and ``InfeasibleError`` if nothing fits on any number of hosts.
+    the same arguments, of which ``first`` counts for no other; ``ROBUST`` is the time times a factor of each
+    configuration (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``,
+    is missing, and ``InfeasibleError`` if nothing fits on any number of hosts.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:
-        return optimize(instance, space, params, watcher, inputs, **options)
+        return optimize(instance, space, params, watcher, inputs, first=first, **options)
     if params.objective is Objective.ROBUST:
         said = {**(inputs or {}), "objective": params.objective.value}
         return optimize_weighted(robust_weights(instance), instance, space, params, watcher, said, **options)

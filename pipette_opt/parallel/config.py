@@ -1,6 +1,7 @@
 """One way to split the training of a model."""
 
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import Literal
 
@@ -184,8 +185,7 @@ class ParallelConfig:
                 f"virtual_pipeline_model_parallel_size={self.virtual_pipeline_model_parallel_size} and "
                 f"layers_per_stage={self.layers_per_stage}."
             )
-        is_usual = fit_chunks(stages, len(held)) and held == deal_layers(stages, len(held))
-        object.__setattr__(self, "pipeline_model_parallel_layout", None if is_usual else layout_of(held))
+        object.__setattr__(self, "pipeline_model_parallel_layout", _shortest_layout(held))
 
     def _counts(self) -> tuple[int, ...]:
         """The values of :data:`COUNTS`; written out, as searches make a hundred thousand configurations."""
@@ -387,6 +387,14 @@ class ParallelConfig:
         return " ".join(parts)
 
 
+@lru_cache(maxsize=1 << 12)
+def _shortest_layout(held: tuple[tuple[int, ...], ...]) -> str | None:
+    """The shortest text of such chunks; none where they are equal anyway."""
+    stages = tuple(map(sum, zip(*held, strict=True)))
+    is_usual = fit_chunks(stages, len(held)) and held == deal_layers(stages, len(held))
+    return None if is_usual else layout_of(held)
+
+
 def without_recomputation(config: ParallelConfig) -> ParallelConfig:
     """The same where all activations are kept."""
     return replace(
@@ -423,8 +431,8 @@ def with_overlap(
     if param_gather and not (grad_reduce and config.use_distributed_optimizer):
         raise ValueError("overlap_param_gather needs overlap_grad_reduce and use_distributed_optimizer.")
     changed = object.__new__(ParallelConfig)
-    for name in _COPIED:
-        object.__setattr__(changed, name, getattr(config, name))
+    for slot in _COPIED:
+        slot.__set__(changed, slot.__get__(config))
     object.__setattr__(changed, "overlap_grad_reduce", grad_reduce)
     object.__setattr__(changed, "overlap_param_gather", param_gather)
     object.__setattr__(changed, "ddp_bucket_size", ddp_bucket_size)
@@ -437,4 +445,5 @@ OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size")
 SPLIT = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Fields that say which layers are where."""
 
-_COPIED = tuple(one.name for one in fields(ParallelConfig) if one.name not in OVERLAPS)
+_COPIED = tuple(getattr(ParallelConfig, one.name) for one in fields(ParallelConfig) if one.name not in OVERLAPS)
+"""The slots of all other fields."""

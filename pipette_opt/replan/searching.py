@@ -14,8 +14,7 @@ from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.judge.slots import with_slots
 from pipette_opt.judge.solutions import JudgedSolution, best_first, judge_solution
 from pipette_opt.optimize import OptimizeParams
-from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
-from pipette_opt.parallel.placement import gpus_of_a_host
+from pipette_opt.parallel import NodeBlock, ParallelConfig
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.solution import Solution
@@ -127,28 +126,6 @@ def certified(
     if prepared.joined is not None:
         bound_s = min(bound_s, prepared.joined.model.bound_s)
     return best_first(judged)[0], bound_s
-
-
-def first_plan(instance: Instance, config: ParallelConfig, placement: Placement, seconds: float) -> FirstPlan | None:
-    """A placement as hosts in a grid; ``None`` where it is no packing of whole hosts with equal blocks."""
-    for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
-        nodes = _grid_of(config, block, placement)
-        if nodes is not None:
-            return FirstPlan(config=config, block=block, nodes=nodes, seconds=seconds)
-    return None
-
-
-def _grid_of(config: ParallelConfig, block: NodeBlock, placement: Placement) -> IntArray | None:
-    """Hosts of the grid of a block, if a placement is one of these."""
-    shape = block.node_grid(config)
-    cells = block_placement(config, block, np.arange(int(np.prod(shape))).reshape(shape))
-    if cells.order != placement.order or gpus_of_a_host(config, block) * int(np.prod(shape)) != len(placement.node):
-        return None
-    nodes = np.full(int(np.prod(shape)), -1, dtype=np.int64)
-    nodes[cells.node] = placement.node
-    if not (nodes[cells.node] == placement.node).all() or len(set(nodes.tolist())) < nodes.size:
-        return None
-    return nodes.reshape(shape)
 
 
 def _seated(

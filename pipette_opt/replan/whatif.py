@@ -15,6 +15,7 @@ import numpy as np
 from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
 from pipette_opt.candidates import SearchSpace, broken_rules, choose_num_gpus, space_of
 from pipette_opt.certify.finish import is_proven
+from pipette_opt.certify.first_plans import first_plan
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.judge.solutions import JudgedSolution, stage_memory
@@ -27,7 +28,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.cluster import exclude_hosts
 from pipette_opt.replan.changes import Change, repaired_host
-from pipette_opt.replan.searching import LEAST_S, Searched, certified, first_plan, search, time_s, with_spares
+from pipette_opt.replan.searching import LEAST_S, Searched, certified, search, time_s, with_spares
 from pipette_opt.replan.space import pinned_space, void_pins
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance

@@ -256,6 +256,8 @@ class ModelSpec:
     @property
     def num_windowed_layers(self) -> int:
         """Layers whose attention has a window, or a chunk."""
+        if self.window_size is None and self.attention_chunk_size is None:
+            return 0
         return sum(kind.mixer == "windowed_attention" for kind in self.layers)
 
     @property

@@ -38,7 +38,7 @@ def test_searched_and_not_searched_are_what_the_space_has() -> None:
     missing = not_searched(prepared)
     assert "tensor parallel other than 2 or 4 (pinned)" in missing
     assert "micro batch size other than 1 (pinned)" in missing
-    assert "context parallelism across hosts" in missing
+    assert "context parallelism of tensor groups over hosts" in missing
     assert "ZeRO 2 and 3 (--data-parallel-sharding-strategy)" in missing
     assert not any("overlap" in text for text in missing)
     pinned = replace(prepared, space=replace(SPACE, overlap_grad_reduce=False, context_parallel=(1,)))

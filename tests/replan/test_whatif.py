@@ -8,13 +8,14 @@ import pytest
 from plans import plan_of, scrambled_plan, small_config, small_instance
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.certify.first_plans import first_plan
 from pipette_opt.judge.many import estimate_many
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan import changes as made
-from pipette_opt.replan.searching import GAP, first_plan
+from pipette_opt.replan.searching import GAP
 from pipette_opt.replan.whatif import WhatIf
 from pipette_opt.specs import Instance
 

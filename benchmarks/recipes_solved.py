@@ -1,0 +1,161 @@
+"""
+Whether ``solve`` finds a plan that is at least as fast as the layout of each recipe, on the recipe's own GPUs.
+
+Used by ``python benchmarks/recipes.py --solve N``. The job is the one that ``pipette-opt solve --model RECIPE.args``
+has: model, batch, sequence, precision and all options of the training are the recipe's. Both layouts are timed by the
+same judge over the same links.
+"""
+
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.cli.current import Current
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
+
+EQUAL = 1e-6
+"""Relative; a plan that is slower by no more than this is as fast."""
+
+MAX_OOM_RISK = 0.01
+"""Accepted risk of running out of memory, the default of ``solve``."""
+
+HEAD = """# NVIDIA's recipes against plans for their jobs
+
+What `solve` makes of the job of each recipe on the recipe's own GPUs, in 60 s, beside the recipe's own layout. Made by
+`python benchmarks/recipes.py --solve N`.
+
+- Ratio: time of an iteration of the plan over that of the recipe, both by the judge; below 1 the plan is faster.
+- Gap: how much faster than the plan any layout of the searched space may be at most, proven.
+- A plan may run out of memory with a risk of 0.01 at most; a recipe whose own risk is above that is not held to it.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solved:
+    """
+    A recipe beside the plan for its job.
+
+    Parameters
+    ----------
+    recipe_s, plan_s
+        Seconds of an iteration; of the plan infinite if none was found.
+    recipe_oom
+        Largest risk of any stage of the recipe's layout to run out of memory.
+    gap
+        How much faster than the plan any layout of the searched space may be at most.
+    searched_s
+        Seconds of the search by its own clock, loading of kernels left out.
+    """
+
+    name: str
+    family: str
+    num_gpus: int
+    recipe: str
+    recipe_s: float
+    recipe_oom: float
+    plan: str
+    plan_s: float
+    gap: float
+    searched_s: float
+
+    @property
+    def is_equalled(self) -> bool:
+        """Whether the plan is at least as fast as the recipe."""
+        return self.plan_s <= (1 + EQUAL) * self.recipe_s
+
+
+def sample(recipes: Sequence[dict[str, Any]], count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Recipes in a random order, the families in turn, and no more than ``count``."""
+    shuffled = list(recipes)
+    random.Random(seed).shuffle(shuffled)
+    turns: dict[str, int] = {}
+    for recipe in shuffled:
+        recipe["turn"] = turns[recipe["family"]] = turns.get(recipe["family"], -1) + 1
+    yield from sorted(shuffled, key=lambda recipe: recipe["turn"])[:count]
+
+
+def solved(recipe: dict[str, Any], priced: Current, time_limit_s: float) -> Solved:
+    """The search on the recipe's own GPUs."""
+    watcher = Watcher()
+    plan, found = "", None
+    try:
+        found = optimize(
+            priced.instance,
+            SearchSpace(num_gpus=recipe["num_gpus"]),
+            OptimizeParams(time_limit_s=time_limit_s, max_oom_risk=MAX_OOM_RISK),
+            watcher,
+        )
+        plan = found.config.label()
+    except (InfeasibleError, InputError) as error:
+        plan = str(error).split("\n", 1)[0][:120]
+    return Solved(
+        name=recipe["name"],
+        family=recipe["family"],
+        num_gpus=recipe["num_gpus"],
+        recipe=priced.config.label(),
+        recipe_s=priced.estimate.iteration_time_s,
+        recipe_oom=max(stage.oom_probability for stage in priced.memory),
+        plan=plan,
+        plan_s=_seconds(found),
+        gap=1.0 if found is None else found.certificate.gap,
+        searched_s=watcher.elapsed_s,
+    )
+
+
+def _seconds(plan: Plan | None) -> float:
+    return float("inf") if plan is None else plan.estimate.iteration_time_s
+
+
+def by_cpu() -> None:
+    """Let searches count seconds of CPU of this process instead of the clock's, for machines that others load."""
+    time.perf_counter = time.process_time
+
+
+def page(rows: Sequence[Solved], label: str, clock: str) -> str:
+    """A section of the page."""
+    equalled = [row for row in rows if row.is_equalled]
+    ratios = [row.plan_s / row.recipe_s for row in rows]
+    load = os.getloadavg()[0]
+    parts = [
+        f"## {label}",
+        f"Of {len(rows)} recipes {len(equalled)} are beaten or equalled by the plan for their job; time of the plan "
+        f"over that of the recipe: median {median(ratios):.3f}, best {min(ratios):.3f}, worst {max(ratios):.3f}. "
+        f"Limits and seconds are of {clock}; load of the machine at the end {load:.1f}.",
+        _family_table(rows),
+        _table(rows),
+    ]
+    lost = [row for row in rows if not row.is_equalled]
+    if lost:
+        parts += ["Lost:", "\n".join(f"- {row.name}: {row.recipe}; plan: {row.plan}" for row in lost)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _family_table(rows: Sequence[Solved]) -> str:
+    lines = ["| family | recipes | beaten or equalled | median ratio | median gap |", "|---|" + "---:|" * 4]
+    for family in sorted({row.family for row in rows}):
+        ours = [row for row in rows if row.family == family]
+        ratio, gap = median(row.plan_s / row.recipe_s for row in ours), median(row.gap for row in ours)
+        count = sum(row.is_equalled for row in ours)
+        lines.append(f"| {family} | {len(ours)} | {count} | {ratio:.3f} | {gap:.1%} |")
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Solved]) -> str:
+    lines = [
+        "| recipe | GPUs | recipe, s | its risk of OOM | plan, s | ratio | gap | searched, s |",
+        "|---|" + "---:|" * 7,
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row.name} | {row.num_gpus} | {row.recipe_s:.4g} | {row.recipe_oom:.2f} | {row.plan_s:.4g} | "
+            f"{row.plan_s / row.recipe_s:.3f} | {row.gap:.1%} | {row.searched_s:.0f} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,41 @@
+"""A search space that has what runs today: the configuration, and its values where only defaults leave them out."""
+
+from dataclasses import replace
+
+from pipette_opt.candidates.coverage import DIMENSIONS
+from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
+from pipette_opt.parallel import ParallelConfig
+
+
+def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
+    """
+    The space with a configuration beside all others; as it is if something that is pinned excludes it.
+
+    What it recomputes, and a larger micro-batch or more chunks than are tried by default, are tried in all other
+    configurations, too.
+    """
+    if not _agrees(space, config):
+        return space
+    word, tried = config.recomputation, (*space.recompute, *space.more_recompute, *OF_EXPERTS)
+    is_new = space.recompute == RECOMPUTATIONS and word not in tried
+    return replace(
+        space,
+        more_configs=tuple(dict.fromkeys((*space.more_configs, config))),
+        more_recompute=(*space.more_recompute, word) if is_new else space.more_recompute,
+        max_micro_batch_size=max(space.max_micro_batch_size, config.micro_batch_size),
+        max_virtual_pipeline=max(space.max_virtual_pipeline, config.num_chunks),
+    )
+
+
+def _agrees(space: SearchSpace, config: ParallelConfig) -> bool:
+    """Whether every pinned field has the configuration's value."""
+    for name, field in DIMENSIONS.items():
+        pinned, value = getattr(space, name), getattr(config, field)
+        if name == "recompute" and pinned == RECOMPUTATIONS:
+            continue
+        if pinned is not None and value not in (pinned if isinstance(pinned, tuple) else (pinned,)):
+            return False
+    is_split = space.layers_per_stage is None or config.layers_per_stage in space.layers_per_stage
+    has_room = space.max_gpus is None or config.world_size <= space.max_gpus
+    same_buckets = space.ddp_bucket_size in (None, config.ddp_bucket_size)
+    return is_split and has_room and same_buckets and not beyond_limits(space, config)

@@ -1,0 +1,79 @@
+"""What runs today, as a plan that a search knows from its beginning: its answer is never slower."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipette_opt.base.errors import InputError, MissingLinkError
+
+if TYPE_CHECKING:
+    from pipette_opt.candidates import SearchSpace
+    from pipette_opt.read.megatron_args import MegatronArgs
+    from pipette_opt.solver.pruning import FirstPlan
+    from pipette_opt.specs import Instance
+
+
+def with_layout_of(
+    instance: "Instance",
+    space: "SearchSpace",
+    given: "MegatronArgs",
+    max_oom_risk: float,
+    nodes: Sequence[int] | None = None,
+) -> "tuple[SearchSpace, FirstPlan | None, str]":
+    """
+    The space with the layout that Megatron arguments say, that layout as a plan, and why it is none.
+
+    Parameters
+    ----------
+    nodes
+        Hosts by index, which the ranks fill in turn; as listed by default.
+
+    Returns
+    -------
+    tuple
+        The space, with the layout's configuration unless something pinned excludes it; the plan, ``None`` where the
+        layout cannot run, does not fit, or is outside of the space; and the reason for that, else nothing.
+    """
+    try:
+        return _with_layout(instance, space, given, max_oom_risk, nodes)
+    except InputError as error:
+        return space, None, error.problem
+    except MissingLinkError as error:
+        return space, None, str(error)
+
+
+def _with_layout(
+    instance: "Instance",
+    space: "SearchSpace",
+    given: "MegatronArgs",
+    max_oom_risk: float,
+    nodes: Sequence[int] | None,
+) -> "tuple[SearchSpace, FirstPlan | None, str]":
+    import numpy as np
+
+    from pipette_opt.candidates import broken_rules, with_known, world_sizes
+    from pipette_opt.certify.first_plans import first_plan
+    from pipette_opt.costs.compute import check_timed
+    from pipette_opt.judge.estimate import estimate
+    from pipette_opt.memory.fewest import check_memory
+    from pipette_opt.parallel import identity_placement
+    from pipette_opt.prepare import load_predictor
+
+    per_node, sizes = instance.cluster.gpus_per_node, world_sizes(instance, space)
+    config = given.parallel_config(instance.model.num_layers, max(sizes))
+    broken = broken_rules(instance.model, instance.training, config)
+    if broken:
+        return space, None, "; ".join(broken.values())
+    check_timed(instance.model, config)
+    wider = with_known(space, config)
+    if config not in wider.more_configs:
+        return space, None, f"{config.label()} is outside of what is pinned"
+    hosts = np.arange(instance.cluster.num_nodes) if nodes is None else np.asarray(nodes, dtype=np.int64)
+    placement = identity_placement(config, per_node, hosts[: -(-config.world_size // per_node)], given.rank_order)
+    seconds = estimate(instance, config, placement).iteration_time_s
+    first = first_plan(instance, config, placement, seconds)
+    if first is None:
+        return space, None, f"{config.label()} is no packing of whole hosts by equal blocks"
+    fitting = check_memory(instance, [config], load_predictor(max_oom_risk, instance), max_oom_risk).fitting
+    if not any(one.config == config for one in fitting):
+        return wider, None, f"{config.label()} is predicted to run out of memory"
+    return wider, first, ""

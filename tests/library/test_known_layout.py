@@ -1,0 +1,55 @@
+"""The layout that runs today as a plan to begin with: the answer is never slower, and what is no plan is said."""
+
+import pytest
+from specs_for_tests import TINY, cluster, instance
+
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify.first_plans import judge_first_plan
+from pipette_opt.library.known import with_layout_of
+from pipette_opt.prepare import prepare
+from pipette_opt.read.megatron_args import parse_megatron_args
+
+JOB = instance(cluster(2, 10.0, gpus=4), TINY, 32, 2048)
+
+SPACE = SearchSpace(num_gpus=8)
+
+TODAY = "--tensor-model-parallel-size 2 --micro-batch-size 2 --recompute-granularity full --recompute-method uniform "
+"""Replicas without the distributed optimizer, and no sequence parallelism: not searched by default."""
+
+
+def test_the_layout_is_a_plan_of_the_space() -> None:
+    """It is searched, and no slower plan comes out even if the search has no time for anything else."""
+    space, first, why_not = with_layout_of(JOB, SPACE, parse_megatron_args(TODAY), 0.01)
+    assert first is not None
+    assert why_not == ""
+    assert first.config in space.more_configs
+    prepared = prepare(
+        JOB, space, 0.01, keep=lambda config: False, seconds_left=lambda: 0.0, narrows=False, first=first
+    )
+    found = judge_first_plan(prepared)
+    assert min(one.estimate.iteration_time_s for one in found) <= first.seconds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (TODAY.replace("size 2", "size 16", 1), "must divide the 8 GPUs"),
+        ("--tensor-model-parallel-size 2 --micro-batch-size 3", "multiple"),
+        ("--tensor-model-parallel-size 4 --micro-batch-size 1", "outside of what is pinned"),
+    ],
+)
+def test_what_is_no_plan_says_why(arguments: str, reason: str) -> None:
+    """Degrees that do not divide the GPUs, a batch that does not divide, and a pin that excludes it."""
+    space = SearchSpace(num_gpus=8, tensor_parallel=(2, 16))
+    wider, first, why_not = with_layout_of(JOB, space, parse_megatron_args(arguments), 0.01)
+    assert first is None
+    assert wider is space
+    assert reason in why_not
+
+
+def test_hosts_in_the_order_that_runs() -> None:
+    """Its ranks fill the hosts as they run today."""
+    given = parse_megatron_args("--pipeline-model-parallel-size 2 --micro-batch-size 2")
+    _, first, _ = with_layout_of(JOB, SPACE, given, 0.01, nodes=(1, 0))
+    assert first is not None
+    assert first.nodes.ravel().tolist() == [1, 0]
