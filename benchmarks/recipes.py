@@ -226,11 +226,13 @@ def not_written(text: str, priced: Current) -> list[str]:
 
 
 def said(name: str, value: Any) -> Any:
-    """A value so that equal ones compare equal: absent flags, degrees of 1 and lists of numbers."""
+    """A value so that equal ones compare equal: absent flags, degrees of 1, lists of numbers, patterns without bars."""
     if value in (None, False, 1, "1"):
         return None
     if isinstance(value, list):
         return sorted(map(str, value))
+    if name == "--hybrid-layer-pattern":  # bars say which stage has which layers, which is compared by itself
+        return re.sub(r"[\s|]", "", str(value))
     try:
         return float(value) if not isinstance(value, bool) else value
     except ValueError:

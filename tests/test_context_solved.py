@@ -61,10 +61,11 @@ def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str,
     job = given(3, model=MOE if model == "experts" else TINY)
     job = replace(job, training=replace(job.training, cp_comm_type=kind))
     layers = job.model.num_layers
-    for overlap in (False, True):
+    for overlap, zero_stage in ((False, None), (True, None), (False, 3)):
         one = config(
             num_layers=layers,
             use_distributed_optimizer=True,
+            zero_stage=zero_stage,
             overlap_grad_reduce=overlap,
             overlap_param_gather=overlap,
             sequence_parallel=degrees["tp"] > 1,

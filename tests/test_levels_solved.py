@@ -50,7 +50,7 @@ CONFIGS = (
 
 
 def clusters(seed: int) -> list[Instance]:
-    """Domains of equal and of unequal size, below a leaf, and with pairs that were measured."""
+    """Domains of equal and of unequal size, below a leaf, with pairs that were measured; latencies of each pair."""
     rng = np.random.default_rng(seed)
     leaf = Level(name="leaf", group_of_node=np.array([0] * 4 + [1] * 4), bytes_per_s=20 * GB, latency_s=5e-6)
     tiers = replace(in_domains([0, 0, 1, 1, 2, 2, 3, 3]), levels=(domain([0, 0, 1, 1, 2, 2, 3, 3]), leaf))
@@ -60,10 +60,12 @@ def clusters(seed: int) -> list[Instance]:
     measured = replace(
         in_domains([0, 0, 0, 1, 1, 1, 1, 1]), links_measured=True, link_matrices=cluster(8, values).link_matrices
     )
-    return [
-        instance(spec, MOE, global_batch_size=16)
-        for spec in (in_domains([0] * 4 + [1] * 4), in_domains([0, 0, 0, 1, 1, 1, 2, 2]), slow, measured)
-    ]
+    latencies = rng.choice([1e-5, 1e-4, 1e-3], (8, 8))
+    apart = cluster(8, values, gpus=2, nics_per_node=2, known_latency_s=rng.uniform(1e-6, 1e-3, (8, 8)))
+    apart = replace(apart, link_matrices=cluster(8, rng.uniform(5.0, 25.0, (8, 8))).link_matrices)
+    regions = replace(apart, levels=(leaf,), known_latency_s=np.where(np.isnan(values), np.nan, latencies))
+    fleets = in_domains([0] * 4 + [1] * 4), in_domains([0, 0, 0, 1, 1, 1, 2, 2]), slow, measured, apart, regions
+    return [instance(spec, MOE, global_batch_size=16) for spec in fleets]
 
 
 def problem(job: Instance, chosen: ParallelConfig, *, lower_form: bool) -> ProblemData:

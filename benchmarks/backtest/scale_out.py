@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import vendor
-from experiments import vtrain_many, want
+from experiments import halves, vtrain_many, vtrain_one, want
 from fitting import fitted_stack
 from run import measured_folder
 
@@ -80,6 +80,19 @@ def mlperf(runs: Runs) -> tuple[Runs, Runs]:
     return by_gpus(256, 512)([*both[0], *both[1]])
 
 
+def want_all_sizes(runs: Runs) -> tuple[Runs, Runs]:
+    """As a user calibrates: 13B, half of the timed 30B and all 30B jobs that ran out of memory; the other half."""
+    smaller, larger = want(runs)
+    half, rest = halves(larger)
+    return [*smaller, *[run for run in larger if run.iter_time_s is None], *half], rest
+
+
+def vtrain_all_sizes(runs: Runs) -> tuple[Runs, Runs]:
+    """As a user calibrates: half of the runs on one host and all on several; the other half."""
+    half, rest = vtrain_one(runs)
+    return [*half, *by_gpus(0, 9)(runs)[1]], rest
+
+
 def dense(runs: Runs) -> tuple[Runs, Runs]:
     """Nothing, and all dense rows."""
     both = vendor.dense(runs)
@@ -123,6 +136,18 @@ LINES = (
         file="want_llama_a100.csv",
         part=want,
         goal="5.5 %",
+    ),
+    ScaleOut(
+        name="WANT: all sizes, half of 30B judged",
+        file="want_llama_a100.csv",
+        part=want_all_sizes,
+        goal="5.5 %",
+    ),
+    ScaleOut(
+        name="vTrain: all sizes, half of 2-8 GPUs judged",
+        file="vtrain_a100.csv",
+        part=vtrain_all_sizes,
+        goal="4 %",
     ),
     ScaleOut(
         name="LLM Foundry (FSDP): 8 GPUs, judged on 16-64",

@@ -3,13 +3,14 @@ The same jobs solved again, and by other Pythons: whether ``plan.json`` is the s
 
 ``python benchmarks/hardening/same_answer.py --jobs 20 --python python3.12 --python python3.13`` solves random jobs
 (those of ``soak.py --small``) twice in this Python and once in each other, with one thread and the seed of the job. The
-others need the package's dependencies. Compared are
+others need the package's dependencies. ``--compare 3.11.json 3.12.json`` compares plans that are there. Compared are
 
-- decisions: degrees, placement, times, memory;
-- the whole file, without the fields in :data:`TIMES`.
+- decisions: degrees and placement exactly; times and memory to the last digits but few, as sums of the same numbers in
+  Python differ from 3.12 on;
+- the whole file, without the fields in :data:`LEFT_OUT`.
 
 Limits are of wall time: where one strikes, as on a busy machine, more or less is proven, and files differ in that. Exit
-code 1 if decisions differ between jobs whose plans are proven optimal in both runs.
+code 1 if decisions differ of a job whose plans are both proven optimal.
 """
 
 import argparse
@@ -22,11 +23,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-TIMES = ("created", "versions", "wall_time_s", "seconds")
-"""Fields that tell when, with what and for how long; the others must be the same."""
+LEFT_OUT = ("created", "versions", "wall_time_s", "seconds", "path")
+"""Fields that tell when, with what, for how long and from which folder; the others must be the same."""
 
 DECISIONS = ("parallel", "placement", "unused_hosts", "hosts", "estimate", "memory")
 """What is run, and what is predicted of it."""
+
+LAST_DIGITS = 1e-12
+"""Relative difference of two sums of the same numbers."""
 
 
 def solve(folder: Path, jobs: int, seconds: float) -> None:
@@ -48,20 +52,43 @@ def solve(folder: Path, jobs: int, seconds: float) -> None:
 
 
 def without_times(value: Any) -> Any:
-    """A plan's content without the fields in ``TIMES``, at any depth."""
+    """A plan's content without the fields in ``LEFT_OUT``, at any depth."""
     if isinstance(value, dict):
-        return {name: without_times(one) for name, one in value.items() if name not in TIMES}
+        return {name: without_times(one) for name, one in value.items() if name not in LEFT_OUT}
     return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
-def differing(first: Any, second: Any, where: str = "") -> list[str]:
-    """Names of the fields that differ; the whole list counts where one has another length."""
+def differing(first: Any, second: Any, tolerance: float = 0.0, where: str = "") -> list[str]:
+    """Names of the fields that differ, by more than a relative tolerance; all of a list that has another length."""
     if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
-        return [one for name in first for one in differing(first[name], second[name], f"{where}.{name}".lstrip("."))]
-    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        pairs = zip(first, second, strict=True)
-        return list(dict.fromkeys(one for a, b in pairs for one in differing(a, b, f"{where}[]")))
-    return [] if json.dumps(first) == json.dumps(second) else [where]
+        parts = [(first[name], second[name], f"{where}.{name}".lstrip(".")) for name in first]
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        parts = [(a, b, f"{where}[]") for a, b in zip(first, second, strict=True)]
+    elif isinstance(first, float) and isinstance(second, float):
+        return [] if first == second or abs(first - second) <= tolerance * abs(first) else [where]
+    else:
+        return [] if first == second else [where]
+    return list(dict.fromkeys(name for a, b, place in parts for name in differing(a, b, tolerance, place)))
+
+
+def compared(first: Any, second: Any) -> tuple[bool, bool, list[str]]:
+    """Of two plans: whether both are proven optimal, whether decisions are the same, and all fields that differ."""
+    first, second = without_times(first), without_times(second)
+    proven = first["certificate"]["status"] == second["certificate"]["status"] == "OPTIMAL"
+    decided = not any(differing(first[name], second[name], LAST_DIGITS) for name in DECISIONS)
+    return proven, decided, differing(first, second)
+
+
+def compare_files(paths: list[Path]) -> int:
+    """Compare plans with the first of them; the number whose decisions differ though both are proven."""
+    first, *others = (json.loads(path.read_text()) for path in paths)
+    wrong = 0
+    for path, other in zip(paths[1:], others, strict=True):
+        proven, decided, fields = compared(first, other)
+        said = "the same bytes apart from times" if not fields else f"differ in {', '.join(fields[:8])}"
+        print(f"{path.name} and {paths[0].name}: {said}{'' if proven else ' (not both proven)'}")
+        wrong += proven and not decided
+    return wrong
 
 
 def main() -> None:
@@ -70,8 +97,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--python", action="append", default=[], help="another interpreter; may be repeated")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of each solve")
+    parser.add_argument("--compare", type=Path, nargs="+", help="plans to compare with the first of them, no solve")
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.compare:
+        sys.exit(1 if compare_files(given.compare) else 0)
     if given.into:
         solve(given.into, given.jobs, given.time_limit)
         return
@@ -90,14 +120,10 @@ def main() -> None:
         decided = proven = whole = 0
         fields: Counter[str] = Counter(("no plan",) * len(first.keys() ^ other.keys()))
         for seed in sorted(first.keys() & other.keys(), key=int):
-            a, b = without_times(first[seed]), without_times(other[seed])
-            same = all(json.dumps(a[name]) == json.dumps(b[name]) for name in DECISIONS)
-            both = a["certificate"]["status"] == b["certificate"]["status"] == "OPTIMAL"
-            decided, proven, whole = decided + same, proven + both, whole + (json.dumps(a) == json.dumps(b))
+            both, same, names = compared(first[seed], other[seed])
+            decided, proven, whole = decided + same, proven + both, whole + (not names)
             wrong += both and not same
-            fields.update(
-                {one.split(".")[0] if "." not in one else ".".join(one.split(".")[:2]) for one in differing(a, b)}
-            )
+            fields.update({".".join(one.split(".")[:2]) for one in names})
         version = subprocess.run([python, "-VV"], check=True, capture_output=True, text=True).stdout.split()[1]
         most = ", ".join(f"{name} {count}" for name, count in fields.most_common(6))
         rows.append((version, len(first), proven, decided, whole, most or "-"))

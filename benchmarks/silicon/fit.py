@@ -93,7 +93,7 @@ def entries() -> dict[str, dict[str, object]]:
             "shares": dict(zip(law.head_sizes, law.shares, strict=True)),
             "half_seq": law.half_seq,
             "start_us": _round(law.start_s * 1e6, 2),
-        }
+        }  # and flash2, which is published
         found[gpu] = entry
     return found
 

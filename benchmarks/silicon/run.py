@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from before import attention_before_s, product_before_s
 from experts import expert_lines
-from fit import attention_s, fit_attention, fit_cast_bytes, fit_products, product_s
+from fit import FORMATS, attention_s, fit_attention, fit_cast_bytes, fit_products, product_s
 from jobs import job_lines
 from nccl import nccl_lines
-from tables import ATTENTION, NARROW, PRODUCTS, ROOT, SOURCE, STAND_IN, attention, folder, products
+from tables import ATTENTION, PRODUCTS, ROOT, SOURCE, STAND_IN, WIDE, attention, folder, products
 
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
@@ -34,9 +34,10 @@ Whole jobs of ten sources are 2 to 20 % off with the shipped stack (before 2 to 
 one host whose GPUs multiply at 0.82 of NVIDIA's rate (6 % with that rate), mixtures 7 to 15 %, of which GPT-OSS 20 %.
 Collectives inside hosts are 6 to 9 % off in the median, where all of the link's rate at once was 28 to 47 % off.
 
-Products of training shapes are 3 to 5 % off in the median on Ampere, Hopper and Blackwell (8 to 9 on L40S), where one
-share of the peak for all GPUs was 5 to 47 % off. With the constants of another GPU of the generation, or of the one
-before, they are 3 to 7 % off, and 11 % on B200 in bf16. L40S, unlike all others, would be 23 % off.
+Products of training shapes are 3 to 8 % off in the median on Ampere, Hopper and Blackwell (8 to 9 on L40S), where one
+share of the peak for all GPUs was 5 to 53 % off. With the constants of another GPU of the generation, or of the one
+before, they are 3 to 9 % off, 11 % on B200 in bf16 and 13 % on GB200 in fp8 by blocks. L40S, unlike all others, would
+be 23 % off.
 
 Made by `python benchmarks/silicon/run.py`. Measured: tables of NVIDIA's AIConfigurator, read in place
 ({source}); the project ships fitted constants only (`data/gpus.yaml`, fitted by `benchmarks/silicon/fit.py`). Errors
@@ -128,12 +129,13 @@ def burst_lines() -> Iterator[str]:
 
 def _law(gpu: str, dtype: str) -> ProductLaw:
     efficiency = read_gpu(gpu).efficiency
-    return efficiency.narrow if dtype == NARROW else efficiency.wide
+    named = {law_of: name for name, law_of in FORMATS}
+    return getattr(efficiency, named[dtype]) or efficiency.narrow
 
 
 def _product_s(law: ProductLaw, rows: pd.DataFrame, seen: pd.DataFrame, gpu: str, dtype: str) -> FloatArray:
     """By a law; casts of fp8 as ``seen`` tells."""
-    cast = fit_cast_bytes(seen, gpu, dtype, law) if dtype == NARROW else 0.0
+    cast = fit_cast_bytes(seen, gpu, dtype, law) if dtype != WIDE else 0.0
     return product_s(np.array([law.share, law.half_inner, law.half_result, law.start_s, cast]), rows, gpu, dtype)
 
 

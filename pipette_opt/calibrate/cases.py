@@ -387,12 +387,13 @@ def _check_precision(run: MeasuredRun) -> None:
 
 
 def _attention(run: MeasuredRun) -> AttentionWords:
+    found = AttentionWords(kernel="flash" if _is_flash(run) else "unfused")
     if run.attention_kernel:
-        found = attention_words(run.attention_kernel)
-        if found is None:
+        named = attention_words(run.attention_kernel)
+        if named is None:
             raise ValueError(unknown_attention(run.attention_kernel))
-        return found
-    return AttentionWords(kernel="flash" if _is_flash(run) else "unfused")
+        found = named
+    return replace(found, flash_version=min(found.flash_version, recipe_of(run).flash_version))
 
 
 def _is_flash(run: MeasuredRun) -> bool:

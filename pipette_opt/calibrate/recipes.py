@@ -5,6 +5,7 @@ Columns ``overlap_grad_reduce`` and ``overlap_param_gather`` of a row are believ
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pipette_opt.read.runs import MeasuredRun
 
@@ -24,12 +25,15 @@ class Recipe:
         Whether gradients are added up and reduced in fp32 where training is in bf16.
     fused_attention
         Whether attention is fused whatever the model.
+    flash_version
+        Newest kernels of fused attention that it runs, as in :class:`~pipette_opt.specs.TrainingSpec`.
     """
 
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     reduces_in_fp32: bool = True
     fused_attention: bool = False
+    flash_version: Literal[1, 2, 3] = 3
 
 
 PLAIN = Recipe()
@@ -49,11 +53,17 @@ Their layers are Transformer Engine's, whose attention is fused.
 BRIDGE = Recipe(overlap_grad_reduce=True, overlap_param_gather=True, fused_attention=True)
 """Megatron-Bridge's other recipes, which reduce in fp32 (``bf16_mixed`` in ``training/mixed_precision.py``)."""
 
-NANOTRON = Recipe(overlap_grad_reduce=True)
+NANOTRON = Recipe(overlap_grad_reduce=True, flash_version=2)
 """
 Nanotron wraps its model in PyTorch's ``DistributedDataParallel``, whose buckets are reduced as gradients are made.
 
-With ZeRO-1 parameters are gathered after the step.
+With ZeRO-1 parameters are gathered after the step. Attention is that of the package flash-attn 2.
+"""
+
+PYTORCH = Recipe(flash_version=2)
+"""
+torchtitan and LLM Foundry: PyTorch's attention, whose fused kernel is FlashAttention 2 (torchtitan takes cuDNN's on
+compute capability 10.0 and later only), or that of the package flash-attn 2.
 """
 
 RECIPES = {
@@ -63,6 +73,8 @@ RECIPES = {
     "dgxc": MEGATRON_RECIPES,
     "nvidia-nemo/megatron-bridge": BRIDGE,
     "hf-ultrascale-nanotron": NANOTRON,
+    "torchtitan": PYTORCH,
+    "mosaicml/llm-foundry": PYTORCH,
 }
 """By how the source of a row begins, in lower case; every other source is ``PLAIN``."""
 

@@ -74,7 +74,8 @@ class SearchSpace:
     tensor_parallel, pipeline_parallel, data_parallel
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
-        Allowed degrees; ``None`` for those with which tensor and context group share a host.
+        Allowed degrees; ``None`` for those with which tensor and context group share a host or have whole hosts, where
+        tensor groups fit one. Where all other degrees are given, these say how many GPUs are meant: inside a host only.
     expert_parallel
         Allowed degrees; ``None`` for every divisor of the experts that the ranks of a stage can hold. A model without
         experts has 1.

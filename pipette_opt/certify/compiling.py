@@ -57,7 +57,8 @@ def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
     from pipette_opt.annealing.swaps import anneal_grid
 
     samples = list(_samples(prepared))
-    if samples and not is_cached(anneal_grid):
+    compiles = hasattr(anneal_grid, "py_func")  # not with NUMBA_DISABLE_JIT
+    if samples and compiles and not is_cached(anneal_grid):
         try:
             _compile_beside(samples, stop)
         except OSError as error:

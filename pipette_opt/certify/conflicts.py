@@ -161,7 +161,7 @@ def _like(cluster: ClusterSpec, num_hosts: int) -> ClusterSpec:
     """So many hosts of the same kinds; links do not matter for what is legal and fits."""
     nodes = tuple(replace(cluster.nodes[index % cluster.num_nodes], host=f"host{index}") for index in range(num_hosts))
     links = LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_hosts, num_hosts), cluster.intra_node_bytes_per_s))
-    return replace(cluster, nodes=nodes, link_matrices=(links,), levels=(), gpu_links=None)
+    return replace(cluster, nodes=nodes, link_matrices=(links,), known_latency_s=None, levels=(), gpu_links=None)
 
 
 def _possible(asked: Question, without: Sequence[Requirement]) -> bool:

@@ -84,7 +84,8 @@ def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | No
     """The judge over the best links, of each kind of GPU where there are several; ``None`` if that is not known."""
     instance = ledger.prepared.instance
     if len(instance.cluster.gpu_kinds) > 1:
-        return best_kinds(instance, ledger.data, candidate)
+        several = instance.cluster.most_in_domain > 1
+        return None if several else best_kinds(instance, ledger.data, candidate)
     times = best_links_times(instance, candidate)
     if times is None:
         return None

@@ -78,7 +78,7 @@ def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
     add is that of the best rings), or rings have several hosts in each of some NVLink domains (as many as can be).
     """
     config, block = candidate.config, candidate.block
-    certain = experts_stay_inside(instance, config, block) and hops_decide(instance.cluster, config, block)
+    certain = experts_stay_inside(instance, config, block) and hops_decide(instance, config, block)
     return certain and not config.overlap_grad_reduce
 
 

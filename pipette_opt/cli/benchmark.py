@@ -254,6 +254,7 @@ app.command("squares")(systems.squares)
 app.command("systems")(systems.systems)
 app.command("experts")(systems.experts)
 app.command("slices")(systems.slices)
+app.command("stages")(systems.stages)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:

@@ -26,7 +26,9 @@ def estimate(
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="1f1b, interleaved, gpipe, zb-h1, zb-v, or a file; the launch's own.", rich_help_panel=opt.RUN
+            help="1f1b, interleaved (interleaved:8 in groups of eight micro-batches), gpipe, zb-h1, zb-v, or a file; "
+            "the launch's own.",
+            rich_help_panel=opt.RUN,
         ),
     ] = None,
     trace: Annotated[

@@ -116,7 +116,7 @@ def regions(
         str | None, typer.Option(help="GPU of the rows that count, where the table tells them apart, e.g. A100-40.")
     ] = None,
     latency_ms: Annotated[
-        float | None, typer.Option(help="Of a message between regions; that of the table, the largest pair's.")
+        float | None, typer.Option(help="Of a message between any two regions, for tables without latencies.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the cluster goes; matrices beside it.")] = Path(
         "cluster.yaml"

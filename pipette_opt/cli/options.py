@@ -154,7 +154,7 @@ ContextParallel = Annotated[
     typer.Option(
         "--context-parallel",
         "--context-parallel-size",
-        help="Allowed sizes; all inside a host by default.",
+        help="Allowed sizes; by default all inside a host and, unless all others are given, on whole hosts.",
         rich_help_panel=SEARCH,
     ),
 ]

@@ -97,7 +97,9 @@ def replan(
     if moves_out is not None:
         write_atomically(moves_out, moves_csv(found.chosen.moves))
     if json:
-        show_json({"verdict": plan_verdict(chosen), **moves_to_dict(found.chosen, found.options, found.unequal)})
+        groups = None if found.groups is None else asdict(found.groups)
+        moves = moves_to_dict(found.chosen, found.options, found.unequal)
+        show_json({"verdict": plan_verdict(chosen), **moves, "groups": groups})
     else:
         stdout = next((path for path in (out, moves_out) if is_stdout(path)), None)
         verdict = verdict_line(plan_verdict(chosen))
@@ -113,6 +115,16 @@ def replan(
             say(
                 f"with --micro-batches unequal: {hosts:g} hosts, {gain:+.1%} tokens per second (planned only: "
                 "no launcher deals unequal numbers by itself)"
+            )
+        if found.groups is not None:
+            one = found.groups
+            gain = chosen.estimate.iteration_time_s / one.iteration_time_s - 1
+            padding = one.global_batch_size - instance.training.global_batch_size
+            say(
+                f"interleaved in groups (--microbatch-group-size-per-virtual-pipeline-stage {one.group_size}): "
+                f"{one.config.label()} with {one.num_microbatches} micro-batches a replica, "
+                f"{one.iteration_time_s:.4g} s, {gain:+.1%} tokens per second (not searched; a global batch of "
+                f"{one.global_batch_size}, of which {padding} are padding)"
             )
     if watcher.stop.is_set():
         say("stopped early: this is the best plan so far")

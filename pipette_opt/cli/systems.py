@@ -247,7 +247,7 @@ def experts(
         str, typer.Option(help="A file with a number for each expert, or zipf:1.2.", rich_help_panel=INSTANCES)
     ],
     spare_slots: Annotated[
-        int, typer.Option(help="Copies of hot experts on each rank; 0 for none.", rich_help_panel=INSTANCES)
+        int, typer.Option(help="Most slots for copies of hot experts on a rank; 0 for none.", rich_help_panel=INSTANCES)
     ] = 1,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     cluster: opt.Cluster = None,
@@ -262,9 +262,9 @@ def experts(
     """
     from dataclasses import asdict
 
-    from pipette_opt.base.units import gib
+    from pipette_opt.base.units import counted, gib
     from pipette_opt.cli.output import say, show, show_json
-    from pipette_opt.lab.expert_loads import largest_imbalance, load_rows
+    from pipette_opt.lab.expert_loads import chosen_row, largest_imbalance, load_rows
     from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.expert_loads import read_expert_loads
@@ -286,10 +286,15 @@ def experts(
             *(row.placement, f"{row.imbalance:.3f}", f"{row.bound:.3f}", seconds_text(row.iteration_time_s)),
             percent(row.iteration_time_s / rows[0].iteration_time_s - 1),
             f"{gib(row.predicted_bytes):.1f} GiB",
-            "-" if row.oom_probability != row.oom_probability else percent(row.oom_probability),
+            percent(row.oom_probability),
         )
     table.caption = f"{found.config.label()}; busiest rank: tokens over the mean; memory of the fullest stage"
     show(spaced(table))
+    chosen = chosen_row(rows, max_oom_risk)
+    if chosen is None:
+        say("experts by load: no number of copies keeps to the accepted risk")
+    else:
+        say(f"experts by load: fastest within the accepted risk with {counted(chosen.spare_slots, 'slot')} for copies")
     if largest == found.config.expert_model_parallel_size:
         say("memory: fits even if one rank gets all tokens")
     elif largest:
@@ -335,6 +340,39 @@ def slices(
             *(f"{seconds_text(row.equal_s)} ({row.num_equal})", seconds_text(row.best_s)),
             *(percent(row.equal_s / row.best_s - 1), ", ".join(map(str, row.lengths))),
         )
+    show(spaced(table))
+
+
+@opt.spread
+def stages(job_options: opt.JobOptions, json: opt.Json = False) -> None:
+    """
+    Stages with unequal numbers of replicas (PipeDream), asynchronous or with flushes, beside equal ones.
+
+    A worker is a host. Planned only: no launcher runs stages with unequal replicas.
+
+    Example: [bold]pipette-opt benchmark stages --model llama-3-8b --nodes 7 --gpu a100 --seq-length 4096
+    --global-batch-size 60[/]
+    """
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.lab.stage_replicas import compare_stages
+    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+
+    rows = list(compare_stages(opt.read_job(job_options).instance))
+    if json:
+        shown = [{"way": way, "equal": equal, "plan": None if one is None else asdict(one)} for way, equal, one in rows]
+        show_json(shown)
+        return
+    table = columns_table("training", "replicas", "s >", "gap >", "layers x replicas of stages", "versions")
+    for way, equal, one in rows:
+        kind = "equal" if equal else "any"
+        if one is None:
+            table.add_row(way, kind, "nothing fits", "", "", "")
+            continue
+        split = ", ".join(f"{count} x {own}" for count, own in zip(one.layers, one.replicas, strict=True))
+        versions = ", ".join(map(str, one.versions)) if way == "async" else "1"
+        table.add_row(way, kind, seconds_text(one.seconds), percent(1 - one.bound_s / one.seconds), split, versions)
     show(spaced(table))
 
 

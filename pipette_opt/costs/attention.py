@@ -63,7 +63,9 @@ def _fused_times_s(
     rate = peak_flops(gpu, training) * law.share(model.value_head_size)
     width = (model.query_projection_size + model.attention_output_size) / tp
     flops = 2.0 * tokens * width * seen
-    compute = flops * (1.0 + law.half_seq / (2.0 * seen)) / rate / (1.0 if training.flash_version > 1 else rates.flash1)
+    rate *= 1.0 if training.flash_version > 2 else law.flash2  # the first version is written in terms of the second
+    rate *= 1.0 if training.flash_version > 1 else rates.flash1
+    compute = flops * (1.0 + law.half_seq / (2.0 * seen)) / rate
     keys = max(model.kv_projection_size / tp, model.kv_head_size)
     moved = tokens * (width + 2.0 * keys) * training.parameter_bytes
     stream = moved / (gpu.memory_bytes_per_s * rates.streaming)

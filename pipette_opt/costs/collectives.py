@@ -266,7 +266,7 @@ def best_hop(cluster: ClusterSpec, num_flows: int, num_hosts: int, stack: StackS
     domain = cluster.domain_of_node
     apart = domain[:, None] != domain
     rate = np.where(apart, flow * stack.inter_node * hosts_of_a_domain(cluster, num_hosts), flow * stack.intra_node)
-    step = INSIDE_STEP * min(cluster.intra_node_latency_s, float(cluster.pair_latency_s.min()))
+    step = INSIDE_STEP * min(cluster.intra_node_latency_s, cluster.least_latency_s)
     known = ~np.isnan(rate) & (apart | (num_hosts <= cluster.most_in_domain))
     return float(rate[known].max(initial=-np.inf)) if known.any() else float("nan"), step
 

@@ -48,6 +48,7 @@ def exchange_s(
     port_s_per_byte: FloatArray | float,
     spans: BoolArray | bool,
     load_s_per_byte: FloatArray | float,
+    latency_s: FloatArray | float,
 ) -> FloatArray:
     """
     One all-to-all, seconds; all arguments broadcast. A rank's part for itself costs ``OWN_PART`` of one that is sent.
@@ -62,13 +63,14 @@ def exchange_s(
         Whether the group is on several hosts that share no NVLink domain.
     load_s_per_byte
         What the busiest host of the group takes if each part is one byte; unused unless it spans hosts.
+    latency_s
+        Of a message between the two hosts of the group that are farthest from each other; unused likewise.
     """
     own_s_per_byte = OWN_PART / float(cluster.inside_bytes_per_s(1))
     fabric = np.asarray(part_bytes) * (port_s_per_byte + own_s_per_byte) / stack.intra_node
     across = np.where(spans, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
-    latency = np.where(
-        spans, max(cluster.intra_node_latency_s, cluster.inter_node_latency_s), cluster.intra_node_latency_s
-    )
+    inside_s = cluster.intra_node_latency_s
+    latency = np.where(spans, np.maximum(inside_s, latency_s), inside_s)
     time: FloatArray = stack.collective_s + latency + np.maximum(fabric, across)
     return time
 
@@ -194,7 +196,7 @@ def least_exchange_s(
     cluster, stack = instance.cluster, instance.stack
     port = shares[1] / float(cluster.inside_bytes_per_s(1))
     if hosts == 1:
-        return float(exchange_s(cluster, stack, part_bytes, (here - 1) * port, False, 0.0))
+        return float(exchange_s(cluster, stack, part_bytes, (here - 1) * port, False, 0.0, 0.0))
     domain, most, found = cluster.domain_of_node, cluster.most_in_domain, []
     apart = np.where(domain[:, None] != domain, cluster.pair_bytes_per_s(gpus), np.nan)
     near = port if most == 1 else min(port, shares[1] / cluster.fastest_pair_bytes_per_s(1))
@@ -204,7 +206,8 @@ def least_exchange_s(
         load = gpus * sent * _least_load_s_per_byte(apart, hosts - together + 1)
         ports = (here - 1) * port + here * (together - 1) * near
         ports *= hosts / together if hands_on else 1.0
-        found.append(float(exchange_s(cluster, stack, part_bytes, ports, together < hosts, load)))
+        latency_s = cluster.least_latency_s
+        found.append(float(exchange_s(cluster, stack, part_bytes, ports, together < hosts, load, latency_s)))
     return min(found) if np.isfinite(min(found)) else 0.0
 
 

@@ -21,7 +21,9 @@ def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> Lay
     if config.context_parallel_size > 1 or tp > instance.cluster.gpus_per_node:
         return None
     model, training = instance.model, instance.training
-    attention = f"flash{training.flash_version}" if training.attention_kernel == "flash" else "unfused"
+    # Where the GPU's usual kernels are as fast as the second version, both are one.
+    version = training.flash_version if gpu.efficiency.attention.flash2 < 1.0 else min(training.flash_version, 2)
+    attention = f"flash{version}" if training.attention_kernel == "flash" else "unfused"
     softmax = "" if training.attention_kernel == "flash" or training.fused_softmax else " softmax-unfused"
     norms = "" if training.fused_norm else " norm-unfused"
     return LayerFactor(

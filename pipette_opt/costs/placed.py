@@ -405,14 +405,19 @@ class _Batch:
         times = np.broadcast_to(inside_s(cluster, traffic, fabric, stack), first.shape)
         for num_flows in np.unique(flows[first != last]):
             these = (first != last) & (flows == num_flows)
-            rate = cluster.pair_bytes_per_s(int(num_flows)) / num_flows
-            both = np.minimum(rate, rate.T)
-            rate = np.where(np.isnan(both), np.nanmin(rate, initial=np.inf), both)[first, last]
-            rate, latency_s = np.minimum(rate, slots), cluster.pair_latency_s[first, last]
-            over = across_s(cluster, traffic, rate, fabric, one_flow, two_hosts, stack, latency_s)
+            rate, latency_s = cluster.pair_bytes_per_s(int(num_flows)) / num_flows, cluster.pair_latency_s
+            unknown = np.isnan(rate) | np.isnan(rate.T)
+            rate = np.where(unknown, np.nanmin(rate, initial=np.inf), rate)
+            latency_s = np.where(unknown, latency_s.max(), latency_s)
+            over = np.zeros(first.shape)
+            for way in ((first, last), (last, first)):
+                pace = np.minimum(rate[way], slots)
+                one_way = across_s(cluster, traffic, pace, fabric, one_flow, two_hosts, stack, latency_s[way])
+                over = np.maximum(over, one_way)
             if cluster.most_in_domain > 1:
                 near = cluster.domain_of_node[first] == cluster.domain_of_node[last]
-                over = np.where(near, domain_s(cluster, traffic, rate, fabric, one_flow, stack), over)
+                pace = np.minimum(np.minimum(rate, rate.T)[first, last], slots)
+                over = np.where(near, domain_s(cluster, traffic, pace, fabric, one_flow, stack), over)
             times = np.where(these, over, times)
         slowest: FloatArray = times.max(axis=1)
         return slowest

@@ -56,11 +56,15 @@ class PlacedLinks:
         if algorithm == "tree":
             pace = self._host_loads(source, num_hosts, members, who)
             pace = pace if across is None else np.maximum(pace, 1.0 / across)
-            return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, members),))
+            farthest = farthest_latency_s(cluster, host_of(cluster, groups))
+            tree = (RingHops(pace, members, farthest),)
+            return PlacedRings(self.instance, algorithm, inside, num_hosts, members, tree)
         rate = flow_rates(cluster, source, target, shared)
         self.note_missing(who, rate, source, target)
-        if cluster.levels:
-            hops = _hops_of_levels(cluster, groups, source, target, rate, shared, num_hosts, opened, messages)
+        if cluster.levels or cluster.known_latency_s is not None:
+            if across is not None:
+                rate = np.where(np.isinf(rate), rate, np.minimum(rate, across[..., None]))
+            hops = _hops_by_latency(cluster, groups, source, target, rate, shared, num_hosts, opened, messages)
             return PlacedRings(self.instance, algorithm, inside, num_hosts, members, hops)
         pace = rate.min(axis=2) if across is None else np.minimum(rate.min(axis=2), across)
         return PlacedRings(self.instance, algorithm, inside, num_hosts, members, (RingHops(pace, opened),))
@@ -94,7 +98,7 @@ class PlacedLinks:
         for place in np.flatnonzero(missing[:, 0] >= 0).tolist():
             self.missing.setdefault(place, MissingLink(who, int(missing[place, 0]), int(missing[place, 1])))
         busiest = inside * (ports if fabric is None else np.maximum(ports, fabric))
-        return PlacedExchange(self.instance, busiest, spans, loads)
+        return PlacedExchange(self.instance, busiest, spans, loads, farthest_latency_s(cluster, groups))
 
     def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
         """
@@ -140,14 +144,14 @@ class RingHops(NamedTuple):
     flows
         Flows that the group opens over each.
     latency_s
-        Of a message, ``None`` for that between hosts.
+        Of a message, one for all or of each group; ``None`` for that between hosts.
     in_domain
         Whether they stay in an NVLink domain.
     """
 
     pace: FloatArray
     flows: IntArray
-    latency_s: float | None = None
+    latency_s: FloatArray | float | None = None
     in_domain: bool = False
 
 
@@ -173,14 +177,13 @@ class PlacedRings(NamedTuple):
         several = self.num_hosts > 1
         times = {"ring": across_s, "hierarchical": hierarchical_s, "tree": tree_s}[self.algorithm]
         hosts = np.where(several, self.num_hosts, 2)  # what is not used must be defined, too
-        shown = inside
+        shown = inside if self.algorithm == "ring" else np.where(several, 0.0, inside)
         for some in self.hops:
             if some.in_domain:
                 across = domain_s(cluster, traffic, some.pace * some.flows, fabric, some.flows, stack)
             else:
                 across = times(cluster, traffic, some.pace, fabric, some.flows, hosts, stack, some.latency_s)
-            one = np.where(several & ~np.isinf(some.pace), across, inside)
-            shown = np.maximum(shown, one) if self.algorithm == "ring" else one
+            shown = np.maximum(shown, np.where(several & ~np.isinf(some.pace), across, 0.0))
         return shown
 
 
@@ -191,11 +194,13 @@ class PlacedExchange(NamedTuple):
     port_s_per_byte: FloatArray
     spans: BoolArray
     load_s_per_byte: FloatArray
+    latency_s: FloatArray | float
 
     def time_s(self, part_bytes: FloatArray) -> FloatArray:
         """Of one, seconds; ``part_bytes``: what a rank sends to each other, broadcasts to the groups."""
         cluster, stack = self.instance.cluster, self.instance.stack
-        return exchange_s(cluster, stack, part_bytes, self.port_s_per_byte, self.spans, self.load_s_per_byte)
+        loads = self.port_s_per_byte, self.spans, self.load_s_per_byte
+        return exchange_s(cluster, stack, part_bytes, *loads, self.latency_s)
 
 
 class ExchangedContext(NamedTuple):
@@ -236,9 +241,18 @@ def _hops_at_best(
     return RingHops(near, members, in_domain=True), RingHops(far, flows, beyond.inter_node_latency_s)
 
 
-def _hops_of_levels(
+def farthest_latency_s(cluster: ClusterSpec, hosts: IntArray) -> FloatArray | float:
+    """Fixed cost of a message between the two hosts of groups that are farthest, ``hosts`` with members last."""
+    if not cluster.levels and cluster.known_latency_s is None:
+        return cluster.inter_node_latency_s
+    between = cluster.pair_latency_s[hosts[..., :, None], hosts[..., None, :]]
+    farthest: FloatArray = np.where(hosts[..., :, None] == hosts[..., None, :], 0.0, between).max(axis=(-2, -1))
+    return farthest
+
+
+def _hops_by_latency(
     cluster: ClusterSpec,
-    hosts: IntArray,
+    groups: IntArray,
     source: IntArray,
     target: IntArray,
     rate: FloatArray,
@@ -252,8 +266,8 @@ def _hops_of_levels(
 
     Parameters
     ----------
-    hosts
-        Of the members of each group, shape ``(n, groups, members)``.
+    groups
+        GPUs of each group, shape ``(n, groups, members)``.
     source, target, rate, shared
         Hosts of each hop, what a flow gets there, infinite without a hop, and flows in sum; of that shape, too.
     num_hosts, members
@@ -261,19 +275,27 @@ def _hops_of_levels(
     """
     from pipette_opt.costs._flows import ring_hops
 
-    if cluster.levels[0].most_hosts is not None:
+    if cluster.levels and cluster.levels[0].most_hosts is not None:
         return _hops_at_best(cluster, source, target, rate, shared, num_hosts, members, messages)
     domain = cluster.domain_of_node
-    *_, of_domain = ring_hops(np.ascontiguousarray(domain[hosts]), cluster.num_nodes)
-    of_domain = members if messages else of_domain
+    of_domain = members
+    if cluster.most_in_domain > 1 and not messages:
+        *_, of_domain = ring_hops(np.ascontiguousarray(domain[groups]), cluster.num_nodes)
     near, latency_s = domain[source] == domain[target], cluster.pair_latency_s[source, target]
     hop = ~np.isinf(rate)
     found = []
     if (near & hop).any():
         found.append(RingHops(np.where(near, rate, np.inf).min(axis=2), members, in_domain=True))
-    for one in np.unique(latency_s[hop & ~near]).tolist():
-        alike = ~near & (latency_s == one)
-        found.append(RingHops(np.where(alike, rate, np.inf).min(axis=2), of_domain, one))
+    leaves = hop & ~near
+    different = np.unique(latency_s[leaves]).tolist()
+    if len(different) <= rate.shape[2]:
+        for one in different:
+            alike = leaves & (latency_s == one)
+            found.append(RingHops(np.where(alike, rate, np.inf).min(axis=2), of_domain, one))
+    else:  # then one hop after the other is less work
+        for place in range(rate.shape[2]):
+            pace = np.where(leaves[..., place], rate[..., place], np.inf)
+            found.append(RingHops(pace, of_domain, latency_s[..., place]))
     return tuple(found)
 
 

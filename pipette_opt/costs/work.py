@@ -355,7 +355,7 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
     if np.isnan(flow):
         return 0.0
     cluster, inside = instance.cluster, instance.cluster.inside_bytes_per_s(members)
-    least_s = float(cluster.pair_latency_s.min())
+    least_s = cluster.least_latency_s
     across = across_s(
         cluster, stacked([moved]), np.array([flow]), inside, np.array(members), hosts, instance.stack, least_s
     )

@@ -1,7 +1,7 @@
 """What a plan records of its job, and the refusal of whatever a target cannot say."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any, TypeVar
 
 from pipette_opt.base.errors import InputError
@@ -19,8 +19,13 @@ def recorded_model(plan: Plan) -> ModelSpec:
 
 
 def recorded_training(plan: Plan) -> TrainingSpec:
-    """The training, from the plan's inputs; ``InputError`` if it is not there."""
-    return _recorded(plan, "training", TrainingSpec)
+    """
+    The training, from the plan's inputs; ``InputError`` if it is not there.
+
+    No plan is made for FlashAttention 2 in place of a GPU's faster kernels; earlier ones recorded 2 for all of them.
+    """
+    training = _recorded(plan, "training", TrainingSpec)
+    return replace(training, flash_version=3) if training.flash_version == 2 else training
 
 
 SOLVE_OPTIONS = {

@@ -31,7 +31,7 @@ def _emit(code: Any, argument: Any, length: Any, stage: int, what: int, value: i
 
 @njit(cache=True)
 def _emit_waiting(
-    code: Any, argument: Any, length: Any, stage: int, incoming: Any, outgoing: Any, t: int, warm: int
+    code: Any, argument: Any, length: Any, stage: int, incoming: Any, arriving: Any, outgoing: Any, t: int, warm: int
 ) -> None:
     """
     One operation of the interleaved schedule that waits for all it sends.
@@ -43,8 +43,9 @@ def _emit_waiting(
     num_ops = incoming.shape[1]
     steady_end = num_ops - warm
     if t == 0 or (t == warm and warm == steady_end):
-        _emit(code, argument, length, stage, POST, incoming[stage, t])
-        _emit(code, argument, length, stage, WAIT, incoming[stage, t])
+        _emit(code, argument, length, stage, POST, arriving[stage, t])
+        _emit(code, argument, length, stage, WAIT, arriving[stage, t])
+    _emit(code, argument, length, stage, WAIT, incoming[stage, t])
     _emit(code, argument, length, stage, COMPUTE, t)
     steady = warm <= t < steady_end
     if steady and (t - warm) % 2 == 0:
@@ -59,20 +60,22 @@ def _emit_waiting(
     for sent in range(first, t + 1):
         _emit(code, argument, length, stage, POST, outgoing[stage, sent])
     for received in range(t + 1, last + 1):
-        _emit(code, argument, length, stage, POST, incoming[stage, received])
+        _emit(code, argument, length, stage, POST, arriving[stage, received])
     for sent in range(first, t + 1):
         _emit(code, argument, length, stage, WAIT, outgoing[stage, sent])
     for received in range(t + 1, last + 1):
-        _emit(code, argument, length, stage, WAIT, incoming[stage, received])
+        _emit(code, argument, length, stage, WAIT, arriving[stage, received])
 
 
 @njit(cache=True)
-def instructions(incoming: Any, outgoing: Any, num_warmup: Any, mode: int) -> Any:
+def instructions(incoming: Any, arriving: Any, outgoing: Any, num_warmup: Any, mode: int) -> Any:
     """
     What each stage does: compute an operation, post a message (as sender or receiver), wait for a message.
 
-    ``incoming`` and ``outgoing`` are the messages of each operation or -1, shape ``(pp, num_ops)``. Returns codes and
-    arguments, shape ``(pp, at least the longest)``, and lengths, shape ``(pp,)``.
+    ``incoming`` and ``outgoing`` are the messages of each operation or -1, shape ``(pp, num_ops)``; ``arriving`` those
+    that are received while the operation before goes on, which interleaving needs later if its groups are larger than
+    the number of stages (``recv_tensor_from_previous_stage``). Returns codes and arguments, shape ``(pp, at least the
+    longest)``, and lengths, shape ``(pp,)``.
     """
     pp, num_ops = incoming.shape
     size = _MAX_INSTRUCTIONS_PER_OPERATION * num_ops + _MAX_INSTRUCTIONS_PER_OPERATION
@@ -100,28 +103,28 @@ def instructions(incoming: Any, outgoing: Any, num_warmup: Any, mode: int) -> An
                 _emit(code, argument, length, stage, WAIT, out)
                 _emit(code, argument, length, stage, WAIT, following)
             elif mode == MEGATRON_INTERLEAVED_WAITING:
-                _emit_waiting(code, argument, length, stage, incoming, outgoing, t, warm)
+                _emit_waiting(code, argument, length, stage, incoming, arriving, outgoing, t, warm)
             else:
                 first_backward = warm + 1 if warm < steady_end else warm
                 if t == 0 or (t == first_backward and warm == steady_end):
-                    _emit(code, argument, length, stage, POST, into)
+                    _emit(code, argument, length, stage, POST, arriving[stage, t])
                 _emit(code, argument, length, stage, WAIT, into)
                 _emit(code, argument, length, stage, COMPUTE, t)
                 _emit(code, argument, length, stage, POST, out)
                 if not steady:  # warm-up and flush wait for both
                     same_kind = t + 1 < steady_end if t < warm else t + 1 < num_ops
-                    following = incoming[stage, t + 1] if same_kind else -1
+                    following = arriving[stage, t + 1] if same_kind else -1
                     _emit(code, argument, length, stage, POST, following)
                     _emit(code, argument, length, stage, WAIT, out)
                     _emit(code, argument, length, stage, WAIT, following)
                     if t == warm - 1 and warm < steady_end:
-                        _emit(code, argument, length, stage, POST, incoming[stage, first_backward])
+                        _emit(code, argument, length, stage, POST, arriving[stage, first_backward])
                 else:
                     after = t + 2
                     if after >= steady_end:  # the last forward has no next one, the last backward is followed at once
                         after = steady_end if t == steady_end - 1 and steady_end < num_ops else -1
                     if after >= 0:
-                        _emit(code, argument, length, stage, POST, incoming[stage, after])
+                        _emit(code, argument, length, stage, POST, arriving[stage, after])
                     if t - 2 >= warm:
                         _emit(code, argument, length, stage, WAIT, outgoing[stage, t - 2])
     return code, argument, length

@@ -133,6 +133,13 @@ def _ideal(instance: Instance, candidate: CandidateData) -> Instance:
         fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
         links = np.where(row[:, None] == row, fastest.max(), fastest[np.ix_(kind, kind)])
         matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.where(links > 0, links, np.nan)))
-    return replace(
-        instance, cluster=replace(cluster, nodes=nodes, link_matrices=tuple(matrices), node_bytes_per_s=None)
+    fastest_links = replace(
+        cluster,
+        nodes=nodes,
+        link_matrices=tuple(matrices),
+        node_bytes_per_s=None,
+        inter_node_latency_s=cluster.least_latency_s,
+        known_latency_s=None,
+        levels=(),
     )
+    return replace(instance, cluster=fastest_links)

@@ -41,13 +41,21 @@ _OPERATION = re.compile(r"([FBIW])(\d+)(?:\.(\d+))?")
 
 @lru_cache(maxsize=64)
 def named_schedule(
-    name: ScheduleName, num_stages: int, num_microbatches: int, num_chunks: int | None = None
+    name: ScheduleName,
+    num_stages: int,
+    num_microbatches: int,
+    num_chunks: int | None = None,
+    group_size: int | None = None,
 ) -> Schedule:
-    """A schedule by its name; 1F1B may have any number of chunks (one by default), ZB-V has two, the others one."""
+    """
+    A schedule by its name; 1F1B may have any number of chunks (one by default), ZB-V has two, the others one.
+
+    ``group_size``: of interleaved 1F1B, as of :func:`~pipette_opt.parallel.schedule.build_schedule`.
+    """
     own = 2 if name == "zb-v" else 1
     num_chunks = own if num_chunks is None else num_chunks
     if name == "1f1b":
-        return build_schedule(num_stages, num_microbatches, num_chunks)
+        return build_schedule(num_stages, num_microbatches, num_chunks, group_size)
     if num_chunks != own:
         raise ValueError(f"{name} has {own} chunks per stage, got {num_chunks}.")
     if min(num_stages, num_microbatches) < 1:

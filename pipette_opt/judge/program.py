@@ -68,7 +68,8 @@ def schedule_program(schedule: Schedule, p2p: P2PMode, overlap_p2p: bool = True)
         mode = _kernel.MEGATRON if schedule.num_chunks == 1 else interleaved
     posted = mode == _kernel.IDEAL
     incoming, outgoing = messages(schedule)
-    code, argument, length = _kernel.instructions(incoming, outgoing, schedule.num_warmup, mode)
+    arriving = _arriving(schedule, incoming, outgoing)
+    code, argument, length = _kernel.instructions(incoming, arriving, outgoing, schedule.num_warmup, mode)
     num_messages = 2 * pp * schedule.num_chunks * m
     stages, positions, count, stuck = _kernel.order(code, argument, length, num_messages, posted)
     if stuck:
@@ -88,13 +89,17 @@ def _megatrons(schedule: Schedule) -> Schedule:
     """The same order as Megatron-Core's own; who posts and waits when is known for 1F1B only."""
     if not _is_megatrons(schedule):
         raise ValueError("blocking sends are known for 1F1B, interleaved or not; give p2p 'async' for this schedule.")
-    return build_schedule(schedule.num_stages, schedule.num_microbatches, schedule.num_chunks)
+    return build_schedule(
+        schedule.num_stages, schedule.num_microbatches, schedule.num_chunks, group_size=schedule.group_size
+    )
 
 
 def _is_megatrons(schedule: Schedule) -> bool:
     """Whether the order is Megatron-Core's 1F1B, interleaved or not."""
     try:
-        own = build_schedule(schedule.num_stages, schedule.num_microbatches, schedule.num_chunks)
+        own = build_schedule(
+            schedule.num_stages, schedule.num_microbatches, schedule.num_chunks, group_size=schedule.group_size
+        )
     except ValueError:
         return False
     arrays = ("kind", "microbatch", "chunk")
@@ -163,6 +168,25 @@ def messages(schedule: Schedule) -> tuple[IntArray, IntArray]:
     above = np.where(above_exists & some, above, -1)
     below = np.where(below_exists & some, below, -1)
     return np.where(backward, above, below), np.where(backward, below, above)
+
+
+def _arriving(schedule: Schedule, incoming: IntArray, outgoing: IntArray) -> IntArray:
+    """
+    Message that each operation receives in Megatron-Core's turn, or -1, shape ``(pp, num_ops)``.
+
+    It is the one that the operation needs, but with interleaved groups that are larger than the number of stages: there
+    the first stage receives what the last one has just sent, ``pp - 1`` operations behind, and keeps it until it is
+    needed; the last stage likewise backwards.
+    """
+    pp = schedule.num_stages
+    if schedule.group_size in (None, pp) or schedule.num_chunks == 1:
+        return incoming
+    found = incoming.copy()
+    for here, there, backward in ((0, pp - 1, False), (pp - 1, 0, True)):
+        own, sent = (np.flatnonzero(schedule.backward[stage] == backward) for stage in (here, there))
+        found[here, own[:pp]] = -1
+        found[here, own[pp:]] = outgoing[there, sent[:-pp]]
+    return found
 
 
 def _hop_links(schedule: Schedule) -> IntArray:

@@ -2,21 +2,28 @@
 What loads of single experts do to a plan: its time and memory with equal loads, with experts as listed, placed by
 load, and with copies of hot experts; and how unequal loads may be before memory runs out.
 
-Copies follow FlexMoE (arXiv 2304.03946): an expert's tokens are dealt evenly among its copies. What keeps copies equal,
-a reduction of their gradients, is not priced. No launcher places or copies experts by load in training.
+Copies follow FlexMoE (arXiv 2304.03946): an expert's tokens are dealt evenly among its copies, whose gradients are
+all-reduced once in an iteration, over the slowest pair of hosts and beside nothing. How many slots for copies a rank
+has is chosen: the fastest number whose risk of running out of memory is accepted. No launcher places or copies experts
+by load in training.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
+from pipette_opt.costs.collectives import RingTraffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.experts import stage_expert_parameters
+from pipette_opt.costs.messages import slowest_pair
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.judge.solutions import stage_memory
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.plans.plan import Plan
-from pipette_opt.solver.expert_placement import balanced_imbalance
+from pipette_opt.plans.plan import Plan, StageMemory
+from pipette_opt.solver.expert_placement import place_layers
 from pipette_opt.specs import Instance
 from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
 
@@ -37,6 +44,8 @@ class LoadRow:
         By the judge.
     predicted_bytes, oom_probability
         Of the fullest stage.
+    spare_slots
+        Slots for copies on each rank.
     """
 
     placement: str
@@ -45,38 +54,52 @@ class LoadRow:
     iteration_time_s: float
     predicted_bytes: int
     oom_probability: float
+    spare_slots: int = 0
 
 
 def load_rows(
     instance: Instance, plan: Plan, loads: FloatArray, predictor: MemoryPredictor, max_oom_risk: float, spare_slots: int
 ) -> list[LoadRow]:
-    """Equal loads first, then the loads as listed, balanced, and with so many copies more on each rank."""
+    """Equal loads first, then the loads as listed, balanced, and with up to so many slots for copies on each rank."""
     ranks = plan.config.expert_model_parallel_size
     if ranks == 1:
         raise InputError("plan", "has no expert parallelism, so every rank holds all experts: loads do not matter.")
     listed = listed_imbalance(loads, ranks)
-    cases = [("equal loads", (1.0, 1.0), 0), ("as listed", (listed, listed), 0)]
-    cases.append(("by load (planned only)", balanced_imbalance(loads, ranks), 0))
-    if spare_slots:
-        said = f"by load, {spare_slots} more on each rank (planned only)"
-        cases.append((said, balanced_imbalance(loads, ranks, spare_slots), spare_slots))
+    cases: list[tuple[str, float, float, int, float]] = [
+        ("equal loads", 1.0, 1.0, 0, 0.0),
+        ("as listed", listed, listed, 0, 0.0),
+    ]
+    for spare in range(spare_slots + 1):
+        placed = place_layers(loads, ranks, spare)
+        imbalance, bound = (
+            float(np.mean(values)) for values in zip(*((p.imbalance, p.bound) for p in placed), strict=True)
+        )
+        said = f"by load, {spare} more on each rank (planned only)" if spare else "by load (planned only)"
+        cases.append((said, imbalance, bound, spare, float(np.mean([one.reduced_experts for one in placed]))))
     rows = []
-    for name, (imbalance, bound), spare in cases:
+    for name, imbalance, bound, spare, reduced in cases:
         given = with_imbalance(instance, ranks, imbalance)
-        memory = stage_memory(given, plan.config, plan.placement, predictor, max_oom_risk)
-        more = [_copied_bytes(given, plan, spare, stage.stage) for stage in memory]
-        fullest = max(zip(memory, more, strict=True), key=lambda pair: pair[0].predicted_bytes + pair[1])
+        memory = _memory_with_copies(given, plan, predictor, max_oom_risk, spare)
+        fullest = max(memory, key=lambda stage: stage.predicted_bytes)
+        seconds = estimate(given, plan.config, plan.placement).iteration_time_s
         rows.append(
             LoadRow(
                 placement=name,
                 imbalance=imbalance,
                 bound=bound,
-                iteration_time_s=estimate(given, plan.config, plan.placement).iteration_time_s,
-                predicted_bytes=fullest[0].predicted_bytes + fullest[1],
-                oom_probability=max(stage.oom_probability for stage in memory) if not spare else float("nan"),
+                iteration_time_s=seconds + (_reduction_s(given, plan, reduced) if reduced else 0.0),
+                predicted_bytes=fullest.predicted_bytes,
+                oom_probability=max(stage.oom_probability for stage in memory),
+                spare_slots=spare,
             )
         )
     return rows
+
+
+def chosen_row(rows: Sequence[LoadRow], max_oom_risk: float) -> LoadRow | None:
+    """Of experts placed by load, with copies or without, the fastest whose risk is accepted; ``None`` without any."""
+    placed = [row for row in rows[2:] if row.oom_probability <= max_oom_risk]
+    return min(placed, key=lambda row: (row.iteration_time_s, row.spare_slots), default=None)
 
 
 def with_imbalance(instance: Instance, ranks: int, imbalance: float) -> Instance:
@@ -110,12 +133,52 @@ def largest_imbalance(instance: Instance, plan: Plan, predictor: MemoryPredictor
     return low
 
 
-def _copied_bytes(instance: Instance, plan: Plan, spare_slots: int, stage: int) -> int:
-    """Weights, gradients and optimizer states of copies on a rank; states are not sharded among copies."""
-    model, training, config = instance.model, instance.training, plan.config
-    if not spare_slots or model.num_experts is None:
-        return 0
-    held = stage_expert_parameters(model, config)[stage]
-    local = model.num_experts // config.expert_model_parallel_size
+def _expert_parameters(instance: Instance, plan: Plan) -> FloatArray:
+    """Of one expert of each layer of a stage, in sum over its layers, on one rank; shape ``(pp,)``."""
+    model, config = instance.model, plan.config
+    local = (model.num_experts or 1) // config.expert_model_parallel_size
+    found: FloatArray = np.asarray(stage_expert_parameters(model, config), dtype=np.float64) / local
+    return found
+
+
+def _reduction_s(instance: Instance, plan: Plan, reduced_experts: float) -> float:
+    """All-reduces of the gradients of copies of the stage that has most experts, over the slowest pair of hosts."""
+    cluster, flows = instance.cluster, instance.cluster.gpus_per_node
+    moved = reduced_experts * float(_expert_parameters(instance, plan).max()) * instance.training.gradient_bytes
+    traffic = RingTraffic(hop_bytes=moved, num_steps=2)
+    if cluster.num_nodes == 1:
+        return intra_node_ring_s(cluster, traffic, flows, instance.stack)
+    return slowest_pair(
+        inter_node_ring_s(cluster, traffic, group_flows=1, num_flows=flows, num_hosts=2, stack=instance.stack)
+    )
+
+
+def _memory_with_copies(
+    instance: Instance, plan: Plan, predictor: MemoryPredictor, max_oom_risk: float, spare_slots: int
+) -> tuple[StageMemory, ...]:
+    """
+    Memory of the stages, with weights, gradients and optimizer states of copies, which are not sharded.
+
+    The error of the prediction is taken to be as large, relatively, as without copies.
+    """
+    memory = stage_memory(instance, plan.config, plan.placement, predictor, max_oom_risk)
+    if not spare_slots:
+        return memory
+    training = instance.training
     each = training.parameter_bytes + training.gradient_bytes + training.optimizer_bytes
-    return int(held / local * spare_slots * each)
+    more = spare_slots * each * _expert_parameters(instance, plan)
+    (prediction,) = predictor.predict(
+        instance.model,
+        training,
+        [plan.config],
+        gpus_per_node=instance.cluster.gpus_per_node,
+        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
+        max_oom_risk=max_oom_risk,
+    )
+    predicted = np.array([one.predicted_bytes for one in memory]) + more
+    capacity = np.array([one.capacity_bytes for one in memory])
+    risk = predictor.oom_probability(predicted, capacity, prediction.spread)
+    return tuple(
+        replace(one, predicted_bytes=int(size), oom_probability=float(chance))
+        for one, size, chance in zip(memory, predicted, risk, strict=True)
+    )

@@ -124,7 +124,7 @@ def _advises_sequence(instance: Instance) -> bool:
 
 
 def _keeps_attention(instance: Instance, _: ParallelConfig) -> bool:
-    return instance.training.attention_kernel == "flash" and instance.training.flash_version == 2
+    return instance.training.attention_kernel == "flash" and instance.training.flash_version > 1
 
 
 def _keeps_sequence(instance: Instance, config: ParallelConfig) -> bool | None:
@@ -148,7 +148,7 @@ RULES = (
     ),
     LayoutRule(
         name="FlashAttention-2",
-        kept=lambda instance, space: _trained(instance, space, attention_kernel="flash", flash_version=2),
+        kept=lambda instance, space: _trained(instance, space, attention_kernel="flash", flash_version=3),
         broken=lambda instance, space: _trained(instance, space, attention_kernel="unfused"),
         is_kept=_keeps_attention,
         changes_training=True,

@@ -45,6 +45,8 @@ class Schedule:
     layout
         Where the layers are. ``loop``: chunk ``c`` of stage ``s`` is layer group ``c * pp + s``. ``vee``: odd chunks go
         back, chunk ``c`` of stage ``s`` is group ``c * pp + pp - 1 - s``, so the last stage keeps its activations.
+    group_size
+        Micro-batches of a group of interleaved 1F1B; ``None`` for one a stage, and for other orders.
     """
 
     num_microbatches: int
@@ -54,6 +56,7 @@ class Schedule:
     chunk: IntArray
     num_warmup: IntArray
     layout: Layout = "loop"
+    group_size: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("kind", "microbatch", "chunk", "num_warmup"):
@@ -112,15 +115,21 @@ class Schedule:
 
 
 def num_warmup_forwards(
-    num_stages: IntArray, stage: IntArray, num_chunks: IntArray, num_microbatches: IntArray
+    num_stages: IntArray,
+    stage: IntArray,
+    num_chunks: IntArray,
+    num_microbatches: IntArray,
+    group_size: IntArray | None = None,
 ) -> IntArray:
     """
     Forwards of a stage before forwards and backwards alternate in 1F1B, interleaved with more than one chunk.
 
-    All arguments broadcast. Interleaved forwards are those of one chunk.
+    All arguments broadcast. Interleaved forwards are those of one chunk; groups have ``num_stages`` micro-batches
+    unless ``group_size`` says otherwise.
     """
     behind = num_stages - 1 - stage
-    warmup = np.where(num_chunks > 1, 2 * behind + (num_chunks - 1) * num_stages, behind)
+    group = num_stages if group_size is None else group_size
+    warmup = np.where(num_chunks > 1, 2 * behind + (num_chunks - 1) * group, behind)
     counts: IntArray = np.minimum(warmup, num_microbatches * num_chunks)
     return counts
 
@@ -132,35 +141,64 @@ def num_in_flight(num_stages: IntArray, stage: IntArray, num_chunks: IntArray, n
     return counts
 
 
-def check_interleaving(num_stages: int, num_microbatches: int, num_chunks: int) -> None:
+def check_interleaving(num_stages: int, num_microbatches: int, num_chunks: int, group_size: int | None = None) -> None:
     """Raise ``ValueError`` for an interleaved schedule that Megatron-Core does not have."""
-    if num_chunks > 1 and (num_stages < 2 or num_microbatches % num_stages):
+    if num_chunks == 1:
+        return
+    if group_size is not None:
+        if num_stages < 2 or not has_group(num_stages, num_microbatches, group_size):
+            raise ValueError(
+                f"groups must have from {num_stages} micro-batches, one a stage, to all {num_microbatches}, and the "
+                f"last group is whole or has {num_stages} at least, got groups of {group_size}."
+            )
+    elif num_stages < 2 or num_microbatches % num_stages:
         raise ValueError(
             f"interleaving needs >= 2 stages and a multiple of that many micro-batches, got {num_stages} stages "
             f"and {num_microbatches} micro-batches."
         )
 
 
+def has_group(num_stages: int, num_microbatches: int, group_size: int) -> bool:
+    """
+    Whether Megatron-Core interleaves groups of that size (``microbatch_group_size_per_vp_stage``).
+
+    ``forward_backward_pipelining_with_interleaving`` refuses a last group with fewer micro-batches than stages.
+    """
+    last = num_microbatches % group_size
+    return num_stages <= group_size <= num_microbatches and (last == 0 or last >= num_stages)
+
+
+def smallest_group(num_stages: int, num_microbatches: int) -> int | None:
+    """The smallest group that :func:`has_group` allows, which holds fewest activations; ``None`` without any."""
+    sizes = range(num_stages, num_microbatches + 1)
+    return next((size for size in sizes if has_group(num_stages, num_microbatches, size)), None)
+
+
 @lru_cache(maxsize=256)
-def build_schedule(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+def build_schedule(
+    num_stages: int, num_microbatches: int, num_chunks: int = 1, group_size: int | None = None
+) -> Schedule:
     """
     1F1B, interleaved if ``num_chunks`` is above 1, in Megatron-Core's order.
 
-    Interleaving needs at least two stages and whole groups of ``num_stages`` micro-batches; ``ValueError`` if not.
+    Interleaving needs at least two stages and whole groups of ``num_stages`` micro-batches, or a ``group_size`` that
+    :func:`has_group` allows; ``ValueError`` if not.
     """
     if min(num_stages, num_microbatches, num_chunks) < 1:
         raise ValueError(
             f"stages, micro-batches and chunks must be >= 1, got {num_stages}, {num_microbatches} and {num_chunks}."
         )
-    check_interleaving(num_stages, num_microbatches, num_chunks)
+    check_interleaving(num_stages, num_microbatches, num_chunks, group_size)
+    size = num_stages if group_size is None else group_size
     number = np.arange(num_microbatches * num_chunks)
     num_warmup = num_warmup_forwards(
-        np.array(num_stages), np.arange(num_stages), np.array(num_chunks), np.array(num_microbatches)
+        np.array(num_stages), np.arange(num_stages), np.array(num_chunks), np.array(num_microbatches), np.array(size)
     )
-    # Without interleaving the group size plays no role.
-    group, inside = np.divmod(number, num_stages * num_chunks)
-    chunk, rest = np.divmod(inside, num_stages) if num_chunks > 1 else (np.zeros_like(number), inside)
-    microbatch = group * num_stages + rest
+    # Without interleaving the group size plays no role; the last group may be smaller.
+    group, inside = np.divmod(number, size * num_chunks)
+    of_group = np.minimum(size, num_microbatches - group * size)
+    chunk, rest = np.divmod(inside, of_group) if num_chunks > 1 else (np.zeros_like(number), inside)
+    microbatch = group * size + rest
     backward, position = _positions(num_warmup[:, None], number[None, :])
     rows = np.arange(num_stages)[:, None]
 
@@ -177,6 +215,7 @@ def build_schedule(num_stages: int, num_microbatches: int, num_chunks: int = 1) 
         microbatch=scatter(microbatch, microbatch),
         chunk=scatter(chunk, num_chunks - 1 - chunk),
         num_warmup=num_warmup,
+        group_size=group_size,
     )
 
 

@@ -195,7 +195,7 @@ def _least_of(
             )
         flow, fabric = np.array([rate / gpus]), cluster.inside_bytes_per_s(flows)
         arguments = (cluster, stacked([traffic]), flow, fabric, np.array(flows), np.array(num_hosts), stack)
-        across = over(*arguments, float(cluster.pair_latency_s.min()))
+        across = over(*arguments, cluster.least_latency_s)
         return max(inside, float(across[0]))
 
     def experts_s(traffic: RingTraffic, rate: float) -> float:
@@ -218,11 +218,13 @@ def pass_seconds(
     """
     Chunks as :func:`chunk_seconds` has them, with what ZeRO stages 2 and 3 show beside them over the best links.
 
-    What several groups of replicas show is left out, as rings of single groups may be faster than those of all.
+    What several groups of replicas show is left out, as rings of single groups may be faster than those of all; so is
+    it where rings inside a slot span hosts: what these add to a pass hides some of it.
     """
     passes = chunk_seconds(instance, config, compute, block)
     sharded = sharded_costs(instance.model, instance.training, config)
-    if sharded is None or config.sharing_ranks == 1 or config.num_distributed_optimizer_instances > 1:
+    several = config.num_distributed_optimizer_instances > 1 or block.nodes_per_slot > 1
+    if sharded is None or config.sharing_ranks == 1 or several:
         return passes
     least = _least_of(instance, config, block)
     if least is None:

@@ -42,7 +42,7 @@ from pipette_opt.problem.ticks import (
     tensor_ticks,
     ticks_of,
 )
-from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.specs import Instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -226,12 +226,21 @@ def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock
         return False
     alike = block.nodes_per_slot == 1 or len(counted_layers(instance.model, config)) == 1
     alike &= 1 in (block.tensor_nodes, block.context_nodes) and has_context_ring(instance.training, block)
-    certain = experts_stay_inside(instance, config, block) and hops_decide(instance.cluster, config, block)
+    certain = experts_stay_inside(instance, config, block) and hops_decide(instance, config, block)
     return config.num_chunks == 1 and alike and certain
 
 
-def hops_decide(cluster: ClusterSpec, config: ParallelConfig, block: NodeBlock) -> bool:
-    """Whether a ring over NVLink domains has the time of its slowest hop, however many of its hosts each domain has."""
+def hops_decide(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
+    """
+    Whether rings of a stage have the time of one slowest hop.
+
+    Over NVLink domains it matters how many of a ring's hosts each has. Where some hosts are farther from each other
+    than others, rings of different sizes (gradients and parameters, experts, keys) may have different slowest hops.
+    """
+    cluster = instance.cluster
+    several = config.use_distributed_optimizer or instance.model.num_experts is not None
+    if (several or block.context_nodes > 1) and not cluster.equally_far:
+        return False
     if len(set(cluster.domain_of_node.tolist())) == 1:
         return True
     stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size

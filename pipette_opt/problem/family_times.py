@@ -307,5 +307,5 @@ def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> F
     cluster = instance.cluster
     fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
     with np.errstate(divide="ignore"):
-        seconds: FloatArray = cluster.pair_latency_s.min() + message_bytes * num_flows / fastest
+        seconds: FloatArray = cluster.least_latency_s + message_bytes * num_flows / fastest
     return seconds

@@ -35,13 +35,13 @@ class AttentionWords:
     kernel
         As in :class:`~pipette_opt.specs.TrainingSpec`.
     flash_version
-        1 for the first version of FlashAttention, else 2.
+        As in :class:`~pipette_opt.specs.TrainingSpec`: 3 where no version is named.
     fused_softmax
         Whether an unfused kernel has one kernel for its softmax.
     """
 
     kernel: Literal["flash", "unfused"]
-    flash_version: Literal[1, 2] = 2
+    flash_version: Literal[1, 2, 3] = 3
     fused_softmax: bool = True
 
 
@@ -51,13 +51,16 @@ def attention_words(text: str) -> AttentionWords | None:
 
     Case, hyphens and blanks do not count, nor what follows in brackets or after a plus (``flash_attention2 + RMS
     kernel``), but for ``triton``: the kernel in Triton that came with FlashAttention has the algorithm and about the
-    speed of its first version (``flash_attn_triton.py`` of Dao-AILab/flash-attention).
+    speed of its first version (``flash_attn_triton.py`` of Dao-AILab/flash-attention). PyTorch's
+    ``scaled_dot_product_attention`` runs its copy of FlashAttention 2 (``aten/src/ATen/native/transformers/cuda``).
     """
     name = re.sub(r"\(.*?\)|\+.*", "", text.lower()).strip()
     name = re.sub(r"[\s_-]+", "_", name).removesuffix("_kernel")
     if found := FLASH.fullmatch(name):
-        first = "1" in (found["version"], found["short"]) or TRITON in text.lower()
-        return AttentionWords(kernel="flash", flash_version=1 if first else 2)
+        versions = found["version"], found["short"]
+        first = "1" in versions or TRITON in text.lower()
+        second = "2" in versions or name.endswith("sdpa")
+        return AttentionWords(kernel="flash", flash_version=1 if first else 2 if second else 3)
     if FUSED_SOFTMAX.fullmatch(name):
         return AttentionWords(kernel="unfused")
     return AttentionWords(kernel="unfused", fused_softmax=False) if PLAIN.fullmatch(name) else None

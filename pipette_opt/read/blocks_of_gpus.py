@@ -68,6 +68,7 @@ def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: 
         link_matrices=matrices if len(nodes) > 1 else (),
         nics_per_node=max(1, cluster.nics_per_node * block // most),
         node_bytes_per_s=None,
+        known_latency_s=None if cluster.known_latency_s is None else cluster.known_latency_s[np.ix_(of, of)],
         assumed=(*cluster.assumed, *_said(cluster, block, len(nodes), left)),
     )
 

@@ -21,7 +21,7 @@ from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.levels import level_entries, levels_of, says_levels
-from pipette_opt.read.matrices import bandwidth_of, gb_text, matrix_csv
+from pipette_opt.read.matrices import MOST_LATENCY_S, bandwidth_of, gb_text, latencies_csv, matrix_csv
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.host_names import with_blocks
@@ -81,6 +81,7 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
             intra_node_bytes_per_s=rate,
             intra_node_latency_s=latency_s,
             inter_node_latency_s=inter.latency_s,
+            known_latency_s=inter.known_latency_s,
             nics_per_node=inter.nics_per_node,
             link_matrices=inter.link_matrices,
             node_bytes_per_s=inter.node_bytes_per_s,
@@ -95,13 +96,6 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
         raise
     except ValueError as error:
         raise InputError(where, str(error)) from None
-
-
-MOST_LATENCY_S = 1.0
-"""
-Largest latency of one message that is taken for one, in seconds: more than twice round the earth. Chosen to find
-nanoseconds and seconds that stand for microseconds.
-"""
 
 
 def _check_units(
@@ -143,12 +137,14 @@ def _of_memory(num_gpus: int, bytes_per_s: float) -> str:
 def matrix_files(path: str | Path, part: Literal["inter_node", "intra_node"] = "inter_node") -> list[str]:
     """Names of the matrix files of a good cluster file, relative to it: between hosts, or inside them."""
     links = read_yaml(path).get(part) or {}
-    return [str(entry["file"]) for entry in links.get("matrices") or ()]
+    latencies = [str(links["latencies"])] if links.get("latencies") else []
+    return [str(entry["file"]) for entry in links.get("matrices") or ()] + latencies
 
 
 def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> None:
     """
-    Write a cluster file and, beside it, a CSV for each measured matrix, ``<stem>_links_<flows>.csv``.
+    Write a cluster file and, beside it, a CSV for each measured matrix, ``<stem>_links_<flows>.csv``, and
+    ``<stem>_latencies.csv`` if latencies of single pairs are known.
 
     Links of single GPUs take the place of the matrix of one flow; where only those inside hosts are known, each kind of
     host has its own file, ``<stem>_inside_<number>.csv``.
@@ -172,6 +168,10 @@ def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> 
         inside.append({"file": file, "hosts": hosts})
     lines = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     document = cluster_document(cluster, matrices, inside)
+    if cluster.known_latency_s is not None:
+        file = f"{path.stem}_latencies.csv"
+        write_atomically(path.with_name(file), latencies_csv(cluster.hosts, cluster.known_latency_s))
+        document["inter_node"]["latencies"] = file
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
     write_atomically(path, lines + text)
 
@@ -232,6 +232,7 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "h
         cluster,
         nodes=tuple(cluster.nodes[index] for index in keep),
         link_matrices=matrices,
+        known_latency_s=None if cluster.known_latency_s is None else cluster.known_latency_s[np.ix_(keep, keep)],
         gpu_links=cluster.gpu_links and cluster.gpu_links.of_hosts(keep),
         levels=tuple(level.of_hosts(keep) for level in cluster.levels),
     )

@@ -279,13 +279,14 @@ def _parse_measured(where: str, name: str, data: Mapping[str, Any]) -> MeasuredG
 
 
 def _parse_attention(where: str, data: object) -> AttentionLaw:
-    fields = Fields(where, data, ("shares", "half_seq", "start_us"))
+    fields = Fields(where, data, ("shares", "half_seq", "start_us", "flash2"))
     shares = sorted(fields.any("shares").items())
     return AttentionLaw(
         head_sizes=tuple(size for size, _ in shares),
         shares=tuple(share for _, share in shares),
         half_seq=fields.not_negative("half_seq"),
         start_s=fields.not_negative("start_us") * US,
+        flash2=fields.positive("flash2") if fields.has("flash2") else 1.0,
     )
 
 

@@ -18,7 +18,7 @@ _NVSWITCH, _GPU = "0x068000", "0x03"
 """PCI classes of what an NVLink leads to."""
 
 _MBIT_PER_S = 10**6 / 8
-_NVLINKS = re.compile(r"^NV(\d+)$")
+_NVLINKS = re.compile(r"^NV(\d{1,18})$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

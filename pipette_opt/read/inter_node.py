@@ -12,13 +12,14 @@ from pipette_opt.base.units import US, counted
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpu_matrices import single_links
 from pipette_opt.read.gpus import UsualHost, read_gpu_catalogue
-from pipette_opt.read.matrices import bandwidth_of, gb_text, read_matrix
+from pipette_opt.read.matrices import bandwidth_of, gb_text, read_latencies, read_matrix
 from pipette_opt.read.nics import INTER_NODE_LATENCY_US, NIC_EFFICIENCY, Nics, parse_nics
 from pipette_opt.specs import LinkMatrix, NodeSpec
 from pipette_opt.specs.gpu_links import best_pairs
 
 INTER = (
     "latency_us",
+    "latencies",
     "nics",
     "nics_per_node",
     "nic_of_gpu",
@@ -50,6 +51,8 @@ class InterNode:
         A sentence for each value that nobody measured or wrote down.
     singles
         From GPU to GPU, at ``[host, slot, host, slot]``, if some matrix says it.
+    known_latency_s
+        From host to host, NaN where the file of latencies says nothing; ``None`` without one.
     """
 
     measured: bool
@@ -59,6 +62,7 @@ class InterNode:
     node_bytes_per_s: float | None
     assumed: tuple[str, ...]
     singles: FloatArray | None = None
+    known_latency_s: FloatArray | None = None
 
 
 def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> InterNode:
@@ -100,9 +104,11 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
     flows = _flows(inter, nodes, matrices, nics, assumed)
     if cap is None and nics is not None:
         cap = nics.nominal_bytes_per_s
+    latency_s, known_latency_s = _latencies(inter, hosts, folder, assumed)
     return InterNode(
         measured=measured,
-        latency_s=_latency_us(inter, assumed) * US,
+        latency_s=latency_s,
+        known_latency_s=known_latency_s,
         nics_per_node=flows,
         link_matrices=matrices,
         node_bytes_per_s=cap,
@@ -208,7 +214,12 @@ def _flows(
     return flows
 
 
-def _latency_us(inter: Fields, assumed: list[str]) -> float:
+def _latencies(
+    inter: Fields, hosts: Sequence[str], folder: Path, assumed: list[str]
+) -> tuple[float, FloatArray | None]:
+    """Seconds of a message between any two hosts, and of those pairs whose latency is known by itself."""
+    known = read_latencies(folder / inter.text("latencies"), hosts) if inter.has("latencies") else None
     if not inter.has("latency_us"):
-        assumed.append(f"Latency between hosts: {INTER_NODE_LATENCY_US:g} us, assumed.")
-    return inter.not_negative("latency_us", INTER_NODE_LATENCY_US)
+        of = "" if known is None else ", of pairs that the file of latencies lacks"
+        assumed.append(f"Latency between hosts{of}: {INTER_NODE_LATENCY_US:g} us, assumed.")
+    return inter.not_negative("latency_us", INTER_NODE_LATENCY_US) * US, known

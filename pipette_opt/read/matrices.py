@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import FloatArray, is_number, read_only
-from pipette_opt.base.units import GB
+from pipette_opt.base.units import GB, US
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_json, read_text
 
@@ -63,15 +63,57 @@ class HostMatrix:
 
     def ordered(self, where: str, hosts: Sequence[str]) -> FloatArray:
         """The same matrix with the hosts of a cluster, in its order; hosts the matrix lacks have no measurement."""
-        unknown = [host for host in self.hosts if host not in hosts]
-        if unknown:
-            raise InputError(where, f"host {unknown[0]!r} is not among the nodes of the cluster file.")
-        index = {host: row for row, host in enumerate(self.hosts)}
-        result = np.full((len(hosts), len(hosts)), np.nan)
-        known = [row for row, host in enumerate(hosts) if host in index]
-        rows = [index[hosts[row]] for row in known]
-        result[np.ix_(known, known)] = self.bytes_per_s[np.ix_(rows, rows)]
-        return result
+        return in_order(where, self.hosts, self.bytes_per_s, hosts)
+
+
+def in_order(where: str, names: Sequence[str], values: FloatArray, hosts: Sequence[str]) -> FloatArray:
+    """A square of named hosts with those of a cluster, in its order, NaN for others; ``where`` names a stranger."""
+    unknown = [host for host in names if host not in hosts]
+    if unknown:
+        raise InputError(where, f"host {unknown[0]!r} is not among the nodes of the cluster file.")
+    index = {host: row for row, host in enumerate(names)}
+    result = np.full((len(hosts), len(hosts)), np.nan)
+    known = [row for row, host in enumerate(hosts) if host in index]
+    rows = [index[hosts[row]] for row in known]
+    result[np.ix_(known, known)] = values[np.ix_(rows, rows)]
+    return result
+
+
+def read_latencies(path: str | Path, hosts: Sequence[str]) -> FloatArray:
+    """
+    Read a CSV in microseconds, hosts as in :func:`read_matrix_csv`, empty where not known.
+
+    Seconds from host to host of a cluster, shape ``(num_hosts, num_hosts)``; NaN where the file says nothing.
+    """
+    names, values = read_square(path, _latency)
+    return in_order(str(path), names, values * US, hosts)
+
+
+def latencies_csv(hosts: Sequence[str], latency_s: FloatArray) -> str:
+    """Latencies as our CSV, in microseconds to 1 ps."""
+    lines = [",".join(["from/to", *hosts])]
+    for host, row in zip(hosts, latency_s, strict=True):
+        cells = ("" if np.isnan(value) else f"{value / US:.6f}".rstrip("0").rstrip(".") for value in row)
+        lines.append(",".join([host, *cells]))
+    return "\n".join(lines) + "\n"
+
+
+MOST_LATENCY_S = 1.0
+"""
+Largest latency of one message that is taken for one, in seconds: more than twice round the earth. Chosen to find
+nanoseconds and seconds that stand for microseconds.
+"""
+
+
+def _latency(where: str, text: str) -> float:
+    """A cell in microseconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value <= MOST_LATENCY_S / US:
+        raise InputError(where, f"must be a latency in us, from 0 to {MOST_LATENCY_S / US:g}, got {shown(text)}.")
+    return value
 
 
 def read_matrix(path: str | Path) -> HostMatrix:
@@ -84,6 +126,16 @@ def read_matrix_csv(path: str | Path) -> HostMatrix:
     Read a CSV in GB/s (10^9 bytes/s): hosts in the first row and in the first column, empty where not measured.
 
     Names of the form ``host:gpu`` make it a matrix of GPUs, see :func:`reduce_to_hosts`.
+    """
+    names, values = read_square(path, _bandwidth)
+    return reduce_to_hosts(names, values * GB)
+
+
+def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[list[str], FloatArray]:
+    """
+    Names of a square CSV and its values, NaN where it is empty and on the diagonal.
+
+    ``number``: the value of a place, as in error messages, and its text.
     """
     try:
         rows = [row for row in csv.reader(io.StringIO(read_text(path))) if any(cell.strip() for cell in row)]
@@ -104,8 +156,12 @@ def read_matrix_csv(path: str | Path) -> HostMatrix:
         if any(cells[len(names) :]) or len(cells) < len(names):
             raise InputError(str(path), f"row {names[i]} has {len(cells)} values, the first row names {len(names)}.")
         for j, cell in enumerate(cells[: len(names)]):
-            values[i, j] = _cell(f"{path}, row {names[i]}, column {names[j]}", cell, diagonal=i == j)
-    return reduce_to_hosts(names, values * GB)
+            place = f"{path}, row {names[i]}, column {names[j]}"
+            if i == j and cell.strip("0."):
+                raise InputError(place, f"the diagonal is no link between hosts and must be empty, got {cell!r}.")
+            if i != j and cell:
+                values[i, j] = number(place, cell)
+    return names, values
 
 
 def read_pipette_json(path: str | Path) -> HostMatrix:
@@ -198,14 +254,8 @@ def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
             raise InputError(where, f"rows must have the order of the columns: row {row!r} where {column!r} is due.")
 
 
-def _cell(where: str, text: str, *, diagonal: bool) -> float:
-    """A cell in GB/s; NaN if empty."""
-    if not text:
-        return float("nan")
-    if diagonal:
-        if text.strip("0.") == "":
-            return float("nan")
-        raise InputError(where, f"the diagonal is no link between hosts and must be empty, got {text!r}.")
+def _bandwidth(where: str, text: str) -> float:
+    """A cell in GB/s."""
     try:
         value = float(text)
     except ValueError:

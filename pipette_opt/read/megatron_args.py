@@ -12,6 +12,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.files import read_text
+from pipette_opt.read.megatron_conflicts import check_conflicts
 from pipette_opt.read.megatron_layers import given_pattern, stage_bounds
 from pipette_opt.read.megatron_model import model_of_options
 from pipette_opt.read.megatron_options import given_options
@@ -98,6 +99,7 @@ class MegatronArgs:
     expert_fields: Mapping[str, int] = field(default_factory=dict)
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
     zero_stage: int | None = None
+    num_distributed_optimizer_instances: int = 1
     groups_of_replicas: Mapping[str, Any] = field(default_factory=dict)
     pipeline_layout: str | None = None
     gradients_in_fp32: bool | None = None
@@ -154,8 +156,17 @@ class MegatronArgs:
                 overlap_p2p_communication=not self.no_overlap_p2p_communication,
                 pipeline_model_parallel_layout=self.pipeline_layout,
             )
+        except InputError:
+            raise
         except ValueError as error:
             raise InputError(self.where, str(error)) from None
+        groups, replicas = (
+            self.num_distributed_optimizer_instances,
+            config.data_parallel_size * config.context_parallel_size,
+        )
+        if replicas % groups:
+            option = f"--num-distributed-optimizer-instances {groups}"
+            raise InputError(self.where, f"{option} does not divide the {replicas} data- and context-parallel ranks.")
         return config
 
     def _fully_sharded(self, replicas: int) -> bool:
@@ -296,6 +307,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         **simple,
     )
     _check_overlap(found)
+    check_conflicts(given, where)
     is_block = found.recompute_granularity == "full" and found.recompute_method == "block"
     if is_block and "recompute_num_layers" not in given:
         raise InputError(where, "--recompute-method block needs --recompute-num-layers, as in Megatron.")

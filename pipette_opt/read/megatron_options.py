@@ -99,18 +99,12 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _counted_otherwise(values: Mapping[str, Any]) -> Iterator[NotModelled]:
-    """Options that are modelled, but not with these values or without another option."""
+    """What is off where an option has several values, each of which is counted alone."""
     kinds = values.get("cp_comm_type", ())
     if len(set(kinds)) > 1 and values.get("context_parallel_size", 1) > 1:
         why = "Layers exchange in different ways; a ring of sends is counted in all."
         name, value = "--cp-comm-type", " ".join(kinds)
         yield NotModelled(option=name, value=value, effect="both", direction="either", why=why)
-    groups = values.get("num_distributed_optimizer_instances", 1)
-    if groups > 1 and not values.get("use_megatron_fsdp"):
-        why = "Optimizer states are divided over fewer replicas; over all of them is counted."
-        name = "--num-distributed-optimizer-instances"
-        yield NotModelled(option=name, value=str(groups), effect="time", direction="either", why=why)
-        yield NotModelled(option=name, value=str(groups), effect="memory", direction="more", why=why)
 
 
 Place = Literal["read", "no effect", "not modelled", "refused", "unknown"]
@@ -133,12 +127,19 @@ def option_values(text: str, where: str) -> dict[str, Any]:
     return _written(text, where)[0]
 
 
+def _unlike(option: MegatronOption, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the numbers are not right for; groups of replicas are counted with Megatron-FSDP only."""
+    is_counted = option.field == "num_distributed_optimizer_instances" and values.get("use_megatron_fsdp")
+    return () if is_counted else option.unlike(values[option.field])
+
+
 def _place(field: str, values: Mapping[str, Any]) -> Place:
     option = megatron_options()[field]
     if option.status == "harmless" or not option.matters(values):
         return "no effect"
-    if option.status == "modelled" or not option.unlike(values[field]):
-        return "not modelled" if option.unlike(values[field]) and (option.time or option.memory) else "read"
+    unlike = _unlike(option, values)
+    if option.status == "modelled" or not unlike:
+        return "not modelled" if unlike and (option.time or option.memory) else "read"
     return "refused" if option.status == "refused" else "not modelled"
 
 
@@ -208,9 +209,9 @@ def _judged(values: Mapping[str, Any], where: str) -> list[NotModelled]:
     """What the numbers leave out; an error names the options that there are no numbers for."""
     refused: list[tuple[MegatronOption, str]] = []
     found: list[NotModelled] = []
-    for field, value in values.items():
+    for field in values:
         option = megatron_options()[field]
-        words = option.unlike(value)
+        words = _unlike(option, values)
         if not words or not option.matters(values):
             continue
         if option.status == "refused":

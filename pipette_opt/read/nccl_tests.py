@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import GB, US
+from pipette_opt.base.units import GB, US, whole_number
 from pipette_opt.read.files import parse_json
 
 _LAUNCHER_PREFIX = re.compile(r"^(\[\d+,\d+\]<std(out|err)>:\s?|\d+:\s)")  # mpirun --tag-output, srun --label
@@ -185,25 +185,30 @@ def _read_line(draft: _Draft, line: str) -> None:
     if rank := _RANK.search(line):
         _add_rank(draft, rank)
     elif row := _ROW.match(line):
-        _add_row(draft, int(row["size"]), row["rest"].split())
+        _add_row(draft, whole_number(row["size"]), row["rest"].split())
     elif _END.search(line) or _AVERAGE.search(line):
         draft.ended = True
     elif bounds := _OUT_OF_BOUNDS.search(line):
-        draft.wrong |= int(bounds[1]) > 0
+        draft.wrong |= bounds[1].strip("0") != ""
     elif (failure := _FAILURE.search(line)) and not draft.failure:
         draft.failure = failure[0].strip()[:120]
 
 
 def _add_rank(draft: _Draft, match: re.Match[str]) -> None:
     entry = match["host"], match["pid"], match["device"].strip()
-    number = int(match["rank"])
+    number = whole_number(match["rank"])
+    if number is None:  # the list of ranks is then too short, which is said
+        return
     if number in draft.ranks:
         draft.damage = f"rank {number} is listed twice: the output of two runs is mixed"
     draft.ranks[number] = entry
 
 
-def _add_row(draft: _Draft, size: int, cells: list[str]) -> None:
+def _add_row(draft: _Draft, size: int | None, cells: list[str]) -> None:
     """Cells are time, algbw, busbw, wrong, out of place then in place; per-iteration columns may stand between."""
+    if size is None:
+        draft.damage = draft.damage or "a row has a size that no message has"
+        return
     try:
         half = len(cells) // 2 if len(cells) % 2 == 0 and len(cells) >= 8 else 4
         values = [_cells(cells[start : start + 4]) for start in (0, half) if len(cells) >= start + 4]

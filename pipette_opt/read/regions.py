@@ -22,7 +22,7 @@ from pipette_opt.base.units import GB, US
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import read_gpu_entry
-from pipette_opt.read.matrices import matrix_csv
+from pipette_opt.read.matrices import latencies_csv, matrix_csv
 from pipette_opt.read.nics import INTER_NODE_LATENCY_US, Nics
 
 GBIT_PER_S = 1e9 / 8
@@ -137,7 +137,7 @@ def write_region_cluster(
     """
     Write a cluster file with its matrices, one for each number of flows; says what was taken where nothing was said.
 
-    A cluster file has one latency between hosts that no level holds: the largest of the regions' pairs.
+    Where pairs of regions differ in latency, a further matrix has that of each two hosts.
 
     Parameters
     ----------
@@ -149,13 +149,15 @@ def write_region_cluster(
     }
     every = [(region, host) for region, its in names.items() for host in its]
     pairs = {frozenset((one, other)) for one in hosts for other in hosts if one != other}
-    known = [links.latency_s[pair] for pair in pairs if pair in links.latency_s]
-    if latency_s is None and not known:
+    if latency_s is None and not pairs <= links.latency_s.keys():
         raise InputError("--latency-ms", "is needed: the table has no latencies.")
-    between_s = latency_s if latency_s is not None else max(known)
-    notes = []
-    if latency_s is None and len(set(known)) > 1:
-        notes.append(f"Latency between regions: {between_s * 1e3:g} ms, the largest of {len(known)} pairs, for all.")
+    of_pair_s = {pair: links.latency_s[pair] if latency_s is None else latency_s for pair in pairs}
+    between_s = max(of_pair_s.values())
+    latencies = {}
+    if min(of_pair_s.values()) < between_s:
+        latencies["latencies"] = f"{path.stem}_latencies.csv"
+        text = latencies_csv([host for _, host in every], _matrix(every, of_pair_s))
+        write_atomically(path.with_name(latencies["latencies"]), text)
     matrices = []
     measured = dict(links.bytes_per_s)
     if len(measured) == 1 and gpus_per_node > 1:  # more flows of two hosts share what was measured
@@ -173,6 +175,7 @@ def write_region_cluster(
         ],
         "inter_node": {
             "latency_us": round(between_s / US, 3),
+            **latencies,
             "nics_per_node": nics.flows(gpus_per_node),
             "matrices": matrices,
         },
@@ -185,10 +188,10 @@ def write_region_cluster(
             }
         ],
     }
-    notes.append(
+    notes = [
         f"Inside a region: {flow / GB:.3g} GB/s a flow and {INTER_NODE_LATENCY_US:g} us, of NICs of {nics} Gbit/s; "
         "nobody measured it."
-    )
+    ]
     lines = [f"Links between regions: {source}.", *notes]
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
     write_atomically(path, "".join(f"# {line}\n" for line in lines) + text)
@@ -196,6 +199,6 @@ def write_region_cluster(
 
 
 def _matrix(every: Sequence[tuple[str, str]], of_pair: Mapping[frozenset[str], float]) -> FloatArray:
-    """Bytes per second from host to host; inside regions nothing, which the level fills."""
+    """Of each two hosts what their regions have; inside regions nothing, which the level fills."""
     rates = [[of_pair.get(frozenset((one, other)), np.nan) for other, _ in every] for one, _ in every]
     return np.array(rates, dtype=np.float64)

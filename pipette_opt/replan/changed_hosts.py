@@ -33,6 +33,7 @@ from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.solution import Solution, checked_solution
+from pipette_opt.replan.groups import Grouped, grouped
 from pipette_opt.replan.space import pinned_space, space_for, unequal_instance, void_pins, world_sizes
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify_content
@@ -78,6 +79,9 @@ class Replanned:
     unequal
         The fastest plan found whose replicas have different numbers of micro-batches, where that was not allowed,
         leaves fewer hosts idle and is faster than ``chosen``.
+    groups
+        The fastest way to interleave a plan that does not in groups of more micro-batches than stages, if it is faster
+        than all of these.
     loosened
         Pins of the old plan that the number of hosts makes void, as options.
     """
@@ -85,6 +89,7 @@ class Replanned:
     chosen: Option
     options: tuple[Option, ...]
     unequal: Option | None = None
+    groups: Grouped | None = None
     loosened: tuple[str, ...] = ()
 
 
@@ -143,9 +148,14 @@ def replan(
     unequal = min(more, key=lambda one: one.plan.estimate.iteration_time_s, default=None)
     if unequal is not None and unequal.plan.estimate.iteration_time_s >= chosen.plan.estimate.iteration_time_s:
         unequal = None
+    plans = [one.plan for one in (*options, *more)]
+    groups = grouped(instance, plans, params.max_oom_risk, space_for(old, None).virtual_pipeline)
+    fastest = min(one.estimate.iteration_time_s for one in plans)
+    if groups is not None and groups.iteration_time_s >= fastest:
+        groups = None
     void, pinned = void_pins(old, chosen.plan.config.world_size), pinned_space(old)
     loosened = tuple("--" + name.replace("_", "-") for name in void if getattr(pinned, name) is not None)
-    return Replanned(chosen=chosen, options=tuple(front), unequal=unequal, loosened=loosened)
+    return Replanned(chosen=chosen, options=tuple(front), unequal=unequal, groups=groups, loosened=loosened)
 
 
 def _inputs_of(instance: Instance, inputs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -145,8 +145,8 @@ def more_hosts(instance: Instance, count: int) -> Change:
     """
     The job with more hosts, each of the most frequent kind.
 
-    A new host's link with another is the median of that one's links, and the median of all between two new ones; it is
-    in the groups of the last host.
+    A new host's link with another is the median of that one's links, and the median of all between two new ones; it has
+    the latencies of the last host and is in its groups.
     """
     if count < 1:
         raise InputError("--add-hosts", f"must be >= 1, got {count}.")
@@ -166,8 +166,15 @@ def more_hosts(instance: Instance, count: int) -> Change:
         links[before:, :before] = _medians(matrix.bytes_per_s, axis=0)
         links[:before, before:] = _medians(matrix.bytes_per_s, axis=1)[:, None]
         matrices.append(LinkMatrix(concurrent_flows=matrix.concurrent_flows, bytes_per_s=links))
-    levels = tuple(level.of_hosts([*range(before), *[before - 1] * count]) for level in cluster.levels)
-    changed = replace(cluster, nodes=(*cluster.nodes, *new), link_matrices=tuple(matrices), levels=levels)
+    like_last = [*range(before), *[before - 1] * count]
+    known = cluster.known_latency_s
+    changed = replace(
+        cluster,
+        nodes=(*cluster.nodes, *new),
+        link_matrices=tuple(matrices),
+        known_latency_s=None if known is None else known[np.ix_(like_last, like_last)],
+        levels=tuple(level.of_hosts(like_last) for level in cluster.levels),
+    )
     name = "one host more" if count == 1 else f"{count} hosts more"
     return Change(name=name, group="more hosts", instance=replace(instance, cluster=changed))
 

@@ -10,9 +10,9 @@ kind of GPU of every row, with memory as a hard constraint. The splits of the la
 like others; of all further ones it is the proof. What follows places candidates on hosts.
 
 **Given** (:class:`~pipette_opt.problem.data.ProblemData`, integers only): candidates, each one configuration with one
-packing of the hosts and its grid of ``P`` pipeline rows, ``D`` data columns and ``K`` tensor parts; what work,
-transfers, reductions and tensor groups take on each kind of host and over each directed pair of hosts; how much memory
-each row needs and each host has.
+packing of the hosts and its grid of ``P`` pipeline rows, ``D`` data columns and ``K`` parts of a slot; what work,
+transfers, reductions and rings inside slots take on each kind of host and over each directed pair of hosts; how much
+memory each row needs and each host has.
 
 **Decided**: one candidate, and a host for each cell of its grid.
 
@@ -29,9 +29,10 @@ given paths takes the place of the first three terms.
 
 **Subject to** (:data:`~pipette_opt.solver.constraints.CONSTRAINTS`, each with its rule): one candidate; one host for
 each cell; no host in two cells (hosts may be left over: N of M); the host's memory is enough for its row's stages;
-every transfer, ring hop and tensor hop has a link that the candidate may use, in both directions if so used. The
-order of the columns is the order of every row's ring. Which stages and replicas share a host is part of the candidate,
-and so are a launcher's limits: packings that it cannot express are no candidates. Equal placements are told apart by
+every transfer, ring hop and hop inside a slot has a link that the candidate may use, in both directions if so used. The
+order of the columns is the order of every row's ring, which goes through the parts of context groups on its way. Which
+stages and replicas share a host is part of the candidate, and so are a launcher's limits: packings that it cannot
+express are no candidates. Equal placements are told apart by
 one rule only: of the hosts of the first row, the first cell has the one listed first.
 
 **Exact**: the CP-SAT model of these rules (:mod:`~pipette_opt.solver.variables`,

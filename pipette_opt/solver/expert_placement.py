@@ -40,6 +40,16 @@ class ExpertPlacement:
     imbalance: float
     bound: float
 
+    @property
+    def reduced_experts(self) -> float:
+        """
+        What a rank sends at most to keep copies equal, in gradients of one expert.
+
+        ``2 (c - 1) / c`` for each expert that it holds of which there are ``c`` copies (a ring all-reduce).
+        """
+        copies = np.bincount([expert for one in self.experts_of_rank for expert in one])
+        return float(max(sum(2 - 2 / copies[expert] for expert in one) for one in self.experts_of_rank))
+
 
 def place_experts(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> ExpertPlacement:
     """
@@ -167,9 +177,9 @@ def _solve(
     return found, bound
 
 
-def balanced_imbalance(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> tuple[float, float]:
+def place_layers(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> tuple[ExpertPlacement, ...]:
     """
-    Mean over the layers of the least imbalance, and of its bound.
+    The experts of each layer.
 
     Parameters
     ----------
@@ -178,5 +188,10 @@ def balanced_imbalance(loads: FloatArray, ranks: int, spare_slots: int = 0, work
     work
         Deterministic time of all layers together.
     """
-    placed = [place_experts(layer, ranks, spare_slots, work / len(loads)) for layer in loads]
+    return tuple(place_experts(layer, ranks, spare_slots, work / len(loads)) for layer in loads)
+
+
+def balanced_imbalance(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> tuple[float, float]:
+    """Mean over the layers of the least imbalance, and of its bound; arguments as of :func:`place_layers`."""
+    placed = place_layers(loads, ranks, spare_slots, work)
     return float(np.mean([one.imbalance for one in placed])), float(np.mean([one.bound for one in placed]))

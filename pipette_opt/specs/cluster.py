@@ -117,6 +117,9 @@ class ClusterSpec:
         What one GPU sends to another of its host.
     intra_node_latency_s, inter_node_latency_s
         Fixed cost of one message.
+    known_latency_s
+        The same from host i to host j, for pairs whose latency is known by itself, NaN for the others, shape
+        ``(num_nodes, num_nodes)``; none inside NVLink domains. It counts before that of levels.
     nics_per_node
         Flows of one host pair that do not share a NIC; used where fewer flows than needed were measured.
     link_matrices
@@ -141,6 +144,7 @@ class ClusterSpec:
     intra_node_bytes_per_s: float
     intra_node_latency_s: float = 0.0
     inter_node_latency_s: float = 0.0
+    known_latency_s: FloatArray | None = None
     nics_per_node: int = 1
     link_matrices: tuple[LinkMatrix, ...] = ()
     node_bytes_per_s: float | None = None
@@ -193,11 +197,26 @@ class ClusterSpec:
         if self.levels and self.gpu_links is not None:
             raise ValueError("levels and links of single GPUs are given; give one of them.")
         check_levels(self.levels, len(self.nodes))
+        if self.known_latency_s is not None:
+            self._check_latencies(self.known_latency_s)
         flows = [matrix.concurrent_flows for matrix in self.link_matrices]
         if len(set(flows)) < len(flows):
             raise ValueError(f"link matrices must have distinct concurrent_flows, got {flows}.")
         ordered = tuple(sorted(self.link_matrices, key=lambda matrix: matrix.concurrent_flows))
         object.__setattr__(self, "link_matrices", ordered)
+
+    def _check_latencies(self, latency_s: FloatArray) -> None:
+        known = read_only(latency_s, np.float64)
+        if known.shape != (len(self.nodes),) * 2:
+            raise ValueError(f"latencies are of {known.shape} hosts, the cluster has {len(self.nodes)}.")
+        if (known < 0).any() or np.isinf(known).any():
+            raise ValueError(f"latencies must be >= 0 and finite, got {np.nanmin(known):g} to {np.nanmax(known):g} s.")
+        domain = self.domain_of_node
+        inside = np.argwhere((domain[:, None] == domain) & ~np.isnan(known) & ~np.eye(len(known), dtype=np.bool_))
+        for one, other in inside[:1].tolist():
+            pair = f"{self.nodes[one].host} and {self.nodes[other].host}"
+            raise ValueError(f"{pair} are in one NVLink domain: their latency is that of level {self.levels[0].name}.")
+        object.__setattr__(self, "known_latency_s", known)
 
     @property
     def num_nodes(self) -> int:
@@ -249,9 +268,22 @@ class ClusterSpec:
             found = np.full((self.num_nodes, self.num_nodes), self.inter_node_latency_s)
             for level in reversed(self.levels):
                 found[level.group_of_node[:, None] == level.group_of_node[None, :]] = level.latency_s
-            np.fill_diagonal(found, self.inter_node_latency_s)
+            if self.known_latency_s is not None:
+                found = np.where(np.isnan(self.known_latency_s), found, self.known_latency_s)
+            apart = ~np.eye(self.num_nodes, dtype=np.bool_)
+            np.fill_diagonal(found, found[apart].min() if self.num_nodes > 1 else self.inter_node_latency_s)
             self._latency_cache.append(read_only(found))
         return self._latency_cache[0]
+
+    @property
+    def least_latency_s(self) -> float:
+        """Fixed cost of a message between the two hosts that are nearest."""
+        return float(self.pair_latency_s.min())
+
+    @property
+    def equally_far(self) -> bool:
+        """Whether a message has the same fixed cost between any two hosts."""
+        return bool((self.pair_latency_s == self.least_latency_s).all())
 
     def relaxed(self) -> "ClusterSpec":
         """
@@ -272,9 +304,14 @@ class ClusterSpec:
         The same hosts with these links and no levels. With NVLink domains: any hosts that fit the largest are one.
         Where the links are as fast as the fastest of each number of flows, nothing is faster on the cluster itself.
         """
-        least_s = self.pair_latency_s.min().item()
+        least_s = self.least_latency_s
         found = replace(
-            self, link_matrices=link_matrices, node_bytes_per_s=None, inter_node_latency_s=least_s, levels=()
+            self,
+            link_matrices=link_matrices,
+            node_bytes_per_s=None,
+            inter_node_latency_s=least_s,
+            known_latency_s=None,
+            levels=(),
         )
         if self.most_in_domain == 1:
             return found
@@ -315,7 +352,15 @@ class ClusterSpec:
                 LinkMatrix(concurrent_flows=count, bytes_per_s=np.full((2, 2), self.fastest_pair_bytes_per_s(count)))
                 for count in range(1, self.gpus_per_node + 1)
             )
-            pair = replace(self, nodes=self.nodes[:2], link_matrices=matrices, node_bytes_per_s=None, gpu_links=None)
+            pair = replace(
+                self,
+                nodes=self.nodes[:2],
+                link_matrices=matrices,
+                node_bytes_per_s=None,
+                gpu_links=None,
+                inter_node_latency_s=self.least_latency_s,
+                known_latency_s=None,
+            )
             self._fastest_pair_cache.append(pair)
         return self._fastest_pair_cache[0]
 

@@ -67,12 +67,16 @@ class AttentionLaw:
         Between them it is interpolated. Of smaller ones the softmax decides more; larger ones have the largest's share.
     half_seq
         Sequence length at which half of the rate is reached.
+    flash2
+        Rate of FlashAttention 2 on this GPU over that of the kernels that were measured; 1 where it is one of them, or
+        where nobody published it.
     """
 
     head_sizes: tuple[int, ...]
     shares: tuple[float, ...]
     half_seq: float
     start_s: float
+    flash2: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.head_sizes or list(self.head_sizes) != sorted(set(self.head_sizes)) or self.head_sizes[0] < 1:
@@ -82,6 +86,8 @@ class AttentionLaw:
         for name in ("half_seq", "start_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        if not 0 < self.flash2 <= 1:
+            raise ValueError(f"flash2 must be in (0, 1], got {self.flash2}.")
 
     def share(self, head_size: float) -> float:
         """Of the dense peak, for long sequences."""

@@ -27,7 +27,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "precision": ("bf16", "fp16", "fp32"),
     "accumulate_allreduce_grads_in_fp32": (True, False),
     "attention_kernel": ("flash", "unfused"),
-    "flash_version": (1, 2),
+    "flash_version": (1, 2, 3),
     "fused_softmax": (True, False),
     "fused_norm": (True, False),
     "fp8": (False, True),
@@ -87,7 +87,8 @@ class TrainingSpec:
     attention_kernel
         ``flash`` does not store the score matrix, ``unfused`` does.
     flash_version
-        Of FlashAttention; the first is slower.
+        1 and 2: of FlashAttention, which the GPU may have faster kernels than; 3: the fastest usual kernels of the GPU
+        (FlashAttention 3 or cuDNN's on Hopper, the second version on Ampere).
     fused_softmax
         Unfused attention scales, masks and normalises in one kernel.
     fused_norm
@@ -150,7 +151,7 @@ class TrainingSpec:
     precision: Precision = "bf16"
     accumulate_allreduce_grads_in_fp32: bool = True
     attention_kernel: Literal["flash", "unfused"] = "flash"
-    flash_version: Literal[1, 2] = 2
+    flash_version: Literal[1, 2, 3] = 3
     fused_softmax: bool = True
     fused_norm: bool = True
     fp8: bool = False

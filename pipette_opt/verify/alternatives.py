@@ -44,7 +44,7 @@ def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, o
     if one.slots is not None and (problem := _slots_problem(instance, one.slots, len(one.hosts))):
         yield problem
         return
-    placements = list(_placements(instance, one))
+    placements = list(alternative_placements(instance, one))
     if not placements:
         yield f"does not fill {len(one.hosts)} hosts"
         return
@@ -70,7 +70,7 @@ def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, o
     yield from _risk_problems(instance, plan, one, placement)
 
 
-def _placements(instance: Instance, one: Alternative) -> Iterator[Placement]:
+def alternative_placements(instance: Instance, one: Alternative) -> Iterator[Placement]:
     """Every packing that fills the hosts of an alternative, which lists them in grid order."""
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
     nodes = np.array([index[host] for host in one.hosts], dtype=np.int64)

@@ -301,6 +301,7 @@ def _links_free(instance: Instance) -> Instance:
         cluster,
         link_matrices=(links,),
         inter_node_latency_s=0.0,
+        known_latency_s=None,
         node_bytes_per_s=None,
         gpu_links=cluster.gpu_links and cluster.gpu_links.inside_only(),
         levels=(),

@@ -37,6 +37,24 @@ def test_attention_of_a_framework(source: str, kernel: str) -> None:
     assert case.instance.training.attention_kernel == kernel
 
 
+@pytest.mark.parametrize(
+    ("source", "kernel", "version"),
+    [
+        ("own", "flash", 3),
+        ("own", "flash_attention2", 2),
+        ("mosaicml/llm-foundry", "flash", 2),
+        ("mosaicml/llm-foundry", "flash_attention (triton)", 1),
+        ("torchtitan-benchmarks", "", 2),
+        ("MegatronBridge-26.08", "", 3),
+    ],
+)
+def test_versions_of_flash_attention(source: str, kernel: str, version: int) -> None:
+    """As the row says, and no newer than its framework runs."""
+    case = make_case(measured_run(source=source, model="Llama-3-8B", attention_kernel=kernel), DEFAULT_STACK)
+    assert isinstance(case, Case)
+    assert case.instance.training.flash_version == version
+
+
 def test_nothing_to_overlap() -> None:
     """One replica reduces nothing; fully sharded rows send beside every micro-batch by their own law."""
     alone = make_case(measured_run(source="MLPerf-Training-v5.0", num_gpus=4, dp=1), DEFAULT_STACK)

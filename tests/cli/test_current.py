@@ -45,7 +45,7 @@ def seconds_and_bytes(arguments: str) -> tuple[float, int]:
         ("--recompute-granularity full", "more", "less"),
         ("--recompute-granularity selective --recompute-modules mlp", "more", "less"),
         (
-            "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 "
+            "--use-distributed-optimizer --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 "
             "--main-grads-dtype bf16 --grad-reduce-in-bf16",
             "less",
             "less",
@@ -65,7 +65,7 @@ def test_what_is_modelled_changes_the_numbers(options: str, time: str, memory: s
 
 def test_what_is_not_counted_bounds_the_time() -> None:
     """Switches save at most the data-parallel communication of the critical path, in the tables and in JSON."""
-    found = today(f"{PLAIN} --use-sharp --delay-wgrad-compute")
+    found = today(f"{PLAIN} --use-sharp --overlap-moe-expert-parallel-comm --delay-wgrad-compute")
     answer = found.as_dict()
     least_s = found.estimate.iteration_time_s - found.estimate.critical_path["data_parallel"]
     assert answer["least_iteration_time_s"] == pytest.approx(least_s)

@@ -158,6 +158,51 @@ def test_one_level_of_equal_links_is_no_level() -> None:
             np.testing.assert_array_equal(getattr(times[0], one.name), getattr(times[1], one.name))
 
 
+def test_ring_by_latencies_of_its_hops_by_hand() -> None:
+    """Of 1.5 GB at 20 GB/s in 6 steps the farthest hop counts: 40 us from n1 to n2, until the ring goes back to n0."""
+    known = np.full((4, 4), np.nan)
+    known[1, 2], known[3, 0], known[0, 2] = 40e-6, 90e-6, 3.0
+    spec = cluster(4, 20.0, gpus=1, nics_per_node=1, inter_node_latency_s=9e-6, known_latency_s=known)
+    assert ring_s(spec, [0, 1, 2]) == pytest.approx(4 / 3 / 20 + 4 * 40e-6)
+    assert ring_s(spec, [0, 1, 2, 3]) == pytest.approx(1.5 / 20 + 6 * 90e-6)
+    assert ring_s(spec, [1, 0, 3]) == pytest.approx(4 / 3 / 20 + 4 * 9e-6)
+
+
+def test_hops_one_by_one_are_hops_by_latency() -> None:
+    """Rings are the same, however few latencies differ; all are those of the solver's matrix of hops."""
+    rng, hosts, traffic = np.random.default_rng(3), [4, 1, 0, 3, 2], all_reduce_traffic(1e7, 5)
+    few, many = rng.choice([1e-5, 1e-4], (5, 5)), rng.uniform(1e-5, 1e-3, (5, 5))
+    for known in (few, many):
+        spec = cluster(5, rng.uniform(1.0, 20.0, (5, 5)), gpus=1, nics_per_node=1, known_latency_s=known)
+        table = inter_node_ring_s(spec, traffic, group_flows=1, num_flows=1, num_hosts=5)
+        rings = PlacedLinks(instance(spec)).rings(np.array(hosts)[None, None], "a ring")
+        slowest = max(table[one, other] for one, other in zip(hosts, hosts[1:] + hosts[:1], strict=True))
+        assert float(rings.time_s(stacked([traffic]))[0, 0]) == pytest.approx(slowest)
+
+
+def test_exchange_waits_for_the_farthest_host() -> None:
+    """Four ranks on four hosts: the all-to-all starts with the largest latency between any two of its own hosts."""
+    chosen = config(dp=4, expert_model_parallel_size=2)
+    known = np.full((4, 4), 1e-5)
+    far = known.copy()
+    far[0, 1], far[0, 2] = 1e-3, 5.0  # hosts 0 and 1 share experts, 0 and 2 do not
+    seconds = []
+    for latency_s in (known, far):
+        spec = cluster(4, 20.0, gpus=1, nics_per_node=1, known_latency_s=latency_s)
+        placement = identity_placement(chosen, 1, np.arange(4), "tp-cp-ep-dp-pp")
+        seconds.append(placed_times(instance(spec, MOE), chosen, placement).expert_forward_s)
+    assert (seconds[1] - seconds[0]).max() == pytest.approx(8 * 2 * (1e-3 - 1e-5))
+
+
+def test_latencies_that_cannot_be() -> None:
+    """Of other hosts, below zero, and inside an NVLink domain."""
+    for known, said in ((np.zeros((3, 3)), "of \\(3, 3\\) hosts"), (np.full((2, 2), -1.0), ">= 0")):
+        with pytest.raises(ValueError, match=said):
+            cluster(2, known_latency_s=known)
+    with pytest.raises(ValueError, match="n0 and n1 are in one NVLink domain"):
+        in_domains([0, 0], known_latency_s=np.full((2, 2), 1e-6))
+
+
 def test_other_algorithms_are_refused_over_domains() -> None:
     """Trees over domains of one host are what they were; of several they are not known."""
     instance(in_domains([0, 1]), allreduce="tree")

@@ -60,3 +60,24 @@ def test_windows_count_the_tokens_that_are_seen() -> None:
     full = replace(LLAMA_8B, window_size=(4095, 0))
     everything = attention_times_s(full, training, one, spec, DEFAULT_STACK, full.layers[0])
     assert everything == attention_times_s(LLAMA_8B, training, one, spec, DEFAULT_STACK, LayerKind())
+
+
+@pytest.mark.parametrize(("gpu", "second"), [("h100-80gb", 0.57), ("a100-80gb", 1.0)])
+def test_versions_of_flash_attention(gpu: str, second: float) -> None:
+    """Hopper has faster kernels than the second version, Ampere has none; the first is a share of the second."""
+    spec, one = read_gpu(gpu), config(num_layers=32)
+    usual, older, first = (
+        attention_times_s(
+            LLAMA_8B,
+            TrainingSpec(global_batch_size=8, seq_length=65536, flash_version=version),
+            one,
+            spec,
+            DEFAULT_STACK,
+            LayerKind(),
+        )
+        for version in (3, 2, 1)
+    )
+    # Long sequences: start and traffic are a hundredth.
+    assert usual[0] / older[0] == pytest.approx(second, rel=0.01)
+    assert usual[1] / older[1] == pytest.approx(second, rel=0.01)
+    assert older[0] / first[0] == pytest.approx(DEFAULT_STACK.flash1, rel=0.01)

@@ -18,6 +18,7 @@ from pipelines import random_pipeline
 
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.judge.critical_path import walk
+from pipette_opt.judge.schedule import build_schedule
 
 pytestmark = pytest.mark.client("megatron.core")
 
@@ -219,13 +220,13 @@ def _param_syncs(num_chunks: int | None) -> Any:
     return None if num_chunks is None else [sync(chunk) for chunk in range(num_chunks)]
 
 
-def _config(pp: int, num_chunks: int | None, overlap_p2p: bool) -> Any:
+def _config(group_size: int, num_chunks: int | None, overlap_p2p: bool) -> Any:
     """The settings the schedules read, at the values Megatron-LM gives them."""
     return SimpleNamespace(
         overlap_p2p_comm=num_chunks is not None and overlap_p2p,
         batch_p2p_comm=num_chunks is None or not overlap_p2p,
         overlap_p2p_comm_warmup_flush=False,
-        microbatch_group_size_per_vp_stage=pp,
+        microbatch_group_size_per_vp_stage=group_size,
         virtual_pipeline_model_parallel_size=num_chunks,
         finalize_model_grads_func=None,
         timers=None,
@@ -244,12 +245,16 @@ def _config(pp: int, num_chunks: int | None, overlap_p2p: bool) -> Any:
 
 
 def megatron_stages(
-    schedules: Any, monkeypatch: pytest.MonkeyPatch, times: PlacedTimes, num_microbatches: int
+    schedules: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    times: PlacedTimes,
+    num_microbatches: int,
+    group_size: int | None = None,
 ) -> list[Stage]:
     """Stages whose virtual clocks Megatron's code has driven through one iteration."""
     chunks, pp, _ = times.forward_s.shape
     num_chunks = chunks if chunks > 1 else None
-    config = _config(pp, num_chunks, times.overlap_p2p)
+    config = _config(group_size or pp, num_chunks, times.overlap_p2p)
     torch = schedules.torch
     monkeypatch.setattr(schedules, "forward_step", _forward_step)
     monkeypatch.setattr(schedules, "backward_step", _backward_step)
@@ -299,11 +304,17 @@ def megatron_stages(
 
 
 def check_like_megatron(
-    schedules: Any, monkeypatch: pytest.MonkeyPatch, times: PlacedTimes, num_microbatches: int
+    schedules: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    times: PlacedTimes,
+    num_microbatches: int,
+    group_size: int | None = None,
 ) -> None:
     """Last backwards end, and reductions may start, when they do with Megatron-Core's code."""
-    stages = megatron_stages(schedules, monkeypatch, times, num_microbatches)
-    found = walk(times, num_microbatches, "blocking")
+    stages = megatron_stages(schedules, monkeypatch, times, num_microbatches, group_size)
+    chunks, pp, _ = times.forward_s.shape
+    schedule = None if group_size is None else build_schedule(pp, num_microbatches, chunks, group_size)
+    found = walk(times, num_microbatches, "blocking", schedule)
     np.testing.assert_allclose(found.finish_s[:, 0], [stage.finish for stage in stages], rtol=1e-12)
     for chunk, launch_s in enumerate(found.launch_s[:, :, 0]):
         # The last chunk may be reduced when its last backward is done; later stages still wait for their last send.
@@ -332,6 +343,19 @@ def test_interleaved_is_megatrons(seed: int, schedules: Any, monkeypatch: pytest
     times = random_pipeline(rng, kind, pp, num_chunks=int(rng.integers(2, 5)))
     num_microbatches = pp * int(rng.integers(1, 5))
     check_like_megatron(schedules, monkeypatch, times, num_microbatches)
+
+
+@pytest.mark.parametrize("overlap_p2p", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_groups_are_megatrons(seed: int, overlap_p2p: bool, schedules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of more micro-batches than stages, the last one smaller: what Megatron-Core takes."""
+    rng = np.random.default_rng(seed)
+    pp, chunks = int(rng.integers(2, 6)), int(rng.integers(2, 4))
+    kind = ["near", "uneven", "wild", "binary"][seed % 4]
+    times = replace(random_pipeline(rng, kind, pp, num_chunks=chunks), overlap_p2p=overlap_p2p)
+    group_size = pp + int(rng.integers(0, 4))
+    last = int(rng.choice([0, *range(pp, group_size)]))
+    check_like_megatron(schedules, monkeypatch, times, int(rng.integers(1, 4)) * group_size + last, group_size)
 
 
 @pytest.mark.parametrize(("pp", "chunks"), [(2, 2), (2, 4), (3, 3), (4, 5)])

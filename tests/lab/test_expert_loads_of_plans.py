@@ -12,7 +12,7 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.lab import expert_loads
-from pipette_opt.lab.expert_loads import largest_imbalance, load_rows, with_imbalance
+from pipette_opt.lab.expert_loads import chosen_row, largest_imbalance, load_rows, with_imbalance
 from pipette_opt.optimize import optimize
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.prepare import load_predictor
@@ -42,7 +42,16 @@ def test_rows(plan: Plan) -> None:
     assert [row.imbalance for row in rows] == pytest.approx([1.0, 1.6, 1.2, 1.0])
     assert [row.bound for row in rows] == pytest.approx([1.0, 1.6, 1.2, 1.0], rel=1e-4)
     times = [row.iteration_time_s for row in rows]
-    assert times[1] > times[2] > times[0] == pytest.approx(times[3])
+    assert times[1] > times[2] > times[0]
+    # Two experts have two copies: a rank sends 2 (2 - 1) / 2 of each one's gradients in both layers, 4 bytes, inside.
+    moved = 2 * 2 * 3 * 4096 * 1024 * 4 / (job().cluster.intra_node_bytes_per_s * job().stack.intra_node)
+    assert times[3] - times[0] == pytest.approx(moved, rel=0.2)
+    assert times[3] > times[2], "copies take longer to reduce than they save"
+    assert chosen_row(rows, 0.01) == rows[2]
+    cheap = replace(rows[3], iteration_time_s=times[0])
+    assert chosen_row([*rows[:3], cheap], 0.01) == cheap
+    assert chosen_row([*rows[:3], replace(cheap, oom_probability=0.5)], 0.01) == rows[2]
+    assert chosen_row(rows[:2], 0.01) is None
     listed = with_imbalance(job(), 2, 1.6)
     assert times[1] == estimate(listed, plan.config, plan.placement).iteration_time_s
     sizes = [row.predicted_bytes for row in rows]

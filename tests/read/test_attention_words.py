@@ -4,16 +4,18 @@ import pytest
 
 from pipette_opt.read.attention_words import KNOWN, AttentionWords, attention_words
 
-FLASH, FIRST = AttentionWords(kernel="flash"), AttentionWords(kernel="flash", flash_version=1)
+FLASH = AttentionWords(kernel="flash")
+FIRST, SECOND = (AttentionWords(kernel="flash", flash_version=version) for version in (1, 2))
 FUSED, PLAIN = AttentionWords(kernel="unfused"), AttentionWords(kernel="unfused", fused_softmax=False)
 
 
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (("flash", "Flash", "flash_attention_2", "FlashAttention-2", "flash-attn 2.5.6", "fa2", "FA3"), FLASH),
-        (("flash_attention2 + RMS kernel", "flash_attention (any)", "TE", "Transformer Engine"), FLASH),
-        (("torch SDPA", "FlexAttention", "cuDNN", "fused attention", "xformers"), FLASH),
+        (("flash", "Flash", "FA3", "flash_attention (any)", "TE", "Transformer Engine"), FLASH),
+        (("FlexAttention", "cuDNN", "fused attention", "xformers"), FLASH),
+        (("flash_attention_2", "FlashAttention-2", "flash-attn 2.5.6", "fa2"), SECOND),
+        (("flash_attention2 + RMS kernel", "torch SDPA", "sdpa"), SECOND),
         (("flash_attentionv1.0.8", "flash1", "fa1", "flash_attention (triton)"), FIRST),
         (("unfused", "fused", "core", "unfused (masked softmax fusion)", "fused softmax kernel"), FUSED),
         (("torch", "math", "torch math", "eager"), PLAIN),

@@ -1,17 +1,19 @@
 """Nearly right files: a reader takes them or says what is wrong, and nothing else happens."""
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from benchmark_modules import loaded
-from test_import_links import nccl_json
+from test_import_links import nccl_json, nccl_text
 
 from pipette_opt.base.errors import InputError, PipetteError
 from pipette_opt.read.hosts import expand_hosts, natural_key
 from pipette_opt.read.megatron_args import parse_megatron_args
-from pipette_opt.read.nccl_tests import parse_nccl_json
+from pipette_opt.read.nccl_tests import parse_nccl_json, parse_nccl_text
+from pipette_opt.read.nics import parse_nics
 from pipette_opt.read.profile import read_profile
 from pipette_opt.read.runs import read_rows
 
@@ -56,6 +58,20 @@ def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be a whole number >= 1") as error:
         read_profile(path)
     assert len(str(error.value)) < 300
+
+
+def test_ranks_and_sizes_of_thousands_of_digits_in_logs() -> None:
+    """The log is damaged, and says where; a number of NICs is refused."""
+    text = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 20.0)
+    for pattern, said in (
+        (r"(Rank\s+)0", "lists 1 of 2 ranks"),
+        (r"(?m)^(\s*)33554432", "a size that no message"),
+    ):
+        damaged = re.sub(pattern, rf"\g<1>{NUMBER}", text, count=1)
+        assert damaged != text
+        assert said in parse_nccl_text(damaged, "a.log")[0].problem
+    with pytest.raises(InputError, match="must be NICs x Gbit/s"):
+        parse_nics(f"{NUMBER}x400", "nics")
 
 
 def test_a_word_of_a_script_that_holds_options() -> None:

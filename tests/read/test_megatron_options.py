@@ -75,7 +75,7 @@ def test_block_recomputation_is_read_whole() -> None:
 TIME_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "either",
     "--num-distributed-optimizer-instances 2": "either",
-    "--delay-wgrad-compute": "less",
+    "--overlap-moe-expert-parallel-comm --delay-wgrad-compute": "less",
     "--context-parallel-size 2 --cp-comm-type a2a+p2p": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer sgd": "either",
@@ -84,7 +84,7 @@ MEMORY_OFF = {
     "--tensor-model-parallel-size 2 --tp-comm-overlap": "more",
     "--num-distributed-optimizer-instances 2": "more",
     "--cuda-graph-impl local": "more",
-    "--delay-wgrad-compute": "more",
+    "--overlap-moe-expert-parallel-comm --delay-wgrad-compute": "more",
     "--context-parallel-size 2 --cp-comm-type a2a+p2p": "either",
     "--fp8-format hybrid --fp8-recipe custom": "either",
     "--optimizer sgd": "either",
@@ -174,7 +174,7 @@ def training(text: str) -> TrainingSpec:
         ("--bf16 --accumulate-allreduce-grads-in-fp32", 4),
         ("--bf16 --grad-reduce-in-bf16", 2),
         ("--bf16 --main-grads-dtype bf16", 4),
-        ("--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16", 2),
+        ("--bf16 --use-distributed-optimizer --use-precision-aware-optimizer --main-grads-dtype bf16", 2),
         ("--fp16", 2),
         ("--fp16 --accumulate-allreduce-grads-in-fp32", 4),
     ],
@@ -188,7 +188,7 @@ def test_formats_and_kernels_are_read() -> None:
     """States have formats of their own only with the precision-aware optimizer."""
     states = "--main-params-dtype fp16 --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"
     assert training(f"--bf16 {states}").optimizer_bytes == 12
-    assert training(f"--bf16 --use-precision-aware-optimizer {states}").optimizer_bytes == 5
+    assert training(f"--bf16 --use-distributed-optimizer --use-precision-aware-optimizer {states}").optimizer_bytes == 5
     kernels = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused"}
     for word, kernel in kernels.items():
         assert training(f"--attention-backend {word}").attention_kernel == kernel
@@ -322,9 +322,49 @@ def test_fully_sharded_jobs_that_are_not_timed() -> None:
     with pytest.raises(InputError, match="num_distributed_optimizer_instances=3 does not divide"):
         parse_megatron_args(f"{fsdp} optim_grads_params {groups} 3").parallel_config(8, 8)
     (time, memory) = parse_megatron_args(f"--use-distributed-optimizer {groups} 2").not_modelled
+    assert parse_megatron_args(f"{fsdp} optim_grads_params {groups} 2").not_modelled[0].option == "--use-megatron-fsdp"
     assert (time.option, time.effect, memory.effect) == (groups, "time", "memory")
     with pytest.raises(InputError, match="--use-megatron-fsdp needs --data-parallel-sharding-strategy"):
         parse_megatron_args("--use-megatron-fsdp")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            "--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 4",
+            "contradicts --num-virtual-stages-per-pipeline-rank",
+        ),
+        ("--recompute-granularity selective --recompute-method uniform", "--recompute-method goes with .* full"),
+        ("--recompute-granularity selective --recompute-num-layers 1", "--recompute-num-layers goes with .* full"),
+        ("--use-precision-aware-optimizer", "needs --use-distributed-optimizer"),
+        (
+            "--use-precision-aware-optimizer --use-distributed-optimizer --optimizer muon",
+            "needs --optimizer adam, got muon",
+        ),
+        ("--delay-wgrad-compute", "needs --overlap-moe-expert-parallel-comm"),
+        ("--moe-shared-expert-overlap --moe-token-dispatcher-type flex", "needs .* alltoall, got flex"),
+        ("--moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor"),
+        (
+            "--moe-pad-expert-input-to-capacity --moe-expert-capacity-factor 1.0 --moe-flex-dispatcher-backend deepep",
+            "does not go with DeepEP",
+        ),
+        ("--moe-token-drop-policy random", "must be probs or position, got 'random'"),
+    ],
+)
+def test_options_that_megatron_refuses_together(options: str, said: str) -> None:
+    """Its own checks, in the options' words."""
+    with pytest.raises(InputError, match=said):
+        parse_megatron_args(options)
+
+
+def test_groups_of_optimizers_that_do_not_divide() -> None:
+    """Whoever shares; and errors of degrees name the file once."""
+    with pytest.raises(InputError, match=r"--num-distributed-optimizer-instances 3 does not divide the 8 data-"):
+        parse_megatron_args("--use-distributed-optimizer --num-distributed-optimizer-instances 3").parallel_config(8, 8)
+    chunks = parse_megatron_args("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "file")
+    with pytest.raises(InputError, match=r"^file: num_layers_per_virtual_pipeline_stage must divide"):
+        chunks.parallel_config(8, 8)
 
 
 SCRIPT = """#!/bin/bash

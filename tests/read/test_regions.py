@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.cluster import read_cluster
+from pipette_opt.read.cluster import matrix_files, read_cluster, subset_cluster, write_cluster
 from pipette_opt.read.nics import Nics
 from pipette_opt.read.regions import parse_regions, read_region_links, write_region_cluster
 
@@ -50,14 +50,36 @@ def test_two_regions(tmp_path: Path) -> None:
     assert spec.pair_latency_s[0, 1] == pytest.approx(12e-6)
 
 
-def test_three_regions_have_the_largest_latency(tmp_path: Path) -> None:
-    """A cluster file has one latency beyond its levels; that is said."""
+def test_three_regions_have_three_latencies(tmp_path: Path) -> None:
+    """Each pair has its own, and a cluster that is read and written again keeps them; so do some of its hosts."""
     path = tmp_path / "three.yaml"
-    notes = write(path, REGIONS, ["East=1", "West=1", "North=1"])
+    write(path, REGIONS, ["East=2", "West=1", "North=1"])
     spec = read_cluster(path)
-    assert spec.pair_latency_s[0, 1] == spec.pair_latency_s[0, 2] == pytest.approx(40e-3)
-    assert spec.pair_bytes_per_s(1)[0, 2] == pytest.approx(0.2e9)
-    assert any("the largest of 3 pairs" in note for note in notes)
+    write_cluster(spec, tmp_path / "again.yaml")
+    assert set(matrix_files(path)) == {"three_links_1.csv", "three_links_4.csv", "three_latencies.csv"}
+    for one in (spec, read_cluster(tmp_path / "again.yaml")):
+        assert one.pair_latency_s[0] == pytest.approx([12e-6, 12e-6, 30e-3, 10e-3])
+        assert one.pair_latency_s[2, 3] == one.pair_latency_s[3, 2] == pytest.approx(40e-3)
+    assert spec.pair_bytes_per_s(1)[0, 3] == pytest.approx(0.2e9)
+    few = subset_cluster(spec, ["west01", "north01"])
+    assert few.pair_latency_s == pytest.approx(np.full((2, 2), 40e-3))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x,east01,west01\neast01,,fast\nwest01,1,\n", "row east01, column west01.*latency in us"),
+        ("x,east01,west01\neast01,,2e6\nwest01,1,\n", "from 0 to 1e\\+06"),
+        ("x,east01,south01\neast01,,2\nsouth01,1,\n", "south01"),
+    ],
+)
+def test_latencies_that_cannot_be_read(tmp_path: Path, text: str, said: str) -> None:
+    """A word, seconds in place of microseconds, a strange host: file, row, and what would be right."""
+    path = tmp_path / "three.yaml"
+    write(path, REGIONS, ["East=1", "West=1", "North=1"])
+    (tmp_path / "three_latencies.csv").write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_cluster(path)
 
 
 def test_zones_by_number_of_flows(tmp_path: Path) -> None:

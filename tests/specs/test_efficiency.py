@@ -24,6 +24,8 @@ def test_shares_between_head_sizes(size: int, share: float) -> None:
         ({"shares": (0.4, 1.1)}, "shares must be one in"),
         ({"half_seq": -1.0}, "half_seq must be >= 0, got -1"),
         ({"start_s": float("inf")}, "start_s must be >= 0, got inf"),
+        ({"flash2": 0.0}, "flash2 must be in .0, 1., got 0"),
+        ({"flash2": 1.1}, "flash2 must be in .0, 1., got 1.1"),
     ],
 )
 def test_wrong_laws_of_attention(changes: dict[str, object], message: str) -> None:

@@ -90,7 +90,7 @@ WRONG: list[tuple[Any, str, object, str]] = [
     (MODEL, "hidden_dropout", None, "hidden_dropout must be a finite number, got nothing"),
     (MODEL, "hidden_dropout", 1, r"hidden_dropout must be in \[0, 1\), got 1"),
     (TRAINING, "global_batch_size", 10**12, "global_batch_size must be at most 1,000,000,000, got 1e\\+12"),
-    (TRAINING, "flash_version", 2.0, "flash_version must be one of 1, 2, got 2.0"),
+    (TRAINING, "flash_version", 2.0, "flash_version must be one of 1, 2, 3, got 2.0"),
     (STACK, "memory", 3, "memory must be a mapping, each a finite number or null, got 3"),
     (STACK, "memory", {"group_gib": "much"}, "memory must be a mapping, each a finite number"),
     (STACK, "layers", [], r"layers must be a mapping or null, got \[\]"),

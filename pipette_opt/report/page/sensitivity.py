@@ -105,6 +105,7 @@ def _fixed(instance: Instance, share: float) -> Instance:
         cluster,
         inter_node_latency_s=cluster.inter_node_latency_s * more,
         intra_node_latency_s=cluster.intra_node_latency_s * more,
+        known_latency_s=None if cluster.known_latency_s is None else cluster.known_latency_s * more,
         levels=tuple(replace(one, latency_s=one.latency_s * more) for one in cluster.levels),
     )
     return replace(_on(instance, slower), stack=stack)

@@ -167,3 +167,18 @@ def test_files_that_are_no_profile(tmp_path: Path) -> None:
         read_profile(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_profile(tmp_path / "missing.json")
+
+
+def test_cuts_of_tofu_are_strategies() -> None:
+    """
+    Tofu cuts a product in two, by tokens or by features, and again: each outcome on eight GPUs is a strategy.
+
+    Features are column and row parallel in turn, as in Megatron-LM; weights that tokens' cuts repeat are held by all or
+    sharded. Cuts by features and by tokens at once are grids of both.
+    """
+    pipeline = Pipeline(profile=mock_profile(), batch=8, micro_batches=1, stages=1)
+    found = Search(pipeline=pipeline, most_degree=8, mode="either").strategies
+    for cuts in itertools.product(("tokens", "features"), repeat=3):
+        degree = 2 ** cuts.count("features")
+        for sharded in (False, True)[: 2 if "tokens" in cuts else 1]:
+            assert Strategy(degree=degree, is_sharded=sharded) in found

@@ -1,0 +1,43 @@
+"""Options of a Megatron-LM launch that exclude or need each other, by its own checks, whatever the degrees."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+
+
+def check_conflicts(given: Mapping[str, Any], where: str) -> None:
+    """Raise ``InputError`` for the first of Megatron's own checks that the options fail."""
+    for problem in _conflicts(given):
+        raise InputError(where, problem)
+
+
+def _conflicts(given: Mapping[str, Any]) -> Iterator[str]:
+    """From ``TransformerConfig.__post_init__``, ``OptimizerConfig.__post_init__`` and ``validate_args`` (0.16)."""
+    if {"num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"} <= given.keys():
+        yield (
+            "--num-layers-per-virtual-pipeline-stage contradicts --num-virtual-stages-per-pipeline-rank; give one of "
+            "them."
+        )
+    if given.get("recompute_granularity") == "selective":
+        for name in ("recompute_method", "recompute_num_layers"):
+            if name in given:
+                yield f"--{name.replace('_', '-')} goes with --recompute-granularity full, got selective."
+    if given.get("use_precision_aware_optimizer"):
+        if not given.get("use_distributed_optimizer"):
+            yield "--use-precision-aware-optimizer needs --use-distributed-optimizer."
+        if given.get("optimizer", "adam") != "adam":
+            yield f"--use-precision-aware-optimizer needs --optimizer adam, got {given['optimizer']}."
+    if given.get("delay_wgrad_compute") and not given.get("overlap_moe_expert_parallel_comm"):
+        yield "--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm."
+    dispatcher = given.get("moe_token_dispatcher_type", "allgather")
+    if given.get("moe_shared_expert_overlap") and dispatcher != "alltoall":
+        yield f"--moe-shared-expert-overlap needs --moe-token-dispatcher-type alltoall, got {dispatcher}."
+    if given.get("moe_pad_expert_input_to_capacity"):
+        if "moe_expert_capacity_factor" not in given:
+            yield "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor."
+        if given.get("moe_enable_deepep") or given.get("moe_flex_dispatcher_backend") == "deepep":
+            yield "--moe-pad-expert-input-to-capacity does not go with DeepEP (--moe-flex-dispatcher-backend deepep)."
+    policy = given.get("moe_token_drop_policy", "probs")
+    if policy not in ("probs", "position"):
+        yield f"--moe-token-drop-policy must be probs or position, got {policy!r}."

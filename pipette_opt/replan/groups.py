@@ -1,0 +1,117 @@
+"""
+Interleaving in groups of another size than the number of stages, near plans without it.
+
+Megatron-Core interleaves groups of one micro-batch a stage by default, so the micro-batches of a replica must be a
+multiple of the number of stages. With ``microbatch_group_size_per_vp_stage`` groups are larger and the last one is
+smaller, which any number of micro-batches allows. The search does not choose it: here it is tried on plans that are
+there, on the same GPUs.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.base.units import ceil_div
+from pipette_opt.candidates.legality import check_legal
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.schedule_memory import schedule_memory
+from pipette_opt.judge.solutions import stage_memory
+from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.parallel.schedule import build_schedule, smallest_group
+from pipette_opt.plans.plan import Plan
+from pipette_opt.prepare import load_predictor
+from pipette_opt.specs import Instance
+from pipette_opt.verify.alternatives import alternative_placements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """
+    A plan interleaved in groups of ``group_size`` micro-batches.
+
+    Parameters
+    ----------
+    global_batch_size
+        With what is padded, so that every replica has ``num_microbatches``.
+    iteration_time_s
+        By the judge.
+    """
+
+    config: ParallelConfig
+    num_microbatches: int
+    group_size: int
+    global_batch_size: int
+    iteration_time_s: float
+
+
+def grouped(
+    instance: Instance, plans: Sequence[Plan], max_oom_risk: float, chunks: Collection[int] | None = None
+) -> Grouped | None:
+    """
+    The fastest way to interleave some of the plans in groups, on their placements; ``None`` where nothing fits.
+
+    Parameters
+    ----------
+    plans
+        They and their alternatives count as far as they do not interleave.
+    chunks
+        Numbers of chunks of a stage that are allowed; ``None`` for all.
+    """
+    tried = [pair for plan in plans for pair in _placed(instance, plan)]
+    found = [way for config, placement in tried for way in _ways(instance, config, placement, max_oom_risk, chunks)]
+    return min(found, key=lambda one: one.iteration_time_s, default=None)
+
+
+def _placed(instance: Instance, plan: Plan) -> list[tuple[ParallelConfig, Placement]]:
+    """A plan and its alternatives, these in the packing of their hosts whose time is the nearest to theirs."""
+    found = [(plan.config, plan.placement)]
+    for one in plan.alternatives:
+        if one.iteration_time_s is not None:
+            packed = list(alternative_placements(instance, one))
+            times = [estimate(instance, one.config, placement).iteration_time_s for placement in packed]
+            nearest = int(np.abs(np.array(times) - one.iteration_time_s).argmin())
+            found.append((one.config, packed[nearest]))
+    return found
+
+
+def _ways(
+    instance: Instance,
+    old: ParallelConfig,
+    placement: Placement,
+    max_oom_risk: float,
+    chunks: Collection[int] | None,
+) -> Iterator[Grouped]:
+    training = instance.training
+    pp, replicas = old.pipeline_model_parallel_size, old.data_parallel_size
+    num_microbatches = ceil_div(training.global_batch_size, replicas * old.micro_batch_size)
+    group_size = smallest_group(pp, num_microbatches)
+    if pp == 1 or old.num_chunks > 1 or group_size is None:
+        return
+    padded = num_microbatches * replicas * old.micro_batch_size
+    whole = pp * replicas * old.micro_batch_size  # any batch of whole groups: other rules do not ask for its size
+    job = replace(instance, training=replace(training, global_batch_size=padded, unequal_microbatches=False))
+    predictor = load_predictor(max_oom_risk, job)
+    for number in range(2, min(old.layers_per_stage) + 1):
+        if any(layers % number for layers in old.layers_per_stage) or (chunks is not None and number not in chunks):
+            continue
+        config = replace(old, virtual_pipeline_model_parallel_size=number, pipeline_model_parallel_layout=None)
+        if any(check_legal(job.model, replace(job.training, global_batch_size=whole), config)):
+            continue
+        schedule = build_schedule(pp, num_microbatches, number, group_size)
+        own = stage_memory(job, config, placement, predictor, max_oom_risk)
+        memory, lost_s = schedule_memory(own, job, config, schedule, predictor, max_oom_risk)
+        if any(one.upper_bytes > one.capacity_bytes for one in memory):
+            continue
+        timed = job if job.edge_loss_s is None else replace(job, edge_loss_s=_always(lost_s))
+        yield Grouped(
+            config=config,
+            num_microbatches=num_microbatches,
+            group_size=group_size,
+            global_batch_size=padded,
+            iteration_time_s=estimate(timed, config, placement, schedule).iteration_time_s,
+        )
+
+
+def _always(seconds: float) -> Callable[[ParallelConfig], float]:
+    return lambda config: seconds
