@@ -124,7 +124,9 @@ def run(job: Job, folder: Path, after_s: float | None) -> float:
     process.start()
     process.join(after_s)
     if process.exitcode is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has no group of its own yet
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
     else:
         assert process.exitcode in (0, 4), f"{job.arguments}: {process.exitcode} {errors.read_text()[-500:]}"

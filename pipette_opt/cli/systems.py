@@ -350,8 +350,7 @@ def stages(job_options: opt.JobOptions, json: opt.Json = False) -> None:
 
     A worker is a host. Planned only: no launcher runs stages with unequal replicas.
 
-    Example: [bold]pipette-opt benchmark stages --model llama-3-8b --nodes 7 --gpu a100 --seq-length 4096
-    --global-batch-size 60[/]
+    Example: [bold]pipette-opt benchmark stages --model llama-3-8b --nodes 7 --gpu a100 --global-batch-size 60[/]
     """
     from dataclasses import asdict
 
