@@ -18,7 +18,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -371,10 +371,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     said_ = parser.parse_args(list(arguments) if arguments is not None else None)
     chosen = [recipe for recipe in recipes() if said_.only in recipe["name"]]
     if said_.solve:
-        section = solved_page(chosen, said_)
-        print(f"\n{section}")
-        if not said_.only:
-            _write(RESULTS / "recipes-solved.md", recipes_solved.HEAD, section, said_.label)
+        for section in solved_pages(chosen, said_):
+            if not said_.only:
+                _write(RESULTS / "recipes-solved.md", recipes_solved.HEAD, section, said_.label)
         return
     begin, rows = time.monotonic(), []
     for index, recipe in enumerate(chosen):
@@ -392,8 +391,8 @@ def _write(out: Path, head: str, section: str, label: str) -> None:
     write_atomically(out, with_section(out.read_text(encoding="utf-8") if out.is_file() else head, section, label))
 
 
-def solved_page(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) -> str:
-    """The plans for the jobs of a sample of the recipes that have a price, beside the recipes."""
+def solved_pages(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) -> Iterator[str]:
+    """The section on plans for the jobs of a sample of the recipes that have a price, again after each search."""
     if said_.clock == "cpu":
         recipes_solved.by_cpu()
     rows = []
@@ -407,9 +406,9 @@ def solved_page(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) -> 
             continue
         rows.append(recipes_solved.solved(recipe, priced, said_.time_limit))
         print(rows[-1], flush=True)
+        yield recipes_solved.page(rows, said_.label, said_.clock)
         if len(rows) == said_.solve:
             break
-    return recipes_solved.page(rows, said_.label, said_.clock)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ What `solve` makes of the job of each recipe on the recipe's own GPUs, in 60 s, 
 
 - Ratio: time of an iteration of the plan over that of the recipe, both by the judge; below 1 the plan is faster.
 - Gap: how much faster than the plan any layout of the searched space may be at most, proven.
+- The search is not told the recipe's layout. `solve --model RECIPE.args` is: it begins with it and is never slower.
 - A plan may run out of memory with a risk of 0.01 at most; a recipe whose own risk is above that is not held to it.
 """
 
