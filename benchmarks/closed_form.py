@@ -1,17 +1,14 @@
 """
-How far the closed forms are from the critical path: ``python benchmarks/closed_form.py [--pipelines N] [--out PAGE]``.
+How far the closed form is from the judge: ``python benchmarks/closed_form.py [--pipelines N] [--out PAGE]``.
 
 Each case is N random pipelines of 2 to 16 stages; backward is about twice forward; a transfer is up to a tenth of a
 forward and backward of an average stage, or up to half of it with slow links; the two directions of a link differ by
-up to 25 %. Percent of the critical path's time without reduction and optimizer: ``upper`` above it, ``lower`` below it,
-mean and worst; ``plain``: pipelines whose time exceeds the plain form, round trip plus ``m - 1`` periods. Interleaved
-pipelines have 2 to 4 chunks per stage, as different as stages are.
+up to 25 %. Percent of the critical path's time by which the form is above it, mean and worst; ``too small``: pipelines
+whose time exceeds the form.
 
-Then the whole candidate space of every shipped example, in the hosts' own order: the form above the judge's iteration
-time (reductions and optimizer included), the lower form below it. The form is the solver's for 1F1B, which is not
-above the judge's time everywhere, and the upper form if interleaved. Interleaved forms are the critical path where no
-steady state is: up to ``m = 3 pp``; ``m > 3 pp`` counts the others. Once as they are, once with gradients and
-parameters sent beside compute.
+Then every candidate of each shipped example without interleaving, in the hosts' own order, against the judge's
+iteration time (reductions and optimizer included), once as they are, once with gradients and parameters sent beside
+compute.
 """
 
 import argparse
@@ -31,10 +28,8 @@ from pipette_opt.base.types import FloatArray, P2PMode
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.judge.closed_form import closed_s, finish_lower_s, finish_upper_s, lower_s, period_s, upper_s
+from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.judge.critical_path import critical_path
-from pipette_opt.judge.cycles import interleaved_bounds
-from pipette_opt.judge.folded import GROUPS_OUTSIDE
 from pipette_opt.judge.many import judge_many
 from pipette_opt.parallel import identity_placement, microbatches_of
 from pipette_opt.read.example import list_examples, read_example
@@ -44,7 +39,6 @@ STAGES = {"nearly equal": (0.97, 1.03), "30 % apart": (0.85, 1.15), "fivefold": 
 LINKS = {"fast links": 0.1, "slow links": 0.5}
 MICROBATCHES = {"m = pp": 1, "m = 4 pp": 4, "m = 16 pp": 16}
 MODES: tuple[P2PMode, ...] = ("blocking", "async")
-REPLICAS = 20
 
 
 def random_times(
@@ -54,7 +48,7 @@ def random_times(
     num_stages: int,
     *,
     chunks: int = 1,
-    replicas: int = REPLICAS,
+    replicas: int,
 ) -> PlacedTimes:
     """One batch of pipelines of ``num_stages`` stages, as replicas."""
     work = rng.uniform(*stages, (chunks, num_stages, replicas)) / chunks
@@ -85,7 +79,11 @@ def candidate_times(name: str, p2p: P2PMode, *, overlap: bool = False) -> list[t
     num_gpus = example.num_gpus or instance.cluster.num_nodes * gpus
     found = []
     space = SearchSpace(
-        num_gpus=num_gpus, context_parallel=(1,), overlap_grad_reduce=overlap, overlap_param_gather=overlap
+        num_gpus=num_gpus,
+        context_parallel=(1,),
+        virtual_pipeline=(1,),
+        overlap_grad_reduce=overlap,
+        overlap_param_gather=overlap,
     )
     for config in enumerate_candidates(instance, space):
         placement = identity_placement(config, gpus, np.arange(-(-num_gpus // gpus)), "tp-cp-ep-dp-pp")
@@ -99,68 +97,30 @@ def candidate_times(name: str, p2p: P2PMode, *, overlap: bool = False) -> list[t
 def report_examples() -> None:
     """The difference over the candidate spaces of the shipped examples."""
     print()
-    print(
-        f"{'example':13}{'sends':10}{'beside':8}{'schedule':12}{'plans':>6}{'m > 3 pp':>9}{'form % mean, worst':>20}"
-        f"{'lower % mean, worst':>21}"
-    )
+    print(f"{'example':13}{'sends':10}{'beside':8}{'plans':>6}{'form % mean, worst':>20}{'too small':>11}")
     for name, p2p, overlap in product(list_examples(), MODES, (False, True)):
         given = candidate_times(name, p2p, overlap=overlap)
+        if not given:
+            continue
         judged = judge_many([times for times, _ in given], [m for _, m in given], p2p)
-        for schedule, form_s in (("1F1B", closed_s), ("interleaved", upper_s)):
-            chosen = [
-                (times, m, time)
-                for (times, m), time in zip(given, judged, strict=True)
-                if (len(times.forward_s) > 1) == (schedule == "interleaved")
-            ]
-            if not chosen:
-                continue
-            rows = [(form_s(times, m, p2p) / time - 1, 1 - lower_s(times, m, p2p) / time) for times, m, time in chosen]
-            form, lower = _percent(np.array(rows).T)
-            worst = form[np.abs(form).argmax()]
-            long = sum(m > GROUPS_OUTSIDE * times.forward_s.shape[1] for times, m, _ in chosen)
-            print(
-                f"{name:13}{p2p:10}{'yes' if overlap else 'no':8}{schedule:12}{len(rows):6}{long:9}"
-                f"{form.mean():13.3f}{worst:7.2f}{lower.mean():14.3f}{lower.max():7.2f}"
-            )
+        rows = [closed_s(times, m, p2p) / time - 1 for (times, m), time in zip(given, judged, strict=True)]
+        form = _percent(np.array(rows))
+        worst = form[np.abs(form).argmax()]
+        small = int((form < 0).sum())
+        beside = "yes" if overlap else "no"
+        print(f"{name:13}{p2p:10}{beside:8}{len(rows):6}{form.mean():13.3f}{worst:7.2f}{small:11}")
 
 
-def plain_form(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> FloatArray:
-    """Round trip plus ``m - 1`` periods of each replica."""
-    up, down = times.send_forward_s[:-1], times.send_backward_s[:-1]
-    transfers = 2 * np.maximum(up, down) if p2p == "blocking" else up + down
-    form: FloatArray = (times.forward_s + times.backward_s)[0].sum(axis=0) + transfers.sum(axis=0)
-    return form + (num_microbatches - 1) * period_s(times, p2p)
-
-
-def forms(times: PlacedTimes, m: int, p2p: P2PMode) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Upper, lower and plain form of each replica; there is no plain one of interleaved schedules."""
-    if len(times.forward_s) == 1:
-        return finish_upper_s(times, m, p2p)[0], finish_lower_s(times, m, p2p)[0], plain_form(times, m, p2p)
-    lower, upper = interleaved_bounds(times, m, p2p)
-    explicit = finish_lower_s(times, m, p2p)[0]
-    return upper.finish_s[0], np.maximum(lower.finish_s[0], explicit), np.full_like(explicit, np.nan)
-
-
-def gaps(
-    rng: np.random.Generator,
-    stages: tuple[float, float],
-    link: float,
-    groups: int,
-    p2p: P2PMode,
-    pipelines: int,
-    *,
-    interleaved: bool,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Upper above, lower below and plain above the critical path, as fractions of it."""
-    rows = []
-    for _ in range(-(-pipelines // REPLICAS)):
+def differences(
+    rng: np.random.Generator, stages: tuple[float, float], link: float, groups: int, p2p: P2PMode, pipelines: int
+) -> FloatArray:
+    """The form above the judge's time of random pipelines, as fractions of it; negative where it is below."""
+    found = []
+    for _ in range(pipelines):
         num_stages = int(rng.integers(2, 17))
-        chunks = int(rng.integers(2, 5)) if interleaved else 1
-        times, m = random_times(rng, stages, link, num_stages, chunks=chunks), groups * num_stages
-        exact = critical_path(times, m, p2p)[0]
-        rows.append([form / exact - 1 for form in forms(times, m, p2p)])
-    upper, lower, plain = np.concatenate(rows, axis=1)
-    return upper, -lower, plain
+        times, m = random_times(rng, stages, link, num_stages, replicas=1), groups * num_stages
+        found.append(closed_s(times, m, p2p) / critical_path(times, m, p2p)[0, 0] - 1)
+    return np.array(found)
 
 
 def main() -> None:
@@ -176,7 +136,7 @@ def main() -> None:
     with contextlib.redirect_stdout(io.StringIO()) as text:
         report(arguments.seed, arguments.pipelines)
     about = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}."
-    title = f"# Closed forms against the critical path, {datetime.now(UTC).date().isoformat()}"
+    title = f"# The closed form against the judge, {datetime.now(UTC).date().isoformat()}"
     told = str(__doc__).split("Each case", 1)[1]
     head = f"{title}\n\n{about} Made by `python benchmarks/closed_form.py`."
     page = f"{head}\n\nEach case{told}\n```\n{text.getvalue()}```\n"
@@ -192,22 +152,13 @@ def report(seed: int, pipelines: int) -> None:
 
 def report_random(rng: np.random.Generator, pipelines: int) -> None:
     """The difference on random pipelines, by case."""
-    print(
-        f"{'schedule':13}{'stages':14}{'links':12}{'micro-b.':11}{'sends':10}{'upper % mean, worst':>21}{'lower %':>16}"
-        f"{'plain':>8}"
-    )
-    for interleaved, (stages, link), (groups, p2p) in product(
-        (False, True), product(STAGES, LINKS), product(MICROBATCHES, MODES)
-    ):
-        case = STAGES[stages], LINKS[link], MICROBATCHES[groups]
-        if interleaved and MICROBATCHES[groups] <= GROUPS_OUTSIDE:
-            continue  # the forms are the critical path
-        upper, lower, plain = gaps(rng, *case, p2p, pipelines, interleaved=interleaved)
-        broken = "-" if interleaved else int((plain < -1e-9).sum())
-        above, below = _percent(upper), _percent(lower)
+    print(f"{'stages':14}{'links':12}{'micro-b.':11}{'sends':10}{'form % mean, worst':>21}{'too small':>11}")
+    for (stages, link), (groups, p2p) in product(product(STAGES, LINKS), product(MICROBATCHES, MODES)):
+        form = differences(rng, STAGES[stages], LINKS[link], MICROBATCHES[groups], p2p, pipelines)
+        percent = _percent(form)
         print(
-            f"{'interleaved' if interleaved else '1F1B':13}{stages:14}{link:12}{groups:11}{p2p:10}"
-            f"{above.mean():13.2f}{above.max():8.2f}{below.mean():9.2f}{below.max():7.2f}{broken:>8}"
+            f"{stages:14}{link:12}{groups:11}{p2p:10}{percent.mean():13.2f}{percent.max():8.2f}"
+            f"{int((form < -1e-9).sum()):11}"
         )
 
 

@@ -439,11 +439,11 @@ def rivals(case: Case) -> dict[str, float]:
         except (InfeasibleError, InputError):
             found[name] = float("inf")
             continue
-        solution = method(prepared.exact).solution
+        solution = method(prepared.with_closed_form).solution
         found[name] = (
             float("inf")
             if solution is None
-            else judge_solution(prepared.instance, prepared.exact, solution).estimate.iteration_time_s
+            else judge_solution(prepared.instance, prepared.with_closed_form, solution).estimate.iteration_time_s
         )
     return found
 

@@ -396,18 +396,19 @@ def solved_page(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) -> 
     """The plans for the jobs of a sample of the recipes that have a price, beside the recipes."""
     if said_.clock == "cpu":
         recipes_solved.by_cpu()
-    able = [recipe for recipe in chosen if not math.isnan(measured(recipe).iteration_s)]
-    some = recipes_solved.sample(able, said_.solve, said_.seed)
-
-    def priced(recipe: dict[str, Any]) -> Current:
-        path = SHARED / "recipes" / "megatron_args" / f"{recipe['name']}.args"
-        given = parse_megatron_args(path.read_text(encoding="utf-8"), path.stem, recipe["family"])
-        return price(path, given, recipe)
-
     rows = []
-    for recipe in some:
-        rows.append(recipes_solved.solved(recipe, priced(recipe), said_.time_limit))
+    for recipe in recipes_solved.in_turn(chosen, said_.seed):
+        path = SHARED / "recipes" / "megatron_args" / f"{recipe['name']}.args"
+        try:
+            given = parse_megatron_args(path.read_text(encoding="utf-8"), path.stem, recipe["family"])
+            check_legal(given, recipe["num_gpus"])
+            priced = price(path, given, recipe)
+        except InputError:
+            continue
+        rows.append(recipes_solved.solved(recipe, priced, said_.time_limit))
         print(rows[-1], flush=True)
+        if len(rows) == said_.solve:
+            break
     return recipes_solved.page(rows, said_.label, said_.clock)
 
 

@@ -121,14 +121,14 @@ class Prepared:
         return float("inf") if self.pruned is None else self.pruned.bound_s
 
     @cached_property
-    def exact(self) -> ProblemData:
+    def with_closed_form(self) -> ProblemData:
         """The candidates with a closed form."""
-        return _only(self.problem, exact=True)
+        return _only(self.problem, closed=True)
 
     @cached_property
-    def interleaved(self) -> ProblemData:
+    def without_closed_form(self) -> ProblemData:
         """The candidates with a proven lower form only."""
-        return _only(self.problem, exact=False)
+        return _only(self.problem, closed=False)
 
 
 def prepare(
@@ -357,8 +357,8 @@ def fitting_candidates(memory: MemoryCheck) -> list[FittingCandidate]:
     return [FittingCandidate(config=one.config, need_bytes=one.need_bytes) for one in memory.fitting]
 
 
-def _only(problem: ProblemData, *, exact: bool) -> ProblemData:
-    return replace(problem, candidates=tuple(one for one in problem.candidates if one.exact == exact))
+def _only(problem: ProblemData, *, closed: bool) -> ProblemData:
+    return replace(problem, candidates=tuple(one for one in problem.candidates if one.has_closed_form == closed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

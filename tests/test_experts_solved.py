@@ -97,12 +97,12 @@ def test_integer_forms_against_placed_times(number: int, dispatcher: str) -> Non
         inside = (chosen.data_parallel_size // one.grid[1]) * chosen.tensor_model_parallel_size % (
             chosen.expert_model_parallel_size * chosen.expert_tensor_size
         ) == 0
-        assert one.exact == inside == has_closed_form(job, chosen, one.block)
+        assert one.has_closed_form == inside == has_closed_form(job, chosen, one.block)
         for nodes in orders(job, chosen, one.block):
             placement = block_placement(chosen, one.block, nodes)
             judged = estimate(job, chosen, placement).iteration_time_s
             assert objective_ticks(lower, least, nodes) * lower.tick_s <= judged * (1 + 1e-9)
-            if one.exact:
+            if one.has_closed_form:
                 times = placed_times(job, chosen, placement)
                 expected = closed_s(times, one.num_microbatches, job.p2p)
                 found = objective_ticks(closed, one, nodes)

@@ -102,7 +102,7 @@ def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
                 assert max(work, cheap, fastest) <= judged
                 assert optimistic_ticks(lower, least) <= form
                 assert form * lower.tick_s <= judged
-                if one.exact:
+                if one.has_closed_form:
                     expected = closed_s(placed_times(job, chosen, placement), one.num_microbatches, job.p2p)
                     found = objective_ticks(closed, one, nodes)
                     assert found * closed.tick_s >= expected * (1 - 1e-9)

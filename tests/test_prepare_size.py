@@ -30,7 +30,7 @@ def arrays_of(*problems: ProblemData) -> dict[int, IntArray]:
 
 def test_too_many_link_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all are to be kept, and there is next to no memory for it, the error says what to pin."""
-    assert prepare(TWO_HOSTS, SPACE, 0.01).exact.candidates
+    assert prepare(TWO_HOSTS, SPACE, 0.01).with_closed_form.candidates
     monkeypatch.setattr(module, "MEMORY_SHARE", 1e-12)
     with pytest.raises(InputError, match=r"\d+ configurations.*between 2 hosts.*--tensor-parallel"):
         prepare(TWO_HOSTS, SPACE, 0.01)
@@ -75,11 +75,11 @@ def test_both_forms_are_those_that_are_built_apart() -> None:
     for data, lower_form in ((together.problem, False), (together.lower, True)):
         apart = build_problem_data(TWO_HOSTS, fitting, memory.capacity_bytes, lower_form=lower_form)
         assert apart.tick_s == data.tick_s
-        assert [(one.config, one.block, one.exact) for one in apart.candidates] == [
-            (one.config, one.block, one.exact) for one in data.candidates
+        assert [(one.config, one.block, one.has_closed_form) for one in apart.candidates] == [
+            (one.config, one.block, one.has_closed_form) for one in data.candidates
         ]
         for one, other in zip(apart.candidates, data.candidates, strict=True):
             for name in (*MATRICES, "forward_ticks", "ring_class", "ring_floor_ticks"):
                 np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     pairs = zip(together.problem.candidates, together.lower.candidates, strict=True)
-    assert all((one is other) == (not one.exact) for one, other in pairs)
+    assert all((one is other) == (not one.has_closed_form) for one, other in pairs)

@@ -242,9 +242,9 @@ def on_hosts(plan: Plan, nodes: np.ndarray) -> Placement:
 def annealed(instance: Instance, seed: int) -> Placement:
     """What annealing finds in as much time."""
     prepared = prepare(instance, SPACE, 0.01)
-    found = anneal(prepared.exact, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
+    found = anneal(prepared.with_closed_form, AnnealingParams(time_limit_s=SEARCH_S, seed=seed)).solution
     assert found is not None
-    candidate = prepared.exact.candidates[found.candidate]
+    candidate = prepared.with_closed_form.candidates[found.candidate]
     return block_placement(candidate.config, candidate.block, found.nodes)
 
 

@@ -17,10 +17,10 @@ Shares of the time limit that the joint model over all splits of the layers may 
 several, whose layers only it can deal. Chosen.
 """
 
-ANNEALING_SHARE = 0.2
+HINT_SHARE = 0.2
 """Share of the time limit that annealing for a hint may take. Chosen."""
 
-HINT_S = 2.0
+MOST_HINT_S = 2.0
 """Largest number of seconds for the same. Chosen."""
 
 TIES_SHARE = 0.05
@@ -115,7 +115,7 @@ class Budget:
     def hint_s(self, judged: Sequence[JudgedSolution]) -> float:
         """For annealing a hint; without any plan all that annealing may take."""
         left_s = self.limit_s - self.watcher.elapsed_s if judged else self.limit_s
-        return min(HINT_S, ANNEALING_SHARE * self.limit_s, left_s)
+        return min(MOST_HINT_S, HINT_SHARE * self.limit_s, left_s)
 
     def certifying(self, judged: Sequence[JudgedSolution]) -> CertifyParams:
         """How the judge's certificate may work in the time left."""

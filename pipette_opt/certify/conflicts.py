@@ -32,7 +32,7 @@ MORE_HOSTS = (2, 4, 8, 16, 32)
 MOST_HOSTS = 512
 """Hosts that are tried at most. Chosen: more take long to enumerate."""
 
-AT_ONCE = 256
+PREDICTED_AT_ONCE = 256
 """Configurations whose memory is predicted together, those that need least first. Chosen."""
 
 MORE_ORDERS_S = 4.0
@@ -184,8 +184,8 @@ def _has_candidate(asked: Question) -> bool:
     predictor = load_predictor(asked.risk, instance)
     order = sorted((one for one in candidates if not one.overlap_grad_reduce), key=_need) or list(candidates)
     return any(
-        check_memory(instance, order[first : first + AT_ONCE], predictor, asked.risk).fitting
-        for first in range(0, len(order), AT_ONCE)
+        check_memory(instance, order[first : first + PREDICTED_AT_ONCE], predictor, asked.risk).fitting
+        for first in range(0, len(order), PREDICTED_AT_ONCE)
     )
 
 

@@ -17,7 +17,7 @@ from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
-MOST_JUDGED = 64
+MOST_HINTS_JUDGED = 64
 """Largest number of annealed placements that are shown to the judge. Chosen."""
 
 
@@ -42,13 +42,16 @@ def anneal_closed_forms(
     if seconds <= 0:
         return _with_known(Result(status="UNKNOWN", lower_bound_ticks=0, solution=None), known)
     settings = AnnealingParams(time_limit_s=seconds, seed=seed)
-    first, *others = anneal_on_threads(prepared.exact, settings, workers, stop)
+    first, *others = anneal_on_threads(prepared.with_closed_form, settings, workers, stop)
     return _with_known(_with_known(first, [one for other in others for one in other.solutions]), known)
 
 
 def judge_closed_forms(prepared: Prepared, result: Result) -> list[JudgedSolution]:
     """Judge the best solutions of a result."""
-    return [judge_solution(prepared.instance, prepared.exact, one) for one in result.solutions[:MOST_JUDGED]]
+    return [
+        judge_solution(prepared.instance, prepared.with_closed_form, one)
+        for one in result.solutions[:MOST_HINTS_JUDGED]
+    ]
 
 
 def judge_first_plan(prepared: Prepared) -> list[JudgedSolution]:

@@ -21,9 +21,7 @@ from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
-
-FLOAT_MARGIN = 1e-9
-"""Relative; given back from bounds that are computed in doubles, and allowed where form and judge are compared."""
+from pipette_opt.solver.pruning import FLOAT_MARGIN
 
 CLOSE_ENOUGH = 1e-6
 """Relative; what could at most be faster by this is not looked for, as ticks are not much finer."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
-from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
+from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.judge.best_kinds import BestKinds, best_kinds
 from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
@@ -15,6 +15,7 @@ from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.solver.bounds import candidate_bound
+from pipette_opt.solver.pruning import FLOAT_MARGIN
 
 SLOWEST_HOST = "judge with the slowest host"
 """Name of the bound of :func:`bound_by_slowest_host`."""

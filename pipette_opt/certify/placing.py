@@ -5,12 +5,13 @@ import time
 import numpy as np
 
 from pipette_opt.base.units import counted
-from pipette_opt.certify.ledger import FLOAT_MARGIN, Ledger, OpenCandidate
+from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.certify.opening import bound_by_slowest_host, slow_links_down
 from pipette_opt.judge.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
+from pipette_opt.solver.pruning import FLOAT_MARGIN
 from pipette_opt.specs import Instance
 
 MOST_MOVES = 640_000

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pipette_opt.prepare import Prepared
-from pipette_opt.solver.family_bounds import MARGIN
+from pipette_opt.solver.family_bounds import FAMILY_MARGIN
 
 
 def prove_splits(prepared: Prepared, fastest_s: float, gap_limit: float, seconds: float) -> Prepared:
@@ -18,7 +18,7 @@ def prove_splits(prepared: Prepared, fastest_s: float, gap_limit: float, seconds
         Share of it that the bound may be below.
     """
     joined = prepared.joined
-    if joined is None or seconds <= 0 or joined.model.bound_s >= (1 - max(gap_limit, MARGIN)) * fastest_s:
+    if joined is None or seconds <= 0 or joined.model.bound_s >= (1 - max(gap_limit, FAMILY_MARGIN)) * fastest_s:
         return prepared
     again = joined.go_on(seconds, fastest_s)
     bound_s = max(again.bound_s, joined.model.bound_s)

@@ -21,7 +21,7 @@ from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Solution
 
-AT_ONCE = 64
+TIES_AT_ONCE = 64
 """Placements that are judged together."""
 
 
@@ -91,7 +91,7 @@ def in_order(prepared: Prepared, best: JudgedSolution, order: Sequence[int], lim
 
     def first_as_fast(placements: Iterator[IntArray]) -> IntArray | None:
         with_room = (nodes for nodes in placements if has_room(data, candidate, nodes))
-        while some := list(islice(with_room, AT_ONCE)):
+        while some := list(islice(with_room, TIES_AT_ONCE)):
             if time.perf_counter() >= ends:
                 return None
             placed = [(candidate.config, block_placement(candidate.config, candidate.block, one)) for one in some]

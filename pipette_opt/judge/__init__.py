@@ -1,10 +1,8 @@
 """The judge: how long one iteration takes when the real schedule runs on the placed times."""
 
-from pipette_opt.judge.closed_form import lower_s, period_s, upper_s
+from pipette_opt.judge.closed_form import closed_s, period_s
 from pipette_opt.judge.critical_path import critical_path
-from pipette_opt.judge.cycles import exact_period_s, interleaved_bounds
 from pipette_opt.judge.estimate import Judged, estimate, judge_times
-from pipette_opt.judge.interleaved import interleaved_lower_s, interleaved_period_s
 from pipette_opt.judge.many import estimate_many, judge_many
 from pipette_opt.judge.orders import SCHEDULES, named_schedule, parse_order
 from pipette_opt.judge.schedule import Schedule, build_schedule, check_schedule, in_flight, max_in_flight
@@ -16,22 +14,17 @@ __all__ = [
     "Schedule",
     "build_schedule",
     "check_schedule",
+    "closed_s",
     "critical_path",
     "estimate",
     "estimate_many",
-    "exact_period_s",
     "in_flight",
-    "interleaved_bounds",
-    "interleaved_lower_s",
-    "interleaved_period_s",
     "judge_many",
     "judge_times",
-    "lower_s",
     "max_in_flight",
     "named_schedule",
     "parse_order",
     "period_s",
     "trace_events",
-    "upper_s",
     "write_trace",
 ]

@@ -20,7 +20,7 @@ from pipette_opt.specs import Instance, LinkMatrix
 MOST_COLUMNS = 512
 """Largest number of choices of kinds for the rows of one column that are all judged. Chosen."""
 
-MOST_PATHS = 4
+MOST_COLUMNS_TOLD = 4
 """Largest number of columns whose critical paths are told. Chosen."""
 
 
@@ -67,7 +67,7 @@ def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) 
     by_kinds = dict(zip(map(bytes, every), seconds.tolist(), strict=True))
     least = [min((by_kinds[bytes(kinds)] for kinds in one), default=float("inf")) for one in sets]
     fastest = max(zip(least, sets, strict=True), key=lambda one: one[0])
-    ranked = sorted(fastest[1], key=lambda kinds: by_kinds[bytes(kinds)])[:MOST_PATHS]
+    ranked = sorted(fastest[1], key=lambda kinds: by_kinds[bytes(kinds)])[:MOST_COLUMNS_TOLD]
     times = []
     for kinds in ranked:
         try:

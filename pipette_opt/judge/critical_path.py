@@ -145,11 +145,6 @@ def program_for(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedul
     return schedule_program(schedule, p2p, times.overlap_p2p)
 
 
-def run_schedule(times: PlacedTimes, schedule: Schedule, p2p: P2PMode) -> FloatArray:
-    """:func:`critical_path` of a given schedule."""
-    return critical_path(times, schedule.num_microbatches, p2p, schedule)
-
-
 def events(
     times: PlacedTimes, num_microbatches: int, p2p: P2PMode, replica: int, schedule: Schedule | None = None
 ) -> tuple[FloatArray, FloatArray, FloatArray, Program]:

@@ -23,7 +23,7 @@ from pipette_opt.specs import Instance
 MOST_ORDERS = 5040
 """Placements of a candidate up to which all are judged."""
 
-AT_ONCE = 128
+ORDERS_AT_ONCE = 128
 """Placements that are judged together."""
 
 
@@ -43,7 +43,7 @@ def best_of_all(
     best: IntArray | None = None
     fastest = float("inf")
     orders = _with_room(data, candidate, permutations(range(data.num_nodes), candidate.num_cells))
-    while some := list(islice(orders, AT_ONCE)):
+    while some := list(islice(orders, ORDERS_AT_ONCE)):
         if time.perf_counter() >= ends or stop.is_set():
             return None
         times = _times_s(instance, candidate, some)
@@ -71,10 +71,10 @@ def climb(
     while since < len(pairs):
         order = rng.permutation(len(pairs)).tolist()
         since = 0
-        for first in range(0, len(order), AT_ONCE):
+        for first in range(0, len(order), ORDERS_AT_ONCE):
             if time.perf_counter() >= ends or stop.is_set():
                 return seats[: nodes.size].reshape(nodes.shape)
-            chosen = order[first : first + AT_ONCE]
+            chosen = order[first : first + ORDERS_AT_ONCE]
             exchanged = [_exchanged(seats, *pairs[index]) for index in chosen]
             placements = [one[: nodes.size].reshape(nodes.shape) for one in exchanged]
             room = [has_room(data, candidate, one) for one in placements]

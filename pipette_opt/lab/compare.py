@@ -93,7 +93,7 @@ def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.
     stop
         Set by whoever wants an end; methods that had all their seconds until then have a row.
     """
-    data, stop = prepared.exact, stop or threading.Event()
+    data, stop = prepared.with_closed_form, stop or threading.Event()
 
     def annealed(variant: Literal["tuned", "pipette"]) -> Result:
         settings = AnnealingParams(variant=variant, time_limit_s=params.time_limit_s, seed=params.seed)

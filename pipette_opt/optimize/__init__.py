@@ -64,7 +64,7 @@ def optimize(
     prepared
         What :func:`~pipette_opt.prepare.prepare` made of the same instance and space, if that was done before.
     known
-        Placements to start from, of candidates of ``prepared.exact``.
+        Placements to start from, of candidates of ``prepared.with_closed_form``.
     backend
         Processes over which the proof is spread; threads of this one without it.
     host_order
@@ -100,7 +100,7 @@ def optimize(
     with watcher.loading_kernels():
         compile_kernels(prepared, stop)
 
-    watcher.report(f"annealing placements of {counted(len(prepared.exact.candidates), 'candidate')}")
+    watcher.report(f"annealing placements of {counted(len(prepared.with_closed_form.candidates), 'candidate')}")
     judged = judge_first_plan(prepared)
     hint = anneal_closed_forms(prepared, budget.hint_s(judged), params.workers, params.seed, stop, known)
     judged += judge_closed_forms(prepared, hint)

@@ -35,7 +35,7 @@ MOST_SIZES = 48
 LEAST_SEARCH_S = 1.0
 """Smallest number of seconds that the search of a number of hosts gets; enumerating may take as long. Chosen."""
 
-FIRST_SHARE = 0.5
+FIRST_SIZE_SHARE = 0.5
 """Share of the time that is left in which each number of hosts is searched once. Chosen."""
 
 ENOUGH = 1e-6
@@ -136,7 +136,7 @@ class _Search:
     def run(self) -> Plan:
         """Each number of hosts in a share of the time, then those whose bounds are least in what is left."""
         for number, size in enumerate(self.sizes):
-            share_s = FIRST_SHARE * self.left_s / (len(self.sizes) - number)
+            share_s = FIRST_SIZE_SHARE * self.left_s / (len(self.sizes) - number)
             self._search(size, share_s)
         while (open_ := self._open()) and self.left_s > LEAST_SEARCH_S:
             size = open_[0]

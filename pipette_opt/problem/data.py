@@ -170,7 +170,7 @@ class CandidateData:
             object.__setattr__(self, name, read_only(getattr(self, name), np.int64))
 
     @property
-    def exact(self) -> bool:
+    def has_closed_form(self) -> bool:
         """Whether the objective is the closed form of the schedule (1F1B without interleaving)."""
         return self.paths is None
 

@@ -281,15 +281,15 @@ def keep(
 
 
 def best_known(prepared: Prepared, kept: Sequence[tuple[int, Kept]]) -> list[Solution]:
-    """The fastest placement of each candidate that has a closed form, as a solution of ``prepared.exact``."""
-    exact_index = {id(candidate): index for index, candidate in enumerate(prepared.exact.candidates)}
+    """The fastest placement of each candidate with a closed form, as a solution of ``prepared.with_closed_form``."""
+    place = {id(candidate): index for index, candidate in enumerate(prepared.with_closed_form.candidates)}
     best: dict[int, Solution] = {}
     for index, one in kept:
-        exact = exact_index.get(id(prepared.problem.candidates[index]))
-        if exact is None:
+        number = place.get(id(prepared.problem.candidates[index]))
+        if number is None:
             continue
-        if exact not in best or one.solution.objective_ticks < best[exact].objective_ticks:
-            best[exact] = replace(one.solution, candidate=exact)
+        if number not in best or one.solution.objective_ticks < best[number].objective_ticks:
+            best[number] = replace(one.solution, candidate=number)
     return list(best.values())
 
 

@@ -11,16 +11,13 @@ from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.stoppable import TimeSlice
+from pipette_opt.solver.stoppable import POLL_S, TimeSlice
 
 OTHERS_SEED = 7
 """What the seeds of the threads that also prove are beyond that of the thread that anneals all the time. Chosen."""
 
 DETERMINISTIC_MOVES = 2_000_000
 """Moves in all before a deterministic proof. Chosen."""
-
-POLL_S = 0.05
-"""Seconds between looks at whether the time is over."""
 
 
 class Annealing(Engine):

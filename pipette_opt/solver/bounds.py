@@ -25,13 +25,13 @@ from pipette_opt.problem.objective import PlacedTicks, finish_ticks
 from pipette_opt.solver.matching import bottleneck_level
 from pipette_opt.solver.transfers import Transfers, least_transfers, some_host_has
 
-MOST_NODES_TO_MATCH = 300
+MOST_HOSTS_TO_MATCH = 300
 """Hosts up to which the least cost of distinct links is looked for, which takes a second with so many."""
 
 MOST_KINDS = 256
 """Largest number of choices of the rows in which a column has hosts of kinds that it cannot do without. Chosen."""
 
-MANY_HOSTS = 200
+MOST_HOSTS_TO_BOUND = 200
 """Hosts above which matching takes too long, and the best links alone are looked at. Chosen."""
 
 
@@ -54,7 +54,7 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
     """No placement of the candidate has a smaller integer objective."""
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
-    if data.num_nodes > MANY_HOSTS:
+    if data.num_nodes > MOST_HOSTS_TO_BOUND:
         return optimistic_ticks(data, candidate)
     rings = _ring_scenarios(data, candidate)
     if rings is None:
@@ -134,7 +134,7 @@ def _path_transfers(
     passes = often > 0
     links = passes.sum(axis=1)
     always = np.where(passes, often, UNUSABLE_TICKS).min(axis=1, initial=UNUSABLE_TICKS) * (links > 0)
-    match = len(both) <= MOST_NODES_TO_MATCH
+    match = len(both) <= MOST_HOSTS_TO_MATCH
 
     def adding_up(one: PlacedTicks, more: IntArray, columns: int) -> PlacedTicks:
         """The links of each path, in so many columns together, are distinct."""

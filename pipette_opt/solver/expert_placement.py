@@ -14,7 +14,7 @@ from ortools.sat.python import cp_model
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 
-RESOLUTION = 100_000
+LOAD_RESOLUTION = 100_000
 """Units that the mean load of a rank is counted in."""
 
 MOST_COPIES = 4
@@ -75,7 +75,7 @@ def place_experts(loads: FloatArray, ranks: int, spare_slots: int = 0, work: flo
     mean = loads.sum() / ranks
     first = _greedy(loads, ranks, slots, most_copies)
     floor = max(1.0, _least_of_hottest(loads, most_copies) / mean)
-    if _busiest(first, loads) / mean <= floor * (1 + 1 / RESOLUTION):
+    if _busiest(first, loads) / mean <= floor * (1 + 1 / LOAD_RESOLUTION):
         return _placement(first, loads, floor)
     found, bound = _solve(loads, ranks, slots, most_copies, first, work)
     best = min((first, found), key=lambda one: _busiest(one, loads))
@@ -139,11 +139,11 @@ def _solve(
 ) -> tuple[list[list[int]], float]:
     """CP-SAT from a first placement: the best that it finds, and its bound on the imbalance."""
     model = cp_model.CpModel()
-    unit = loads.sum() / ranks / RESOLUTION
+    unit = loads.sum() / ranks / LOAD_RESOLUTION
     counts = range(1, most_copies + 1)
     held = {(e, r): model.new_bool_var(f"held_{e}_{r}") for e in range(len(loads)) for r in range(ranks)}
     of = {(e, c): model.new_bool_var(f"copies_{e}_{c}") for e in range(len(loads)) for c in counts}
-    busiest = model.new_int_var(0, 2 * RESOLUTION * ranks, "busiest")
+    busiest = model.new_int_var(0, 2 * LOAD_RESOLUTION * ranks, "busiest")
     for e in range(len(loads)):
         model.add_exactly_one(of[e, c] for c in counts)
         model.add(sum(held[e, r] for r in range(ranks)) == sum(c * of[e, c] for c in counts))
@@ -170,7 +170,7 @@ def _solve(
     solver.parameters.num_workers = 1
     status = solver.solve(model)
     # Loads are rounded down, so the bound holds as it is.
-    bound = solver.best_objective_bound / RESOLUTION
+    bound = solver.best_objective_bound / LOAD_RESOLUTION
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return first, bound
     found = [[e for e in range(len(loads)) if solver.boolean_value(held[e, r])] for r in range(ranks)]

@@ -10,7 +10,7 @@ from pipette_opt.problem.family_paths import family_paths, least_transfers_s
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.layer_model import LayerSplit, fewest_recomputed
 
-MARGIN = 1e-6
+FAMILY_MARGIN = 1e-6
 """Relative part of a bound that is given up, as bounds are computed in doubles and ticks."""
 
 HALVINGS = 14
@@ -91,7 +91,7 @@ def family_bound(
     slowest = base + fixed.max(axis=1).sum(axis=1)
     slowest += family.num_units * (unit + again).max(axis=(1, 2))
     # Where every unit costs a path the same, rounding alone would leave no room in exactly that time.
-    slowest *= 1 + MARGIN
+    slowest *= 1 + FAMILY_MARGIN
     ends = (np.arange(rows) + 1) * per_row - 1
     moved = np.ascontiguousarray(paths.moved[:, ends] * float(rows > 1))
     links = family.link_s[np.ix_(order, order)]
@@ -103,7 +103,7 @@ def family_bound(
     )  # fmt: skip
     if not room.any():
         return FamilyBound(seconds=to_beat_s if to_beat_s < slowest.max() else float("inf"))
-    seconds = min(seconds * (1 - MARGIN), to_beat_s)
+    seconds = min(seconds * (1 - FAMILY_MARGIN), to_beat_s)
     classes = _classes(room.reshape(len(room), rows, per_row).sum(axis=2), able)
     pool = np.repeat(order, hosts_of_kind[order])
     kinds = np.zeros((rows, len(order)), dtype=np.int64)

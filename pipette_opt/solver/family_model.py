@@ -11,7 +11,7 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts
 
-RESOLUTION = 10_000_000
+TICKS_TO_BEAT = 10_000_000
 """Number of ticks in the time to beat: times of the model are whole ticks."""
 
 HEAVY = 0.5
@@ -82,7 +82,7 @@ class FamilyModel:
             model.new_int_var(0, int(min(cap, family.num_units)), f"units_{name}_{stage}")
             for stage, cap in enumerate(most)
         ]
-        self.step = model.new_int_var(0, RESOLUTION, f"step_{name}")
+        self.step = model.new_int_var(0, TICKS_TO_BEAT, f"step_{name}")
         unit, fixed = int(self._floor(np.array(family.step_s))), self._floor(family.fixed_step_s).tolist()
         for held, extra in zip(self.units, fixed, strict=True):
             model.add(self.step >= unit * held + extra * self.chosen)
@@ -92,8 +92,8 @@ class FamilyModel:
             self._add_kinds()
         if family.recomputed is not None:
             self._add_fewest(family.recomputed.fewest())
-        self.time = model.new_int_var(0, RESOLUTION, f"time_{name}")
-        model.add(self.time <= RESOLUTION * self.chosen)
+        self.time = model.new_int_var(0, TICKS_TO_BEAT, f"time_{name}")
+        model.add(self.time <= TICKS_TO_BEAT * self.chosen)
         model.add(LinearExpr.sum(self.units) == family.num_units * self.chosen)
         for held, cap in zip(self.units, most.tolist(), strict=True):
             if cap < 1:
@@ -288,7 +288,7 @@ class FamilyModel:
             for stage in np.flatnonzero(~inside).tolist():
                 if transfers[stage]:
                     parts.append(int(transfers[stage]) * self.links[rows[stage]])
-        constant_ticks = int(self._floor(np.array(min(constant, 2.0 * RESOLUTION * self.tick_s))))
+        constant_ticks = int(self._floor(np.array(min(constant, 2.0 * TICKS_TO_BEAT * self.tick_s))))
         return LinearExpr.sum([*parts, constant_ticks * self.chosen])
 
     def _floor(self, seconds: FloatArray) -> IntArray:

@@ -28,7 +28,7 @@ from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.parallel.config import OVERLAPS, SPLIT
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily
-from pipette_opt.solver.family_bounds import MARGIN, load_kernel
+from pipette_opt.solver.family_bounds import FAMILY_MARGIN, load_kernel
 from pipette_opt.solver.family_model import num_variables
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize
 from pipette_opt.solver.open_families import JointLimits, OpenFamilies
@@ -48,7 +48,7 @@ long and the first plan was 2 % slower. Chosen.
 BETWEEN_LOOKS = 32
 """Number of configurations that are bounded between looks at the clock. Chosen."""
 
-GROWTH = 4
+FAMILIES_GROWTH = 4
 """Factor by which the number of configurations grows from model to model until a time to beat is settled. Chosen."""
 
 MOST_VARIABLES = 1000
@@ -184,7 +184,7 @@ class _Joint(OpenFamilies):
             able = bisect_left(bounded, self.to_beat_s, key=itemgetter(0))
             if count >= able or (self.is_over and count):
                 break
-            enough, families = min(able, max(FIRST_CONFIGURATIONS, GROWTH * count)), []
+            enough, families = min(able, max(FIRST_CONFIGURATIONS, FAMILIES_GROWTH * count)), []
             while count < enough and not (count and self.seconds_left < (half if self.first is None else 0.0)):
                 some = bounded[count : min(count + BETWEEN_LOOKS, enough)]
                 families += self._families([base for _, base in some])
@@ -277,8 +277,8 @@ class _Joint(OpenFamilies):
             model.below(self.to_beat_s)
             self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
             split, bound_s = self._solve(model, ends - time.perf_counter())
-            bound_s *= 1 - MARGIN
-            if split is None and bound_s >= self.to_beat_s * (1 - 2 * MARGIN):
+            bound_s *= 1 - FAMILY_MARGIN
+            if split is None and bound_s >= self.to_beat_s * (1 - 2 * FAMILY_MARGIN):
                 return []
             part.bound_s = max(part.bound_s, bound_s)
             self.bounds_s.update((family, max(bound_s, self.bounds_s[family])) for family in families)
@@ -350,7 +350,7 @@ class _Joint(OpenFamilies):
         """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
         waiting = [bound_s for bound_s, _ in self.waiting[:1]]
         bound_s = min([self.to_beat_s, *waiting, *(part.bound_s for part in self.parts)])
-        proven = bound_s >= self.to_beat_s * (1 - 2 * MARGIN)
+        proven = bound_s >= self.to_beat_s * (1 - 2 * FAMILY_MARGIN)
         return Joined(
             splits=tuple(self.splits),
             first=self.first,

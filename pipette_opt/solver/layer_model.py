@@ -34,7 +34,7 @@ from ortools.sat.python.cp_model import (
 from pipette_opt.base.types import IntArray
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
-from pipette_opt.solver.family_model import RESOLUTION, FamilyModel
+from pipette_opt.solver.family_model import TICKS_TO_BEAT, FamilyModel
 from pipette_opt.solver.stoppable import solve_until
 
 
@@ -99,7 +99,7 @@ class LayerModel:
 
     def __init__(self, families: Sequence[LayerFamily], hosts_of_kind: IntArray, to_beat_s: float) -> None:
         self.families, self.hosts_of_kind = list(families), [int(count) for count in hosts_of_kind]
-        self.tick_s = to_beat_s / RESOLUTION
+        self.tick_s = to_beat_s / TICKS_TO_BEAT
         self.model = CpModel()
         self.size = ModelSize(families=len(families))
         """The model as it was solved last, and what that took."""
@@ -111,7 +111,7 @@ class LayerModel:
         self.model.add_exactly_one([one.chosen for one in self._variables])
         self._time = LinearExpr.sum([one.time for one in self._variables])
         self.model.minimize(self._time)
-        self._ceiling = RESOLUTION
+        self._ceiling = TICKS_TO_BEAT
         for schedule in dict.fromkeys(family.schedule for family in families):
             self.add_paths(schedule, plain_counts(schedule[0], schedule[1], schedule[2]))
 
@@ -148,7 +148,7 @@ class LayerModel:
 
     def below(self, to_beat_s: float) -> None:
         """Look for splits faster than this only."""
-        ceiling = int(np.ceil(min(to_beat_s / self.tick_s, RESOLUTION))) - 1
+        ceiling = int(np.ceil(min(to_beat_s / self.tick_s, TICKS_TO_BEAT))) - 1
         if ceiling < self._ceiling:
             self._ceiling = ceiling
             self.model.add(self._time <= ceiling)

@@ -26,7 +26,7 @@ from pipette_opt.parallel.layout import layout_of
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
-AT_ONCE = 64
+LAYOUTS_AT_ONCE = 64
 """Number of layouts that are judged together. Chosen."""
 
 WORTHWHILE = 1e-4
@@ -162,8 +162,8 @@ def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:
 
 
 def _in_groups(order: IntArray) -> Iterator[list[int]]:
-    for begin in range(0, len(order), AT_ONCE):
-        yield order[begin : begin + AT_ONCE].tolist()
+    for begin in range(0, len(order), LAYOUTS_AT_ONCE):
+        yield order[begin : begin + LAYOUTS_AT_ONCE].tolist()
 
 
 def _moved(held: IntArray, source: int, target: int) -> IntArray | None:

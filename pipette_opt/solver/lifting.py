@@ -21,7 +21,7 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
-MOST_PATHS = 256
+MOST_HOSTS_OF_PATHS = 256
 """Hosts above which the exact path of three hops takes too long."""
 
 MOST_STEPS = 8
@@ -63,7 +63,7 @@ def lifted(ticks: IntArray, length: int) -> IntArray:
     np.fill_diagonal(either, UNUSABLE_TICKS)
     if length == 3:
         rest = _over_one(either)
-    elif length == 4 and len(either) <= MOST_PATHS:
+    elif length == 4 and len(either) <= MOST_HOSTS_OF_PATHS:
         rest = _over_two(either)
     else:
         walks = _walks(either, min(length - 1, MOST_STEPS))

@@ -12,13 +12,13 @@ PROVERS = ("class-assignment", *MODEL)
 ENGINES = ("annealing", *PROVERS)
 """All engines by name; :mod:`~pipette_opt.solver.portfolio` says which works when."""
 
-FIRST_SHARE = 0.2
+ANNEALED_SHARE = 0.2
 """Share of the time limit in which all threads anneal before anything is proven, at most. Chosen."""
 
-FIRST_S_PER_HOST = 0.03
+ANNEALED_S_PER_HOST = 0.03
 """Seconds for each host listed, for the same. Chosen."""
 
-MOST_FIRST_S = 10.0
+MOST_ANNEALED_S = 10.0
 """Largest number of seconds for the same. Chosen."""
 
 POLISHED_S = 0.5
@@ -105,7 +105,7 @@ class SolverParams:
         """Seconds in which all threads anneal before anything is proven, by the number of hosts listed."""
         if self.first_s is not None:
             return self.first_s
-        return min(FIRST_SHARE * self.time_limit_s, FIRST_S_PER_HOST * num_nodes, MOST_FIRST_S)
+        return min(ANNEALED_SHARE * self.time_limit_s, ANNEALED_S_PER_HOST * num_nodes, MOST_ANNEALED_S)
 
     def polishing_s(self, passed_s: float) -> float:
         """Seconds in which the incumbent is annealed at the end, after so many seconds."""

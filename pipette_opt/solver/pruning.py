@@ -28,7 +28,7 @@ from pipette_opt.problem.build import FittingCandidate, build_problem_data, shar
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.specs import Instance
 
-MOST_JUDGED = 24
+MOST_FIRST_PLANS = 24
 """Configurations judged on the listed hosts to find a time to beat, those with the least bounds."""
 
 KEPT = 12
@@ -49,11 +49,11 @@ ANNEALED = 8
 UNUSABLY_SLOW = 100.0
 """Of its own bound; a plan slower than this uses links that no search would use, and is no time to beat."""
 
-AT_ONCE = 64
+CONFIGURATIONS_AT_ONCE = 64
 """Configurations whose packings are built together, as they share the times of links; a tenth of a second. Chosen."""
 
-MARGIN = 1e-9
-"""Relative; given back from bounds that are computed in doubles."""
+FLOAT_MARGIN = 1e-9
+"""Relative; given back from bounds that are computed in doubles, and allowed where form and judge are compared."""
 
 
 SLOTS_SLACK = 1.05
@@ -249,7 +249,7 @@ class BoundedPackings:
         self._packings: list[BoundedPacking] = []
         self._passed: list[tuple[float, ParallelConfig]] = []
         # One tick for all, so that equal packings have equal bounds.
-        links = shared_links(instance, self.waiting[-AT_ONCE:], least_only=True)
+        links = shared_links(instance, self.waiting[-CONFIGURATIONS_AT_ONCE:], least_only=True)
         self._build = partial(
             build_problem_data,
             instance,
@@ -279,7 +279,7 @@ class BoundedPackings:
 
     def _look_at_links(self) -> None:
         """Of the next ones that wait."""
-        configs = [self.waiting.pop() for _ in range(min(AT_ONCE, len(self.waiting)))]
+        configs = [self.waiting.pop() for _ in range(min(CONFIGURATIONS_AT_ONCE, len(self.waiting)))]
         data = self._build([self._fitting[config][1] for config in configs])
         before = {config: self.bounds_s[config] for config in configs}
         self.bounds_s.update(dict.fromkeys(configs, float("inf")))
@@ -288,7 +288,7 @@ class BoundedPackings:
             if ticks < UNUSABLE_TICKS:
                 config = candidate.config
                 number = self._fitting[config][0], index
-                bound_s = max(ticks * data.tick_s * (1 - MARGIN), before[config])
+                bound_s = max(ticks * data.tick_s * (1 - FLOAT_MARGIN), before[config])
                 self.bounds_s[config] = min(self.bounds_s[config], bound_s)
                 heappush(self._packings, BoundedPacking(bound_s, number, data, candidate))
 
@@ -314,7 +314,7 @@ def _first_plan(
 ) -> FirstPlan | None:
     """The fastest of the most promising packings, each choice of overlap, on the hosts as they are listed."""
     loaded: set[bool] = set()
-    for one in islice(bounded, MOST_JUDGED):
+    for one in islice(bounded, MOST_FIRST_PLANS):
         if best is not None and one.bound_s >= best.seconds:
             break
         nodes = listed_hosts(one.data, one.candidate)

@@ -17,7 +17,7 @@ from pipette_opt.solver.portfolio import Portfolio, When
 from pipette_opt.solver.processes import prove_in_processes
 from pipette_opt.solver.refining import polish
 
-BOUNDING_SHARE = 0.3
+WITHOUT_SEARCH_SHARE = 0.3
 """Share of the time limit that bounds without a search may take. Chosen."""
 
 LIFTING_SHARE = 0.1
@@ -105,7 +105,7 @@ def _annealing_beside(incumbent: Incumbent, portfolio: Portfolio) -> Iterator[No
 def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
     """Bounds without a search, then batches of the candidates with the least bounds."""
     limit_s = max(0.0, incumbent.seconds_left)
-    ends = incumbent.ends - (1 - BOUNDING_SHARE) * limit_s
+    ends = incumbent.ends - (1 - WITHOUT_SEARCH_SHARE) * limit_s
     if not incumbent.params.deterministic:
         incumbent.data = lift_rings(incumbent.data, LIFTING_SHARE * limit_s)
     incumbent.bounds = lower_bounds(incumbent.data, incumbent.upper, ends)

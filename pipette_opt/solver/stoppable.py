@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ortools.sat.python import cp_model
 
 POLL_S = 0.05
-"""Between looks at whether to stop."""
+"""Seconds between looks at whether to stop."""
 
 
 class OutOfTimeError(Exception):

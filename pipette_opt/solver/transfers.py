@@ -55,7 +55,7 @@ class Transfers:
 
 def transfer_count(data: ProblemData, candidate: CandidateData) -> TransferCount:
     """What of the two directions of a link a bound may count."""
-    if not candidate.exact:
+    if not candidate.has_closed_form:
         return "faster"
     return "slower" if data.p2p == "blocking" else "sum"
 

@@ -126,12 +126,12 @@ def test_bounds_and_forms_agree_with_the_judge(model: ModelSpec, tp: int, number
             judged_s = estimate(job, one, block_placement(one, candidate.block, nodes)).iteration_time_s
             form_s = objective_ticks(data, candidate, nodes) * data.tick_s
             assert WorkBounds(job)(one) <= judged_s
-            if candidate.exact:
+            if candidate.has_closed_form:
                 assert judged_s * (1 - 1e-9) <= form_s < 1.005 * judged_s
             else:
                 assert 0.5 * judged_s < form_s <= judged_s * (1 + 1e-9)
     if tp == 8:
-        assert all(not candidate.exact for candidate in data.candidates)
+        assert all(not candidate.has_closed_form for candidate in data.candidates)
 
 
 def test_costs_of_many_together_are_those_of_each() -> None:

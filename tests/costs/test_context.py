@@ -133,7 +133,7 @@ def test_ticks_and_seconds(p2p: str) -> None:
         nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
         times = placed_times(job, candidate.config, block_placement(candidate.config, candidate.block, nodes))
         assert times.tensor_forward_s.min() > 0.0
-        assert candidate.exact
+        assert candidate.has_closed_form
         form = closed_s(times, candidate.num_microbatches, job.p2p) / data.tick_s
         assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
 

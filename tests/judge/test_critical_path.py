@@ -8,7 +8,7 @@ from pipelines import pipeline, random_pipeline
 
 from pipette_opt.base.types import P2PMode
 from pipette_opt.costs.placed import PlacedTimes
-from pipette_opt.judge.critical_path import critical_path, run_schedule
+from pipette_opt.judge.critical_path import critical_path
 from pipette_opt.judge.schedule import Schedule, build_schedule
 
 KINDS = ("equal", "near", "uneven", "wild", "binary")
@@ -195,7 +195,7 @@ def test_deadlock_is_reported() -> None:
         num_warmup=schedule.num_warmup,
     )
     with pytest.raises(ValueError, match="deadlocks"):
-        run_schedule(pipeline([1.0, 1.0], [1.0, 1.0]), swapped, "async")
+        critical_path(pipeline([1.0, 1.0], [1.0, 1.0]), swapped.num_microbatches, "async", swapped)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pipelines import causes, pipeline, random_pipeline
 from pipette_opt.costs.overlap import exposed
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedBatch, PlacedTimes
-from pipette_opt.judge import estimate, judge_times, lower_s, upper_s
+from pipette_opt.judge import estimate, judge_times
 from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.judge.critical_path import Walked, walk
 from pipette_opt.judge.estimate import reduction_ends
@@ -187,8 +187,8 @@ def test_compute_beside_collectives_is_slower() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_forms_enclose_the_judge(seed: int) -> None:
-    """Upper and lower form hold whatever is overlapped."""
+def test_causes_add_up_whatever_is_overlapped(seed: int) -> None:
+    """Of random pipelines, on the pipeline and on the critical path."""
     rng = np.random.default_rng(seed)
     pp, m = int(rng.integers(1, 6)), int(rng.integers(1, 12))
     kind = ["near", "uneven", "wild", "binary"][seed % 4]
@@ -203,25 +203,7 @@ def test_forms_enclose_the_judge(seed: int) -> None:
     if seed % 3 == 0:
         times = bucketed(plain, *rng.integers(0, 4, pp))
     for p2p in ("blocking", "async"):
-        judged = judge_times(times, m, p2p)
-        assert lower_s(times, m, p2p) - 1e-9 <= judged.iteration_time_s <= upper_s(times, m, p2p) + 1e-9
         causes(times, m, p2p)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_lower_form_of_interleaved_schedules(seed: int) -> None:
-    """The lower form holds for interleaved schedules that overlap, whether sends are waited for or not."""
-    rng = np.random.default_rng(seed)
-    pp, chunks = int(rng.integers(2, 5)), int(rng.integers(2, 4))
-    m = pp * int(rng.integers(1, 4))
-    plain = replace(
-        random_pipeline(rng, ["near", "uneven", "wild", "binary"][seed % 4], pp, 2, chunks),
-        reduction_s=rng.uniform(0, 5, pp),
-    )
-    times = overlapped(plain, [int(rng.integers(1, 5)), *[1] * (pp - 1)], rng.uniform(0, 3, pp).tolist(), 0.5)
-    for one in (times, replace(times, overlap_p2p=False)):
-        for p2p in ("blocking", "async"):
-            assert lower_s(one, m, p2p) - 1e-9 <= judge_times(one, m, p2p).iteration_time_s
 
 
 @pytest.mark.parametrize("seed", range(10))

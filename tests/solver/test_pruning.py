@@ -100,7 +100,7 @@ def test_all_hosts_and_fewer_are_one_problem() -> None:
 
 def test_what_was_not_bounded_is_bounded_in_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that had no time at first have some when the search has ended, and then nothing keeps a gap open."""
-    monkeypatch.setattr(pruning, "AT_ONCE", 1)
+    monkeypatch.setattr(pruning, "CONFIGURATIONS_AT_ONCE", 1)
     monkeypatch.setattr(pruning, "KEPT", 2)
     monkeypatch.setattr(module, "BOUNDING_SHARE", 0.0)
     links = np.random.default_rng(5).uniform(0.5, 2.0, (3, 3))
@@ -118,7 +118,7 @@ def test_what_was_not_bounded_is_bounded_in_the_time_left(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_limit_that_ends_while_configurations_are_bounded(monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
     """The best plan so far, and an honest bound over what was not looked at; verify shows all of it again."""
-    monkeypatch.setattr(pruning, "AT_ONCE", 1)
+    monkeypatch.setattr(pruning, "CONFIGURATIONS_AT_ONCE", 1)
     monkeypatch.setattr(pruning, "KEPT", 2)
     monkeypatch.setattr(module, "BOUNDING_SHARE", 0.0)
     monkeypatch.setattr(module, "BOUNDING_AGAIN_SHARE", 0.0)

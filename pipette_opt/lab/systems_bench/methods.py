@@ -174,20 +174,20 @@ def _judged(instance: Instance, data: ProblemData, solution: Solution | None) ->
 
 
 def _by_rule(instance: Instance, space: SearchSpace, rule: Callable[[ProblemData], Result]) -> Choice | None:
-    data = _prepared(instance, space).exact
+    data = _prepared(instance, space).with_closed_form
     return _judged(instance, data, rule(data).solution)
 
 
 def _pipette(instance: Instance, time_limit_s: float, seed: int, stop: threading.Event) -> Choice | None:
     """Degrees and micro-batch that fit, and annealing of the hosts by its latency model (DATE 2024)."""
-    data = _prepared(instance, REPLICATED).exact
+    data = _prepared(instance, REPLICATED).with_closed_form
     params = AnnealingParams(variant="pipette", time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
     return _judged(instance, data, anneal(data, params, stop=stop).solution)
 
 
 def _amp(instance: Instance, time_limit_s: float, seed: int) -> Choice | None:
     space = with_amp_splits(instance, replace(REPLICATED, uneven_layers=True), load_predictor(RISK, instance))
-    data = _prepared(instance, space).exact
+    data = _prepared(instance, space).with_closed_form
     params = AmpParams(time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
     return _judged(instance, data, amp(data, params).solution)
 
@@ -207,7 +207,7 @@ def galvatron_view(instance: Instance) -> Choice | None:
     )
     alike = replace(instance, cluster=replace(instance.cluster, link_matrices=matrices))
     space = replace(PLAIN, use_distributed_optimizer=(False, True), recompute=(None, "full"))
-    data = _prepared(alike, space).exact
+    data = _prepared(alike, space).with_closed_form
     return _judged(instance, data, identity_order(data).solution)
 
 
@@ -218,7 +218,7 @@ def primepar_space(instance: Instance) -> Choice | None:
     Attention and the MLP of a layer are each on the square or split as Megatron does, whichever is faster
     (:func:`~pipette_opt.lab.squares.square_row`); what that saves of a layer is taken off each micro-batch.
     """
-    data = _prepared(instance, PLAIN).exact
+    data = _prepared(instance, PLAIN).with_closed_form
     best: Choice | None = None
     for solution in listed_solutions(data):
         candidate = data.candidates[solution.candidate]

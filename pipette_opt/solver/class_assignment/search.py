@@ -26,7 +26,7 @@ FIRST_CLASSES = 8
 MOST_ALIKE = 24
 """Classes of hosts at first, at most, on large grids whose hosts are alike. Chosen."""
 
-ALIKE = 0.02
+ALIKE_COSTS = 0.02
 """Relative difference of costs up to which the hosts of a class are alike. Chosen."""
 
 HOSTS_OF_A_CLASS = 4
@@ -35,13 +35,13 @@ HOSTS_OF_A_CLASS = 4
 FIRST_TOLERANCE = 0.01
 """Relative difference of costs up to which they are equal at first: symmetric models are soon solved. Chosen."""
 
-NEAR = 0.125
+NEAR_PATTERN = 0.125
 """Share of the gap between bound and ceiling that may lie between bound and best pattern when classes are split."""
 
-FIRST_S = 2.0
+FIRST_CALL_S = 2.0
 """Time limit of the first CP-SAT call for 32 cells or fewer, in seconds; it grows with their cube. Chosen."""
 
-MOST_FIRST_S = 20.0
+MOST_FIRST_CALL_S = 20.0
 """Time limit of the first CP-SAT call for any number of cells, in seconds. Chosen."""
 
 SLICE_GROWTH = 2.0
@@ -104,7 +104,7 @@ class MergedSearch:
         self.seed = seed
         self.tolerance = FIRST_TOLERANCE
         self.merged = merge(data, candidate, classes, self.tolerance)
-        self.slice_s = min(MOST_FIRST_S, FIRST_S * max(1.0, candidate.num_cells / 32) ** 3)
+        self.slice_s = min(MOST_FIRST_CALL_S, FIRST_CALL_S * max(1.0, candidate.num_cells / 32) ** 3)
         self.ended = self.bound > ceiling
         self._first_reach = FIRST_REACH if candidate.num_cells <= MOST_FAR else NEAR_REACH
         self._minimises = candidate.num_cells <= MOST_MINIMISED
@@ -192,8 +192,8 @@ class MergedSearch:
     def _near(self) -> float:
         """Nothing may be left where the best pattern names its hosts: there is nothing to split."""
         if self._best is None:
-            return NEAR
-        return 0.0 if (self.merged.classes.sizes[np.unique(self._best[1])] == 1).all() else NEAR
+            return NEAR_PATTERN
+        return 0.0 if (self.merged.classes.sizes[np.unique(self._best[1])] == 1).all() else NEAR_PATTERN
 
     def _solve(self, ceiling: int, seconds: float, workers: int, stop: threading.Event) -> tuple[int, IntArray | None]:
         """
@@ -270,6 +270,6 @@ def alike_classes(data: ProblemData, candidate: CandidateData) -> HostClasses | 
     if data.p2p != "async" or candidate.num_cells <= MOST_FAR:
         return None
     classes = host_classes(data, candidate, min(MOST_ALIKE, data.num_nodes // HOSTS_OF_A_CLASS))
-    if classes is None or classes.tolerance > ALIKE or classes.number <= FIRST_CLASSES:
+    if classes is None or classes.tolerance > ALIKE_COSTS or classes.number <= FIRST_CLASSES:
         return None
     return classes

@@ -22,7 +22,7 @@ from pipette_opt.solver.variables import ring_hops, slot_hops
 SHARES = (1.0, 0.5, 0.25, 0.125)
 """Of what the pattern is below the ceiling, what one link may take up; the first that tells anything."""
 
-GROWTH = 1.3
+CLASSES_GROWTH = 1.3
 """By how much the number of classes may grow at once."""
 
 SINGLE = 3
@@ -183,7 +183,7 @@ def _lucky(
 def _split(classes: HostClasses, votes: Sequence[tuple[tuple[int, int], BoolArray]]) -> HostClasses | None:
     """Hosts with and without a partner apart, as long as there are not too many classes; the first votes first."""
     of_host, number = classes.of_host.copy(), classes.number
-    most = math.ceil(number * GROWTH) + 1
+    most = math.ceil(number * CLASSES_GROWTH) + 1
     done: set[int] = set()
     for by_count in (False, True):
         for (a, b), good in votes:
