@@ -18,7 +18,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -371,10 +371,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     said_ = parser.parse_args(list(arguments) if arguments is not None else None)
     chosen = [recipe for recipe in recipes() if said_.only in recipe["name"]]
     if said_.solve:
-        section = solved_page(chosen, said_)
-        print(f"\n{section}")
-        if not said_.only:
-            _write(RESULTS / "recipes-solved.md", recipes_solved.HEAD, section, said_.label)
+        for section in solved_pages(chosen, said_):
+            if not said_.only:
+                _write(RESULTS / "recipes-solved.md", recipes_solved.HEAD, section, said_.label)
         return
     begin, rows = time.monotonic(), []
     for index, recipe in enumerate(chosen):
@@ -392,23 +391,24 @@ def _write(out: Path, head: str, section: str, label: str) -> None:
     write_atomically(out, with_section(out.read_text(encoding="utf-8") if out.is_file() else head, section, label))
 
 
-def solved_page(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) -> str:
-    """The plans for the jobs of a sample of the recipes that have a price, beside the recipes."""
+def solved_pages(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) -> Iterator[str]:
+    """The section on plans for the jobs of a sample of the recipes that have a price, again after each search."""
     if said_.clock == "cpu":
         recipes_solved.by_cpu()
-    able = [recipe for recipe in chosen if not math.isnan(measured(recipe).iteration_s)]
-    some = recipes_solved.sample(able, said_.solve, said_.seed)
-
-    def priced(recipe: dict[str, Any]) -> Current:
-        path = SHARED / "recipes" / "megatron_args" / f"{recipe['name']}.args"
-        given = parse_megatron_args(path.read_text(encoding="utf-8"), path.stem, recipe["family"])
-        return price(path, given, recipe)
-
     rows = []
-    for recipe in some:
-        rows.append(recipes_solved.solved(recipe, priced(recipe), said_.time_limit))
+    for recipe in recipes_solved.in_turn(chosen, said_.seed):
+        path = SHARED / "recipes" / "megatron_args" / f"{recipe['name']}.args"
+        try:
+            given = parse_megatron_args(path.read_text(encoding="utf-8"), path.stem, recipe["family"])
+            check_legal(given, recipe["num_gpus"])
+            priced = price(path, given, recipe)
+        except InputError:
+            continue
+        rows.append(recipes_solved.solved(recipe, priced, said_.time_limit))
         print(rows[-1], flush=True)
-    return recipes_solved.page(rows, said_.label, said_.clock)
+        yield recipes_solved.page(rows, said_.label, said_.clock)
+        if len(rows) == said_.solve:
+            break
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ same judge over the same links.
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -34,6 +35,7 @@ What `solve` makes of the job of each recipe on the recipe's own GPUs, in 60 s, 
 
 - Ratio: time of an iteration of the plan over that of the recipe, both by the judge; below 1 the plan is faster.
 - Gap: how much faster than the plan any layout of the searched space may be at most, proven.
+- The search is not told the recipe's layout. `solve --model RECIPE.args` is: it begins with it and is never slower.
 - A plan may run out of memory with a risk of 0.01 at most; a recipe whose own risk is above that is not held to it.
 """
 
@@ -72,19 +74,21 @@ class Solved:
         return self.plan_s <= (1 + EQUAL) * self.recipe_s
 
 
-def sample(recipes: Sequence[dict[str, Any]], count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Recipes in a random order, the families in turn, and no more than ``count``."""
+def in_turn(recipes: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
+    """Recipes in a random order, one of each family first, then another of each."""
     shuffled = list(recipes)
     random.Random(seed).shuffle(shuffled)
-    turns: dict[str, int] = {}
+    seen: Counter[str] = Counter()
+    turns = []
     for recipe in shuffled:
-        recipe["turn"] = turns[recipe["family"]] = turns.get(recipe["family"], -1) + 1
-    yield from sorted(shuffled, key=lambda recipe: recipe["turn"])[:count]
+        turns.append(seen[recipe["family"]])
+        seen[recipe["family"]] += 1
+    return [shuffled[index] for index in sorted(range(len(shuffled)), key=turns.__getitem__)]
 
 
 def solved(recipe: dict[str, Any], priced: Current, time_limit_s: float) -> Solved:
     """The search on the recipe's own GPUs."""
-    watcher = Watcher()
+    watcher = Watcher(begun=time.perf_counter(), started=time.perf_counter())  # by the clock of now
     plan, found = "", None
     try:
         found = optimize(

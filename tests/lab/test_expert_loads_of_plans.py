@@ -45,7 +45,7 @@ def test_rows(plan: Plan) -> None:
     assert times[1] > times[2] > times[0]
     # Two experts have two copies: a rank sends 2 (2 - 1) / 2 of each one's gradients in both layers, 4 bytes, inside.
     moved = 2 * 2 * 3 * 4096 * 1024 * 4 / (job().cluster.intra_node_bytes_per_s * job().stack.intra_node)
-    assert times[3] - times[0] == pytest.approx(moved, rel=0.2)
+    assert moved < times[3] - times[0] < 1.3 * moved  # and what is moved inside a rank, and the steps
     assert times[3] > times[2], "copies take longer to reduce than they save"
     assert chosen_row(rows, 0.01) == rows[2]
     cheap = replace(rows[3], iteration_time_s=times[0])
