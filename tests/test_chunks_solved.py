@@ -35,8 +35,9 @@ def test_plan_is_the_best_of_all_placements(num_layers: int, chunks: int, layers
     best = np.inf
     for chosen in candidates:
         for block in node_blocks(chosen, 2, "slurm"):
-            for hosts in permutations(range(4), block.node_grid(chosen)[0] * block.node_grid(chosen)[1]):
-                placement = block_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
+            grid = block.node_grid(chosen)
+            for hosts in permutations(range(4), int(np.prod(grid))):
+                placement = block_placement(chosen, block, np.array(hosts).reshape(grid))
                 best = min(best, estimate(job, chosen, placement).iteration_time_s)
     plan = optimize(job, space, OptimizeParams(time_limit_s=5.0, workers=1))
     assert plan.estimate.iteration_time_s == pytest.approx(best, rel=2e-6)

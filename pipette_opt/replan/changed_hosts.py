@@ -148,9 +148,9 @@ def replan(
     unequal = min(more, key=lambda one: one.plan.estimate.iteration_time_s, default=None)
     if unequal is not None and unequal.plan.estimate.iteration_time_s >= chosen.plan.estimate.iteration_time_s:
         unequal = None
-    plans = [one.plan for one in (*options, *more)]
-    groups = grouped(instance, plans, params.max_oom_risk, space_for(old, None).virtual_pipeline)
-    fastest = min(one.estimate.iteration_time_s for one in plans)
+    plans = [(instance, one.plan) for one in options] + [(offered or instance, one.plan) for one in more]
+    groups = grouped(plans, params.max_oom_risk, space_for(old, None).virtual_pipeline)
+    fastest = min(one.estimate.iteration_time_s for _, one in plans)
     if groups is not None and groups.iteration_time_s >= fastest:
         groups = None
     void, pinned = void_pins(old, chosen.plan.config.world_size), pinned_space(old)

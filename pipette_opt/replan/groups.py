@@ -46,7 +46,7 @@ class Grouped:
 
 
 def grouped(
-    instance: Instance, plans: Sequence[Plan], max_oom_risk: float, chunks: Collection[int] | None = None
+    plans: Sequence[tuple[Instance, Plan]], max_oom_risk: float, chunks: Collection[int] | None = None
 ) -> Grouped | None:
     """
     The fastest way to interleave some of the plans in groups, on their placements; ``None`` where nothing fits.
@@ -54,12 +54,12 @@ def grouped(
     Parameters
     ----------
     plans
-        They and their alternatives count as far as they do not interleave.
+        With the job of each. They and their alternatives count as far as they do not interleave.
     chunks
         Numbers of chunks of a stage that are allowed; ``None`` for all.
     """
-    tried = [pair for plan in plans for pair in _placed(instance, plan)]
-    found = [way for config, placement in tried for way in _ways(instance, config, placement, max_oom_risk, chunks)]
+    tried = [(instance, *pair) for instance, plan in plans for pair in _placed(instance, plan)]
+    found = [way for one in tried for way in _ways(*one, max_oom_risk, chunks)]
     return min(found, key=lambda one: one.iteration_time_s, default=None)
 
 

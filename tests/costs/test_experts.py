@@ -132,9 +132,9 @@ def test_tensor_groups_of_a_layer_with_experts() -> None:
 def test_exchange_inside_and_across_by_hand() -> None:
     """Inside, seven parts of 1 MB and the own one at 200 GB/s; across, the busiest host's load in the same time."""
     spec = cluster(2, intra_node_latency_s=1e-6, inter_node_latency_s=5e-6)
-    inside = float(exchange_s(spec, DEFAULT_STACK, 1e6, 7 / spec.intra_node_bytes_per_s, False, 0.0))
+    inside = float(exchange_s(spec, DEFAULT_STACK, 1e6, 7 / spec.intra_node_bytes_per_s, False, 0.0, 5e-6))
     assert inside == pytest.approx(1e-6 + (7 + OWN_PART) * 1e6 / (200 * GB))
-    across = float(exchange_s(spec, DEFAULT_STACK, 1e6, 3 / spec.intra_node_bytes_per_s, True, 16 / (20 * GB)))
+    across = float(exchange_s(spec, DEFAULT_STACK, 1e6, 3 / spec.intra_node_bytes_per_s, True, 16 / (20 * GB), 5e-6))
     assert across == pytest.approx(5e-6 + 16e6 / (20 * GB))
 
 

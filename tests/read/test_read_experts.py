@@ -117,8 +117,10 @@ def test_whoever_tells_times_refuses_profiles_of_something_else() -> None:
 
 def test_whoever_tells_times_refuses_other_savers() -> None:
     """A configuration whose memory is known and whose times are not."""
+    sharded = config(dp=8, pp=2, zero_stage=2, use_distributed_optimizer=True)
+    interleaved = replace(sharded, virtual_pipeline_model_parallel_size=2)
     with pytest.raises(InputError, match="ZeRO stage 2"):
-        stage_compute(instance(cluster(2)), config(dp=8, pp=2, zero_stage=2, use_distributed_optimizer=True))
+        stage_compute(instance(cluster(2)), interleaved)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_groups_near_a_plan() -> None:
     batch = replicas * config.micro_batch_size * (2 * pp + 1)
     job = replace(given, training=replace(given.training, global_batch_size=batch))
     plan = plan_of(job, config)
-    found = grouped(job, [plan], 0.01)
+    found = grouped([(job, plan)], 0.01)
     assert found is not None
     assert (found.num_microbatches, found.group_size) == (2 * pp + 1, smallest_group(pp, 2 * pp + 1))
     assert found.global_batch_size == batch
@@ -49,8 +49,8 @@ def test_groups_near_a_plan() -> None:
     again = estimate(job, found.config, plan.placement, schedule).iteration_time_s
     assert found.iteration_time_s == pytest.approx(again)
     assert found.iteration_time_s < plan.estimate.iteration_time_s
-    assert grouped(job, [plan], 0.01, chunks=()) is None
+    assert grouped([(job, plan)], 0.01, chunks=()) is None
     fewer = replace(job, training=replace(job.training, global_batch_size=batch - 2, unequal_microbatches=True))
-    padded = grouped(fewer, [plan], 0.01)
+    padded = grouped([(fewer, plan)], 0.01)
     assert padded is not None
     assert (padded.global_batch_size, padded.iteration_time_s) == (batch, pytest.approx(found.iteration_time_s))
