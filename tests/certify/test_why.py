@@ -109,14 +109,15 @@ def test_an_unplaceable_configuration() -> None:
 
 def test_a_plan_answers_for_itself_and_for_what_it_searched() -> None:
     """Its own configuration is no rival, and its certificate covers the others."""
-    plan = optimize(JOB, SPACE, OptimizeParams(time_limit_s=600, workers=1))  # ends when it is proven
+    space = replace(SPACE, pipeline_parallel=(1, 2), context_parallel=(1, 2), virtual_pipeline=(1,))
+    plan = optimize(JOB, space, OptimizeParams(time_limit_s=600, workers=1))  # ends when it is proven
     recorded = replace(plan, inputs={"search": plan.inputs["search"]})
     tp = plan.config.tensor_model_parallel_size
-    assert why(JOB, SPACE, f"tp={tp}", 0.01, recorded).verdict == "the plan"
+    assert why(JOB, space, f"tp={tp}", 0.01, recorded).verdict == "the plan"
     assert plan.certificate.status == "OPTIMAL"
-    others = replace(SPACE, micro_batch_size=(3 - plan.config.micro_batch_size,))
+    others = replace(space, micro_batch_size=(3 - plan.config.micro_batch_size,))
     assert why(JOB, others, f"tp={tp}", 0.01, recorded).verdict in ("slower", "not faster")
-    more = why(JOB, replace(SPACE, micro_batch_size=(16,)), f"tp={tp},pp=1,cp=1,recompute=full,mbs=16", 1.0, recorded)
+    more = why(JOB, replace(space, micro_batch_size=(16,)), f"tp={tp},pp=1,cp=1,recompute=full,mbs=16", 1.0, recorded)
     assert more.verdict in ("not searched", "slower")
     assert any(reason.startswith("micro batch size: 16, searched were 1 or 2") for reason in more.reasons) or (
         more.verdict == "slower"

@@ -333,11 +333,11 @@ def random_config(rng: np.random.Generator, model: ModelSpec) -> ParallelConfig 
 
 
 def test_same_verdict() -> None:
-    """On 4000 random configurations the verdicts agree; each rule is the only one broken in some, so none is idle."""
+    """On 2500 random configurations the verdicts agree; each rule is the only one broken in some, so none is idle."""
     rng = np.random.default_rng(0)
     broken_alone: Counter[str] = Counter()
     legal_counted = 0
-    for _ in range(4000):
+    for _ in range(2500):
         model = random_model(rng)
         training = TrainingSpec(
             global_batch_size=int(rng.choice([6, 12, 12, 24, 24, 48, 64])),
@@ -356,7 +356,7 @@ def test_same_verdict() -> None:
     assert legal_counted > 20
     # Experts have a test of their own; sizes of products in fp8 are Transformer Engine's, which needs a GPU. Of the
     # others no option is drawn here: both sides of each are in tests/candidates.
-    not_drawn = ("expert ", "fp8 ", "recurrent heads", "cuda graphs", "recompute modules", "offloading")
+    not_drawn = ("expert ", "fp8 ", "recurrent heads", "cuda graphs", "recompute modules", "offloading", "sharded")
     dense = [rule for rule in LEGALITY_RULES if not rule.startswith(not_drawn)]
     assert all(broken_alone[rule] >= 5 for rule in dense), broken_alone
 
