@@ -44,7 +44,11 @@ def predicted_s(spec: ClusterSpec, size: float, gpus: int) -> float:
     rates = spec.pair_bytes_per_s(gpus)[None]
     rows, shares = np.zeros(gpus + 1, dtype=np.int64), np.ones(2 * gpus + 1)
     loads, ports, inside, spans, _ = exchange_loads(groups, ranks, rows, rates, domain, near, shares, False)
-    return float(exchange_s(spec, DEFAULT_STACK, size / (2 * gpus), inside * ports, spans, loads)[0, 0])
+    return float(
+        exchange_s(spec, DEFAULT_STACK, size / (2 * gpus), inside * ports, spans, loads, spec.pair_latency_s[0, 1])[
+            0, 0
+        ]
+    )
 
 
 def exchange_lines(path: Path) -> list[str]:

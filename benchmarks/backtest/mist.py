@@ -144,7 +144,7 @@ def fit(seen: Sequence[Plan], base: StackSpec, links: dict[str, Links]) -> Stack
         spread=np.array([one.spread for one in free]),
         largest=np.log([one.largest for one in free]),
     )
-    values, _, _ = descend(problem, centre, MAX_ITERATIONS)
+    values, *_ = descend(problem, centre, MAX_ITERATIONS)
     return stack_of(values)
 
 

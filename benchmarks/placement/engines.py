@@ -201,9 +201,7 @@ def _able(data: ProblemData) -> set[str]:
         row.engine
         for index, candidate in enumerate(data.candidates)
         for row in TABLE
-        if row.admits(candidate, data.num_nodes)
-        and row.structure(portfolio, index)
-        and portfolio.engines[row.engine].suits(index)
+        if row.admits(candidate) and portfolio.engines[row.engine].suits(index)
     }
 
 

@@ -103,7 +103,7 @@ def compiled_here(first_part: int, **variables: str) -> int:
 
 @pytest.mark.slow
 def test_processes_side_by_side_leave_nothing_to_compile(tmp_path: Path) -> None:
-    """With an empty cache, judging and bounding: what other processes compiled is all that this one calls, and the next."""
+    """With an empty cache, judging and bounding: what other processes compiled is all that is called."""
     count = compiled_here(1, NUMBA_CACHE_DIR=str(tmp_path))
     assert any(tmp_path.rglob("*.nbi"))
     assert count == 0 or os.cpu_count() == 1
