@@ -24,8 +24,10 @@ HEAD = """\
 # and experts (0 for none), `gpus`: fewest and most GPUs, `middle`: median of measured over predicted time, `error`:
 # mean of how far predictions were off, as a share of what was measured.
 """
+"""What stands above the rows of the file, for whoever opens it."""
 
 ROW = ("by", "names", "shape", "gpu", "precision", "runs", "gpus", "middle", "error")
+"""Fields of a row, in the order in which they are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
