@@ -174,7 +174,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="lines whose name has this in it")
     parser.add_argument("--rows", action="store_true", help="also each judged row, to standard error")
     options, folder, base = parser.parse_args(), measured_folder(), read_stack()
-    print("| fitted on, judged on | goal | fitted | judged | mean | median | ratio | rank | good picks, worst | ratio by GPUs |")
+    print(
+        "| fitted on, judged on | goal | fitted | judged | mean | median | ratio | rank | good picks | ratio by GPUs |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     fits = []
     for line in LINES:
@@ -201,10 +203,11 @@ def table_row(line: ScaleOut, num_seen: int, told: Sequence[Prediction]) -> str:
     gpus = np.array([one.run.num_gpus for one in told])
     ratio = predicted / measured
     error = 100 * np.abs(ratio - 1)
+    order = spearman(predicted, measured)
     sizes = ", ".join(f"{size}: {np.median(ratio[gpus == size]):.2f}" for size in np.unique(gpus))
     return (
         f"| {line.name} | {line.goal} | {num_seen or 'none'} | {len(told)} | {error.mean():.1f} % "
-        f"| {np.median(error):.1f} % | {np.median(ratio):.2f} | {spearman(predicted, measured):.2f} | {picks(told)} | {sizes} |"
+        f"| {np.median(error):.1f} % | {np.median(ratio):.2f} | {order:.2f} | {picks(told)} | {sizes} |"
     )
 
 
