@@ -8,6 +8,7 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.layer_kinds import pure_configs
+from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.problem.layer_patterns import beyond, num_closed
@@ -61,14 +62,7 @@ def most_units(
             return at_most
         for kind, room in enumerate(room_bytes.tolist()):
             sized = [beyond(configs[index], np.maximum(tries[index][kind], 1).tolist()) for index in open_ones]
-            found = predictor.predict(
-                instance.model,
-                instance.training,
-                sized,
-                gpus_per_node=instance.cluster.gpus_per_node,
-                intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-                max_oom_risk=max_oom_risk,
-            )
+            found = predicted_memory(instance, predictor, sized, max_oom_risk)
             for index, prediction in zip(open_ones, found, strict=True):
                 fits = prediction.upper_bytes <= room
                 ahead = low[index][kind] < high[index][kind]
@@ -157,14 +151,7 @@ class RecomputedUnits:
             )
             for units, number in asked
         ]
-        found = self.predictor.predict(
-            self.instance.model,
-            self.instance.training,
-            sized,
-            gpus_per_node=self.instance.cluster.gpus_per_node,
-            intra_node_bytes_per_s=self.instance.cluster.intra_node_bytes_per_s,
-            max_oom_risk=self.max_oom_risk,
-        )
+        found = predicted_memory(self.instance, self.predictor, sized, self.max_oom_risk)
         return [one.upper_bytes for one in found]
 
 

@@ -22,7 +22,7 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.costs.placed import placed_batch
 from pipette_opt.judge.many import estimate_many, judge_batches
-from pipette_opt.memory.filter import usable_bytes
+from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement, microbatches_of
 from pipette_opt.parallel.layout import layout_of
@@ -112,14 +112,7 @@ def _room(
     def fits(config: ParallelConfig) -> bool:
         if max_oom_risk >= IGNORED_RISK:
             return True
-        (found,) = predictor.predict(
-            instance.model,
-            instance.training,
-            [config],
-            gpus_per_node=instance.cluster.gpus_per_node,
-            intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-            max_oom_risk=max_oom_risk,
-        )
+        (found,) = predicted_memory(instance, predictor, [config], max_oom_risk)
         return bool((found.upper_bytes <= capacity).all())
 
     return fits

@@ -39,6 +39,21 @@ def test_its_larger_values_are_searched_everywhere() -> None:
     assert "mlp" in values
 
 
+def test_what_its_replicas_share_is_searched_everywhere() -> None:
+    """Fully sharded: beside the distributed optimizer, in other configurations, too, unless that is pinned."""
+    known = replace(ODD, use_distributed_optimizer=True, zero_stage=3)
+    wider = with_known(SPACE, known)
+    assert wider.more_sharding == ("optim_grads_params",)
+    assert space_of(asdict(wider)) == wider
+    usual, found = (enumerate_with_reasons(JOB, space) for space in (SPACE, wider))
+    assert set(usual.candidates) < set(found.candidates)
+    sharded = {one for one in found.candidates if one.sharding_stage == 3}
+    assert {one.tensor_model_parallel_size for one in sharded} == {1, 2, 4}
+    assert with_known(SPACE, ODD).more_sharding == ()
+    pinned = replace(SPACE, data_parallel_sharding_strategy=("optim", "optim_grads_params"))
+    assert with_known(pinned, known).more_sharding == ()
+
+
 @pytest.mark.parametrize(
     "pins",
     [
