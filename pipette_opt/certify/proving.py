@@ -11,7 +11,11 @@ from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 
 def prove(ledger: Ledger, backend: Backend | None = None) -> None:
-    """Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over."""
+    """
+    Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over.
+
+    Each round is a solve of its own, whose engines begin anew with the paths found before.
+    """
     for one in ledger.could_win():
         if ledger.is_over:
             return
