@@ -25,14 +25,16 @@ def prove(ledger: Ledger, backend: Backend | None = None) -> None:
         able = ledger.could_win()
         if not able:
             return
+        before = [one.bound_ticks for one in able]
         result = _solve_once(ledger, able, share * ledger.seconds_left, backend)
         learned = False
         for solution in result.solutions:
             learned |= ledger.look(able[solution.candidate], solution.nodes)
-        if not learned:
-            share = 1.0
         if result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned):
             return
+        if not learned and share == 1.0 and before == [one.bound_ticks for one in able]:
+            return  # no engine can do anything more
+        share = share if learned else 1.0
 
 
 def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:

@@ -103,7 +103,8 @@ def optimize(
     with watcher.loading_kernels():
         compile_kernels(prepared, stop)
 
-    watcher.report(f"annealing placements of {counted(len(prepared.with_closed_form.candidates), 'candidate')}")
+    if number := len(prepared.with_closed_form.candidates):
+        watcher.report(f"annealing placements of {counted(number, 'candidate')}")
     judged = judge_first_plan(prepared)
     hint = anneal_closed_forms(prepared, budget.hint_s(judged), params.workers, params.seed, stop, known)
     judged += judge_closed_forms(prepared, hint)

@@ -78,11 +78,26 @@ def test_an_illegal_one_is_refused_by_name() -> None:
         space_of({"more_configs": [{"tensor_model_parallel_size": 2}]})
 
 
-def test_more_splits_are_added_to_what_is_known() -> None:
-    """The same as all of the wider space, counts and reasons included."""
-    wider = replace(SPACE, more_splits=((6, 2), (3, 3, 1, 1)))
-    known, whole = enumerate_with_reasons(JOB, SPACE), enumerate_with_reasons(JOB, wider)
-    found = enumerate_more(JOB, wider, SPACE, known)
+@pytest.mark.parametrize(
+    ("num_layers", "splits", "layouts"),
+    [
+        (8, ((6, 2), (3, 3, 1, 1)), ()),
+        (5, (), ("Et|t|tt|tL", "Ett|t|t|tL")),
+        (5, ((4, 1),), ("Et|t|tt|tL",)),
+    ],
+)
+def test_more_splits_are_added_to_what_is_known(
+    num_layers: int, splits: tuple[tuple[int, ...], ...], layouts: tuple[str, ...]
+) -> None:
+    """
+    The same as all of the wider space, counts and reasons included.
+
+    Five layers split into no four equal chunks, until a layout does it: what ruled them out is no reason any more.
+    """
+    job = replace(JOB, model=replace(JOB.model, num_layers=num_layers))
+    wider = replace(SPACE, more_splits=splits, more_layouts=layouts)
+    known, whole = enumerate_with_reasons(job, SPACE), enumerate_with_reasons(job, wider)
+    found = enumerate_more(job, wider, SPACE, known)
     assert set(found.candidates) == set(whole.candidates) > set(known.candidates)
     for field in ("num_combinations", "rejected", "first_broken", "examples"):
         assert getattr(found, field) == getattr(whole, field)
