@@ -134,10 +134,10 @@ def page(rows: Mapping[str, Sequence[Row]], repeats: int) -> str:
         "",
         f"pipette-opt {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, load "
         f"{os.getloadavg()[0]:.1f}, {datetime.now(UTC).date()}. Made by `python benchmarks/more_dimensions.py "
-        f"--repeats {repeats}`. Every job is solved with a dimension held at the value that its proven optimum has, and with it "
-        "free; where the iteration is shorter with it, the default space lacks the dimension and it brings something. "
-        "Seconds of the search are those of the processor, one thread, the least of the repeats. Configurations: legal "
-        "ones, as the certificate counts them.",
+        f"--repeats {repeats}`. Every job is solved with a dimension held at the value that its proven optimum has, "
+        "and with it free; where the iteration is shorter with it, the default space lacks the dimension and it brings "
+        "something. Seconds of the search are those of the processor, one thread, the least of the repeats. "
+        "Configurations: legal ones, as the certificate counts them.",
     ]
     for job, of_job in rows.items():
         lines += ["", f"## {job}", ""]

@@ -53,7 +53,10 @@ BUILDING_SHARE = 0.15
 """Share of the time that is left after that in which the problems of kept configurations are built. Chosen."""
 
 LAYOUT_SHARE = 0.2
-"""Share of the joint model's time in which layers are moved between the chunks of the plan that it found. Chosen."""
+"""
+Time in which layers are moved between the chunks of the joint model's plan, as a share of the joint model's time limit,
+to which it is added. Chosen.
+"""
 
 MANY_HOSTS = 256
 """
@@ -119,6 +122,13 @@ class Prepared:
     def ruled_out_s(self) -> float:
         """No plan is faster of the configurations that were left out of the problem: seconds; infinite if none was."""
         return float("inf") if self.pruned is None else self.pruned.bound_s
+
+    @property
+    def is_joint_least(self) -> bool:
+        """Whether bounds say more of every configuration that is listed than the joint model of all other splits."""
+        if self.pruned is None or self.joined is None:
+            return False
+        return self.joined.model.bound_s < min(self.pruned.bounds_s.values(), default=0.0)
 
     @cached_property
     def with_closed_form(self) -> ProblemData:

@@ -14,7 +14,14 @@ from pipette_opt.specs.objective import Objective
 JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.6
 """
 Shares of the time limit that the joint model over all splits of the layers may take, with one kind of GPU and with
-several, whose layers only it can deal. Chosen.
+several, whose layers only it can deal. The first is also that of the time left which it has again once a plan is known.
+Chosen.
+"""
+
+LEAST_JOINT_SHARE = 0.5
+"""
+Share of the time left that the joint model may take before the judge's certificate while its bound is the least of all,
+as nothing else raises that of the plan. Chosen.
 """
 
 HINT_SHARE = 0.2
@@ -41,7 +48,7 @@ class OptimizeParams:
     Parameters
     ----------
     time_limit_s
-        Wall-clock time for annealing, solving and judging together.
+        Wall-clock time of the whole search, from listing configurations on; compiling kernels does not count.
     gap_limit
         Stop when the gap is proven to be at most this.
     max_oom_risk
@@ -111,6 +118,10 @@ class Budget:
             seed=self.params.seed,
             to_beat_s=self.params.to_beat_s,
         )
+
+    def joint_again_s(self, *, is_least: bool) -> float:
+        """The joint model's once a plan is known; more where its bound is the least of all."""
+        return (LEAST_JOINT_SHARE if is_least else JOINT_SHARE) * self.left_s
 
     def hint_s(self, judged: Sequence[JudgedSolution]) -> float:
         """For annealing a hint; without any plan all that annealing may take."""
