@@ -366,6 +366,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="Recipes with this in their name; nothing is written.")
     parser.add_argument("--solve", type=int, default=0, help="Search the jobs of so many recipes instead.")
     parser.add_argument("--seed", type=int, default=0, help="Of the sample that is searched.")
+    parser.add_argument(
+        "--told", action="store_true", help="Searches begin with the recipe, as solve of its file does."
+    )
     parser.add_argument("--time-limit", type=float, default=60.0, help="Seconds of each search.")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="What a second of a search is.")
     said_ = parser.parse_args(list(arguments) if arguments is not None else None)
@@ -404,7 +407,7 @@ def solved_pages(chosen: Sequence[dict[str, Any]], said_: argparse.Namespace) ->
             priced = price(path, given, recipe)
         except InputError:
             continue
-        rows.append(recipes_solved.solved(recipe, priced, said_.time_limit))
+        rows.append(recipes_solved.solved(recipe, priced, said_.time_limit, given if said_.told else None))
         print(rows[-1], flush=True)
         yield recipes_solved.page(rows, said_.label, said_.clock)
         if len(rows) == said_.solve:

@@ -18,9 +18,11 @@ from typing import Any
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.cli.current import Current
+from pipette_opt.library.known import with_layout_of
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
+from pipette_opt.read.megatron_args import MegatronArgs
 
 EQUAL = 1e-6
 """Relative; a plan that is slower by no more than this is as fast."""
@@ -35,7 +37,8 @@ What `solve` makes of the job of each recipe on the recipe's own GPUs, in 60 s, 
 
 - Ratio: time of an iteration of the plan over that of the recipe, both by the judge; below 1 the plan is faster.
 - Gap: how much faster than the plan any layout of the searched space may be at most, proven.
-- The search is not told the recipe's layout. `solve --model RECIPE.args` is: it begins with it and is never slower.
+- The search is not told the recipe's layout. `solve --model RECIPE.args` is (here with `--told`): it begins with it,
+  and is never slower where the layout fits.
 - A plan may run out of memory with a risk of 0.01 at most; a recipe whose own risk is above that is not held to it.
 """
 
@@ -86,16 +89,20 @@ def in_turn(recipes: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]
     return [shuffled[index] for index in sorted(range(len(shuffled)), key=turns.__getitem__)]
 
 
-def solved(recipe: dict[str, Any], priced: Current, time_limit_s: float) -> Solved:
-    """The search on the recipe's own GPUs."""
+def solved(recipe: dict[str, Any], priced: Current, time_limit_s: float, given: MegatronArgs | None = None) -> Solved:
+    """The search on the recipe's own GPUs, told what runs today as ``solve --model RECIPE.args`` is, if given."""
     watcher = Watcher(begun=time.perf_counter(), started=time.perf_counter())  # by the clock of now
-    plan, found = "", None
+    plan, found, first = "", None, None
+    space = SearchSpace(num_gpus=recipe["num_gpus"])
+    if given is not None:
+        space, first, _ = with_layout_of(priced.instance, space, given, MAX_OOM_RISK)
     try:
         found = optimize(
             priced.instance,
-            SearchSpace(num_gpus=recipe["num_gpus"]),
+            space,
             OptimizeParams(time_limit_s=time_limit_s, max_oom_risk=MAX_OOM_RISK),
             watcher,
+            first=first,
         )
         plan = found.config.label()
     except (InfeasibleError, InputError) as error:

@@ -53,7 +53,10 @@ BUILDING_SHARE = 0.15
 """Share of the time that is left after that in which the problems of kept configurations are built. Chosen."""
 
 LAYOUT_SHARE = 0.2
-"""Share of the joint model's time in which layers are moved between the chunks of the plan that it found. Chosen."""
+"""
+Time in which layers are moved between the chunks of the joint model's plan, as a share of the joint model's time limit,
+to which it is added. Chosen.
+"""
 
 MANY_HOSTS = 256
 """

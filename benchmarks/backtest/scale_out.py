@@ -18,7 +18,7 @@ from experiments import halves, vtrain_many, vtrain_one, want
 from fitting import fitted_stack
 from run import measured_folder
 
-from pipette_opt.calibrate.metrics import spearman
+from pipette_opt.calibrate.metrics import job_of, measure_predictions, spearman
 from pipette_opt.calibrate.predict import Prediction, predict_runs
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
@@ -26,6 +26,9 @@ from pipette_opt.specs import StackSpec
 from pipette_opt.specs.stack import CONSTANTS
 
 Runs = list[MeasuredRun]
+
+CLOSE = 0.1
+"""Time of the run that is predicted fastest over the fastest of its job, minus one, up to which it is a good pick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +174,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="lines whose name has this in it")
     parser.add_argument("--rows", action="store_true", help="also each judged row, to standard error")
     options, folder, base = parser.parse_args(), measured_folder(), read_stack()
-    print("| fitted on, judged on | goal | fitted | judged | mean | median | ratio | rank | ratio by GPUs |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    print(
+        "| fitted on, judged on | goal | fitted | judged | mean | median | ratio | rank | good picks | ratio by GPUs |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     fits = []
     for line in LINES:
         if options.only not in line.name:
             continue
         if not (folder / line.file).is_file():
-            print(f"| {line.name} | not there | | | | | | | |")
+            print(f"| {line.name} | not there | | | | | | | | |")
             continue
         seen, judged = line.part(read_runs(folder / line.file))
         stack = fitted_stack(seen, base) if seen else base
@@ -192,17 +197,29 @@ def main() -> None:
 
 
 def table_row(line: ScaleOut, num_seen: int, told: Sequence[Prediction]) -> str:
-    """Errors of the judged runs, and the median ratio at each number of GPUs."""
+    """Errors of the judged runs, the plans one would pick by it, and the median ratio at each number of GPUs."""
     predicted = np.array([one.iter_time_s for one in told])
     measured = np.array([one.measured_s for one in told])
     gpus = np.array([one.run.num_gpus for one in told])
     ratio = predicted / measured
     error = 100 * np.abs(ratio - 1)
+    order = spearman(predicted, measured)
     sizes = ", ".join(f"{size}: {np.median(ratio[gpus == size]):.2f}" for size in np.unique(gpus))
     return (
         f"| {line.name} | {line.goal} | {num_seen or 'none'} | {len(told)} | {error.mean():.1f} % "
-        f"| {np.median(error):.1f} % | {np.median(ratio):.2f} | {spearman(predicted, measured):.2f} | {sizes} |"
+        f"| {np.median(error):.1f} % | {np.median(ratio):.2f} | {order:.2f} | {picks(told)} | {sizes} |"
     )
+
+
+def picks(told: Sequence[Prediction]) -> str:
+    """In how many jobs of several layouts the one predicted fastest was nearly the fastest, and the worst of them."""
+    jobs: dict[object, list[Prediction]] = {}
+    for one in told:
+        jobs.setdefault(job_of(one.run), []).append(one)
+    regrets = [found.regret for rows in jobs.values() if len(rows) > 1 and (found := measure_predictions(rows))]
+    if not regrets:
+        return ""
+    return f"{sum(one <= CLOSE for one in regrets)} of {len(regrets)}, +{100 * max(regrets):.1f} %"
 
 
 def constants(stack: StackSpec, base: StackSpec) -> str:

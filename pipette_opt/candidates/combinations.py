@@ -280,13 +280,13 @@ def _sequence_parallel(instance: Instance, space: SearchSpace, degrees: _Degrees
 def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
     """What replicas share, as fields of a configuration; nothing without replicas."""
     replicas, strategies = degrees.dp * degrees.cp, space.data_parallel_sharding_strategy
+    found: list[dict[str, Any]] = []
     if strategies is None:
         choices = (replicas > 1,) if space.use_distributed_optimizer is None else space.use_distributed_optimizer
-        return [{"use_distributed_optimizer": one} for one in choices]
+        found = [{"use_distributed_optimizer": one} for one in choices]
     if replicas == 1:
-        return [{}]
-    found: list[dict[str, Any]] = []
-    for stage in map(SHARDING_STRATEGIES.index, strategies):
+        return found or [{}]
+    for stage in map(SHARDING_STRATEGIES.index, (*(strategies or ()), *space.more_sharding)):
         shared: dict[str, Any] = {"use_distributed_optimizer": stage > 0}
         if stage < 2:
             found.append(shared)

@@ -117,7 +117,8 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     if is_free and max(values["data_parallel"], default=1) > 1:
         yield "replicas without the distributed optimizer"
     if space.data_parallel_sharding_strategy is None and max(values["data_parallel"], default=1) > 1:
-        yield "ZeRO 2 and 3 (--data-parallel-sharding-strategy)"
+        other = f" other than {listed(space.more_sharding)}" if space.more_sharding else ""
+        yield f"ZeRO 2 and 3{other} (--data-parallel-sharding-strategy)"
     if instance.training.unequal_microbatches:
         yield "replicas that differ by more than one micro-batch, or group of them"
     if max(values["pipeline_parallel"], default=1) > 1:

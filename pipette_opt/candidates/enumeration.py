@@ -28,10 +28,9 @@ class Enumeration:
         Every legal configuration that packs onto the hosts.
     num_combinations
         Combinations looked at, the candidates among them.
-    rejected
-        Combinations that each rule rules out, most first; one that breaks several rules counts for each.
-    examples
-        For each of these rules, the reason why it ruled out the first combination, with the numbers.
+    reasons
+        Combinations that are ruled out, by rule and reason, with the numbers; one that breaks several rules counts for
+        each.
     first_broken
         Combinations by the first rule that they break, most first; together with the candidates these are all
         combinations.
@@ -40,9 +39,21 @@ class Enumeration:
     world_sizes: tuple[int, ...]
     candidates: tuple[ParallelConfig, ...]
     num_combinations: int
-    rejected: Mapping[str, int]
-    examples: Mapping[str, str]
+    reasons: Mapping[tuple[str, str], int]
     first_broken: Mapping[str, int]
+
+    @cached_property
+    def rejected(self) -> dict[str, int]:
+        """Combinations that each rule rules out, most first."""
+        found = Counter[str]()
+        for (rule, _), number in self.reasons.items():
+            found[rule] += number
+        return dict(found.most_common())
+
+    @cached_property
+    def examples(self) -> dict[str, str]:
+        """For each of these rules the reason that rules out most."""
+        return dict(sorted(self.reasons, key=lambda one: (self.reasons[one], one)))
 
     def values(self, name: str) -> tuple[Any, ...]:
         """The values of a property among the candidates, ascending; none first. They are looked for once."""
@@ -109,14 +120,12 @@ def enumerate_more(instance: Instance, space: SearchSpace, known: SearchSpace, e
 def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumeration | None = None) -> Enumeration:
     """Combinations by what became of them, with those before; a configuration that comes twice counts once."""
     candidates = [] if before is None else list(before.candidates)
-    rejected = Counter({} if before is None else before.rejected)
+    reasons = Counter({} if before is None else before.reasons)
     first_broken = Counter({} if before is None else before.first_broken)
-    examples = {} if before is None else dict(before.examples)
     ruled_out = 0 if before is None else before.num_combinations - len(candidates)
     for configs, number, broken in found:
-        for rule, reason in broken.items():
-            rejected[rule] += number
-            examples.setdefault(rule, reason)
+        for reason in broken.items():
+            reasons[reason] += number
         if broken:
             ruled_out += number
             first_broken[next(iter(broken))] += number
@@ -127,8 +136,7 @@ def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumera
         world_sizes=tuple(sizes),
         candidates=distinct,
         num_combinations=ruled_out + len(distinct),
-        rejected=dict((+rejected).most_common()),
-        examples=examples,
+        reasons=+reasons,
         first_broken=dict((+first_broken).most_common()),
     )
 

@@ -11,17 +11,20 @@ def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
     """
     The space with a configuration beside all others; as it is if something that is pinned excludes it.
 
-    What it recomputes, and a larger micro-batch or more chunks than are tried by default, are tried in all other
-    configurations, too.
+    What it recomputes, gradients or parameters that its replicas share, and a larger micro-batch or more chunks than
+    are tried by default, are tried in all other configurations, too.
     """
     if not _agrees(space, config):
         return space
     word, tried = config.recomputation, (*space.recompute, *space.more_recompute, *OF_EXPERTS)
     is_new = space.recompute == RECOMPUTATIONS and word not in tried
+    is_free = space.use_distributed_optimizer is None and space.data_parallel_sharding_strategy is None
+    sharing = (config.data_parallel_sharding_strategy,) if is_free and config.sharding_stage > 1 else ()
     return replace(
         space,
         more_configs=tuple(dict.fromkeys((*space.more_configs, config))),
         more_recompute=(*space.more_recompute, word) if is_new else space.more_recompute,
+        more_sharding=tuple(dict.fromkeys((*space.more_sharding, *sharing))),
         max_micro_batch_size=max(space.max_micro_batch_size, config.micro_batch_size),
         max_virtual_pipeline=max(space.max_virtual_pipeline, config.num_chunks),
     )

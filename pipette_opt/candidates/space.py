@@ -111,8 +111,8 @@ class SearchSpace:
         search near a plan found (``solver/layouts.py``).
     more_configs
         Configurations that are tried beside all others: what runs today.
-    more_recompute
-        Choices of recomputation that are tried beside ``recompute``.
+    more_recompute, more_sharding
+        Choices of recomputation, and of what replicas share, that are tried beside the others.
     overlap_grad_reduce, overlap_param_gather
         Whether all candidates send gradients and parameters beside compute, as in
         :class:`~pipette_opt.parallel.ParallelConfig`, parameters only with the distributed optimizer; ``None`` for both
@@ -149,6 +149,7 @@ class SearchSpace:
     more_layouts: tuple[str, ...] = ()
     more_configs: tuple[ParallelConfig, ...] = ()
     more_recompute: tuple[Recomputation | None, ...] = ()
+    more_sharding: tuple[str, ...] = ()
     overlap_grad_reduce: bool | None = None
     overlap_param_gather: bool | None = None
     ddp_bucket_size: int | None = None
@@ -165,7 +166,7 @@ class SearchSpace:
                 if field.name in ("narrowed", "more_layouts", "limits"):
                     self._check_names()
                     continue
-                if field.name in ("more_configs", "more_recompute"):
+                if field.name in ("more_configs", "more_recompute", "more_sharding"):
                     continue
                 if not value and field.name != "more_splits":
                     raise InputError(option, "must list at least one value, got none.")
@@ -196,7 +197,7 @@ class SearchSpace:
     def _check_sharding(self) -> None:
         """Known words, one way to say them, and groups of what is shared only."""
         given, option = self.data_parallel_sharding_strategy, "--data-parallel-sharding-strategy"
-        unknown = [word for word in given or () if word not in SHARDING_STRATEGIES]
+        unknown = [word for word in (*(given or ()), *self.more_sharding) if word not in SHARDING_STRATEGIES]
         if unknown:
             raise InputError(option, f"must be some of {', '.join(SHARDING_STRATEGIES)}; got {', '.join(unknown)}.")
         if given and self.use_distributed_optimizer is not None:

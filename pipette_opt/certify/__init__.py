@@ -13,8 +13,12 @@ collectives run beside compute it counts waits for parameters, slowdown and queu
 the rows of the grid can have at once. Such candidates are judged on every placement if these are few, which settles
 them, and otherwise by exchanging hosts; the form, or the judge over the best links, remains their bound.
 
-Candidates that cannot be faster than the best plan are never placed: by their plain paths over the best links, or by
+Candidates that cannot be faster than the best plan are not placed: by their plain paths over the best links, or by
 the judge itself over links that are all as fast as the fastest, as no operation starts later when a time gets shorter.
+Only a few are, to be shown beside the plan.
+
+:func:`certify` has the steps in their order: ``opening`` (best links), ``placing`` (few placements, annealing, the next
+best, the judge alone) and ``proving`` (the solver). ``budget`` says how long each may take.
 """
 
 from pipette_opt.certify.certificate import Certified, certify

@@ -14,7 +14,8 @@ from pipette_opt.specs.objective import Objective
 JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.6
 """
 Shares of the time limit that the joint model over all splits of the layers may take, with one kind of GPU and with
-several, whose layers only it can deal. Chosen.
+several, whose layers only it can deal. The first is also that of the time left which it has again once a plan is known.
+Chosen.
 """
 
 HINT_SHARE = 0.2
@@ -41,7 +42,7 @@ class OptimizeParams:
     Parameters
     ----------
     time_limit_s
-        Wall-clock time for annealing, solving and judging together.
+        Wall-clock time of the whole search, from listing configurations on; compiling kernels does not count.
     gap_limit
         Stop when the gap is proven to be at most this.
     max_oom_risk

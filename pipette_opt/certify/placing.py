@@ -18,16 +18,16 @@ MOST_MOVES = 640_000
 """Moves of a candidate's longest annealing. Chosen."""
 
 ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
-"""Parts of the time left that annealing may take, and that the next best configurations get after that."""
+"""Parts of the time left that annealing may take, and that the next best configurations get after that. Chosen."""
 
 RESEATING_SHARE = 0.5
-"""Part of the time left after that for candidates whose lower form never reaches the judge's time."""
+"""Part of the time left after that for candidates whose lower form never reaches the judge's time. Chosen."""
 
 EVERY_PLACEMENT = "judge of every placement"
 """Name of the bound that a candidate has once all its placements are judged."""
 
 FEW_ORDERS = 120
-"""Placements of a candidate up to which all are judged before anything is annealed."""
+"""Placements of a candidate up to which all are judged before anything is annealed: 5 hosts in any order. Chosen."""
 
 RUNNER_UP_VISITS = 3
 """How often a configuration that cannot win is annealed, to be shown as an alternative."""

@@ -11,7 +11,11 @@ from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 
 def prove(ledger: Ledger, backend: Backend | None = None) -> None:
-    """Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over."""
+    """
+    Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over.
+
+    Each round is a solve of its own, whose engines begin anew with the paths found before.
+    """
     for one in ledger.could_win():
         if ledger.is_over:
             return
@@ -21,14 +25,16 @@ def prove(ledger: Ledger, backend: Backend | None = None) -> None:
         able = ledger.could_win()
         if not able:
             return
+        before = [one.bound_ticks for one in able]
         result = _solve_once(ledger, able, share * ledger.seconds_left, backend)
         learned = False
         for solution in result.solutions:
             learned |= ledger.look(able[solution.candidate], solution.nodes)
-        if not learned:
-            share = 1.0
         if result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned):
             return
+        if not learned and share == 1.0 and before == [one.bound_ticks for one in able]:
+            return  # no engine can do anything more
+        share = share if learned else 1.0
 
 
 def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:

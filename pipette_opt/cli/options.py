@@ -77,6 +77,13 @@ Fp8 = Annotated[
         rich_help_panel=JOB,
     ),
 ]
+Fp8Recipe = Annotated[
+    str | None,
+    typer.Option(
+        help="Scales of fp8: delayed, tensorwise, blockwise or mxfp8; that of the model's script, else delayed.",
+        rich_help_panel=JOB,
+    ),
+]
 Precision = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32; the example's, or bf16.", rich_help_panel=JOB)]
 AttentionKernel = Annotated[str, typer.Option(help="flash or unfused.", rich_help_panel=JOB)]
 Profile = Annotated[
@@ -297,6 +304,7 @@ class JobOptions(said.JobOptions):
     example: Example = None
     precision: Precision = None
     fp8: Fp8 = False
+    fp8_recipe: Fp8Recipe = None
     attention_kernel: AttentionKernel = "flash"
     profile: Profile = None
     calibration: Calibration = None

@@ -12,6 +12,9 @@ until then it has done all other micro-batches of that chunk. So an iteration al
 reduction over the best link of the cluster (a reduce-scatter, which is no more than an all-reduce). It is a sum over
 layers, too.
 
+Times are those of the fastest kind of GPU, but for the stage that does all its work: there are only so many hosts of
+the faster kinds, and every other grid row has a slower one.
+
 A bound costs microseconds: times of a layer are computed once for all configurations that differ only in how many
 layers their stages have, and how often a path does what, once for all of equal depth.
 """
@@ -119,8 +122,36 @@ class WorkBounds:
             self._counts[split] = _path_counts(self._instance, config, num_microbatches)
         counts = self._counts[split]
         path_s = (counts.path @ seconds.work_s).max()
+        slower_s = 0.0
+        if len(seconds.of_kinds_s) > 1:
+            slower_s = self._by_kinds_s(config, seconds, counts, num_microbatches)
         reduced_s = (counts.before_gradients @ seconds.work_s + counts.held @ seconds.reduction_s).max()
-        return max(float(path_s), float(reduced_s)) * (1 - MARGIN)
+        return max(float(path_s), float(reduced_s), slower_s) * (1 - MARGIN)
+
+    def _by_kinds_s(self, config: ParallelConfig, seconds: "_Pieces", counts: "_Counts", m: int) -> float:
+        """
+        The path of each stage on each kind of GPU, where there are only so many hosts of the faster ones.
+
+        All grid rows but as many as have hosts of the faster kinds alone have a slower host each, with the fewest
+        micro-batches of all replicas at least; at best those rows in which that counts least.
+        """
+        training = self._instance.training
+        least = config.microbatches_of_replicas(training.global_batch_size)[-1] if training.unequal_microbatches else m
+        before_s = (counts.path - m * counts.held) @ seconds.work_s
+        paths: FloatArray = before_s[:, None] + least * (counts.held @ seconds.of_kinds_s.T)
+        order = np.argsort(seconds.of_kinds_s.sum(axis=1), kind="stable")
+        faster = np.bincount(self._instance.cluster.kind_of_node, minlength=len(order))[order].cumsum()[:-1]
+        least_s = float("inf")
+        for block in node_blocks(config, self._instance.cluster.gpus_per_node, self._instance.launcher):
+            rows, *others = block.node_grid(config)
+            of_row = paths.reshape(rows, block.stages, -1).max(axis=1)
+            bound_s = 0.0
+            for number, hosts in enumerate(faster.tolist(), start=1):
+                slowed = np.sort(of_row[:, order[number:]].min(axis=1))
+                left = rows - hosts // int(np.prod(others))
+                bound_s = max(bound_s, float(slowed[left - 1]) if left > 0 else 0.0)
+            least_s = min(least_s, bound_s)
+        return least_s
 
     def of_any_split(self, config: ParallelConfig) -> float:
         """
@@ -177,12 +208,15 @@ class _Pieces(NamedTuple):
     Parameters
     ----------
     work_s
-        Forward and backward of one micro-batch, shape ``(2 * kinds + 3,)``.
+        Forward and backward of one micro-batch on the fastest kind of GPU for each, shape ``(2 * kinds + 3,)``.
+    of_kinds_s
+        The same on each kind of GPU, shape ``(num_kinds, 2 * kinds + 3)``.
     reduction_s
         Its part of the reduction of gradients, same shape.
     """
 
     work_s: FloatArray
+    of_kinds_s: FloatArray
     reduction_s: FloatArray
 
 
@@ -225,18 +259,18 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
 
 
 def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -> _Pieces | None:
-    """On the fastest kind of GPU and over the best links; ``None`` without a packing of hosts."""
+    """On each kind of GPU and over the best links; ``None`` without a packing of hosts."""
     check_timed(instance.model, config)
     blocks = list(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher))
     if not blocks:
         return None
     kept, *recomputed = (_alike_s(instance, one, blocks, known) for one in pure_configs(config))
-    kinds = len(kept) - 3
-    pieces = np.concatenate([kept, np.zeros(kinds)])
+    kinds = kept.shape[1] - 3
+    pieces = np.concatenate([kept, np.zeros((len(kept), kinds))], axis=1)
     for one in recomputed:
-        pieces[-kinds:] = np.maximum(one[:kinds] - kept[:kinds], 0.0)
+        pieces[:, -kinds:] = np.maximum(one[:, :kinds] - kept[:, :kinds], 0.0)
     reductions = [reduction_pieces_s(instance, config, block, known) for block in blocks]
-    return _Pieces(work_s=pieces, reduction_s=np.min(reductions, axis=0))
+    return _Pieces(work_s=pieces.min(axis=0), of_kinds_s=pieces, reduction_s=np.min(reductions, axis=0))
 
 
 def _layer_key(config: ParallelConfig) -> Any:
@@ -245,7 +279,7 @@ def _layer_key(config: ParallelConfig) -> Any:
 
 
 def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], known: dict[Any, Any]) -> FloatArray:
-    """Work of all but the last pieces where all layers are recomputed, or none is."""
+    """Work of all but the last pieces on each kind of GPU where all layers are recomputed, or none is."""
     block = blocks[0]  # all blocks have slots alike
     if (key := (_layer_key(config), block.nodes_per_slot, block.context_nodes)) not in known:
         known[key] = _layers_s(instance, config, block)
@@ -253,21 +287,22 @@ def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]
     kinds = list(dict.fromkeys(instance.model.layers))
     for piece, kind in enumerate(kinds):
         if block.tensor_nodes == 1 and kind.has_experts:
-            pieces[piece] += min(_experts_s(instance, config, blocks, kind, known))
+            pieces[:, piece] += min(_experts_s(instance, config, blocks, kind, known))
     # Layers of multi-token prediction are a part of the head.
-    pieces[-2] += instance.model.mtp_num_layers * sum(pieces[kinds.index(kind)] for kind in instance.model.depth_layers)
+    depths = [kinds.index(kind) for kind in instance.model.depth_layers]
+    pieces[:, -2] += instance.model.mtp_num_layers * pieces[:, depths].sum(axis=1)
     return pieces
 
 
 def _layers_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
     """The same without what experts send and without depths of prediction, which no packing changes."""
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
-    pieces: FloatArray = np.min([seconds for seconds, _ in of_kinds], axis=0)
+    pieces: FloatArray = np.array([seconds for seconds, _ in of_kinds])
     forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
     for piece, kind in enumerate(dict.fromkeys(instance.model.layers)):
-        pieces[piece] += sum(inside_layer_s(instance, config, (forward, backward), kind, block))
+        pieces[:, piece] += sum(inside_layer_s(instance, config, (forward, backward), kind, block))
         if block.nodes_per_slot > 1:
-            pieces[piece] += sum(spanning_ring(instance, config, block, kind, (forward, backward)).least_s(instance))
+            pieces[:, piece] += sum(spanning_ring(instance, config, block, kind, (forward, backward)).least_s(instance))
     return pieces
 
 

@@ -21,7 +21,7 @@ from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.specs import Instance
 
 MOST_ORDERS = 5040
-"""Placements of a candidate up to which all are judged."""
+"""Placements of a candidate up to which all are judged: 7 hosts in any order. Chosen."""
 
 ORDERS_AT_ONCE = 128
 """Placements that are judged together."""

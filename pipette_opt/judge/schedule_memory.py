@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipette_opt.judge.fullness import expected_loss_s
+from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
@@ -32,14 +33,7 @@ def schedule_memory(
     formula = formula_bytes(table)
     saved = np.asarray(formula.saved) * (max_in_flight(schedule) / np.asarray(table.in_flight) - 1.0)
     grown = 1.0 + saved / np.asarray(formula.total)
-    (prediction,) = predictor.predict(
-        instance.model,
-        instance.training,
-        [config],
-        gpus_per_node=instance.cluster.gpus_per_node,
-        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-        max_oom_risk=max_oom_risk,
-    )
+    (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
     predicted = np.ceil(np.array([one.predicted_bytes for one in memory]) * grown)
     capacity = np.array([one.capacity_bytes for one in memory])
     risks = predictor.oom_probability(predicted, capacity, prediction.spread)

@@ -19,7 +19,7 @@ from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.many import estimate_many
-from pipette_opt.memory.filter import usable_bytes
+from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
 from pipette_opt.parallel.recompute import amount
@@ -264,14 +264,7 @@ def stage_memory(
     max_oom_risk: float,
 ) -> tuple[StageMemory, ...]:
     """Memory of every stage, against the smallest of the GPUs that hold it."""
-    (prediction,) = predictor.predict(
-        instance.model,
-        instance.training,
-        [config],
-        gpus_per_node=instance.cluster.gpus_per_node,
-        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-        max_oom_risk=max_oom_risk,
-    )
+    (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
     hosts = placement.node[RankGrid.of(config, placement.order).ranks()]
     capacity = usable_bytes(instance.cluster, predictor)[hosts].reshape(len(hosts), -1).min(axis=1)
     risk = predictor.oom_probability(prediction.predicted_bytes, capacity, prediction.spread)

@@ -21,6 +21,7 @@ from pipette_opt.costs.messages import slowest_pair
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.judge.solutions import stage_memory
+from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.solver.expert_placement import place_layers
@@ -167,14 +168,7 @@ def _memory_with_copies(
     training = instance.training
     each = training.parameter_bytes + training.gradient_bytes + training.optimizer_bytes
     more = spare_slots * each * _expert_parameters(instance, plan)
-    (prediction,) = predictor.predict(
-        instance.model,
-        training,
-        [plan.config],
-        gpus_per_node=instance.cluster.gpus_per_node,
-        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-        max_oom_risk=max_oom_risk,
-    )
+    (prediction,) = predicted_memory(instance, predictor, [plan.config], max_oom_risk)
     predicted = np.array([one.predicted_bytes for one in memory]) + more
     capacity = np.array([one.capacity_bytes for one in memory])
     risk = predictor.oom_probability(predicted, capacity, prediction.spread)

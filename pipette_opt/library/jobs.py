@@ -182,17 +182,27 @@ def _training(
 ) -> "TrainingSpec":
     """What an iteration is: as the options say, or else the example's."""
     from pipette_opt.specs import TrainingSpec
+    from pipette_opt.specs.precision import FP8_RECIPES
 
     precision = options.precision or (base.precision if base else "bf16")
     scripted = arguments.moe_token_dispatcher_type if arguments is not None and model.num_experts else None
     if options.fp8 and precision == "fp32":
         raise InputError("--fp8", "goes with --precision bf16 or fp16, got fp32.")
+    scripted_recipe = None if arguments is None else arguments.training_fields.get("fp8_recipe")
+    recipe = options.fp8_recipe or scripted_recipe or "delayed"
+    if options.fp8_recipe is not None:
+        one_of("--fp8-recipe", recipe, FP8_RECIPES)
+        if not options.fp8:
+            raise InputError("--fp8-recipe", "needs --fp8.")
+        if scripted_recipe not in (None, recipe):
+            raise InputError("--fp8-recipe", f"{recipe} contradicts {scripted_recipe} of the Megatron arguments.")
     training = TrainingSpec(
         global_batch_size=options.global_batch_size or cast("Any", base).global_batch_size,
         seq_length=options.seq_length or cast("Any", base).seq_length,
         precision=precision,  # type: ignore[arg-type]
         accumulate_allreduce_grads_in_fp32=precision != "fp16",
         fp8=options.fp8,
+        fp8_recipe=recipe,  # type: ignore[arg-type]
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
         moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,

@@ -14,6 +14,7 @@ OF_TRAINING = (
     "micro_batches",
     "precision",
     "fp8",
+    "fp8_recipe",
     "attention_kernel",
     "expert_imbalance",
     "expert_loads",
@@ -51,6 +52,8 @@ class JobOptions:
         ``bf16``, ``fp16`` or ``fp32``; the example's, or bf16.
     fp8
         Whether products of the layers are in 8 bits.
+    fp8_recipe
+        Scales of these: ``delayed``, ``tensorwise``, ``blockwise`` or ``mxfp8``; the Megatron arguments', or delayed.
     attention_kernel
         ``flash`` or ``unfused``.
     profile
@@ -97,6 +100,7 @@ class JobOptions:
     example: str | None = None
     precision: str | None = None
     fp8: bool = False
+    fp8_recipe: str | None = None
     attention_kernel: str = "flash"
     profile: Path | None = None
     calibration: str | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,10 @@ def layers_of_chunks(
 ) -> tuple[IntArray, IntArray]:
     """Layers of each chunk of each row's stage, and all layers before it, shape ``(most chunks, num_rows)`` each."""
     splits = [(config.layers_per_stage, config.num_chunks, config.pipeline_model_parallel_layout) for config in configs]
-    dealt = {split: np.array(one.layers_per_chunk) for split, one in zip(splits, configs, strict=True)}  # few differ
+    dealt: dict[Any, IntArray] = {}
+    for split, one in zip(splits, configs, strict=True):
+        if split not in dealt:  # few differ
+            dealt[split] = np.array(one.layers_per_chunk)
     number = {split: index for index, split in enumerate(dealt)}
     most, widest = np.max([one.shape for one in dealt.values()], axis=0, initial=1)
     held = np.zeros((most, len(number), widest), dtype=np.int64)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, without_overlap
+from pipette_opt.parallel import ParallelConfig, with_whole_layers, without_overlap, without_recomputation
 from pipette_opt.specs import Instance
 
 
@@ -44,13 +44,12 @@ def check_memory(
     )
     searched = [one for one in candidates if one.recomputation == "block"]
     bases = list(dict.fromkeys(map(without_overlap, searched)))
-    open_ones = [base for base in bases if replace(_whole(base), recompute_granularity=None) not in fitting]
+    whole = {base: _whole(base) for base in bases if without_recomputation(base) not in fitting}
     # Where all layers are recomputed the number does not matter: what is known of that is known of this.
-    hopeless = [base for base in open_ones if _whole(base) in rejected]
-    hopeful = [base for base in open_ones if _whole(base) not in rejected]
-    found = {base: replace(rejected[_whole(base)], config=_all_layers(base)) for base in hopeless}
+    found = {base: rejected[one].of(_all_layers(base)) for base, one in whole.items() if one in rejected}
+    hopeful = [base for base in whole if base not in found]
     for base, one in _with_fewest(instance, hopeful, predictor, max_oom_risk):
-        if _whole(base) not in fitting or one.config.recompute_num_layers < _most_layers(base):
+        if whole[base] not in fitting or one.config.recompute_num_layers < _most_layers(base):
             found[base] = one
     checked = {one.config: one for one in (*plain.fitting, *plain.rejected)}
     spared = []
@@ -58,7 +57,7 @@ def check_memory(
         base = without_overlap(config)
         if base in found:
             number = found[base].config.recompute_num_layers
-            checked[config] = replace(found[base], config=replace(config, recompute_num_layers=number))
+            checked[config] = found[base].of(with_whole_layers(config, "block", number))
         else:
             spared.append(config)
     ordered = [checked[one] for one in candidates if one in checked]
@@ -98,7 +97,7 @@ def _with_fewest(
         halved = [one for one in ranges if one.at_high.short_bytes == 0 and one.high - one.low > 1]
         if not halved:
             break
-        tries = [replace(one.base, recompute_num_layers=(one.low + one.high) // 2) for one in halved]
+        tries = [with_whole_layers(one.base, "block", (one.low + one.high) // 2) for one in halved]
         for one, result in zip(halved, checked(tries), strict=True):
             if result.short_bytes:
                 one.low = result.config.recompute_num_layers
@@ -113,9 +112,9 @@ def _most_layers(config: ParallelConfig) -> int:
 
 
 def _all_layers(config: ParallelConfig) -> ParallelConfig:
-    return replace(config, recompute_num_layers=_most_layers(config))
+    return with_whole_layers(config, "block", _most_layers(config))
 
 
 def _whole(config: ParallelConfig) -> ParallelConfig:
     """The same with all layers recomputed, one at a time, as searched without block recomputation."""
-    return replace(config, recompute_method="uniform", recompute_num_layers=1)
+    return with_whole_layers(config, "uniform", 1)

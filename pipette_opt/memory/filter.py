@@ -93,6 +93,20 @@ def usable_bytes(cluster: ClusterSpec, predictor: MemoryPredictor) -> IntArray:
     return np.array([predictor.usable_bytes(node.gpu) for node in cluster.nodes], dtype=np.int64)
 
 
+def predicted_memory(
+    instance: Instance, predictor: MemoryPredictor, configs: Sequence[ParallelConfig], max_oom_risk: float
+) -> list[MemoryPrediction]:
+    """Memory of every stage of some configurations of an instance's job on its hosts, at an accepted risk."""
+    return predictor.predict(
+        instance.model,
+        instance.training,
+        configs,
+        gpus_per_node=instance.cluster.gpus_per_node,
+        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
+        max_oom_risk=max_oom_risk,
+    )
+
+
 def keep_fitting(
     instance: Instance,
     candidates: Sequence[ParallelConfig],
@@ -111,14 +125,7 @@ def keep_fitting(
     alone = list(dict.fromkeys(bases))
     capacity = usable_bytes(instance.cluster, predictor)
     gpus = np.repeat(np.sort(capacity)[::-1], instance.cluster.gpus_per_node)
-    predictions = predictor.predict(
-        instance.model,
-        instance.training,
-        alone,
-        gpus_per_node=instance.cluster.gpus_per_node,
-        intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-        max_oom_risk=max_oom_risk,
-    )
+    predictions = predicted_memory(instance, predictor, alone, max_oom_risk)
     fitting: list[CheckedConfig] = []
     rejected: list[CheckedConfig] = []
     checked: dict[ParallelConfig, CheckedConfig] = {}

@@ -5,14 +5,17 @@ The story of ``solve``, in the order of the code.
    degrees, layers and kinds of GPU over the best links, and bounds every split of the layers that is not listed;
    ``memory/`` strikes out what does not fit, ``solver/pruning.py`` what bounds rule out; the rest becomes the problem
    in integers, in a closed form where there is one, and in a lower form for all.
-2. A first plan: placements are annealed by the closed forms and judged.
+2. A first plan: that of the bounds is judged, and placements are annealed by the closed forms, where there are any.
 3. ``certify/splits.py``: the joint model again, with that time to beat.
 4. :func:`~pipette_opt.certify.certify`: the judge walks the real schedule and decides. Candidates that may be faster
    are placed by annealing, judged, and refuted by the provers of ``solver/`` on their lower forms. This is what makes
-   the gap.
+   the gap. If it stays open while configurations were left out that nobody had time to bound, these are bounded, and
+   all of this is done once more.
 5. The joint model once more, ties, and ``certify/finish.py``, which makes ``lower_bound_s``: the least of what is open,
    what was ruled out, and the joint model's bound.
 6. ``verify``'s rules on the plan itself. The command ``verify`` adds those on the space, enumerated again.
+
+A step with nothing to do ends at once. How long each may take is in ``certify/budget.py`` and ``docs/method.md``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +103,8 @@ def optimize(
     with watcher.loading_kernels():
         compile_kernels(prepared, stop)
 
-    watcher.report(f"annealing placements of {counted(len(prepared.with_closed_form.candidates), 'candidate')}")
+    if number := len(prepared.with_closed_form.candidates):
+        watcher.report(f"annealing placements of {counted(number, 'candidate')}")
     judged = judge_first_plan(prepared)
     hint = anneal_closed_forms(prepared, budget.hint_s(judged), params.workers, params.seed, stop, known)
     judged += judge_closed_forms(prepared, hint)

@@ -5,6 +5,7 @@ from pipette_opt.parallel.config import (
     OVERLAPS,
     ParallelConfig,
     with_overlap,
+    with_whole_layers,
     without_overlap,
     without_recomputation,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "ranks_of_a_host",
     "ring_members",
     "with_overlap",
+    "with_whole_layers",
     "without_overlap",
     "without_recomputation",
 ]

@@ -1,9 +1,9 @@
 """One way to split the training of a model."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -397,12 +397,8 @@ def _shortest_layout(held: tuple[tuple[int, ...], ...]) -> str | None:
 
 def without_recomputation(config: ParallelConfig) -> ParallelConfig:
     """The same where all activations are kept."""
-    return replace(
-        config,
-        recompute_granularity=None,
-        recompute_method="uniform",
-        recompute_num_layers=1,
-        recompute_modules=CORE,
+    return _changed(
+        config, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1, recompute_modules=CORE
     )
 
 
@@ -430,12 +426,21 @@ def with_overlap(
     """
     if param_gather and not (grad_reduce and config.use_distributed_optimizer):
         raise ValueError("overlap_param_gather needs overlap_grad_reduce and use_distributed_optimizer.")
+    return _changed(
+        config, overlap_grad_reduce=grad_reduce, overlap_param_gather=param_gather, ddp_bucket_size=ddp_bucket_size
+    )
+
+
+def with_whole_layers(config: ParallelConfig, method: str, number: int) -> ParallelConfig:
+    """The same with full recomputation, by one method or the other, of so many layers; copied as in the above."""
+    return _changed(config, recompute_granularity="full", recompute_method=method, recompute_num_layers=number)
+
+
+def _changed(config: ParallelConfig, **values: Any) -> ParallelConfig:
+    """A copy with other values of some fields, without a check."""
     changed = object.__new__(ParallelConfig)
-    for slot in _COPIED:
-        slot.__set__(changed, slot.__get__(config))
-    object.__setattr__(changed, "overlap_grad_reduce", grad_reduce)
-    object.__setattr__(changed, "overlap_param_gather", param_gather)
-    object.__setattr__(changed, "ddp_bucket_size", ddp_bucket_size)
+    for name, slot in _SLOTS.items():
+        slot.__set__(changed, values[name] if name in values else slot.__get__(config))
     return changed
 
 
@@ -445,5 +450,5 @@ OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size")
 SPLIT = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Fields that say which layers are where."""
 
-_COPIED = tuple(getattr(ParallelConfig, one.name) for one in fields(ParallelConfig) if one.name not in OVERLAPS)
-"""The slots of all other fields."""
+_SLOTS = {one.name: getattr(ParallelConfig, one.name) for one in fields(ParallelConfig)}
+"""The slots of all fields."""

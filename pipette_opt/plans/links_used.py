@@ -64,11 +64,6 @@ def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[s
     ]
 
 
-def experts_span_hosts(instance: Instance, plan: Plan) -> bool:
-    """Whether a block of ranks that hold every expert once is on several hosts."""
-    return any(len({host for part in parts for host in part}) > 1 for _, parts in _expert_hosts(instance, plan))
-
-
 def expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
     """Pairs of hosts over which tokens travel, and rings of ranks with the same experts; each with who uses it."""
     used: dict[tuple[str, str], str] = {}

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.layer_kinds import pure_configs
+from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.problem.layer_patterns import beyond, num_closed
@@ -28,6 +30,9 @@ def most_units(
     layers of the pattern among them that are fewer by a period less one, wherever these begin; so there is no room for
     more units than by bisection and those.
 
+    Bisection begins at an even share of what there is to deal: where that shows that all stages together have no room
+    for it, the configuration is left as it is then, with too few units (:func:`has_room`).
+
     Parameters
     ----------
     configs
@@ -41,26 +46,41 @@ def most_units(
     low = [np.zeros_like(one) for one in high]
     if max_oom_risk >= IGNORED_RISK:
         return high
+    units = [num_units(instance.model, one) for one in configs]
+    tries = [
+        np.minimum(ceil_div(number, one.pipeline_model_parallel_size), most)
+        for one, number, most in zip(configs, units, high, strict=True)
+    ]
     while True:
-        tries = [(one + two + 1) // 2 for one, two in zip(low, high, strict=True)]
-        open_ones = [index for index, (one, two) in enumerate(zip(low, high, strict=True)) if (one < two).any()]
+        at_most = [np.minimum(one + spare, most) for one, most in zip(high, legal, strict=True)]
+        open_ones = [
+            index
+            for index, (one, two) in enumerate(zip(low, high, strict=True))
+            if (one < two).any() and has_room(at_most[index], units[index])
+        ]
         if not open_ones:
-            return [np.minimum(one + spare, most) for one, most in zip(low, legal, strict=True)]
+            return at_most
         for kind, room in enumerate(room_bytes.tolist()):
             sized = [beyond(configs[index], np.maximum(tries[index][kind], 1).tolist()) for index in open_ones]
-            found = predictor.predict(
-                instance.model,
-                instance.training,
-                sized,
-                gpus_per_node=instance.cluster.gpus_per_node,
-                intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-                max_oom_risk=max_oom_risk,
-            )
+            found = predicted_memory(instance, predictor, sized, max_oom_risk)
             for index, prediction in zip(open_ones, found, strict=True):
                 fits = prediction.upper_bytes <= room
                 ahead = low[index][kind] < high[index][kind]
                 low[index][kind] = np.where(fits & ahead, tries[index][kind], low[index][kind])
                 high[index][kind] = np.where(~fits & ahead, tries[index][kind] - 1, high[index][kind])
+        tries = [(one + two + 1) // 2 for one, two in zip(low, high, strict=True)]
+
+
+def num_units(model: ModelSpec, config: ParallelConfig) -> int:
+    """Units that a family deals to its stages, whose first ones ``config`` has."""
+    layers = config.layers_per_stage
+    return len(layers) + (model.num_layers - sum(layers)) // config.num_chunks
+
+
+def has_room(most: IntArray, number: int) -> bool:
+    """Whether stages with room for so many units on each kind of GPU, ``(num_kinds, pp)``, can have so many in all."""
+    of_stage = most.max(axis=0)
+    return bool(of_stage.min() >= 1 and of_stage.sum() >= number)
 
 
 def _most_legal(model: ModelSpec, config: ParallelConfig, num_kinds: int) -> IntArray:
@@ -131,14 +151,7 @@ class RecomputedUnits:
             )
             for units, number in asked
         ]
-        found = self.predictor.predict(
-            self.instance.model,
-            self.instance.training,
-            sized,
-            gpus_per_node=self.instance.cluster.gpus_per_node,
-            intra_node_bytes_per_s=self.instance.cluster.intra_node_bytes_per_s,
-            max_oom_risk=self.max_oom_risk,
-        )
+        found = predicted_memory(self.instance, self.predictor, sized, self.max_oom_risk)
         return [one.upper_bytes for one in found]
 
 

@@ -28,7 +28,7 @@ from pipette_opt.parallel import (
 )
 from pipette_opt.problem.beside import chunk_seconds, layer_seconds, least_ring_parts_s
 from pipette_opt.problem.families import LayerFamily
-from pipette_opt.problem.family_room import RecomputedUnits, most_units
+from pipette_opt.problem.family_room import RecomputedUnits, has_room, most_units, num_units
 from pipette_opt.problem.layer_patterns import grown, least_splits, line, probes
 from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
 from pipette_opt.specs import Instance, LayerKind, ModelSpec
@@ -51,7 +51,7 @@ def layer_families(
     """
     The families of some configurations, without their reductions: see :func:`with_rings`.
 
-    One for each packing, and for each way in which stages hold layers without experts.
+    One for each packing, and for each way in which stages hold layers without experts; none where no split has room.
 
     Parameters
     ----------
@@ -66,6 +66,8 @@ def layer_families(
     most = most_units(instance, configs, predictor, max_oom_risk, room)
     families = []
     for config, limit in zip(configs, most, strict=True):
+        if not has_room(limit, num_units(instance.model, config)):
+            continue
         timed = [_timed(free, alike) for alike in pure_configs(config)]
         recomputed = None
         if config.recomputation == "block":
@@ -210,7 +212,7 @@ def _family(
         config=config,
         block=block,
         num_microbatches=microbatches_of(instance.training, config),
-        num_units=pp + (instance.model.num_layers - sum(config.layers_per_stage)) // config.num_chunks,
+        num_units=num_units(model, config),
         layer_s=layer_s,
         fixed_s=fixed_s,
         link_s=_best_links_s(instance, message, gpus_of_a_host(config, block) // block.stages),

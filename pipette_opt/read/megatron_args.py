@@ -16,10 +16,10 @@ from pipette_opt.read.megatron_conflicts import check_conflicts
 from pipette_opt.read.megatron_layers import given_pattern, stage_bounds
 from pipette_opt.read.megatron_model import model_of_options
 from pipette_opt.read.megatron_options import given_options
-from pipette_opt.read.megatron_training import gradients_in_fp32, training_fields, word_of
+from pipette_opt.read.megatron_training import gradients_in_fp32, training_fields
 from pipette_opt.read.pipeline_layout import layers_of_layout
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
-from pipette_opt.specs.training import DISPATCHERS, Dispatcher
+from pipette_opt.specs.training import Dispatcher
 
 _EXPERT_FIELDS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
 
@@ -283,17 +283,16 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     simple = {
         name: given[name] for name in MegatronArgs.__dataclass_fields__ if name in given and name not in read_apart
     }
-    dispatcher = word_of(given, "moe_token_dispatcher_type", DISPATCHERS, None, where)
     found = MegatronArgs(
         where=where,
         model=model,
         precision=_precision(given, where),
-        fp8=word_of(given, "fp8_format", ("e4m3", "hybrid"), None, where) is not None,
-        recompute_granularity=_granularity(given, where),
-        recompute_method=word_of(given, "recompute_method", ("uniform", "block"), "uniform", where),
+        fp8="fp8_format" in given,
+        recompute_granularity=_granularity(given),
+        recompute_method=given.get("recompute_method", "uniform"),
         recompute_num_layers=given.get("recompute_num_layers", 1),
         recompute_modules=_modules(given, where),
-        moe_token_dispatcher_type=dispatcher,
+        moe_token_dispatcher_type=given.get("moe_token_dispatcher_type"),
         expert_fields={name: given[name] for name in _EXPERT_FIELDS if name in given},
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
@@ -324,21 +323,16 @@ def _precision(given: Mapping[str, Any], where: str) -> Precision | None:
     return "fp32" if all(name in given for name in whole) else None
 
 
-def _granularity(given: Mapping[str, Any], where: str) -> RecomputeGranularity | None:
+def _granularity(given: Mapping[str, Any]) -> RecomputeGranularity | None:
     """What is said, in one of several ways; ``None`` where no module is left."""
-    found: RecomputeGranularity | None = word_of(
-        given,
-        "recompute_granularity",
-        ("selective", "full"),
-        "selective" if given.get("recompute_activations") or given.get("moe_layer_recompute") else None,
-        where,
-    )
+    by_others = "selective" if given.get("recompute_activations") or given.get("moe_layer_recompute") else None
+    found: RecomputeGranularity | None = given.get("recompute_granularity", by_others)
     return None if found == "selective" and given.get("recompute_modules") == [] else found
 
 
 def _modules(given: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Modules of selective recomputation; ``--moe-layer-recompute`` is an older word for one."""
-    if _granularity(given, where) != "selective":
+    if _granularity(given) != "selective":
         return CORE
     named = list(given.get("recompute_modules", CORE)) + ["moe"] * bool(given.get("moe_layer_recompute"))
     try:
@@ -361,14 +355,12 @@ def _zero_stage(given: Mapping[str, Any], where: str) -> int | None:
     if "data_parallel_sharding_strategy" not in given:
         problem = "needs --data-parallel-sharding-strategy, whose default differs between releases"
         raise InputError(where, f"--use-megatron-fsdp {problem}: {' or '.join(SHARDING_STRATEGIES)}.")
-    return SHARDING_STRATEGIES.index(
-        word_of(given, "data_parallel_sharding_strategy", SHARDING_STRATEGIES, None, where)
-    )
+    return SHARDING_STRATEGIES.index(given["data_parallel_sharding_strategy"])
 
 
 def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Hybrid sharding of Megatron-FSDP: groups of replicas, and what these share (``validate_args``)."""
-    outer = word_of(given, "outer_dp_sharding_strategy", ("no_shard", "optim"), "no_shard", where)
+    outer = given.get("outer_dp_sharding_strategy", "no_shard")
     outer = "optim" if given.get("enable_full_sharding_in_hsdp") else outer
     groups = given.get("num_distributed_optimizer_instances", 1)
     if outer == "optim" and given.get("use_megatron_fsdp"):

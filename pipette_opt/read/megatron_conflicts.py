@@ -38,6 +38,3 @@ def _conflicts(given: Mapping[str, Any]) -> Iterator[str]:
             yield "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor."
         if given.get("moe_enable_deepep") or given.get("moe_flex_dispatcher_backend") == "deepep":
             yield "--moe-pad-expert-input-to-capacity does not go with DeepEP (--moe-flex-dispatcher-backend deepep)."
-    policy = given.get("moe_token_drop_policy", "probs")
-    if policy not in ("probs", "position"):
-        yield f"--moe-token-drop-policy must be probs or position, got {policy!r}."

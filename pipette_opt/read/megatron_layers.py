@@ -54,8 +54,6 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if pattern is not None:
         fields |= {"hybrid_layer_pattern": letters, "mtp_layer_pattern": _depth_pattern(given, pattern, where)}
     variant = given.get("experimental_attention_variant")
-    if variant not in (None, "gated_delta_net"):
-        raise InputError(where, f"--experimental-attention-variant must be gated_delta_net, got {variant!r}.")
     if variant is not None and pattern is None:
         if "linear_attention_freq" not in given:
             raise InputError(where, "--experimental-attention-variant gated_delta_net needs --linear-attention-freq.")
@@ -66,6 +64,8 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
             fields["mamba"] = Mamba(**_sizes(given, MAMBA_OPTIONS, where) | _heads(given, where))
         if "G" in letters or "linear_attention_freq" in fields:
             fields["gated_delta_net"] = GatedDeltaNet(**_sizes(given, DELTA_OPTIONS, where))
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(where, str(error)) from None
     return fields

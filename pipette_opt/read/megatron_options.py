@@ -186,10 +186,20 @@ def _value(option: MegatronOption, following: Sequence[str], where: str) -> Any:
     if unset is not None and counts:
         raise InputError(where, f"{option.name} is the shell variable {unset}; write its value.")
     if option.kind == "list":
+        following = [part for word in following for part in word.split(",") if part] if option.choices else following
+        _check_words(option, following, where)
         return list(following)
+    _check_words(option, following[:1], where)
     if option.kind in ("whole", "number"):
         return _number(option, following[0], where)
     return following[0]
+
+
+def _check_words(option: MegatronOption, words: Sequence[str], where: str) -> None:
+    """Megatron's parser takes some words only; what a variable of the shell holds is not known here."""
+    for word in words:
+        if option.choices and word not in option.choices and "$" not in word:
+            raise InputError(where, f"{option.name} must be {' or '.join(option.choices)}, got {word!r}.")
 
 
 def _number(option: MegatronOption, text: str, where: str) -> int | float:
@@ -221,7 +231,8 @@ def _judged(values: Mapping[str, Any], where: str) -> list[NotModelled]:
     if refused:
         (option, value), *rest = refused
         others = f" Refused, too: {', '.join(one.name for one, _ in rest)}." if rest else ""
-        why = option.why[0].lower() + option.why[1:] if not option.why[1].isupper() else option.why
+        is_name = not option.why.split()[0][1:].islower()
+        why = option.why if is_name else option.why[0].lower() + option.why[1:]
         raise InputError(where, f"{f'{option.name} {value}'.strip()} is refused: {why}{others}")
     return found
 

@@ -29,6 +29,8 @@ class MegatronOption:
         ``refused``: there are no numbers for a job with it.
     modelled_values
         With them the numbers are right as they are; the status is that of all other values.
+    choices
+        Words that Megatron takes after it; empty: any.
     needs
         Options (``--x`` or ``--x=value``) of which one must be given for this one to mean anything.
     time, memory
@@ -41,6 +43,7 @@ class MegatronOption:
 
     name: str
     kind: Kind
+    choices: tuple[str, ...]
     status: Status
     modelled_values: tuple[str, ...]
     needs: tuple[str, ...]
@@ -103,9 +106,11 @@ def megatron_options() -> Mapping[str, MegatronOption]:
     for row in table_rows():
         if not row["option"]:
             continue
+        kind, _, choices = row["kind"].partition(" ")
         option = MegatronOption(
             name=row["option"],
-            kind=cast(Kind, row["kind"]),
+            kind=cast(Kind, kind),
+            choices=tuple(filter(None, choices.split("|"))),
             status=cast(Status, row["status"]),
             modelled_values=tuple(row["modelled_values"].split()),
             needs=tuple(row["needs"].split()),

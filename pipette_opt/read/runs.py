@@ -53,7 +53,6 @@ REQUIRED = ("gpu", "num_gpus", "gbs", "tp", "pp", "dp")
 
 MEASURED = ("iter_time_s", "peak_mem_gib", "oom")
 
-RECOMPUTE_WORDS = ("none", "selective", "full")
 
 FLAGS = (
     "gated_linear_unit",

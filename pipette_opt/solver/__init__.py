@@ -1,5 +1,5 @@
 """
-The joint problem, exactly stated, and how it is solved.
+One candidate and hosts for it, chosen together: the problem, exactly stated, and how it is solved.
 
 Import :func:`pipette_opt.solver.solve.solve` and :class:`pipette_opt.solver.params.SolverParams` from their modules;
 ``solve`` loads OR-tools.

@@ -25,9 +25,6 @@ from pipette_opt.problem.objective import PlacedTicks, finish_ticks
 from pipette_opt.solver.matching import bottleneck_level
 from pipette_opt.solver.transfers import Transfers, least_transfers, some_host_has
 
-MOST_HOSTS_TO_MATCH = 300
-"""Hosts up to which the least cost of distinct links is looked for, which takes a second with so many."""
-
 MOST_KINDS = 256
 """Largest number of choices of the rows in which a column has hosts of kinds that it cannot do without. Chosen."""
 
@@ -134,12 +131,9 @@ def _path_transfers(
     passes = often > 0
     links = passes.sum(axis=1)
     always = np.where(passes, often, UNUSABLE_TICKS).min(axis=1, initial=UNUSABLE_TICKS) * (links > 0)
-    match = len(both) <= MOST_HOSTS_TO_MATCH
 
     def adding_up(one: PlacedTicks, more: IntArray, columns: int) -> PlacedTicks:
         """The links of each path, in so many columns together, are distinct."""
-        if not match:
-            return one
         least = {number: least_cost(both, number * columns) // columns for number in np.unique(links).tolist()}
         total = passes @ (one.send_forward + one.send_backward)[between] + more
         lacking = np.maximum(np.array([least[number] for number in links.tolist()])[:, None] - total, 0)

@@ -45,7 +45,7 @@ alone, by which they are ordered, knows nothing of tensor groups over hosts. Wit
 long and the first plan was 2 % slower. Chosen.
 """
 
-BETWEEN_LOOKS = 32
+BETWEEN_LOOKS = 128
 """Number of configurations that are bounded between looks at the clock. Chosen."""
 
 FAMILIES_GROWTH = 4
@@ -189,6 +189,8 @@ class _Joint(OpenFamilies):
                 some = bounded[count : min(count + BETWEEN_LOOKS, enough)]
                 families += self._families([base for _, base in some])
                 count += len(some)
+                if self.first is None:
+                    self._bound_again(self._able(families)[:1])
             self._bound_again(self._able(families))
         self.waiting = bounded[count:]
         self._list_first()

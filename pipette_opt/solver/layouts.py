@@ -3,8 +3,9 @@ Model chunks of unequal size: layouts near a plan that is known, by the judge.
 
 Equal chunks leave the stage with the output head, and the first one with the embedding, as many layers in each chunk as
 any other. From the plan's own stages, and from chunks as equal as can be, layers are moved from one chunk to another,
-one at a time, as long as that makes the plan faster where it is placed. What comes of it is searched beside the usual
-splits, with all degrees and placements; other layouts are not ruled out.
+one at a time, as long as that makes the plan faster where it is placed. Most moves are sorted out by a rough time: the
+judge's schedule with the layer's mean time taken from one chunk and added to the other. What comes of it is searched
+beside the usual splits, with all degrees and placements; other layouts are not ruled out.
 """
 
 import threading
@@ -12,16 +13,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.legality import broken_rules
-from pipette_opt.judge.many import estimate_many
-from pipette_opt.memory.filter import usable_bytes
+from pipette_opt.costs.placed import placed_batch
+from pipette_opt.judge.many import estimate_many, judge_batches
+from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, block_placement
+from pipette_opt.parallel import ParallelConfig, block_placement, microbatches_of
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -32,6 +35,9 @@ LAYOUTS_AT_ONCE = 64
 WORTHWHILE = 1e-4
 """Relative gain below which a moved layer is not worth a layout. Chosen."""
 
+ROUGHLY = 1e-3
+"""Relative difference to the judge that a rough time of a layout may have, by which moves are sorted out. Chosen."""
+
 
 def near_layouts(
     instance: Instance,
@@ -41,7 +47,6 @@ def near_layouts(
     max_oom_risk: float,
     seconds: float,
     stop: threading.Event,
-    seed: int = 0,
 ) -> list[FirstPlan]:
     """
     Plans with unequal chunks that are faster than a plan, the fastest first: at most one for each number of chunks.
@@ -61,7 +66,7 @@ def near_layouts(
         plans = []
         for start in _starts(instance, first.config, chunks):
             if time.perf_counter() < ends and not stop.is_set():
-                plans.append(_climb(instance, replace(first, config=start), fits, ends, stop, seed))
+                plans.append(_climb(instance, replace(first, config=start), fits, ends, stop))
         able = [one for one in plans if one is not None and one.config.pipeline_model_parallel_layout is not None]
         found += sorted(able, key=lambda one: one.seconds)[:1]
     faster = [one for one in found if one.seconds < first.seconds * (1 - WORTHWHILE)]
@@ -107,49 +112,84 @@ def _room(
     def fits(config: ParallelConfig) -> bool:
         if max_oom_risk >= IGNORED_RISK:
             return True
-        (found,) = predictor.predict(
-            instance.model,
-            instance.training,
-            [config],
-            gpus_per_node=instance.cluster.gpus_per_node,
-            intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-            max_oom_risk=max_oom_risk,
-        )
+        (found,) = predicted_memory(instance, predictor, [config], max_oom_risk)
         return bool((found.upper_bytes <= capacity).all())
 
     return fits
 
 
 def _climb(
-    instance: Instance,
-    plan: FirstPlan,
-    fits: Callable[[ParallelConfig], bool],
-    ends: float,
-    stop: threading.Event,
-    seed: int,
+    instance: Instance, plan: FirstPlan, fits: Callable[[ParallelConfig], bool], ends: float, stop: threading.Event
 ) -> FirstPlan | None:
     """The plan after moves of single layers, each of which made it faster and has room; ``None`` if it has none."""
-    rng = np.random.default_rng(seed)
     held: IntArray = np.array(plan.config.layers_per_chunk, dtype=np.int64)
     (seconds,) = _times_s(instance, plan, [plan.config])
-    is_known = fits(plan.config)
-    moves, since = list(permutations(range(held.size), 2)), 0
-    while since < len(moves):
-        since = 0
-        for some in _in_groups(rng.permutation(len(moves))):
+    is_known, better = fits(plan.config), True
+    while better:
+        better = False
+        limit_s = seconds * (1 - WORTHWHILE) if is_known else np.inf
+        for some in _promising(instance, plan, held, limit_s):
             if time.perf_counter() >= ends or stop.is_set():
-                since = len(moves)
                 break
-            after = [one for index in some if (one := _moved(held, *moves[index])) is not None]
+            after = [one for source, target in some if (one := _moved(held, source, target)) is not None]
             configs = [with_layers(plan.config, one) for one in after]
             times = _times_s(instance, plan, configs) if configs else np.zeros(0)
             order = np.argsort(times, kind="stable").tolist()
-            limit_s = seconds * (1 - WORTHWHILE) if is_known else np.inf
-            better = next((one for one in order if times[one] < limit_s and fits(configs[one])), None)
-            since += len(some)
-            if better is not None:
-                held, seconds, is_known, since = after[better], float(times[better]), True, 0
+            chosen = next((one for one in order if times[one] < limit_s and fits(configs[one])), None)
+            if chosen is not None:
+                held, seconds, is_known, better = after[chosen], float(times[chosen]), True, True
+                break
     return replace(plan, config=with_layers(plan.config, held), seconds=float(seconds)) if is_known else None
+
+
+def _promising(instance: Instance, plan: FirstPlan, held: IntArray, limit_s: float) -> Iterator[list[tuple[int, int]]]:
+    """
+    Moves of a layer from one chunk to another that may take less than that, the most promising first, in groups.
+
+    A layer more makes nothing faster: where taking one from a chunk does not help, no move from it does.
+    """
+    size, limit_s = held.size, limit_s * (1 + ROUGHLY)
+    without = _roughly_s(instance, plan, held, np.arange(size), None)
+    moves = np.array([move for move in permutations(range(size), 2) if without[move[0]] < limit_s], dtype=np.int64)
+    if len(moves):
+        times = _roughly_s(instance, plan, held, moves[:, 0], moves[:, 1])
+        order = [index for index in np.argsort(times, kind="stable").tolist() if times[index] < limit_s]
+        for begin in range(0, len(order), LAYOUTS_AT_ONCE):
+            yield [(int(one), int(two)) for one, two in moves[order[begin : begin + LAYOUTS_AT_ONCE]]]
+
+
+def _roughly_s(
+    instance: Instance, plan: FirstPlan, held: IntArray, sources: IntArray, targets: IntArray | None
+) -> FloatArray:
+    """
+    About what the plan takes, at least, with a layer less in one chunk, and one more in another: seconds.
+
+    A layer counts as the mean of the chunk that it is taken from, and in the other as that of the fastest chunk of all.
+
+    Parameters
+    ----------
+    held
+        Layers of each chunk of each stage, shape ``(num_chunks, pp)``.
+    sources, targets
+        Chunks by ``chunk * pp + stage``, one of each for a move.
+    """
+    config, rows, pp = with_layers(plan.config, held), np.arange(len(sources)), held.shape[1]
+    batch = placed_batch(instance, [(config, block_placement(config, plan.block, plan.nodes))])
+    if batch.missing:
+        return np.full(len(rows), np.inf)
+    many, counts = batch.some(np.zeros(len(rows), dtype=np.int64)), held.reshape(-1, 1)
+    changed: dict[str, Any] = {"reduction_s": many.reduction_s.copy()}
+    changed["reduction_s"][rows, sources % pp] *= 1 - 1 / held.sum(axis=0)[sources % pp]
+    for name in ("forward_s", "backward_s"):
+        times = getattr(many, name)
+        after = times.reshape(len(rows), held.size, -1).copy()
+        each = np.where(counts > 0, after[0] / np.maximum(counts, 1), np.inf)
+        after[rows, sources] -= np.where(counts > 0, each, 0.0)[sources]
+        if targets is not None:
+            after[rows, targets] += each.min(axis=0)
+        changed[name] = after.reshape(times.shape)
+    microbatches = np.full(len(rows), microbatches_of(instance.training, config))
+    return judge_batches([(rows, replace(many, **changed))], microbatches, instance.p2p)
 
 
 def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:
@@ -159,11 +199,6 @@ def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:
         layers_per_stage=tuple(held.sum(axis=0).tolist()),
         pipeline_model_parallel_layout=layout_of(held.tolist()),
     )
-
-
-def _in_groups(order: IntArray) -> Iterator[list[int]]:
-    for begin in range(0, len(order), LAYOUTS_AT_ONCE):
-        yield order[begin : begin + LAYOUTS_AT_ONCE].tolist()
 
 
 def _moved(held: IntArray, source: int, target: int) -> IntArray | None:

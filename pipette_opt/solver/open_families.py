@@ -144,11 +144,17 @@ class OpenFamilies:
 
     def _families_of(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
-        tight = {family_key(one.config) for one in plain if one.most_units.min() <= one.num_units - one.schedule[0]}
-        self.roomy.update(base for base in bases if family_key(base) not in tight)
+        roomy: dict[ParallelConfig | None, bool] = {}
+        for one in plain:
+            key, has_all = family_key(one.config), one.most_units.min() > one.num_units - one.schedule[0]
+            roomy[key] = bool(has_all) and roomy.get(key, True)
+        self.roomy.update(base for base in bases if roomy.get(family_key(base), False))
         able = []
         for family in plain:
-            bound_s = self._bound(family, halvings=0).seconds
+            # How many layers have to be recomputed takes predictions: first as if none had to.
+            bound_s = self._bound(replace(family, recomputed=None), halvings=0).seconds
+            if bound_s < self.to_beat_s < float("inf") and family.recomputed is not None:
+                bound_s = self._bound(family, halvings=0).seconds
             if bound_s < self.to_beat_s:
                 able.append(family)
             else:

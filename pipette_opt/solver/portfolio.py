@@ -5,6 +5,12 @@ Read :data:`TABLE` from top to bottom. For a candidate, the rows that its grid f
 Until nothing is open, the few candidates with the least bounds get a turn: each row of ``TURN`` once, in slices that
 double from turn to turn, and then the row of ``MODEL`` with all of them together. Annealing works on all candidates at
 once, before, beside and after all that, if any candidate fits its row.
+
+A plan's search names only the provers as engines (``certify/proving.py``), so it has the last three rows; ``certify``
+anneals itself, and most plans are proven before any engine has its turn. With annealing the table is that of benchmarks
+of placements. Two things stand with their engine: which candidates a turn has, and how long a call of the model that
+names the hosts takes (:mod:`~pipette_opt.solver.model`); and which hosts fall into classes
+(:mod:`~pipette_opt.solver.class_assignment.search`).
 """
 
 import time
@@ -77,7 +83,8 @@ class Row:
     runs
         Settings that the row asks for.
     slices
-        Length of a slice in ``first_slice_s``; it doubles with each visit, and the candidates of a turn divide it.
+        Length of a slice in ``first_slice_s``; it doubles with each visit, and the candidates of a turn divide it. Of
+        rows of ``TURN`` only, as ``calls``, ``repeats`` and ``ends_turn``.
     calls
         CP-SAT calls that a slice has time for at least.
     repeats

@@ -35,10 +35,11 @@ def solve(
     """
     Choose one candidate and place it, with a bound over all candidates.
 
-    Annealing looks for placements first, beside the proof, after it, and for a moment at the very end. Candidates whose
-    bound reaches the incumbent are pruned, first by bounds that need no search. The others come in batches, those with
-    the least bounds first. A batch that is not finished in its slice of time comes back with more of it. Who works on
-    what, and when, is :data:`~pipette_opt.solver.portfolio.TABLE`.
+    Where annealing is among the engines (not in a plan's search), it looks for placements first, beside the proof,
+    after it, and for a moment at the very end. Candidates whose bound reaches the incumbent are pruned, first by bounds
+    that need no search. The others come in batches, those with the least bounds first. A batch that is not finished in
+    its slice of time comes back with more of it. Who works on what, and when, is
+    :data:`~pipette_opt.solver.portfolio.TABLE`.
 
     Parameters
     ----------

@@ -5,7 +5,6 @@ Loads of single experts: which part of the tokens' copies each gets, and how une
 layers of the busiest rank's load over the mean load.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,19 +66,3 @@ def listed_imbalance(loads: FloatArray, ranks: int) -> float:
     """
     of_ranks = loads.reshape(len(loads), ranks, -1).sum(axis=2)
     return float((of_ranks.max(axis=1) / of_ranks.mean(axis=1)).mean())
-
-
-def placed_imbalance(loads: FloatArray, rank_of_expert: Sequence[Sequence[int]]) -> float:
-    """
-    The same where each layer says the rank of each of its experts.
-
-    Parameters
-    ----------
-    rank_of_expert
-        Numbers from 0, shape as ``loads``.
-    """
-    means = []
-    for layer, ranks in zip(loads, rank_of_expert, strict=True):
-        of_ranks = np.bincount(np.asarray(ranks), weights=layer)
-        means.append(of_ranks.max() / of_ranks.mean())
-    return float(np.mean(means))

@@ -7,6 +7,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import is_number
 from pipette_opt.judge.fullness import stack_predictor
+from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.specs import Instance
@@ -33,14 +34,7 @@ def stages_memory(
         Its hosts are numbered as in the cluster.
     """
     cluster, predictor = instance.cluster, stack_predictor(instance.stack)
-    (prediction,) = predictor.predict(
-        instance.model,
-        instance.training,
-        [config],
-        gpus_per_node=cluster.gpus_per_node,
-        intra_node_bytes_per_s=cluster.intra_node_bytes_per_s,
-        max_oom_risk=max_oom_risk,
-    )
+    (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
     usable = [predictor.usable_bytes(node.gpu) for node in cluster.nodes]
     stage_of_rank = RankGrid.of(config, placement.order).coordinates()[:, 0]
     found = []

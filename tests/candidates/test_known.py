@@ -39,6 +39,21 @@ def test_its_larger_values_are_searched_everywhere() -> None:
     assert "mlp" in values
 
 
+def test_what_its_replicas_share_is_searched_everywhere() -> None:
+    """Fully sharded: beside the distributed optimizer, in other configurations, too, unless that is pinned."""
+    known = replace(ODD, use_distributed_optimizer=True, zero_stage=3)
+    wider = with_known(SPACE, known)
+    assert wider.more_sharding == ("optim_grads_params",)
+    assert space_of(asdict(wider)) == wider
+    usual, found = (enumerate_with_reasons(JOB, space) for space in (SPACE, wider))
+    assert set(usual.candidates) < set(found.candidates)
+    sharded = {one for one in found.candidates if one.sharding_stage == 3}
+    assert {one.tensor_model_parallel_size for one in sharded} == {1, 2, 4}
+    assert with_known(SPACE, ODD).more_sharding == ()
+    pinned = replace(SPACE, data_parallel_sharding_strategy=("optim", "optim_grads_params"))
+    assert with_known(pinned, known).more_sharding == ()
+
+
 @pytest.mark.parametrize(
     "pins",
     [
@@ -63,11 +78,26 @@ def test_an_illegal_one_is_refused_by_name() -> None:
         space_of({"more_configs": [{"tensor_model_parallel_size": 2}]})
 
 
-def test_more_splits_are_added_to_what_is_known() -> None:
-    """The same as all of the wider space, counts and reasons included."""
-    wider = replace(SPACE, more_splits=((6, 2), (3, 3, 1, 1)))
-    known, whole = enumerate_with_reasons(JOB, SPACE), enumerate_with_reasons(JOB, wider)
-    found = enumerate_more(JOB, wider, SPACE, known)
+@pytest.mark.parametrize(
+    ("num_layers", "splits", "layouts"),
+    [
+        (8, ((6, 2), (3, 3, 1, 1)), ()),
+        (5, (), ("Et|t|tt|tL", "Ett|t|t|tL")),
+        (5, ((4, 1),), ("Et|t|tt|tL",)),
+    ],
+)
+def test_more_splits_are_added_to_what_is_known(
+    num_layers: int, splits: tuple[tuple[int, ...], ...], layouts: tuple[str, ...]
+) -> None:
+    """
+    The same as all of the wider space, counts and reasons included.
+
+    Five layers split into no four equal chunks, until a layout does it: what ruled them out is no reason any more.
+    """
+    job = replace(JOB, model=replace(JOB.model, num_layers=num_layers))
+    wider = replace(SPACE, more_splits=splits, more_layouts=layouts)
+    known, whole = enumerate_with_reasons(job, SPACE), enumerate_with_reasons(job, wider)
+    found = enumerate_more(job, wider, SPACE, known)
     assert set(found.candidates) == set(whole.candidates) > set(known.candidates)
     for field in ("num_combinations", "rejected", "first_broken", "examples"):
         assert getattr(found, field) == getattr(whole, field)

@@ -30,9 +30,7 @@ def test_illegal_names_each_rule_once_with_a_count() -> None:
     for reason, (rule, count) in zip(reasons, found.rejected.items(), strict=True):
         assert reason.startswith(f"{rule}: ")
         assert reason.endswith(f"({count:,} of {found.num_combinations:,} combinations)")
-    many = replace(
-        found, rejected={f"rule {n}": 20 - n for n in range(12)}, examples={f"rule {n}": "" for n in range(12)}
-    )
+    many = replace(found, reasons={(f"rule {n}", ""): 20 - n for n in range(12)})
     lines = _broken_rules(many)
     assert len(lines) == MOST_RULES + 1
     assert lines[0].startswith("rule 0")

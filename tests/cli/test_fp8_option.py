@@ -9,6 +9,8 @@ from typer.testing import CliRunner, Result
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
+from pipette_opt.library.jobs import read_job
+from pipette_opt.library.options import JobOptions
 
 JOB = ["--model", "llama-3-8b", "--global-batch-size", "32", "--seq-length", "4096"]
 NARROW = ["--tensor-parallel", "4", "--pipeline-parallel", "2", "--micro-batch-size", "1", "--recompute", "none"]
@@ -53,11 +55,34 @@ def test_fp8_is_faster_and_said_everywhere(hosts: Path, tmp_path: Path) -> None:
     assert "--fp8-format hybrid" in (tmp_path / "run" / "megatron_args.sh").read_text()
 
 
+def test_scales_are_those_that_are_said() -> None:
+    """By the option, by the model's script, or Megatron's default; both that differ are refused."""
+    script = (
+        "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000 --bf16 "
+        "--micro-batch-size 1 --global-batch-size 16 --fp8-format hybrid"
+    )
+    machines = {"nodes": "2", "gpu": "h100"}
+
+    def recipe(**said: Any) -> str:
+        return read_job(JobOptions(**machines, **said)).instance.training.fp8_recipe
+
+    job = {"model": "llama-3-8b", "global_batch_size": 32, "seq_length": 4096, "fp8": True}
+    assert recipe(**job) == "delayed"
+    assert recipe(**job, fp8_recipe="blockwise") == "blockwise"
+    assert recipe(model=script, fp8_recipe="blockwise") == "blockwise"
+    assert recipe(model=f"{script} --fp8-recipe tensorwise") == "tensorwise"
+    with pytest.raises(InputError, match="--fp8-recipe: blockwise contradicts tensorwise"):
+        recipe(model=f"{script} --fp8-recipe tensorwise", fp8_recipe="blockwise")
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (("--example", "lab-2x8", "--fp8"), "--fp8: is not for a100-80gb, which has bf16"),
         (("--cluster", "HOSTS", "--fp8", "--precision", "fp32"), "--fp8: goes with --precision bf16 or fp16, got fp32"),
+        (("--cluster", "HOSTS", "--fp8-recipe", "tensorwise"), "--fp8-recipe: needs --fp8"),
+        (("--cluster", "HOSTS", "--fp8", "--fp8-recipe", "row"), "--fp8-recipe: must be one of delayed, tensorwise"),
+        (("--cluster", "HOSTS", "--fp8", "--fp8-recipe", "mxfp8"), "h100-80gb, which has bf16"),
         (("--cluster", "HOSTS", "--compare-current", "--fp8-format hybrid"), "have --fp8-format; give --fp8, too"),
         (
             ("--cluster", "HOSTS", "--fp8", "--compare-current", "--bf16"),

@@ -1,6 +1,7 @@
 """The bound by work alone, against sums by hand, the form over the best links, and the judge."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from pipette_opt.costs.compute import stage_compute, stage_parameters
 from pipette_opt.costs.context import inside_stages_s
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.many import estimate_many
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
@@ -128,3 +130,30 @@ def test_without_a_packing_there_is_no_plan() -> None:
     """Slots of three GPUs do not fill hosts of four."""
     job = instance(cluster(3, gpus=4), replace(LLAMA_8B, num_attention_heads=24, num_query_groups=24), 32, 2048)
     assert WorkBounds(job)(config(tp=3, dp=4, num_layers=32)) == float("inf")
+
+
+@pytest.mark.parametrize("unequal", [False, True])
+@pytest.mark.parametrize("counts", [(1, 1, 1), (1, 2), (2, 1)])
+def test_slower_kinds_count_where_faster_hosts_are_too_few(counts: tuple[int, ...], unequal: bool) -> None:
+    """Against every order of the hosts on perfect links; some bounds are near, and above those of the fastest kind."""
+    names = ("fast", "half", "third")
+    kinds = [replace(A100_80, name=names[number], peak_flops={"bf16": 312e12 / (number + 1)}) for number in range(3)]
+    listed = tuple(kind for kind, count in zip(kinds, counts, strict=False) for _ in range(count))
+    given = instance(
+        cluster(3, 1e6, gpus=2, kinds=listed, intra_node_bytes_per_s=1e15), TINY, 20 if unequal else 24, 2048
+    )
+    job = replace(given, training=replace(given.training, unequal_microbatches=unequal))
+    alone = replace(job, cluster=cluster(3, 1e6, gpus=2, kinds=kinds[:1], intra_node_bytes_per_s=1e15))
+    near, higher, work, fastest = [], 0, WorkBounds(job), WorkBounds(alone)
+    for one in some_configs(job, 3, 20):
+        placed = [
+            (one, block_placement(one, block, np.array(order).reshape(block.node_grid(one))))
+            for block in node_blocks(one, 2, job.launcher)
+            for order in permutations(range(3), int(np.prod(block.node_grid(one))))
+        ]
+        best_s = float(estimate_many(job, placed).min())
+        assert work(one) <= best_s * (1 + 1e-9)
+        near.append(work(one) / best_s)
+        higher += work(one) > 1.1 * fastest(one)
+    assert max(near) > 0.9
+    assert higher > 5

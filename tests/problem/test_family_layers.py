@@ -20,7 +20,7 @@ from pipette_opt.problem.beside import chunk_seconds, least_rings_s
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_paths import family_paths
 from pipette_opt.problem.family_times import layer_families, with_rings
-from pipette_opt.problem.layer_patterns import least_splits, num_closed
+from pipette_opt.problem.layer_patterns import beyond, least_splits, num_closed
 from pipette_opt.problem.path_counts import plain_counts
 from pipette_opt.specs import Instance, ModelSpec
 
@@ -208,7 +208,7 @@ def test_room_for_a_pattern_is_no_less_than_that_of_any_split() -> None:
 
 @pytest.mark.parametrize("dense", [1, 2])
 def test_room_is_that_of_the_memory_predictor(dense: int) -> None:
-    """The most layers that fit do, and one more does not, with the first layers where they are."""
+    """The most layers that fit, with the first layers where they are; no family where all stages have too little."""
     spec = replace(
         model(dense, num_layers=40), hidden_size=4096, num_attention_heads=32, num_query_groups=32, kv_channels=128
     )
@@ -216,24 +216,24 @@ def test_room_is_that_of_the_memory_predictor(dense: int) -> None:
     predictor = load_predictor(0.01, job)
     room = usable_bytes(job.cluster, predictor)[:2]
     families = layer_families(job, [base(4, 1)], predictor, 0.01)
-    families = [one for one in families if one.block == families[0].block]
-    assert len(families) == 2 ** (dense - 1)
-    for family in families:
-        closed = num_closed(job.model, family.config)
-        assert (family.most_units[:, closed:] < family.num_units).any()
-        assert (family.most_units[:, :closed] <= 1).all()
-        for kind, stage in itertools.product(range(2), range(closed, 4)):
-            most = int(family.most_units[kind, stage])
-            for units in {most, most + 1} - {0}:
-                held = family.with_units([units if s == stage else 1 for s in range(4)])
-                (found,) = predictor.predict(
-                    job.model,
-                    job.training,
-                    [held],
-                    gpus_per_node=2,
-                    intra_node_bytes_per_s=job.cluster.intra_node_bytes_per_s,
-                )
-                assert bool(found.upper_bytes[stage] <= room[kind]) == (units <= most)
+    found = {one.config: one for one in families if one.block == families[0].block}
+    ways = least_splits(spec, base(4, 1))
+    for way in ways:
+        closed, number = num_closed(spec, way), 40 - sum(way.layers_per_stage) + 4
+        most = np.zeros((2, 4), dtype=np.int64)
+        sized = [beyond(way, (1,) * closed + (units,) * (4 - closed)) for units in range(1, number + 1)]
+        need = predictor.predict(
+            spec, job.training, sized, gpus_per_node=2, intra_node_bytes_per_s=job.cluster.intra_node_bytes_per_s
+        )
+        for kind, stage in itertools.product(range(2), range(4)):
+            most[kind, stage] = sum(int(one.upper_bytes[stage] <= room[kind]) for one in need)
+        most[:, :closed] = np.minimum(most[:, :closed], 1)
+        assert (way in found) == (most.max(axis=0).min() >= 1 and most.max(axis=0).sum() >= number)
+        if way in found:
+            assert (found[way].most_units == most).all()
+            assert (most[:, closed:] < number).any()
+    assert len(ways) == 2 ** (dense - 1)
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("experts", [NARROW, WIDE])

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
 from pipette_opt.read.megatron_options import given_options, places_of
-from pipette_opt.read.megatron_table import field_of, megatron_options, parts_saved, table_rows
+from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options, parts_saved, table_rows
 from pipette_opt.specs import TrainingSpec
 from pipette_opt.specs.latent import LATENT_SIZES
 
@@ -54,6 +55,33 @@ def test_words_are_checked(option: str, choices: tuple[str, ...]) -> None:
         assert getattr(parse_megatron_args(f"{option} {word}"), option[2:].replace("-", "_")) == word
     with pytest.raises(InputError, match=f"{option} must be {' or '.join(choices)}.*, got 'other'"):
         parse_megatron_args(f"{option} other")
+
+
+def test_words_that_no_release_knows() -> None:
+    """Of every option with a list of words: another one is an error, the shell's variables are not looked at."""
+    listed = {option.name: option for option in megatron_options().values() if option.choices}
+    assert len(listed) > 40
+    for name, option in listed.items():
+        with pytest.raises(InputError, match=f"{name} must be .*{re.escape(option.choices[-1])}, got 'nonsense'"):
+            given_options(f"{name} nonsense", "here")
+    assert given_options("--moe-router-dtype $DTYPE", "here").values["moe_router_dtype"] == "$DTYPE"
+    with pytest.raises(InputError, match=r"--cuda-graph-modules must be .*, got 'all'"):
+        given_options("--cuda-graph-modules attn all", "here")
+
+
+@ON_RECIPES
+def test_defaults_of_megatron_change_nothing() -> None:
+    """An option that says what Megatron does without it is never refused, nor listed as left out."""
+    launch = "--num-layers 8 --bf16 --num-experts 8 --moe-token-dispatcher-type alltoall --use-distributed-optimizer"
+    with (RECIPES / "options.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["option"] and row["default"] not in ("", "None", "[]")]
+    checked = 0
+    for row in rows:
+        option, value = megatron_options()[field_of(row["option"])], row["default"].strip("[]'")
+        if option.kind != "flag":
+            assert option.name not in said(f"{launch} {row['option']} {value}"), row["option"]
+            checked += 1
+    assert checked > 100
 
 
 def test_granularity_wins_over_activations() -> None:
@@ -124,11 +152,11 @@ def test_what_changes_nothing_is_not_listed(options: str) -> None:
     ("option", "named"),
     [
         ("--mtp-num-layers 1 --mtp-hsm", "multi-token prediction"),
-        ("--qk-l2-norm", "without weights"),
-        ("--mamba-training-ssm-states-dtype fp32", "state-space"),
+        ("--experimental-attention-variant dsa", "gated delta nets"),
+        ("--gdp-num-householder 2", "gated delta products"),
         ("--tensor-parallel-num-weight-shards 2", "more shards"),
-        ("--fp4-format e3m0", "e2m1"),
         ("--yaml-cfg job.yaml", "write them out"),
+        ("--warmup 3", "Megatron-LM refuses it; say --lr-warmup-fraction"),
         ("--perform-rl-step", "reinforcement learning"),
     ],
 )
@@ -141,8 +169,8 @@ def test_another_job_is_refused(option: str, named: str) -> None:
 
 def test_all_refused_options_are_named() -> None:
     """One error for them together."""
-    with pytest.raises(InputError, match=r"--fp4-format e3m0 is refused.* Refused, too: --qk-l2-norm\.$"):
-        given_options("--fp4-format e3m0 --bf16 --qk-l2-norm", "here")
+    with pytest.raises(InputError, match=r"--mtp-hsm is refused.* Refused, too: --yaml-cfg\.$"):
+        given_options("--mtp-num-layers 1 --mtp-hsm --bf16 --yaml-cfg job.yaml", "here")
 
 
 def test_unknown_options_are_never_silent() -> None:
@@ -439,18 +467,23 @@ VALUES = {"flag": "", "whole": "7", "number": "0.5", "word": "other", "list": "o
 """A value of each kind that no row calls modelled."""
 
 
+def value_for(option: MegatronOption) -> str:
+    """A value that the option may have, if possible one that is not modelled."""
+    return min(option.choices, key=option.modelled_values.__contains__, default=VALUES[option.kind])
+
+
 @pytest.mark.parametrize("status", ["modelled", "harmless", "approximated", "refused"])
 def test_every_option_does_what_the_table_says(status: str) -> None:
     """With what it needs and a value that is not modelled: read, passed over, listed or refused."""
     for option in megatron_options().values():
         if option.status != status:
             continue
-        text = f"{option.name} {VALUES[option.kind]} --bf16"
+        text = f"{option.name} {value_for(option)} --bf16"
         needs_refused = False
         for need in option.needs[:1]:
             name, equals, value = need.partition("=")
             row = megatron_options()[field_of(name)]
-            text += f" {name} {value if equals else VALUES[row.kind]}"
+            text += f" {name} {value if equals else value_for(row)}"
             needs_refused = row.status == "refused"
         refusals = []
         try:
@@ -524,7 +557,7 @@ def test_every_option_has_a_place() -> None:
     """Read, harmless or moot, left out, refused, unknown: also where the launch as a whole is refused."""
     text = (
         "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --ours 1 "
-        "--mamba-training-ssm-states-dtype fp32 "
+        "--gdp-num-householder 2 --dsa-indexer-topk 64 "
         "--cuda-graph-impl none --muon-tp-mode blockwise"
     )
     assert places_of(text, "here") == {
@@ -532,7 +565,8 @@ def test_every_option_has_a_place() -> None:
         "--tp-comm-overlap": "not modelled",
         "--lr": "no effect",
         "--fp8-interval": "no effect",
-        "--mamba-training-ssm-states-dtype": "refused",
+        "--gdp-num-householder": "refused",
+        "--dsa-indexer-topk": "no effect",
         "--ours": "unknown",
         "--cuda-graph-impl": "read",
         "--muon-tp-mode": "no effect",

@@ -83,7 +83,10 @@ def test_yarn_is_not_rope() -> None:
     [
         ("--position-embedding-type mrope", "mrope is not supported: positions of images and video"),
         ("--position-embedding-type relative", "relative is not supported: positions of encoder-decoder models"),
-        ("--position-embedding-type alibi", "must be learned_absolute or rope or yarn or none, got 'alibi'"),
+        (
+            "--position-embedding-type alibi",
+            "must be learned_absolute or rope or yarn or none or mrope or relative, got 'alibi'",
+        ),
         ("--no-position-embedding", "--no-position-embedding is refused by Megatron"),
         ("--swiglu --squared-relu", "only one of --swiglu, --squared-relu and --quick-geglu"),
         ("--position-embedding-type rope --rotary-base 1e6", "--rotary-base must be a"),

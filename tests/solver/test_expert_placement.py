@@ -8,7 +8,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.solver.expert_placement import ExpertPlacement, balanced_imbalance, place_experts
-from pipette_opt.specs.expert_loads import listed_imbalance, placed_imbalance
+from pipette_opt.specs.expert_loads import listed_imbalance
 
 
 def least_imbalance(loads: FloatArray, ranks: int, slots: int) -> float:
@@ -53,7 +53,6 @@ def test_hand_count() -> None:
     assert place_experts(loads, 2).imbalance == 1.0
     assert place_experts(loads, 4).imbalance == pytest.approx(4 / 2.5)
     assert place_experts(loads, 4, 1).imbalance < 4 / 2.5
-    assert placed_imbalance(loads[None], [[0, 1, 1, 0]]) == 1.0
 
 
 def test_balanced_is_never_worse_than_listed() -> None:

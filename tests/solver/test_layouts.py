@@ -16,7 +16,7 @@ from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
 from pipette_opt.prepare import load_predictor
-from pipette_opt.solver.layouts import near_layouts, with_layers
+from pipette_opt.solver.layouts import _promising, near_layouts, with_layers
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import GpuSpec, Instance
 from pipette_opt.verify import verify
@@ -151,3 +151,27 @@ def test_a_plan_with_a_layout_is_searched_and_verified() -> None:
     assert plan.estimate.iteration_time_s == pytest.approx(times.min(), rel=1e-3)
     assert plan.certificate.lower_bound_s <= plan.estimate.iteration_time_s
     assert any(one.startswith("unequal model chunks of one stage but for") for one in plan.certificate.not_searched)
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_no_move_that_helps_is_sorted_out(overlap: bool, chunks: int) -> None:
+    """Each move after which the judge finds the plan faster is among the promising ones; most others are not."""
+    rng, total, kept, moves = np.random.default_rng(chunks), 12, 0, 0
+    job = job_of(total)
+    start = replace(even(total, chunks), overlap_grad_reduce=overlap, use_distributed_optimizer=overlap)
+    for _ in range(6):
+        cuts = np.sort(rng.choice(np.arange(1, total), 2 * chunks - 1, replace=False))
+        held = np.diff([0, *cuts, total]).reshape(chunks, 2)
+        plan = first_plan(job, with_layers(start, held))
+        found = {move for some in _promising(job, plan, held, plan.seconds) for move in some}
+        for source, target in itertools.permutations(range(held.size), 2):
+            after = held.copy()
+            after.flat[source] -= 1
+            after.flat[target] += 1
+            if (after.sum(axis=0) > 0).all():
+                moves += 1
+                if first_plan(job, with_layers(start, after)).seconds < plan.seconds:
+                    assert (source, target) in found
+        kept += len(found)
+    assert 0 < kept < 0.75 * moves

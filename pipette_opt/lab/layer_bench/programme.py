@@ -45,11 +45,6 @@ class Decision:
     seconds: float
     memory_mb: int
 
-    @property
-    def num_changes(self) -> int:
-        """Neighbours on one stage with different layouts."""
-        return sum(int(np.count_nonzero(np.diff(self.search.layouts[list(stage)]))) for stage in self.layers)
-
 
 @njit(cache=True)
 def layer_programme(

@@ -11,7 +11,6 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 MARGIN = 1.2
 """What people allow on top of a formula."""
 
-PIPETTE_FEATURES = ("gpus", "layers", "hidden", "heads", "tp", "pp", "dp", "layers/stage", "mbs", "gbs", "gbs/dp")
 PIPETTE_WIDTHS = (64, 48, 24, 12)
 BATCH = 32
 

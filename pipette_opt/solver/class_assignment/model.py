@@ -19,7 +19,7 @@ MOST_DOUBLED = 30
 
 def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Variables:
     """
-    The joint model with classes for hosts, each in as many cells as it has members.
+    The placement model with classes for hosts, each in as many cells as it has members.
 
     Equal patterns are told apart by classes that may change places, not by the columns' order: that would cost more
     than it saves here.

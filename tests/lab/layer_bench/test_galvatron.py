@@ -36,7 +36,6 @@ def test_throughput_of_its_own_test() -> None:
     option = search.options.index(Vocabulary(degree=2, is_sequence=False, is_sharded=False))
     found = decision(search, layers, option)
     assert 64 / found.seconds == pytest.approx(2.5578320019881313, rel=1e-8)
-    assert found.num_changes == 0
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published profile is not here")
