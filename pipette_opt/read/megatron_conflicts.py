@@ -1,6 +1,7 @@
 """Options of a Megatron-LM launch that exclude or need each other, by its own checks, whatever the degrees."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 from pipette_opt.base.errors import InputError
@@ -30,6 +31,9 @@ def _conflicts(given: Mapping[str, Any]) -> Iterator[str]:
             yield f"--use-precision-aware-optimizer needs --optimizer adam, got {given['optimizer']}."
     if given.get("delay_wgrad_compute") and not given.get("overlap_moe_expert_parallel_comm"):
         yield "--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm."
+    if given.get("overlap_moe_expert_parallel_comm") and "num_layers" in given and not given.get("num_experts"):
+        yield "--overlap-moe-expert-parallel-comm needs --num-experts."
+    yield from _levels_of_context(given)
     dispatcher = given.get("moe_token_dispatcher_type", "allgather")
     if given.get("moe_shared_expert_overlap") and dispatcher != "alltoall":
         yield f"--moe-shared-expert-overlap needs --moe-token-dispatcher-type alltoall, got {dispatcher}."
@@ -38,3 +42,14 @@ def _conflicts(given: Mapping[str, Any]) -> Iterator[str]:
             yield "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor."
         if given.get("moe_enable_deepep") or given.get("moe_flex_dispatcher_backend") == "deepep":
             yield "--moe-pad-expert-input-to-capacity does not go with DeepEP (--moe-flex-dispatcher-backend deepep)."
+
+
+def _levels_of_context(given: Mapping[str, Any]) -> Iterator[str]:
+    """Sizes of the levels in which context-parallel ranks exchange: there if need be, and a product of their number."""
+    option, ranks = "--hierarchical-context-parallel-sizes", given.get("context_parallel_size", 1)
+    sizes = given.get("hierarchical_context_parallel_sizes")
+    if sizes is None:
+        if "a2a+p2p" in given.get("cp_comm_type", ()) and ranks > 1:
+            yield f"--cp-comm-type a2a+p2p needs {option}, with a product of {ranks}."
+    elif not all(str(size).isdecimal() for size in sizes) or prod(map(int, sizes)) != ranks:
+        yield f"{option} must be whole numbers with a product of {ranks}, got {' '.join(map(str, sizes))}."

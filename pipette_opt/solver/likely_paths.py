@@ -1,11 +1,14 @@
 """Paths through a family's schedule that are critical at some splits, and the hosts that splits are judged on."""
 
+from typing import cast
+
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts
+from pipette_opt.solver.listed_hosts import hosts_together, next_hosts
 from pipette_opt.specs import Instance
 
 LIKELY_PATHS = 10
@@ -52,7 +55,11 @@ def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArr
 
     Each row has its kinds in the same order, so that slow hosts share columns.
     """
-    kind_of_node = instance.cluster.kind_of_node
-    waiting = [np.flatnonzero(kind_of_node == kind).tolist() for kind in range(kinds.shape[1])]
-    nodes = [[waiting[kind].pop(0) for kind, count in enumerate(row) for _ in range(count)] for row in kinds.tolist()]
-    return np.array(nodes, dtype=np.int64).reshape(family.grid)
+    cluster, together = instance.cluster, hosts_together(family.config, family.block)
+    free, nodes = np.ones(cluster.num_nodes, dtype=np.bool_), []
+    for row in kinds.tolist():
+        for kind, count in enumerate(row):
+            taken = next_hosts(cluster, free & (cluster.kind_of_node == kind), count, together)
+            nodes.append(cast(IntArray, taken))
+            free[nodes[-1]] = False
+    return np.concatenate(nodes).reshape(family.grid)

@@ -8,12 +8,13 @@ form over the best links without reductions of gradients. Both hold for every pl
 sent beside compute, so configurations that differ only in that share them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 
@@ -26,10 +27,14 @@ from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, wit
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, shared_links
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
-from pipette_opt.specs import Instance
+from pipette_opt.solver.listed_hosts import hosts_together, next_hosts
+from pipette_opt.specs import ClusterSpec, Instance
 
 MOST_FIRST_PLANS = 24
-"""Configurations judged on the listed hosts to find a time to beat, those with the least bounds."""
+"""
+Configurations judged on the listed hosts to find a time to beat, those with the least bounds; equally many of each
+number of GPUs, as bounds over the best links do not see which stages fit into NVLink domains.
+"""
 
 KEPT = 12
 """Configurations kept in any case, those with the least bounds: the next best plans are among them."""
@@ -314,10 +319,15 @@ def _first_plan(
 ) -> FirstPlan | None:
     """The fastest of the most promising packings, each choice of overlap, on the hosts as they are listed."""
     loaded: set[bool] = set()
-    for one in islice(bounded, MOST_FIRST_PLANS):
-        if best is not None and one.bound_s >= best.seconds:
+    sizes = {config.world_size for config in variants}
+    judged: Counter[int] = Counter()
+    for one in bounded:
+        if judged.total() >= MOST_FIRST_PLANS or (best is not None and one.bound_s >= best.seconds):
             break
-        nodes = listed_hosts(one.data, one.candidate)
+        if judged[one.candidate.config.world_size] * len(sizes) >= MOST_FIRST_PLANS:
+            continue
+        judged[one.candidate.config.world_size] += 1
+        nodes = listed_hosts(instance.cluster, one.data, one.candidate)
         if nodes is None:
             continue
         config, block = one.candidate.config, one.candidate.block
@@ -359,14 +369,15 @@ def _annealed(
     return best
 
 
-def listed_hosts(data: ProblemData, candidate: CandidateData) -> IntArray | None:
+def listed_hosts(cluster: ClusterSpec, data: ProblemData, candidate: CandidateData) -> IntArray | None:
     """The first hosts listed that have the memory, row by row; ``None`` if that leaves a row without."""
+    together = hosts_together(candidate.config, candidate.block)
     allowed, free = data.allowed(candidate), np.ones(data.num_nodes, dtype=np.bool_)
     rows, width = candidate.grid[0], candidate.num_cells // candidate.grid[0]
     nodes = np.empty((rows, width), dtype=np.int64)
     for row in np.argsort(allowed.sum(axis=1), kind="stable").tolist():
-        able = np.flatnonzero(allowed[row] & free)[:width]
-        if len(able) < width:
+        able = next_hosts(cluster, allowed[row] & free, width, together)
+        if able is None:
             return None
         nodes[row] = able
         free[able] = False

@@ -47,6 +47,8 @@ def check_model(model: "ModelSpec") -> None:
             f"num_query_groups must divide num_attention_heads={model.num_attention_heads}, "
             f"got {model.num_query_groups}."
         )
+    for field in ("linear_attention_freq", "window_attn_skip_freq", "moe_layer_freq", "no_rope_freq"):
+        _check_frequency(model, field, divides=field == "no_rope_freq")  # before anything asks for the layers
     if model.multi_latent_attention is not None:
         _check_latent(model)
     _check_lists(model)
@@ -80,7 +82,6 @@ def _check_lists(model: "ModelSpec") -> None:
                 raise ValueError(f"{field} does not go with hybrid_layer_pattern, which says it of each layer.")
         if model.num_dense_layers:
             raise ValueError("num_dense_layers does not go with hybrid_layer_pattern, which says it of each layer.")
-    _check_frequency(model, "linear_attention_freq", divides=False)
     for field, wanted in (("mamba", "M" in letters), ("gated_delta_net", "G" in letters or linear is not None)):
         if (getattr(model, field) is not None) is not wanted:
             raise ValueError(f"{field} must be given if and only if some layer is of that kind.")
@@ -167,7 +168,6 @@ def _check_positions(model: "ModelSpec") -> None:
         raise ValueError(f"rotary_seq_len_interpolation_factor must be a whole number >= 2, got {factor!r}.")
     if model.rope_scaling_factor is not None:
         _check_positive("rope_scaling_factor", model.rope_scaling_factor)
-    _check_frequency(model, "no_rope_freq", divides=True)
 
 
 def _check_window(model: "ModelSpec") -> None:
@@ -178,7 +178,6 @@ def _check_window(model: "ModelSpec") -> None:
             raise ValueError(f"window_size must be two whole numbers, -1 for no bound, got {list(window)}.")
     elif model.window_attn_skip_freq is not None:
         raise ValueError(f"window_attn_skip_freq={model.window_attn_skip_freq} needs window_size.")
-    _check_frequency(model, "window_attn_skip_freq", divides=False)
     chunk = model.attention_chunk_size
     if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or not 1 <= chunk <= LARGEST):
         raise ValueError(f"attention_chunk_size must be a whole number >= 1, got {chunk!r}.")
@@ -242,7 +241,6 @@ def _check_experts(model: "ModelSpec") -> None:
     _check_groups(model, model.num_experts)
     if model.num_dense_layers >= model.num_layers:
         raise ValueError(f"num_dense_layers must be < num_layers={model.num_layers}, got {model.num_dense_layers}.")
-    _check_frequency(model, "moe_layer_freq", divides=False)
     if not model.num_moe_layers:
         raise ValueError(f"moe_layer_freq={model.moe_layer_freq} leaves no layer with experts.")
     if model.hybrid_layer_pattern is not None:
