@@ -267,8 +267,8 @@ def stage_table(
         "interleaved": chunks > 1,
     }
     table = np.empty((len(columns), len(config_of_row)))
-    for column, value in zip(table, columns.values(), strict=True):
-        column[:] = value
+    for cells, value in zip(table, columns.values(), strict=True):
+        cells[:] = value
     table.setflags(write=False)
     return StageTable(**dict(zip(columns, table, strict=True)))
 
