@@ -123,6 +123,13 @@ class Prepared:
         """No plan is faster of the configurations that were left out of the problem: seconds; infinite if none was."""
         return float("inf") if self.pruned is None else self.pruned.bound_s
 
+    @property
+    def is_joint_least(self) -> bool:
+        """Whether bounds say more of every configuration that is listed than the joint model of all other splits."""
+        if self.pruned is None or self.joined is None:
+            return False
+        return self.joined.model.bound_s < min(self.pruned.bounds_s.values(), default=0.0)
+
     @cached_property
     def with_closed_form(self) -> ProblemData:
         """The candidates with a closed form."""

@@ -18,6 +18,12 @@ several, whose layers only it can deal. The first is also that of the time left 
 Chosen.
 """
 
+LEAST_JOINT_SHARE = 0.5
+"""
+Share of the time left that the joint model may take before the judge's certificate while its bound is the least of all,
+as nothing else raises that of the plan. Chosen.
+"""
+
 HINT_SHARE = 0.2
 """Share of the time limit that annealing for a hint may take. Chosen."""
 
@@ -112,6 +118,10 @@ class Budget:
             seed=self.params.seed,
             to_beat_s=self.params.to_beat_s,
         )
+
+    def joint_again_s(self, *, is_least: bool) -> float:
+        """The joint model's once a plan is known; more where its bound is the least of all."""
+        return (LEAST_JOINT_SHARE if is_least else JOINT_SHARE) * self.left_s
 
     def hint_s(self, judged: Sequence[JudgedSolution]) -> float:
         """For annealing a hint; without any plan all that annealing may take."""

@@ -28,7 +28,7 @@ from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import certify
-from pipette_opt.certify.budget import JOINT_SHARE, Budget
+from pipette_opt.certify.budget import Budget
 from pipette_opt.certify.budget import OptimizeParams as OptimizeParams
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
@@ -113,7 +113,8 @@ def optimize(
 
     if judged:
         known_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
-        prepared = prove_splits(prepared, known_s, params.gap_limit, JOINT_SHARE * budget.left_s)
+        joint_s = budget.joint_again_s(is_least=prepared.is_joint_least)
+        prepared = prove_splits(prepared, known_s, params.gap_limit, joint_s)
     certified = certify(prepared, judged, budget.certifying(judged), watcher.report, stop, backend)
     judged += certified.judged
     if not judged:

@@ -1,0 +1,39 @@
+"""How the time limit is shared out."""
+
+from dataclasses import replace
+
+import pytest
+from specs_for_tests import TINY, cluster, instance
+
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify.budget import JOINT_SHARE, LEAST_JOINT_SHARE, Budget, OptimizeParams
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.prepare import prepare
+from pipette_opt.solver.open_families import JointLimits
+
+
+def test_the_joint_model_has_more_time_while_its_bound_is_the_least() -> None:
+    """Of what is left; nothing once the search was stopped."""
+    watcher = Watcher()
+    budget = Budget(instance(cluster(2), TINY, 8, 1024), OptimizeParams(time_limit_s=100.0), watcher)
+    assert budget.joint_again_s(is_least=False) == pytest.approx(JOINT_SHARE * 100, rel=0.1)
+    assert budget.joint_again_s(is_least=True) == pytest.approx(LEAST_JOINT_SHARE * 100, rel=0.1)
+    assert LEAST_JOINT_SHARE > JOINT_SHARE
+    watcher.stop.set()
+    assert budget.joint_again_s(is_least=True) == 0.0
+
+
+def test_whose_bound_is_the_least() -> None:
+    """The joint model's below all other bounds alone; not where nothing was bounded or it was not asked."""
+    job = instance(cluster(2, gpus=4), TINY, 16, 1024)
+    space = SearchSpace(tensor_parallel=(1,), context_parallel=(1,), micro_batch_size=(1,), recompute=(None,))
+    limits = JointLimits(time_limit_s=60.0, workers=1)
+    prepared = prepare(job, space, 0.01, keep=lambda config: False, joint=limits)
+    assert prepared.pruned is not None
+    assert prepared.joined is not None
+    joined, least_s = prepared.joined, min(prepared.pruned.bounds_s.values())
+    for share in (0.99, 1.0, 1.01):
+        model = replace(joined.model, bound_s=share * least_s)
+        assert replace(prepared, joined=replace(joined, model=model)).is_joint_least == (share < 1)
+    assert not replace(prepared, pruned=None).is_joint_least
+    assert not replace(prepared, joined=None).is_joint_least
