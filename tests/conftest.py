@@ -11,8 +11,10 @@ Without them it is skipped and says which are missing; ``pytest -m client`` runs
 a client on its first lines calls ``clients_here.require_at_collection`` before.
 """
 
+import gc
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,17 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.dist = "worksteal"
         # A process per core leaves each one thread for torch and BLAS.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and items stay to the end: the collector of garbage does not look through them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,7 +3,6 @@
 from functools import lru_cache
 
 import numpy as np
-from scipy.sparse.csgraph import minimum_spanning_tree
 
 from pipette_opt.base.types import FloatArray, read_only
 from pipette_opt.specs import ClusterSpec
@@ -31,6 +30,8 @@ def best_ring_rates(cluster: ClusterSpec, num_flows: int, num_hosts: int, num_ri
     FloatArray
         Shape ``(num_rings,)``; 0 where the measured links have no room for so many rings.
     """
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
     known = np.nan_to_num(cluster.pair_bytes_per_s(num_flows), nan=0.0)
     links = np.maximum(known, known.T)
     np.fill_diagonal(links, 0.0)

@@ -266,8 +266,11 @@ def stage_table(
         "brought_back": np.minimum(np.where(block, 1, at_once), of_chunk.max(axis=0)) * full,
         "interleaved": chunks > 1,
     }
-    shape = (len(config_of_row),)
-    return StageTable(**{name: np.broadcast_to(np.float64(value), shape) for name, value in columns.items()})
+    table = np.empty((len(columns), len(config_of_row)))
+    for cells, value in zip(table, columns.values(), strict=True):
+        cells[:] = value
+    table.setflags(write=False)
+    return StageTable(**dict(zip(columns, table, strict=True)))
 
 
 AGAIN = {

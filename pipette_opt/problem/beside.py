@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.best_rings import best_ring_rates
@@ -76,6 +75,8 @@ class Beside:
         if rates == 1:
             added[which, counts.stage] = by_row[:, 0].sum(axis=1)
             return added
+        from scipy.optimize import linear_sum_assignment  # takes half a second to load
+
         for path in which.tolist():
             of_row, rate = linear_sum_assignment(by_row[path].T)
             added[path, counts.stage[path]] = by_row[path, rate, of_row].sum()

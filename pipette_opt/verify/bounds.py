@@ -49,8 +49,9 @@ def cheap_bounds_s(
     enough_s
         Bounds of at least this need not be closer.
     both_ways
-        Links are as fast as the slower direction of the pair of hosts where that is the fastest. It is what stages that
-        wait for each other can have, and no bound for rings, which go one way.
+        Links are as fast as the slower direction of the pair of hosts where that is the fastest; pairs with one
+        direction are left out. It is what stages that wait for each other can have, and no bound for rings, which go
+        one way.
     """
     work = WorkBounds(instance)
     bounds = np.array([work(one.config) for one in checked])
@@ -113,7 +114,7 @@ def ideal_cluster(cluster: ClusterSpec, kind: int, *, both_ways: bool) -> Cluste
     matrices = []
     for num_flows in range(1, FLOWS_PER_GPU * cluster.gpus_per_node + 1):
         rates = cluster.pair_bytes_per_s(num_flows)
-        fastest = float(np.nanmax(np.fmin(rates, rates.T) if both_ways else rates, initial=0.0))
+        fastest = float(np.nanmax(np.minimum(rates, rates.T) if both_ways else rates, initial=0.0))
         if fastest > 0.0:
             matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.full(size, fastest)))
     # The cap of a host is in the fastest links already.

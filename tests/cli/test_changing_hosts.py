@@ -2,36 +2,21 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands_here import typed
 
 from pipette_opt.report.plan_file import read_plan
 
 PINNED = ("--tensor-parallel", "8", "--pipeline-parallel", "2", "--micro-batch-size", "1", "--virtual-pipeline", "1")
 
 
-def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command, whose threads wait for none of a busy machine."""
-    environment = {key: value for key, value in os.environ.items() if "RANK" not in key and "SLURM" not in key}
-    done = subprocess.run(
-        [sys.executable, "-m", "pipette_opt", *arguments],
-        cwd=folder,
-        env={**environment, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout, " ".join(done.stderr.split())
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of the ten-host example without its last host."""
     path = tmp_path_factory.mktemp("replan")
-    done = run(path, "solve", "--example", "spares-10x8", "--exclude-hosts", "gpu10", "--gap-limit", "0.5", *PINNED)
+    done = typed(path, "solve", "--example", "spares-10x8", "--exclude-hosts", "gpu10", "--gap-limit", "0.5", *PINNED)
     assert done[0] == 0, done[2]
     return path
 
@@ -42,7 +27,7 @@ def test_replan(folder: Path) -> None:
     old = read_plan(folder / "plan.json")
     lost = old.hosts[old.placement.node[0]]
     options = ("--lost", lost, "--joined", "gpu10", "--time-limit", "4", "-o", "new.json", "--moves", "moves.csv")
-    code, out, err = run(folder, "replan", "plan.json", *options, "--json")
+    code, out, err = typed(folder, "replan", "plan.json", *options, "--json")
     assert code == 0, err
     content = json.loads(out)
     new = read_plan(folder / "new.json")
@@ -51,8 +36,8 @@ def test_replan(folder: Path) -> None:
     assert content["iteration_time_s"] == new.estimate.iteration_time_s
     assert content["num_hosts_to_load"] >= 1
     assert len((folder / "moves.csv").read_text().splitlines()) == 1 + len(content["moves"])
-    assert run(folder, "verify", "new.json")[0] == 0
-    code, out, _ = run(folder, "estimate", "new.json", "--json")
+    assert typed(folder, "verify", "new.json")[0] == 0
+    code, out, _ = typed(folder, "estimate", "new.json", "--json")
     assert json.loads(out)["estimate"]["iteration_time_s"] == pytest.approx(new.estimate.iteration_time_s)
 
 
@@ -69,24 +54,26 @@ def test_replan(folder: Path) -> None:
 )
 def test_wrong_replan(folder: Path, options: tuple[str, ...], code: int, message: str) -> None:
     """Each says what is wrong."""
-    found, _, err = run(folder, "replan", "plan.json", *options)
+    found, _, err = typed(folder, "replan", "plan.json", *options)
     assert found == code, err
     assert message in err
 
 
-def test_profile_says_what_it_needs(tmp_path: Path) -> None:
+def test_profile_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No launcher, no GPU."""
     import torch
 
-    code, _, err = run(tmp_path, "profile", "links")
+    for variable in [name for name in os.environ if "RANK" in name or "SLURM" in name]:
+        monkeypatch.delenv(variable)
+    code, _, err = typed(tmp_path, "profile", "links")
     assert code == 2
     assert "must be started on every host by torchrun, srun or mpirun" in err
     if not torch.cuda.is_available():
         for command in (("memory",), ("compute", "--model", "gpt-3-125m", "--seq-length", "64")):
-            code, _, err = run(tmp_path, "profile", *command)
+            code, _, err = typed(tmp_path, "profile", *command)
             assert code == 2
             assert "torch sees no" in err
-    code, _, err = run(
+    code, _, err = typed(
         tmp_path,
         *("profile", "compute", "--model", "gpt-3-125m", "--seq-length", "16", "--device", "cpu"),
         *("--tensor-parallel", "2,5", "--micro-batch-size", "1", "--repeats", "1", "--precision", "fp32"),

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import yaml
 
-from pipette_opt.cli import main
 from pipette_opt.lab.baselines.megatron import identity_order
 from pipette_opt.lab.baselines.varuna import varuna
 from pipette_opt.lab.compare import METHODS
@@ -25,32 +24,26 @@ QUICK = (*SMALL, "--gap-limit", "0.5")
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run a command in an empty folder: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pipette-opt", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return code if isinstance(code, int) else 0, out, " ".join(err.split())
-
+def run(command: Run) -> Run:
+    """See :func:`command`."""
     return command
 
 
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plan of the two-host example."""
+    """
+    A plan of the two-host example, from a process without torch.
+
+    The shipped network is evaluated in numpy: where torch is not installed, plans are made all the same.
+    """
     path = tmp_path_factory.mktemp("plan") / "plan.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "pipette_opt", "solve", *QUICK, "-o", str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
+    code = (
+        f"import sys; sys.argv = ['pipette-opt', 'solve', *{QUICK!r}, '-o', {str(path)!r}]\n"
+        "sys.modules['torch'] = None\n"
+        "from pipette_opt.cli import main\n"
+        "main()\n"
     )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return path
 
@@ -68,18 +61,6 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "solve" in done.stdout
-
-
-def test_solve_needs_no_torch(tmp_path: Path) -> None:
-    """The shipped network is evaluated in numpy: where torch is not installed, plans are made all the same."""
-    code = (
-        f"import sys; sys.argv = ['pipette-opt', 'solve', *{QUICK!r}, '-o', {str(tmp_path / 'p.json')!r}]\n"
-        "sys.modules['torch'] = None\n"
-        "from pipette_opt.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_needs_torch_says_so(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands_here import typed
 
 PLAN_WITHIN_S = 90.0
 
@@ -50,10 +51,8 @@ def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> 
     assert "stopped early" in err
     certificate = json.loads(path.read_text())["certificate"]
     assert certificate["lower_bound_s"] <= certificate["objective_s"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pipette_opt", "verify", str(path)], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    code, _, err = typed(tmp_path, "verify", str(path))
+    assert code == 0, err
 
 
 @pytest.mark.slow

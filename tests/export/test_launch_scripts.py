@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -12,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import plan_of, plan_on, scrambled_plan, small_config, small_instance, small_plan
+from plans import plan_of, scrambled_plan, small_config, small_instance, small_plan
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.megatron import megatron_arguments, trial_options
 from pipette_opt.export.targets import TARGETS, export
-from pipette_opt.parallel import Placement
 from pipette_opt.plans.plan import Plan, rank_rows
 
 BASH = shutil.which("bash")
@@ -341,65 +339,3 @@ def test_two_ranks_on_one_gpu_are_never_exported() -> None:
             export(shared, target, options)
         with pytest.raises(InputError, match=r"placement\[7\].local_rank: is 4; host n0 has GPUs 0 to 3"):
             export(outside, target, options)
-
-
-WORKER = """
-import os, sys, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-mine = torch.tensor([int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]), os.getppid()])
-everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
-dist.all_gather(everyone, mine)
-if dist.get_rank() == 0:
-    assert "--tensor-model-parallel-size" in sys.argv
-    for one in everyone:
-        print("SEEN", *one.tolist())
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_real_torchrun(tmp_path: Path) -> None:
-    """Two agents of two processes each on this machine, started by the exported lines, meet and agree on ranks."""
-    pytest.importorskip("torch")
-    torchrun = Path(sys.executable).parent / "torchrun"
-    if not torchrun.exists():
-        pytest.skip("torchrun is not installed beside this Python")
-    given = small_instance("torchrun")
-    chosen = replace(small_config(), data_parallel_size=1)
-    map_ = Placement(order="tp-cp-ep-dp-pp", node=[4, 4, 1, 1], local_rank=[0, 1, 0, 1])  # type: ignore[arg-type]
-    write_files(plan_on(given, chosen, map_), "torchrun", tmp_path)
-    (tmp_path / "worker.py").write_text(WORKER)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "PATH": f"{torchrun.parent}{os.pathsep}{os.environ['PATH']}",
-        "PRETRAIN": "worker.py",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    # Started in the wrong order on purpose: the node rank, not the arrival, decides.
-    agents = []
-    for node in ("1", "0"):
-        agents.append(
-            subprocess.Popen(
-                ["bash", "launch.sh", node],
-                cwd=tmp_path,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        second, first = [agent.communicate(timeout=120) for agent in agents]
-    finally:
-        for agent in agents:
-            agent.kill()
-    assert [agent.returncode for agent in agents] == [0, 0], (first, second)
-    seen = [tuple(map(int, line.split()[1:])) for line in first[0].splitlines() if line.startswith("SEEN")]
-    assert [(rank, local_rank) for rank, local_rank, _ in seen] == [(0, 0), (1, 1), (2, 0), (3, 1)]
-    parents = [parent for _, _, parent in seen]
-    assert parents == [agents[1].pid] * 2 + [agents[0].pid] * 2

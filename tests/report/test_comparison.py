@@ -1,27 +1,32 @@
 """A plan beside what runs today, and how sure the difference is."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from consoles import shown
 from plans import small_plan
 
-from pipette_opt.plans.plan import IterationTime
+from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.report.comparison import Uncounted, comparison
 
-PLAN = small_plan()
+
+@cache
+def plan() -> Plan:
+    """What everything is compared with."""
+    return small_plan()
 
 
 def text_of(time: IterationTime, uncounted: Uncounted | None = None) -> str:
     """The comparison, as text."""
-    return shown(comparison(PLAN.config, time, PLAN, "today", uncounted or Uncounted()))
+    return shown(comparison(plan().config, time, plan(), "today", uncounted or Uncounted()))
 
 
 def todays(factor: float) -> IterationTime:
     """A launch that takes so many times the plan's time, a third of it tensor-parallel communication."""
-    seconds = PLAN.estimate.iteration_time_s * factor
+    seconds = plan().estimate.iteration_time_s * factor
     parts = {"compute": seconds * 2 / 3, "tensor_parallel": seconds / 3}
-    return replace(PLAN.estimate, iteration_time_s=seconds, breakdown=parts)
+    return replace(plan().estimate, iteration_time_s=seconds, breakdown=parts)
 
 
 @pytest.mark.parametrize(("factor", "said"), [(1.25, "20.00% faster"), (1.0, "equally fast"), (0.8, "25.00% slower")])

@@ -98,3 +98,16 @@ def test_stages_wait_for_the_slower_direction() -> None:
         least = fastest(job, memory.fitting[number])
         assert bounds[number] < least <= both[number] * (1 + 1e-9)
         assert both[number] == pytest.approx(least, rel=0.01)  # tied embeddings are reduced over a ring
+
+
+def test_a_pair_with_one_direction_is_no_way_for_stages() -> None:
+    """The same with a third host, to which a fast link leads and from which none comes back."""
+    nan = np.nan
+    links = np.array([[nan, 5.0, 40.0], [5.0, nan, nan], [nan, nan, nan]])
+    slow, all_of_it = (instance(cluster(num, links[:num, :num], gpus=4), TINY, 24, 2048) for num in (2, 3))
+    memory = keep_fitting(slow, [config(tp=4, pp=2)], stack_predictor(slow.stack))
+    times = [
+        cheap_bounds_s(job, memory.fitting, memory.capacity_bytes[:1].repeat(job.cluster.num_nodes), both_ways=True)
+        for job in (slow, all_of_it)
+    ]
+    assert times[1] == pytest.approx(times[0], rel=1e-12)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -226,9 +227,15 @@ def split_cases(
     split: Split, folder: Path
 ) -> tuple[list[tuple[MeasuredRun, MemoryRun]], list[tuple[MeasuredRun, MemoryRun]]]:
     """Rows that calibrate, and rows that are judged."""
-    pairs = known_memory(read_runs(folder / split.file), read_stack())
+    pairs = known_pairs(folder / split.file)
     known = [pair for pair in pairs if split.calibrate is not None and split.calibrate(pair[0])]
     return known, [pair for pair in pairs if split.judge(pair[0])]
+
+
+@lru_cache(maxsize=8)
+def known_pairs(path: Path) -> tuple[tuple[MeasuredRun, MemoryRun], ...]:
+    """Runs of a file whose memory can be predicted: many splits share one file."""
+    return tuple(known_memory(read_runs(path), read_stack()))
 
 
 def judge(

@@ -12,14 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.memory import known_memory
 from pipette_opt.calibrate.memory_calibration import SPREADS, fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
-from pipette_opt.lab.backtest.memory_evaluation import Split, split_cases
+from pipette_opt.lab.backtest.memory_evaluation import Split, known_pairs, split_cases
 from pipette_opt.measure.memory.residual import STEPS, learn_residual
 from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
-from pipette_opt.read.runs import MeasuredRun, read_runs
-from pipette_opt.read.stack import read_stack
+from pipette_opt.read.runs import MeasuredRun
 
 Choose = Callable[[MeasuredRun], bool]
 
@@ -70,7 +68,7 @@ class LeftOut:
 def stack_peaks(folder: Path) -> dict[str, list[MemoryRun]]:
     """Runs with peaks of every stack whose file is there."""
     files = {file: folder / file for file, _ in STACKS.values() if (folder / file).is_file()}
-    known = {file: known_memory(read_runs(path), read_stack()) for file, path in files.items()}
+    known = {file: known_pairs(path) for file, path in files.items()}
     return {
         name: [memory for run, memory in known[file] if memory.peak_gib is not None and choose(run)]
         for name, (file, choose) in STACKS.items()

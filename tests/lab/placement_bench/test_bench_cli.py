@@ -2,14 +2,14 @@
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from commands_here import typed
 
-from pipette_opt.cli import main
 from pipette_opt.lab.placement_bench.run import BenchRow
 
 Run = Callable[..., tuple[int, str, str]]
@@ -18,19 +18,9 @@ SMALL = ("benchmark", "placement", "--instances", "tree", "--sizes", "8", "--sec
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(tmp_path: Path) -> Run:
     """Run a command in an empty folder: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pipette-opt", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return code if isinstance(code, int) else 0, out, " ".join(err.split())
-
-    return command
+    return partial(typed, tmp_path)
 
 
 def test_table_and_files(run: Run, tmp_path: Path) -> None:

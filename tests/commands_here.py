@@ -1,0 +1,30 @@
+"""Commands as a user types them, run in this process: a start of its own takes each two seconds."""
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipette_opt.cli import main
+
+
+def typed(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output, and standard error on one line, of a command in a folder."""
+    code: Any = 0
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "200")
+        patch.setattr(sys, "argv", ["pipette-opt", *arguments])
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    said = []
+    for stream in (out, err):
+        stream.seek(0)
+        said.append(stream.read())
+    return code or 0, said[0], " ".join(said[1].split())
