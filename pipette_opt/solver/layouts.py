@@ -164,7 +164,8 @@ def _roughly_s(
     """
     About what the plan takes, at least, with a layer less in one chunk, and one more in another: seconds.
 
-    A layer counts as the mean of the chunk that it is taken from, and in the other as that of the fastest chunk of all.
+    A layer counts as the mean of the chunk that it is taken from, and in the other as that of the fastest chunk of its
+    stage without embedding and head, or of all.
 
     Parameters
     ----------
@@ -186,7 +187,10 @@ def _roughly_s(
         each = np.where(counts > 0, after[0] / np.maximum(counts, 1), np.inf)
         after[rows, sources] -= np.where(counts > 0, each, 0.0)[sources]
         if targets is not None:
-            after[rows, targets] += each.min(axis=0)
+            inner = each.reshape(*held.shape, -1).copy()
+            inner[0, 0] = inner[-1, -1] = np.inf
+            of_stage = inner.min(axis=0)
+            after[rows, targets] += np.where(np.isfinite(of_stage), of_stage, each.min(axis=0))[targets % pp]
         changed[name] = after.reshape(times.shape)
     microbatches = np.full(len(rows), microbatches_of(instance.training, config))
     return judge_batches([(rows, replace(many, **changed))], microbatches, instance.p2p)
