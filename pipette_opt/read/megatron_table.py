@@ -65,8 +65,11 @@ class MegatronOption:
         return tuple(word for word in words if not word or not any(same(word, one) for one in self.modelled_values))
 
     def matters(self, given: Mapping[str, Any]) -> bool:
-        """Whether an option that this one needs is given; a degree of 1 is as good as none."""
-        return not self.needs or any(_is_given(need, given) for need in self.needs)
+        """Whether an option that this one needs is given, and matters itself; a degree of 1 is as good as none."""
+        known = megatron_options()
+        return not self.needs or any(
+            _is_given(need, given) and known[field_of(need.partition("=")[0])].matters(given) for need in self.needs
+        )
 
     def not_modelled(self, words: Sequence[str]) -> list[NotModelled]:
         """What the numbers leave out: one entry if time and memory are off alike, else one of each."""

@@ -485,11 +485,13 @@ def test_every_option_does_what_the_table_says(status: str) -> None:
             continue
         text = f"{option.name} {value_for(option)} --bf16"
         needs_refused = False
-        for need in option.needs[:1]:
+        needs = list(option.needs[:1])
+        for need in needs:
             name, equals, value = need.partition("=")
             row = megatron_options()[field_of(name)]
             text += f" {name} {value if equals else value_for(row)}"
-            needs_refused = row.status == "refused"
+            needs_refused |= row.status == "refused"
+            needs += row.needs[:1]
         refusals = []
         try:
             found = given_options(text, "here")
@@ -558,12 +560,19 @@ def test_every_recipe_is_read_or_refused() -> None:
     assert num_read >= 90
 
 
+def test_what_an_option_needs_has_to_matter_itself() -> None:
+    """How tensor communication overlaps means nothing without that, nor with it on one tensor rank."""
+    both = "--tp-comm-overlap --tp-comm-overlap-cfg a.yaml"
+    assert set(said(both)) == set(said("--tp-comm-overlap-cfg a.yaml --tensor-model-parallel-size 2")) == set()
+    assert set(said(f"{both} --tensor-model-parallel-size 2")) == {"--tp-comm-overlap", "--tp-comm-overlap-cfg"}
+
+
 def test_every_option_has_a_place() -> None:
     """Read, harmless or moot, left out, refused, unknown: also where the launch as a whole is refused."""
     text = (
         "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --ours 1 "
         "--gdp-num-householder 2 --dsa-indexer-topk 64 "
-        "--cuda-graph-impl none --muon-tp-mode blockwise"
+        "--cuda-graph-impl none --muon-tp-mode blockwise --rotary-base 9"
     )
     assert places_of(text, "here") == {
         "--tensor-model-parallel-size": "read",
@@ -575,4 +584,5 @@ def test_every_option_has_a_place() -> None:
         "--ours": "unknown",
         "--cuda-graph-impl": "read",
         "--muon-tp-mode": "no effect",
+        "--rotary-base": "no effect",
     }
