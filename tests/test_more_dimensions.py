@@ -44,6 +44,8 @@ def narrow() -> Plan:
         {"sequence_parallel": (False, True)},
         {"tensor_parallel": (1, 2, 4)},
         {"context_parallel": (1, 2)},
+        {"virtual_pipeline": (1, 2)},
+        {"data_parallel_sharding_strategy": ("optim", "optim_grads", "optim_grads_params")},
     ],
 )
 def test_wider_spaces(narrow: Plan, wider: dict[str, Any]) -> None:
@@ -55,6 +57,14 @@ def test_wider_spaces(narrow: Plan, wider: dict[str, Any]) -> None:
     assert seconds <= before * (1 + 1e-6)
     if found.config in enumerate_candidates(job(), NARROW):
         assert seconds == pytest.approx(before, rel=1e-6)
+
+
+def test_unequal_micro_batches_where_equal_ones_divide(narrow: Plan) -> None:
+    """The batch is a multiple of every number of replicas: nothing is to be had, and the plan is the same."""
+    given = job()
+    found = solved(replace(given, training=replace(given.training, unequal_microbatches=True)), NARROW)
+    assert found.config == narrow.config
+    assert found.estimate.iteration_time_s == narrow.estimate.iteration_time_s
 
 
 def test_loads_and_prices_that_say_nothing(narrow: Plan) -> None:

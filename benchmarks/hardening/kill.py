@@ -185,10 +185,13 @@ def main() -> None:
             before: list[str] = []
             for _ in range(kills):
                 moment = draw.uniform(0.0, whole)
-                ended += run(job, folder, moment) < moment
+                has_ended = run(job, folder, moment) < moment
+                ended += has_ended
                 for problem in left_broken(job, folder, before):
                     broken, failed = broken + 1, True
                     print(f"{title} killed after {moment:.2f} s: {problem}", flush=True)
+                if job.grows and has_ended:  # nothing is left to do
+                    (folder / job.grows).unlink()
                 before = lines_of(folder / job.grows) if job.grows else []
             run(job, folder, None)
             if job.grows:

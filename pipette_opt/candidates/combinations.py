@@ -86,13 +86,18 @@ def combinations(
             splits = split_of[degrees.pp, chunks]
             if not splits and known is None:
                 yield Combination([], 1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
+            sharings = _sharing(space, degrees)
+            if not sharings and known is None:
+                groups = ", ".join(map(str, space.num_distributed_optimizer_instances or ()))
+                replicas = f"dp * cp = {degrees.dp} * {degrees.cp} replicas"
+                yield Combination([], 1, {"sharded parameters": f"{replicas} do not make {groups} groups that share"})
             if splits and known is not None and not _splits(instance, known, degrees.pp, chunks):
                 # What counted as one that cannot be split is none any more.
                 yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
             for (split, layout), sequence_parallel, sharing, (ep, etp) in product(
                 splits,
                 _sequence_parallel(instance, space, degrees),
-                _sharing(space, degrees),
+                sharings,
                 _expert_degrees(instance, space, degrees),
             ):
                 # One rule looks at what replicas share beyond optimizer states, and one at the layers.
@@ -278,14 +283,18 @@ def _sequence_parallel(instance: Instance, space: SearchSpace, degrees: _Degrees
 
 
 def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
-    """What replicas share, as fields of a configuration; nothing without replicas."""
+    """
+    What replicas share, as fields of a configuration: nothing without replicas, which are one group.
+
+    Empty where the given numbers of groups are for no number of replicas that there is.
+    """
     replicas, strategies = degrees.dp * degrees.cp, space.data_parallel_sharding_strategy
     found: list[dict[str, Any]] = []
     if strategies is None:
         choices = (replicas > 1,) if space.use_distributed_optimizer is None else space.use_distributed_optimizer
         found = [{"use_distributed_optimizer": one} for one in choices]
     if replicas == 1:
-        return found or [{}]
+        return (found or [{}]) if 1 in (space.num_distributed_optimizer_instances or (1,)) else []
     for stage in map(SHARDING_STRATEGIES.index, (*(strategies or ()), *space.more_sharding)):
         shared: dict[str, Any] = {"use_distributed_optimizer": stage > 0}
         if stage < 2:

@@ -30,8 +30,8 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
         return None
     kept = space
     for name in pinned:
-        without = replace(kept, **{name: getattr(unpinned, name)})
-        if not has_more_than(instance, without, 0):
+        without = _without(kept, name)
+        if without is not None and not has_more_than(instance, without, 0):
             kept = without
     blamed = [name for name in pinned if getattr(kept, name) != getattr(unpinned, name)]
     said = [f"{OPTION_OF_FIELD[name]} {given_text(getattr(kept, name))}" for name in blamed]
@@ -46,11 +46,19 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
 def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterator[str]:
     """Values of each pin that are legal with the other ones."""
     for name in blamed:
-        if name in DIMENSIONS:
-            freed = enumerate_with_reasons(instance, replace(kept, **{name: getattr(SearchSpace(), name)}))
-            values = freed.values(DIMENSIONS[name])
+        freed = _without(kept, name)
+        if name in DIMENSIONS and freed is not None:
+            values = enumerate_with_reasons(instance, freed).values(DIMENSIONS[name])
             more = ", ..." if len(values) > MOST_NAMED else ""
             yield f"{OPTION_OF_FIELD[name]} {listed(values[:MOST_NAMED])}{more}"
+
+
+def _without(space: SearchSpace, name: str) -> SearchSpace | None:
+    """The space without a pin; ``None`` where another pin needs it."""
+    try:
+        return replace(space, **{name: getattr(SearchSpace(), name)})
+    except InputError:
+        return None
 
 
 def given_text(value: object) -> str:

@@ -30,12 +30,15 @@ def solve(
         typer.Option(help="Of progress: mean days until a host is lost.", rich_help_panel=opt.SEARCH),
     ] = None,
     checkpoint_seconds: Annotated[
-        float, typer.Option(help="Of progress: how long saving stops the job.", rich_help_panel=opt.SEARCH)
-    ] = 60.0,
+        float | None,
+        typer.Option(help="Of progress: how long saving stops the job; 60 by default.", rich_help_panel=opt.SEARCH),
+    ] = None,
     recovery_seconds: Annotated[
-        float,
-        typer.Option(help="Of progress: from a loss until training goes on again.", rich_help_panel=opt.SEARCH),
-    ] = 600.0,
+        float | None,
+        typer.Option(
+            help="Of progress: from a loss until training goes on again; 600 by default.", rich_help_panel=opt.SEARCH
+        ),
+    ] = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = None,
@@ -170,7 +173,7 @@ def _known(
 
 
 def _failures(
-    objective: "Objective", host_mean_days: float | None, save_s: float, recovery_s: float
+    objective: "Objective", host_mean_days: float | None, save_s: float | None, recovery_s: float | None
 ) -> "dict[str, dict[str, float]]":
     """How hosts fail, as a plan records it; nothing for other objectives."""
     from dataclasses import asdict
@@ -178,12 +181,19 @@ def _failures(
     from pipette_opt.plans.failures import FailureRate
     from pipette_opt.specs.objective import Objective
 
+    given = {
+        "--host-mean-days": host_mean_days,
+        "--checkpoint-seconds": save_s,
+        "--recovery-seconds": recovery_s,
+    }
     if objective is not Objective.PROGRESS:
-        if host_mean_days is not None:
-            raise InputError("--host-mean-days", f"has no effect with --objective {objective}.")
+        for option, value in given.items():
+            if value is not None:
+                raise InputError(option, f"has no effect with --objective {objective}, only with progress.")
         return {}
     if host_mean_days is None:
         raise InputError("--host-mean-days", "is needed for --objective progress: mean days until a host is lost.")
+    save_s, recovery_s = 60.0 if save_s is None else save_s, 600.0 if recovery_s is None else recovery_s
     for option, value, least in (
         ("--host-mean-days", host_mean_days, 0.0),
         ("--checkpoint-seconds", save_s, 0.0),

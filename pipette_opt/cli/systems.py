@@ -104,13 +104,16 @@ def layers(
         raise typer.Exit(STOPPED_EARLY)
 
 
+OF_SOLVE = ("num_gpus", "gpu_price", "launcher", "p2p", "allreduce", "micro_batches")
+"""Options of a job that change nothing where layers are priced on like hosts."""
+
 WIDTHS = (64, 128, 64)
 """Of the layers of ``--check``: two, the first plain and the second skewed; with as many tokens as the first inputs."""
 
 
 @opt.spread
 def squares(
-    job_options: opt.JobOptions,
+    job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)],
     check: Annotated[
         str | None,
         typer.Option(
@@ -216,6 +219,8 @@ def systems(
     for option, value in (("--count", count), ("--time-limit", time_limit)):
         if not value > 0:
             raise InputError(option, f"must be > 0, got {value}.")
+    if not 1 <= most_hosts <= 16:
+        raise InputError("--most-hosts", f"must be from 1 to 16, got {most_hosts}.")
     given = list(cases(count, seed, most_hosts))
     if not given:
         raise InputError("--most-hosts", f"leaves no job of {count}, got {most_hosts}.")
@@ -306,7 +311,7 @@ def experts(
 
 @opt.spread
 def slices(
-    job_options: opt.JobOptions,
+    job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)],
     stages: Annotated[
         str, typer.Option(help="Depths of pipelines, a stage on each host.", rich_help_panel=INSTANCES)
     ] = "4,8",
@@ -344,7 +349,7 @@ def slices(
 
 
 @opt.spread
-def stages(job_options: opt.JobOptions, json: opt.Json = False) -> None:
+def stages(job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)], json: opt.Json = False) -> None:
     """
     Stages with unequal numbers of replicas (PipeDream), asynchronous or with flushes, beside equal ones.
 

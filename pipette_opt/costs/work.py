@@ -105,6 +105,7 @@ class WorkBounds:
         self._seconds: dict[Any, _Pieces | None] = {}
         self._counts: dict[Any, _Counts] = {}
         self._known: dict[Any, Any] = {}
+        self._hosts_of_kind = np.bincount(instance.cluster.kind_of_node, minlength=len(instance.cluster.gpu_kinds))
         number = {kind: index for index, kind in enumerate(dict.fromkeys(instance.model.layers))}
         self._kind_of_layer = np.array([number[kind] for kind in instance.model.layers])
 
@@ -140,15 +141,14 @@ class WorkBounds:
         before_s = (counts.path - m * counts.held) @ seconds.work_s
         paths: FloatArray = before_s[:, None] + least * (counts.held @ seconds.of_kinds_s.T)
         order = np.argsort(seconds.of_kinds_s.sum(axis=1), kind="stable")
-        faster = np.bincount(self._instance.cluster.kind_of_node, minlength=len(order))[order].cumsum()[:-1]
+        faster = self._hosts_of_kind[order].cumsum()[:-1].tolist()
         least_s = float("inf")
-        for block in node_blocks(config, self._instance.cluster.gpus_per_node, self._instance.launcher):
-            rows, *others = block.node_grid(config)
-            of_row = paths.reshape(rows, block.stages, -1).max(axis=1)
+        for rows, hosts_per_row in seconds.rows:
+            of_row = paths.reshape(rows, -1, len(order)).max(axis=1)
             bound_s = 0.0
-            for number, hosts in enumerate(faster.tolist(), start=1):
+            for number, hosts in enumerate(faster, start=1):
                 slowed = np.sort(of_row[:, order[number:]].min(axis=1))
-                left = rows - hosts // int(np.prod(others))
+                left = rows - hosts // hosts_per_row
                 bound_s = max(bound_s, float(slowed[left - 1]) if left > 0 else 0.0)
             least_s = min(least_s, bound_s)
         return least_s
@@ -213,11 +213,14 @@ class _Pieces(NamedTuple):
         The same on each kind of GPU, shape ``(num_kinds, 2 * kinds + 3)``.
     reduction_s
         Its part of the reduction of gradients, same shape.
+    rows
+        Grid rows, and hosts of each, of every packing.
     """
 
     work_s: FloatArray
     of_kinds_s: FloatArray
     reduction_s: FloatArray
+    rows: tuple[tuple[int, int], ...]
 
 
 class _Counts(NamedTuple):
@@ -270,7 +273,13 @@ def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -
     for one in recomputed:
         pieces[:, -kinds:] = np.maximum(one[:, :kinds] - kept[:, :kinds], 0.0)
     reductions = [reduction_pieces_s(instance, config, block, known) for block in blocks]
-    return _Pieces(work_s=pieces.min(axis=0), of_kinds_s=pieces, reduction_s=np.min(reductions, axis=0))
+    grids = {block.node_grid(config) for block in blocks}
+    return _Pieces(
+        work_s=pieces.min(axis=0),
+        of_kinds_s=pieces,
+        reduction_s=np.min(reductions, axis=0),
+        rows=tuple((rows, data * tensor) for rows, data, tensor in sorted(grids)),
+    )
 
 
 def _layer_key(config: ParallelConfig) -> Any:

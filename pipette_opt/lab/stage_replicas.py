@@ -29,9 +29,9 @@ from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s
 from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
 from pipette_opt.costs.messages import inter_node_message_s, p2p_bytes, slowest_pair
+from pipette_opt.lab.whole_hosts import whole_host_config
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
-from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance
 from pipette_opt.specs.layer_parameters import layer_parameters
 
@@ -229,20 +229,17 @@ def _solve(
 
 
 def stage_costs(instance: Instance) -> StageCosts:
-    """Of a job whose hosts are alike, over the slowest pair of hosts; embeddings and head count with the end layers."""
+    """
+    Over the slowest pair of hosts, a worker each; embeddings and head count with the end layers.
+
+    Raises ``InputError`` for hosts that differ, heads that their GPUs do not divide, and models with experts.
+    """
     model, training, cluster = instance.model, instance.training, instance.cluster
     if model.num_experts is not None:
         raise InputError("--model", "unequal replicas are priced for models without experts only.")
     gpu, hosts = cluster.gpu_kinds[0], cluster.num_nodes
-    tp = min(cluster.gpus_per_node, model.num_query_groups)
-    config = ParallelConfig(
-        tensor_model_parallel_size=tp,
-        pipeline_model_parallel_size=1,
-        data_parallel_size=1,
-        micro_batch_size=1,
-        layers_per_stage=(model.num_layers,),
-        sequence_parallel=tp > 1,
-    )
+    config = whole_host_config(instance)
+    tp = config.tensor_model_parallel_size
     work = np.full(model.num_layers, sum(layer_times_s(instance, config, gpu)))
     work[0] += 2 * look_up_s(model, training, config, gpu, instance.stack)
     work[-1] += sum(head_times_s(model, training, config, gpu, instance.stack))

@@ -21,7 +21,7 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.messages import inter_node_message_s, slowest_pair
-from pipette_opt.parallel import ParallelConfig
+from pipette_opt.lab.whole_hosts import whole_host_config
 from pipette_opt.specs import Instance
 
 MOST_UNITS = 64
@@ -61,7 +61,8 @@ def compare_slices(instance: Instance, stages: tuple[int, ...], sequences: tuple
     """
     Pipelines of these depths, tensor groups of whole hosts, a stage on each host.
 
-    Raises ``InputError`` for sequences that are no multiple of their unit, and depths that do not divide the layers.
+    Raises ``InputError`` for sequences that are no multiple of their unit, depths that do not divide the layers, hosts
+    that differ and heads that their GPUs do not divide.
     """
     length, layers = instance.training.seq_length, instance.model.num_layers
     unit = unit_of(length)
@@ -100,15 +101,8 @@ def slice_times_s(instance: Instance, layers: int) -> FloatArray:
     """
     cluster, training, gpu = instance.cluster, instance.training, instance.cluster.gpu_kinds[0]
     unit = unit_of(training.seq_length)
-    units, tp = training.seq_length // unit, min(cluster.gpus_per_node, instance.model.num_attention_heads)
-    config = ParallelConfig(
-        tensor_model_parallel_size=tp,
-        pipeline_model_parallel_size=1,
-        data_parallel_size=1,
-        micro_batch_size=1,
-        layers_per_stage=(instance.model.num_layers,),
-        sequence_parallel=tp > 1,
-    )
+    config = whole_host_config(instance)
+    units, tp = training.seq_length // unit, config.tensor_model_parallel_size
     whole, core, message = np.zeros(units + 1), np.zeros(units + 1), np.zeros(units + 1)
     for count in range(1, units + 1):
         part = replace(instance, training=replace(training, seq_length=count * unit))

@@ -155,6 +155,7 @@ def prune(
         is_over=is_over,
         work=work,
         family_bound_s=family_bound_s,
+        enough_s=float("inf") if known is None else known.seconds,
     )
     first = _first_plan(instance, bounded, variants, loading, known)
     promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
@@ -173,7 +174,9 @@ def prune(
         if len(chosen) < len(members):
             ruled_out += len(members) - len(chosen)
             bound_s = min(bound_s, bounded.bounds_s[base])
-    by_family = frozenset(base for base, bound_s in bounded.bounds_s.items() if 0 < bound_s <= family_bound_s(base))
+    by_family = frozenset(
+        base for base, bound_s in bounded.of_families_s.items() if 0 < bounded.bounds_s[base] <= bound_s
+    )
     return Pruned(
         kept=tuple(kept),
         bounds_s=bounded.bounds_s,
@@ -228,6 +231,10 @@ class BoundedPackings:
         Bounds by work that were computed before.
     family_bound_s
         As of :func:`prune`.
+    enough_s
+        A configuration whose work takes so long is not bounded by its family.
+    of_families_s
+        Bounds of families, of all other configurations.
     bounds_s
         What is known so far of each configuration: by its work alone or its family, then over the best links.
     waiting
@@ -245,9 +252,13 @@ class BoundedPackings:
         is_over: Callable[[], bool] = lambda: False,
         work: WorkBounds | None = None,
         family_bound_s: Callable[[ParallelConfig], float] = lambda config: 0.0,
+        enough_s: float = float("inf"),
     ) -> None:
         work = work or WorkBounds(instance)
-        self.bounds_s = {one.config: max(work(one.config), family_bound_s(one.config)) for one in fitting}
+        self.bounds_s = {one.config: work(one.config) for one in fitting}
+        able = [config for config, bound_s in self.bounds_s.items() if bound_s < enough_s]
+        self.of_families_s = {config: family_bound_s(config) for config in able}
+        self.bounds_s.update((config, max(self.bounds_s[config], one)) for config, one in self.of_families_s.items())
         self.waiting = [one.config for one in reversed(fitting) if self.bounds_s[one.config] < float("inf")]
         self.waiting.sort(key=lambda config: self.bounds_s[config], reverse=True)
         self._fitting = {one.config: (number, one) for number, one in enumerate(fitting)}

@@ -73,6 +73,7 @@ def test_layers(run: Run, profile: Path) -> None:
         (("--num-layers", "0"), "--num-layers must be >= 1, got 0"),
         (("--stages", "3"), "--stages must be 1, 2, 4 or 8"),
         (("--time-limit", "0"), "--time-limit must be > 0"),
+        (("--budgets", "3,0.01"), "--budgets must be at least"),
     ],
 )
 def test_words_that_cannot_be(run: Run, profile: Path, words: tuple[str, ...], message: str) -> None:
@@ -121,3 +122,56 @@ def test_squares_that_cannot_be(run: Run, words: tuple[str, ...], message: str) 
     code, _, err = run(*SQUARES, *words)
     assert code == 2
     assert message in err
+
+
+JOB = ("--nodes", "2", "--gpu", "a100-80gb", "--global-batch-size", "8", "--seq-length", "2048")
+
+
+@pytest.mark.parametrize("command", ["squares", "slices", "stages"])
+@pytest.mark.parametrize(
+    "words", [("--num-gpus", "8"), ("--micro-batches", "unequal"), ("--launcher", "mpi"), ("--gpu-price", "2")]
+)
+def test_no_option_without_effect(run: Run, command: str, words: tuple[str, ...]) -> None:
+    """What changes nothing is refused."""
+    code, _, err = run("benchmark", command, "--model", "llama-3-8b", *JOB, *words)
+    assert code == 2
+    assert words[0] in err
+
+
+@pytest.mark.parametrize("command", ["slices", "stages"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--model", "gpt-3-125m"), "num_attention_heads=12 is no multiple of tensor_model_parallel_size=8"),
+        (("--model", "llama-3-8b", "--speed", "node1=0.5"), "hosts of one kind and speed"),
+    ],
+)
+def test_hosts_that_are_no_tensor_groups(run: Run, command: str, words: tuple[str, ...], message: str) -> None:
+    """Heads that do not divide, and hosts that differ."""
+    code, _, err = run("benchmark", command, *JOB, *words, *(("--stages", "2") if command == "slices" else ()))
+    assert code == 2
+    assert message in err
+
+
+def test_jobs_of_systems(run: Run) -> None:
+    """No more hosts than the generator has."""
+    code, _, err = run("benchmark", "systems", "--most-hosts", "64")
+    assert code == 2
+    assert "--most-hosts must be from 1 to 16, got 64" in err.replace(":", "")
+
+
+@pytest.mark.parametrize("option", ["--checkpoint-seconds", "--recovery-seconds", "--host-mean-days"])
+def test_failures_count_for_progress_only(run: Run, option: str) -> None:
+    """Seconds of a loss are refused where no host is lost."""
+    code, _, err = run("solve", "--model", "llama-3-8b", *JOB, option, "7")
+    assert code == 2
+    assert f"{option} has no effect with --objective time" in err.replace(":", "")
+
+
+def test_groups_that_no_replicas_make(run: Run) -> None:
+    """Three groups of replicas on sixteen GPUs."""
+    words = ("--data-parallel-sharding-strategy", "optim_grads_params", "--num-distributed-optimizer-instances", "3")
+    code, _, err = run("solve", "--model", "llama-3-8b", *JOB, *words)
+    assert code == 2
+    assert "--num-distributed-optimizer-instances 3" in err
+    assert "replicas do not make 3 groups that share" in err

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.lab.layer_bench.profile import LayerProfile
 from pipette_opt.lab.layer_bench.programme import Decision, decide
 from pipette_opt.lab.layer_bench.proven import own_searches, prove
-from pipette_opt.lab.layer_bench.space import usable_mb
+from pipette_opt.lab.layer_bench.space import Search, usable_mb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ def compare_layers(
     stop: threading.Event | None = None,
 ) -> Iterator[LayerRow]:
     """
-    Rows as they come.
+    Rows as they come. Raises ``InputError`` for a budget that is below any layer.
 
     Parameters
     ----------
@@ -78,10 +79,11 @@ def compare_layers(
         Ends after the row that is in work.
     """
     for batch in batches:
+        known = own_searches(profile, batch, stages)
+        _check_budgets(known, budgets_gb)
         began = time.perf_counter()
         theirs = decide(profile, batch, budgets_gb, stages)
         their_s = time.perf_counter() - began
-        known = own_searches(profile, batch, stages)
         for budget in budgets_gb:
             if stop is not None and stop.is_set():
                 return
@@ -101,6 +103,13 @@ def compare_layers(
                 solved=proven.solved,
                 searches=proven.num_searches,
             )
+
+
+def _check_budgets(known: Sequence[Search], budgets_gb: Sequence[float]) -> None:
+    least_mb = min(int(search.layer_mb.min()) for search in known)
+    for budget in budgets_gb:
+        if usable_mb(budget) < least_mb:
+            raise InputError("--budgets", f"must be at least {least_mb} MB, the smallest layer, got {budget:g} GB.")
 
 
 def described(decision: Decision | None) -> str:

@@ -1,0 +1,183 @@
+"""
+What a dimension costs that brings nothing: ``python benchmarks/more_dimensions.py [--repeats N] [--only NAME]``.
+
+Each job is small enough for its optimum to be proven. It is solved with a dimension held at the value that the optimum
+has, and with the dimension free: it brings nothing, so the time of an iteration must be the same, and the search should
+take little longer. What the default space lacks is added to it. Seconds are those of the processor on one thread (the
+least of the repeats, held and free in turn), so that other work on the machine matters less. Results go to
+``benchmarks/results/more-dimensions.md``.
+"""
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pipette_opt import __version__
+from pipette_opt.base.files import write_atomically
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.candidates.space import RECOMPUTATIONS
+from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.library.jobs import read_job
+from pipette_opt.library.options import JobOptions
+from pipette_opt.optimize import optimize
+from pipette_opt.plans.plan import Plan
+from pipette_opt.specs import Instance
+
+PAGE = Path(__file__).parent / "results" / "more-dimensions.md"
+
+LIMIT_S = 300.0
+"""Time limit of a search, in seconds: all are to end before it with a proof."""
+
+MOST_RATIO = 1.2
+"""What a dimension that brings nothing should cost at most: the search with it over the search without."""
+
+SHARING = ("optim", "optim_grads", "optim_grads_params")
+
+
+JOBS = {
+    "4 hosts of 8 H100, llama-2-13b, batch 256 x 4096": JobOptions(
+        nodes="4", gpu="h100-80gb", model="llama-2-13b", global_batch_size=256, seq_length=4096
+    ),
+    "2 hosts of 8 A100, llama-3-8b, batch 128 x 4096": JobOptions(
+        nodes="2", gpu="a100-80gb", model="llama-3-8b", global_batch_size=128, seq_length=4096
+    ),
+}
+
+Fields = Mapping[str, Any]
+"""Of a search space, or of the training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A dimension of a job: seconds of an iteration and processor seconds of the search, held and free."""
+
+    name: str
+    held_s: float
+    free_s: float
+    held_search_s: float
+    free_search_s: float
+    held_configs: int
+    free_configs: int
+    proven: bool
+
+    @property
+    def ratio(self) -> float:
+        """Of the search's seconds, free over held."""
+        return self.free_search_s / self.held_search_s
+
+
+def dimensions(instance: Instance, plan: Plan) -> Iterator[tuple[str, Fields, Fields]]:
+    """Each with the fields where it is held at the value of the optimum of the default space, and where it is free."""
+    config, default = plan.config, SearchSpace()
+    of_default = {
+        "recomputation": ("recompute", (config.recomputation,)),
+        "context parallelism": ("context_parallel", (config.context_parallel_size,)),
+        "interleaving": ("virtual_pipeline", (config.num_chunks,)),
+        "micro-batch sizes": ("micro_batch_size", (config.micro_batch_size,)),
+        "gradients beside compute": ("overlap_grad_reduce", config.overlap_grad_reduce),
+        "parameters beside compute": ("overlap_param_gather", config.overlap_param_gather),
+    }
+    if instance.model.num_experts is not None:
+        of_default["expert groups"] = "expert_parallel", (config.expert_model_parallel_size,)
+        of_default["tensor groups of experts"] = "expert_tensor_parallel", (config.expert_tensor_size,)
+    for name, (field, value) in of_default.items():
+        yield name, {field: value}, {field: getattr(default, field)}
+    sharing = "data_parallel_sharding_strategy"
+    yield "recomputed norms", {}, {"recompute": (*RECOMPUTATIONS, "layernorm")}
+    yield "no sequence parallelism", {}, {"sequence_parallel": (False, True)}
+    yield "no sharded optimizer", {}, {"use_distributed_optimizer": (False, True)}
+    yield "sharded gradients (ZeRO 2)", {}, {sharing: SHARING[:2]}
+    yield "sharded parameters (ZeRO 3)", {}, {sharing: SHARING[::2]}
+    yield (
+        "groups of replicas that share",
+        {sharing: SHARING},
+        {sharing: SHARING, "num_distributed_optimizer_instances": (1, 2)},
+    )
+    yield "unequal micro-batches", {}, {"unequal_microbatches": True}
+
+
+def solved(instance: Instance, given: Fields) -> tuple[Plan, float]:
+    """The plan, and the processor seconds that it took."""
+    of_space = {one.name for one in fields(SearchSpace)}
+    space = SearchSpace(**{name: value for name, value in given.items() if name in of_space})
+    others = {name: value for name, value in given.items() if name not in of_space}
+    job = replace(instance, training=replace(instance.training, **others))
+    begun = time.process_time()
+    plan = optimize(job, space, OptimizeParams(time_limit_s=LIMIT_S, workers=1))
+    return plan, time.process_time() - begun
+
+
+def row(instance: Instance, name: str, held: Fields, free: Fields, repeats: int) -> Row:
+    """Both searches in turn."""
+    pairs = [(solved(instance, held), solved(instance, free)) for _ in range(repeats)]
+    (before, _), (after, _) = pairs[0]
+    return Row(
+        name=name,
+        held_s=before.estimate.iteration_time_s,
+        free_s=after.estimate.iteration_time_s,
+        held_search_s=min(seconds for (_, seconds), _ in pairs),
+        free_search_s=min(seconds for _, (_, seconds) in pairs),
+        held_configs=before.certificate.num_candidates + before.certificate.num_pruned,
+        free_configs=after.certificate.num_candidates + after.certificate.num_pruned,
+        proven=before.certificate.status == after.certificate.status == "OPTIMAL",
+    )
+
+
+def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
+    """All rows of all jobs."""
+    ratios = [one.ratio for of_job in rows.values() for one in of_job]
+    lines = [
+        "# A dimension more that brings nothing",
+        "",
+        f"pipette-opt {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, load "
+        f"{os.getloadavg()[0]:.1f}, {datetime.now(UTC).date()}. Made by `python benchmarks/more_dimensions.py "
+        f"{arguments}`. Every job is solved with a dimension held at the value that its proven optimum has, "
+        "and with it free; where the iteration is shorter with it, the default space lacks the dimension and it brings "
+        "something. Seconds of the search are those of the processor, one thread, the least of the repeats. "
+        "Configurations: legal ones, as the certificate counts them. What costs more multiplies the families of layers "
+        "(by micro-batch, chunks and degrees), which are bounded one by one: most of so small a search.",
+        "",
+        f"At most {MOST_RATIO:.2f} times as long: {sum(one <= MOST_RATIO for one in ratios)} of {len(ratios)}.",
+    ]
+    for job, of_job in rows.items():
+        lines += ["", f"## {job}", ""]
+        lines.append("| dimension | configurations | with it | iteration, s | with it | search, s | with it | ratio |")
+        lines.append("|---|---|---|---|---|---|---|---|")
+        for one in sorted(of_job, key=lambda one: -one.ratio):
+            lines.append(
+                f"| {one.name} | {one.held_configs:,} | {one.free_configs:,} | {one.held_s:.6f} | {one.free_s:.6f}"
+                f"{'' if one.proven else ' (not proven)'} | {one.held_search_s:.1f} | {one.free_search_s:.1f} "
+                f"| {one.ratio:.2f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run what is asked for, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--only", help="Jobs whose name contains this.", default="")
+    parser.add_argument("--out", type=Path, default=PAGE)
+    given = parser.parse_args()
+    rows: dict[str, list[Row]] = {}
+    for name, options in JOBS.items():
+        if given.only not in name:
+            continue
+        instance = read_job(options).instance
+        optimum, _ = solved(instance, {})  # also loads the kernels
+        for dimension, held, free in dimensions(instance, optimum):
+            found = row(instance, dimension, held, free, given.repeats)
+            rows.setdefault(name, []).append(found)
+            print(f"{name}: {found}", flush=True)
+    arguments = f"--repeats {given.repeats}" + (f' --only "{given.only}"' if given.only else "")
+    write_atomically(given.out, page(rows, arguments))
+
+
+if __name__ == "__main__":
+    main()
