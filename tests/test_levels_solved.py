@@ -1,11 +1,10 @@
 """NVLink domains from candidates to plans: every bound, form and optimum against placements that are judged."""
 
-import itertools
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from all_placements import least_s
 from levels import domain, in_domains
 from specs_for_tests import TINY, cluster, config, instance
 
@@ -18,7 +17,7 @@ from pipette_opt.judge.estimate import estimate, judge_times
 from pipette_opt.judge.solutions import best_links_times
 from pipette_opt.memory.filter import CheckedConfig
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.data import ProblemData
@@ -110,15 +109,8 @@ def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
 
 
 def fastest_s(job: Instance, space: SearchSpace) -> float:
-    """The judge's least time over all configurations and placements, one by one."""
-    found = math.inf
-    for chosen in enumerate_candidates(job, space):
-        for block in node_blocks(chosen, job.cluster.gpus_per_node, job.launcher):
-            grid = block.node_grid(chosen)
-            for hosts in itertools.permutations(range(job.cluster.num_nodes), math.prod(grid)):
-                placement = block_placement(chosen, block, np.array(hosts).reshape(grid))
-                found = min(found, estimate(job, chosen, placement).iteration_time_s)
-    return found
+    """The judge's least time over all configurations and placements."""
+    return min(least_s(job, enumerate_candidates(job, space)).values())
 
 
 @pytest.mark.parametrize(("ep", "tp", "pp"), [(4, 1, 2), (1, 4, 2), (1, 1, 1)])

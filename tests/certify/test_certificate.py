@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instance
 
-from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import Enumeration
@@ -17,6 +16,7 @@ from pipette_opt.certify import CertifyParams, certify
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.longest_paths import critical_counts
+from pipette_opt.judge.many import estimate_many
 from pipette_opt.judge.solutions import judge_solution
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -68,15 +68,12 @@ def random_job(
 
 def fastest_by_enumeration(prepared: Prepared) -> float:
     """The judge's least time over every placement of every candidate; infinite if none has all its links."""
-    fastest = float("inf")
-    for one in prepared.problem.candidates:
-        for hosts in itertools.permutations(range(prepared.problem.num_nodes), one.num_cells):
-            placement = block_placement(one.config, one.block, np.array(hosts).reshape(one.grid))
-            try:
-                fastest = min(fastest, estimate(prepared.instance, one.config, placement).iteration_time_s)
-            except MissingLinkError:
-                continue
-    return fastest
+    placed = [
+        (one.config, block_placement(one.config, one.block, np.array(hosts).reshape(one.grid)))
+        for one in prepared.problem.candidates
+        for hosts in itertools.permutations(range(prepared.problem.num_nodes), one.num_cells)
+    ]
+    return float(estimate_many(prepared.instance, placed).min(initial=np.inf))
 
 
 VARIANTS: list[tuple[P2PMode, int, int, float]] = [

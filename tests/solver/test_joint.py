@@ -13,6 +13,7 @@ from pipette_opt.base.units import GIB, TFLOP
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.estimate import estimate
+from pipette_opt.judge.many import estimate_many
 from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, node_blocks
@@ -69,7 +70,7 @@ def mixed(
 
 def fastest(job: Instance, space: SearchSpace) -> float:
     """The judge's least time over all degrees, splits and placements."""
-    best = np.inf
+    placed = []
     for pp in space.pipeline_parallel or ():
         cuts = itertools.combinations(range(1, job.model.num_layers), pp - 1)
         every = tuple(tuple(int(n) for n in np.diff([0, *cut, job.model.num_layers])) for cut in cuts)
@@ -83,11 +84,9 @@ def fastest(job: Instance, space: SearchSpace) -> float:
                 need = one.need_bytes.reshape(grid[0], -1).max(axis=1)
                 for hosts in itertools.permutations(range(job.cluster.num_nodes), int(np.prod(grid))):
                     nodes = np.array(hosts).reshape(grid)
-                    if (capacity[nodes].reshape(grid[0], -1).min(axis=1) < need).any():
-                        continue
-                    placement = block_placement(one.config, block, nodes)
-                    best = min(best, estimate(job, one.config, placement).iteration_time_s)
-    return float(best)
+                    if (capacity[nodes].reshape(grid[0], -1).min(axis=1) >= need).all():
+                        placed.append((one.config, block_placement(one.config, block, nodes)))
+    return float(estimate_many(job, placed).min())
 
 
 def solved(job: Instance, space: SearchSpace) -> Plan:

@@ -1,10 +1,10 @@
 """What is left out before anything expensive cannot win, and what is kept is enough."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from all_placements import least_s
 from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
 
 from pipette_opt import prepare as module
@@ -13,26 +13,12 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates, world_size
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import block_placement, node_blocks, without_overlap
+from pipette_opt.parallel import block_placement, without_overlap
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import fitting_candidates, load_predictor, prepare
 from pipette_opt.solver import pruning
 from pipette_opt.solver.pruning import prune
-from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
-
-
-def fastest_by_enumeration(job: Instance, space: SearchSpace) -> dict[object, float]:
-    """The judge's least time of each configuration over all placements."""
-    found = {}
-    for config in enumerate_candidates(job, space):
-        for block in node_blocks(config, job.cluster.gpus_per_node, job.launcher):
-            grid = block.node_grid(config)
-            for hosts in itertools.permutations(range(job.cluster.num_nodes), int(np.prod(grid))):
-                placement = block_placement(config, block, np.array(hosts).reshape(grid))
-                seconds = estimate(job, config, placement).iteration_time_s
-                found[config] = min(seconds, found.get(config, np.inf))
-    return found
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
@@ -47,7 +33,7 @@ def test_bounds_hold_and_the_winner_is_kept(seed: int, p2p: str) -> None:
     prepared = prepare(job, space, 0.01, keep=lambda config: False)
     pruned = prepared.pruned
     assert pruned is not None
-    fastest = fastest_by_enumeration(job, space)
+    fastest = least_s(job, enumerate_candidates(job, space))
     fitting = {one.config for one in prepared.memory.fitting}
     for config in fitting:
         assert pruned.bounds_s[without_overlap(config)] <= fastest[config] * (1 + 1e-9)

@@ -1,17 +1,15 @@
 """Bounds that need no search, against every placement judged one by one."""
 
 import math
-from itertools import permutations
 
 import numpy as np
 import pytest
+from all_placements import least_s
 from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance, random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import stack_predictor
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
-from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 
@@ -23,17 +21,6 @@ def checked(job: Instance) -> MemoryCheck:
     return keep_fitting(job, enumerate_candidates(job, SPACE)[::7], stack_predictor(job.stack))
 
 
-def fastest(job: Instance, one: object) -> float:
-    """The judge's least time over all placements, tried one by one."""
-    chosen, times = one.config, []  # type: ignore[attr-defined]
-    for block in node_blocks(chosen, job.cluster.gpus_per_node, job.launcher):
-        grid = block.node_grid(chosen)
-        for hosts in permutations(range(job.cluster.num_nodes), math.prod(grid)):
-            placement = block_placement(chosen, block, np.array(hosts).reshape(grid))
-            times.append(estimate(job, chosen, placement).iteration_time_s)
-    return min(times)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_no_placement_is_below_the_cheap_bound(seed: int) -> None:
     """Links that differ in both directions; all placements of few hosts give the bound that the judge would find."""
@@ -41,8 +28,9 @@ def test_no_placement_is_below_the_cheap_bound(seed: int) -> None:
     memory = checked(job)
     assert len(memory.fitting) > 10
     bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
+    fastest = least_s(job, [one.config for one in memory.fitting])
     for one, bound in zip(memory.fitting, bounds.tolist(), strict=True):
-        least = fastest(job, one)
+        least = fastest[one.config]
         assert 0 < bound <= least * (1 + 1e-12)
         judged = fastest_placement_s(job, one, memory.capacity_bytes, most=10_000)
         assert judged is not None
@@ -54,7 +42,7 @@ def test_a_uniform_fabric_needs_no_search() -> None:
     job = instance(cluster(3, 20.0, gpus=4), TINY, 24, 2048)
     memory = checked(job)
     bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
-    assert bounds == pytest.approx([fastest(job, one) for one in memory.fitting], rel=1e-12)
+    assert bounds == pytest.approx(list(least_s(job, [one.config for one in memory.fitting]).values()), rel=1e-12)
 
 
 def test_the_fastest_kind_bounds_a_mixed_cluster() -> None:
@@ -62,7 +50,7 @@ def test_the_fastest_kind_bounds_a_mixed_cluster() -> None:
     job = instance(cluster(3, 20.0, gpus=4, kinds=(A100_80, A100_40)), TINY, 24, 2048)
     memory = checked(job)
     bounds = cheap_bounds_s(job, memory.fitting, memory.capacity_bytes)
-    least = np.array([fastest(job, one) for one in memory.fitting])
+    least = np.array(list(least_s(job, [one.config for one in memory.fitting]).values()))
     assert (bounds > 0).all()
     assert (bounds <= least * (1 + 1e-12)).all()
     assert (bounds < least).any()
@@ -94,8 +82,9 @@ def test_stages_wait_for_the_slower_direction() -> None:
     assert (both >= bounds * (1 - 1e-12)).all()
     pipelines = [number for number, one in enumerate(memory.fitting) if one.config.data_parallel_size == 1]
     assert pipelines
+    fastest = least_s(job, [one.config for one in memory.fitting])
     for number in pipelines:
-        least = fastest(job, memory.fitting[number])
+        least = fastest[memory.fitting[number].config]
         assert bounds[number] < least <= both[number] * (1 + 1e-9)
         assert both[number] == pytest.approx(least, rel=0.01)  # tied embeddings are reduced over a ring
 
