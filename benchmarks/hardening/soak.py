@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipette_opt.base.errors import InfeasibleError, InputError, PipetteError
+from pipette_opt.base.errors import InfeasibleError, InputError, NoPlanInTimeError, PipetteError
 from pipette_opt.base.units import GB, US
 from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidates, overlap_choices
 from pipette_opt.judge.estimate import estimate
@@ -200,6 +200,8 @@ def soak(seed: int, seconds: float, small: bool) -> Found:
     plan: Plan | None = None
     try:
         plan = optimize(instance, space, params)
+    except NoPlanInTimeError:
+        return Found(seed=seed, outcome="no plan in time")
     except InfeasibleError:
         pass
     except InputError:

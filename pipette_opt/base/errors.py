@@ -30,6 +30,12 @@ class InfeasibleError(PipetteError):
     exit_code = 3
 
 
+class NoPlanInTimeError(InfeasibleError):
+    """The time limit came before any plan was found; there may be one."""
+
+    exit_code = 5
+
+
 class PlanError(PipetteError):
     """A finished plan breaks a rule; raised by ``verify``."""
 

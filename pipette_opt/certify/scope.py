@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from pipette_opt.base.errors import InfeasibleError, NoPlanInTimeError
 from pipette_opt.base.types import ProofStep
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import covered, left_out, searched_values
@@ -83,19 +84,19 @@ def _named(names: Mapping[ParallelConfig, str]) -> tuple[RuledOut, ...]:
     )
 
 
-def why_nothing(prepared: Prepared) -> str:
-    """Why there is no plan although some candidates are legal and fit: one sentence with the counts."""
+def why_nothing(prepared: Prepared) -> InfeasibleError:
+    """Why there is no plan although some candidates are legal and fit: in the time there was, or at all."""
     counts = prepared.problem.candidates
     cluster = prepared.instance.cluster
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes
     ruled_out = 0 if prepared.pruned is None else prepared.pruned.ruled_out
     if ruled_out and prepared.ruled_out_s < float("inf"):
-        return (
+        return NoPlanInTimeError(
             f"No plan was found within the time limit: {counted(len(prepared.memory.fitting), 'candidate')} are legal "
             f"and fit some host, {ruled_out:,} of them were not placed, and the others cannot be ({missing} directed "
             "pairs of hosts were not measured). Give more time with --time-limit, or fewer GPUs with --num-gpus."
         )
-    return (
+    return InfeasibleError(
         f"{len(prepared.memory.fitting)} candidates are legal and fit some host, but none of their {len(counts)} "
         f"packings can be placed on the {cluster.num_nodes} hosts of {cluster.name}: too few hosts have the memory, "
         f"or links are missing ({missing} directed pairs were not measured) or far too slow. Allow fewer GPUs with "

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.errors import InfeasibleError, InputError, NoPlanInTimeError
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
@@ -126,6 +126,8 @@ def solve(
         given = (job.instance, space, params, watcher, inputs, first)
         try:
             plan = optimize_objective(*given, backend=processes, host_order=order)
+        except NoPlanInTimeError:
+            raise
         except InfeasibleError as error:
             watcher.report("looking for the requirements that cannot be met together")
             raise explained(error, job.instance, space, max_oom_risk) from None

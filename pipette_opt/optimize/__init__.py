@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any
 
 from pipette_opt.base.backends import Backend
-from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import certify
@@ -118,7 +117,7 @@ def optimize(
     certified = certify(prepared, judged, budget.certifying(judged), watcher.report, stop, backend)
     judged += certified.judged
     if not judged:
-        raise InfeasibleError(why_nothing(prepared))
+        raise why_nothing(prepared)
     if not certified.is_closed and budget.left_s > budget.ties_s:
         bounded, kept = _bounded_again(prepared, judged, params.gap_limit, lambda: budget.left_s, watcher)
         if bounded is not prepared:

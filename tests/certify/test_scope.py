@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, TINY, config, instance, random_cluster
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InfeasibleError, InputError, NoPlanInTimeError
 from pipette_opt.candidates import SearchSpace, space_of
 from pipette_opt.certify.ledger import Reason
-from pipette_opt.certify.scope import not_searched, proof, scope, searched
+from pipette_opt.certify.scope import not_searched, proof, scope, searched, why_nothing
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
@@ -125,6 +125,23 @@ def test_each_reason_is_counted_by_hand() -> None:
         ("class-assignment", 2, configs[5].label()),
         ("judge of every placement", 1, configs[6].label()),
     ]
+
+
+def test_no_plan_in_time_is_not_that_there_is_none() -> None:
+    """Of eight configurations three were not placed: there may be a plan; where all were tried there is none."""
+    fitting = [config(tp=2, pp=2, dp=2, micro_batch_size=size) for size in range(1, 9)]
+    prepared = SimpleNamespace(
+        instance=job(),
+        problem=SimpleNamespace(candidates=()),
+        memory=SimpleNamespace(fitting=fitting),
+        pruned=SimpleNamespace(ruled_out=3),
+        ruled_out_s=5.0,
+    )
+    early = why_nothing(cast(Prepared, prepared))
+    assert isinstance(early, NoPlanInTimeError)
+    assert "8 candidates are legal and fit some host, 3 of them were not placed" in str(early)
+    prepared.pruned = None
+    assert type(why_nothing(cast(Prepared, prepared))) is InfeasibleError
 
 
 def test_a_recorded_space_comes_back() -> None:
