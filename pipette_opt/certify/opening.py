@@ -20,6 +20,9 @@ from pipette_opt.solver.pruning import FLOAT_MARGIN
 SLOWEST_HOST = "judge with the slowest host"
 """Name of the bound of :func:`bound_by_slowest_host`."""
 
+OPENED_PER_PLACING = 4
+"""Candidates that are opened before the most promising of them that has no placement yet gets one. Chosen."""
+
 SLOWER_LINK = 1.5
 """What one link after the other is slowed down by, to find the paths that a slow link there would be on."""
 
@@ -38,6 +41,7 @@ def open_candidates(ledger: Ledger) -> list[int]:
     for plan in sorted(ledger.known, key=lambda one: -one.estimate.iteration_time_s):
         nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
     order = [index for index in np.argsort(bounds, kind="stable").tolist() if bounds[index] < UNUSABLE_TICKS]
+    unplaced: list[OpenCandidate] = []
     for number, index in enumerate(order):
         bound_s, candidate = bounds[index] * ledger.data.tick_s, ledger.data.candidates[index]
         if bound_s >= ledger.fastest_s or ledger.seconds_left <= 0:
@@ -51,9 +55,20 @@ def open_candidates(ledger: Ledger) -> list[int]:
         hint = nodes_of.get((candidate.config, candidate.block))
         if hint is not None:
             ledger.look(one, hint)
-        if not np.isfinite(ledger.fastest_s):
-            ledger.anneal_once(one)
+        unplaced.append(one)
+        if not np.isfinite(ledger.fastest_s) or len(ledger.open) % OPENED_PER_PLACING == 0:
+            promising = min(unplaced, key=lambda each: (each.bound_ticks, each.index))
+            unplaced.remove(promising)
+            place_once(ledger, promising)
     return order
+
+
+def place_once(ledger: Ledger, one: OpenCandidate) -> None:
+    """Anneal a candidate unless it is ruled out; before the first time with the paths over slow links, too."""
+    if one.visits == 0 and ledger.may_be_faster(one):
+        slow_links_down(ledger, one)
+    if ledger.may_be_faster(one):
+        ledger.anneal_once(one)
 
 
 def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:

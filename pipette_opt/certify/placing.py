@@ -6,7 +6,7 @@ import numpy as np
 
 from pipette_opt.base.units import counted
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
-from pipette_opt.certify.opening import bound_by_slowest_host, slow_links_down
+from pipette_opt.certify.opening import bound_by_slowest_host, place_once
 from pipette_opt.judge.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
@@ -44,10 +44,7 @@ def anneal_open(ledger: Ledger) -> None:
         for one in able:
             if ledger.is_over or time.perf_counter() >= ends:
                 return
-            if one.visits == 0 and ledger.may_be_faster(one):
-                slow_links_down(ledger, one)
-            if ledger.may_be_faster(one):
-                ledger.anneal_once(one)
+            place_once(ledger, one)
 
 
 def place_runners_up(ledger: Ledger, order: list[int]) -> list[JudgedSolution]:
