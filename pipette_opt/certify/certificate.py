@@ -61,8 +61,12 @@ def certify(
     settle_few_orders(ledger)
     anneal_open(ledger)
     runners_up = place_runners_up(ledger, order)
-    reseat_by_judge(ledger)
-    prove(ledger, backend)
+    known_s = None
+    while known_s != (ledger.fastest_s, ledger.bound_s) and not ledger.is_over:  # until a round brings nothing
+        known_s = ledger.fastest_s, ledger.bound_s
+        reseat_by_judge(ledger)
+        prove(ledger, backend)
+        anneal_open(ledger)
     return Certified(
         bound_s=ledger.bound_s,
         judged=(*ledger.judged, *runners_up),

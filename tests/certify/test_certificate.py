@@ -12,7 +12,8 @@ from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instanc
 from pipette_opt.base.types import P2PMode
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import Enumeration
-from pipette_opt.certify import CertifyParams, certify
+from pipette_opt.certify import CertifyParams, certificate, certify
+from pipette_opt.certify.ledger import Ledger
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.longest_paths import critical_counts
@@ -159,3 +160,20 @@ def test_params_are_checked(field: str, value: float) -> None:
     """A setting that makes no sense names itself and its value."""
     with pytest.raises(ValueError, match=f"{field} must be .* got {value}"):
         replace(QUICK, **{field: value})
+
+
+def test_it_goes_on_as_long_as_a_round_brings_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proving that raises the bound twice and then no more: three rounds, and annealing has its turn after each."""
+    rng, steps = np.random.default_rng(70), list[str]()
+    prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS[:2])
+
+    def proving(ledger: Ledger, backend: object) -> None:
+        steps.append("prove")
+        if steps.count("prove") < 3:
+            ledger.could_win()[0].raise_bound(int(1.0001 * ledger.could_win()[0].bound_ticks))
+
+    monkeypatch.setattr(certificate, "prove", proving)
+    monkeypatch.setattr(certificate, "anneal_open", lambda ledger: steps.append("anneal"))
+    monkeypatch.setattr(certificate, "settle_few_orders", lambda ledger: None)
+    certify(prepared, [], QUICK)
+    assert steps == ["anneal", *["prove", "anneal"] * 3]
