@@ -18,8 +18,8 @@ the judge itself over links that are all as fast as the fastest, as no operation
 Only a few are, to be shown beside the plan.
 
 :func:`certify` has the steps in their order: ``opening`` (best links), ``placing`` (few placements, annealing, the next
-best, the judge alone) and ``proving`` (the solver), in rounds until one brings nothing. ``budget`` says how long each may
-take.
+best, the judge alone) and ``proving`` (the solver), in rounds until one brings nothing. ``budget`` says how long each
+may take.
 """
 
 from pipette_opt.certify.certificate import Certified, certify
