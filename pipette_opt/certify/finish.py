@@ -148,8 +148,8 @@ def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:
     if model is None:
         return None
     bound_s = min(model.bound_s, objective_s)
-    if prepared.has_slots and model.status == "INFEASIBLE" and not is_proven(bound_s, objective_s):
-        # On relaxed hosts it compared with a plan that may be faster than this one is with an order of GPUs.
+    if model.status == "INFEASIBLE" and not is_proven(bound_s, objective_s):
+        # It compared with a faster plan than this one: on relaxed hosts, or one that there was no time to place.
         return replace(model, bound_s=bound_s, status="FEASIBLE")
     return replace(model, bound_s=bound_s)
 

@@ -1,13 +1,17 @@
 """The certificate of a plan: one gap of the judge's time."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from judged_cases import placements, small
 
-from pipette_opt.certify.finish import make_certificate
+from pipette_opt.certify.finish import _joint_model, make_certificate
 from pipette_opt.judge.solutions import judge_lower_bound_s, judge_solution
+from pipette_opt.plans.certificate import JointModel
+from pipette_opt.prepare import Prepared
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
 from pipette_opt.specs import LinkMatrix
@@ -47,3 +51,19 @@ def test_certificate_of_an_interleaved_plan() -> None:
     apart = replace(job, cluster=replace(job.cluster, link_matrices=links, inter_node_latency_s=0.0))
     without = judge_solution(apart, data, Solution(candidate=2, nodes=nodes, objective_ticks=0)).estimate
     assert certificate.placement_dependent_s == pytest.approx(certificate.objective_s - without.iteration_time_s)
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "objective_s", "status", "said_s"),
+    [(3.0, 3.0, "INFEASIBLE", 3.0), (3.5, 3.0, "INFEASIBLE", 3.0), (2.8, 3.0, "FEASIBLE", 2.8)],
+)
+def test_no_faster_split_is_said_of_the_plan_only(
+    bound_s: float, objective_s: float, status: str, said_s: float
+) -> None:
+    """Compared with a faster plan than that of the certificate, the joint model has not shown that none is faster."""
+    model = JointModel(
+        families=1, variables=1, constraints=1, solves=1, seconds=0.1, splits=0, status="INFEASIBLE", bound_s=bound_s
+    )
+    found = _joint_model(cast(Prepared, SimpleNamespace(joined=SimpleNamespace(model=model))), objective_s)
+    assert found is not None
+    assert (found.status, found.bound_s) == (status, said_s)
