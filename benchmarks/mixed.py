@@ -45,7 +45,7 @@ from pipette_opt.lab.baselines.amp import amp
 from pipette_opt.lab.baselines.amp_layers import with_amp_splits
 from pipette_opt.lab.baselines.megatron import megatron_rule
 from pipette_opt.lab.baselines.varuna import varuna
-from pipette_opt.memory.filter import usable_bytes
+from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks, without_overlap
@@ -305,14 +305,7 @@ def _all_placed(case: Case, predictor: MemoryPredictor) -> Iterator[_Placed]:
         pp, chunks = base.pipeline_model_parallel_size, base.num_chunks
         sizes = instance.model.num_layers // chunks - pp + 1
         sized = [replace(base, layers_per_stage=(chunks * units,) * pp) for units in range(1, sizes + 1)]
-        needed = predictor.predict(
-            instance.model,
-            instance.training,
-            sized,
-            gpus_per_node=instance.cluster.gpus_per_node,
-            intra_node_bytes_per_s=instance.cluster.intra_node_bytes_per_s,
-            max_oom_risk=RISK,
-        )
+        needed = predicted_memory(instance, predictor, sized, RISK)
         upper = np.stack([one.upper_bytes for one in needed])  # (units, pp)
         m = base.num_microbatches(instance.training.global_batch_size)
         for block in node_blocks(base, instance.cluster.gpus_per_node, instance.launcher):

@@ -61,9 +61,9 @@ def certify(
     settle_few_orders(ledger)
     anneal_open(ledger)
     runners_up = place_runners_up(ledger, order)
-    known_s = None
-    while known_s != (ledger.fastest_s, ledger.bound_s) and not ledger.is_over:  # until a round brings nothing
-        known_s = ledger.fastest_s, ledger.bound_s
+    before = None
+    while before != (ledger.fastest_s, ledger.bound_s) and not ledger.is_over:  # until a round brings nothing
+        before = ledger.fastest_s, ledger.bound_s
         reseat_by_judge(ledger)
         prove(ledger, backend)
         anneal_open(ledger)
