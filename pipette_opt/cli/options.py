@@ -213,7 +213,7 @@ MoeTokenDispatcher = Annotated[
     typer.Option(
         "--moe-token-dispatcher",
         "--moe-token-dispatcher-type",
-        help="How tokens get to experts: alltoall, allgather or flex; that of the model's script, else alltoall.",
+        help="How tokens get to experts: alltoall, allgather, flex, deepep, hybridep; else as the model's script.",
         rich_help_panel=JOB,
     ),
 ]

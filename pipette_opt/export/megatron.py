@@ -50,6 +50,8 @@ SAID_OF_TRAINING = (
     "cuda_graph_modules",
     "fused_softmax",
     "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+    "moe_flex_dispatcher_num_sms",
     "overlap_moe_expert_parallel_comm",
     "use_precision_aware_optimizer",
     "main_params_dtype",

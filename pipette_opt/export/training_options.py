@@ -1,6 +1,6 @@
 """Arguments of Megatron-LM for a training: number formats, kernels, what the host keeps, what is passed on."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.passed_on import goes_with
@@ -93,6 +93,17 @@ def offload_options(training: TrainingSpec, config: ParallelConfig) -> list[Opti
     return options
 
 
+def _token_options(training: TrainingSpec, said: Collection[str]) -> list[Option]:
+    """Whose kernels send tokens, and on how many multiprocessors, by the word that every release has."""
+    backend, used = training.moe_flex_dispatcher_backend, training.moe_flex_dispatcher_num_sms
+    options: list[Option] = []
+    if not {"--moe-flex-dispatcher-backend", "--moe-enable-deepep"}.intersection(said):
+        options.append(("--moe-flex-dispatcher-backend", backend))
+    if used is not None and not any(name.startswith("--moe-") and name.endswith("-num-sms") for name in said):
+        options.append((f"--moe-{backend}-num-sms", str(used)))
+    return options
+
+
 def further_options(training: TrainingSpec, config: ParallelConfig, options: Sequence[Option]) -> list[Option]:
     """What the launch said that no number counts, and that goes with the plan; beside options that are written."""
     written = {one[0] for one in options}
@@ -101,6 +112,8 @@ def further_options(training: TrainingSpec, config: ParallelConfig, options: Seq
         others = (*others, ("--tp-comm-overlap",))
     if training.cp_comm_type != "p2p" and not any(one[0] == "--cp-comm-type" for one in others):
         others = (*others, ("--cp-comm-type", training.cp_comm_type))
+    if training.moe_token_dispatcher_type == "flex":
+        others = (*others, *_token_options(training, {one[0] for one in others}))
     if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
         modules = training.cuda_graph_modules
         others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))

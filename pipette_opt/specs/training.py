@@ -1,7 +1,7 @@
 """What is trained in one iteration, and in which number formats."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from pipette_opt.base.offload import NOTHING, Offload
 from pipette_opt.base.types import Precision
@@ -19,6 +19,13 @@ BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 Dispatcher = Literal["alltoall", "allgather", "flex"]
 DISPATCHERS = ("alltoall", "allgather", "flex")
 """How tokens get to their experts, by Megatron-Core's names; what each sends is in ``costs/experts.py``."""
+
+Backend = Literal["deepep", "hybridep"]
+BACKENDS = ("deepep", "hybridep")
+"""Kernels of the ``flex`` dispatcher; what they attain is in ``costs/token_kernels.py``."""
+
+DISPATCHER_WORDS = (*DISPATCHERS, *BACKENDS)
+"""What people call a dispatcher: ``flex`` also by its kernels."""
 
 ContextKind = Literal["p2p", "all_gather", "a2a"]
 CONTEXT_KINDS = ("p2p", "all_gather", "a2a")
@@ -44,6 +51,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "exp_avg_dtype": STATE_DTYPES,
     "exp_avg_sq_dtype": STATE_DTYPES,
     "moe_token_dispatcher_type": DISPATCHERS,
+    "moe_flex_dispatcher_backend": BACKENDS,
     "overlap_moe_expert_parallel_comm": (False, True),
     "cuda_graph": (False, True),
     "overlap_cpu_optimizer_d2h_h2d": (False, True),
@@ -53,6 +61,13 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 
 LARGEST = 10**9
 """No iteration has more sequences, and no sequence more tokens."""
+
+
+def dispatcher_fields(word: str) -> dict[str, Any]:
+    """Fields of :class:`TrainingSpec` for one of ``DISPATCHER_WORDS``."""
+    if word in BACKENDS:
+        return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": word}
+    return {"moe_token_dispatcher_type": word}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +114,8 @@ class TrainingSpec:
         Formats of the optimizer's master copy and moments, where it does.
     moe_token_dispatcher_type
         How tokens get to their experts, one of ``DISPATCHERS``.
+    moe_flex_dispatcher_backend, moe_flex_dispatcher_num_sms
+        Whose kernels ``flex`` calls, one of ``BACKENDS``, and on how many multiprocessors; ``None``: as many as usual.
     overlap_moe_expert_parallel_comm
         Whether tokens travel beside the compute of another micro-batch (Megatron-Core's option of that name).
     cuda_graph, cuda_graph_modules
@@ -151,6 +168,8 @@ class TrainingSpec:
     exp_avg_dtype: StateDtype = "fp32"
     exp_avg_sq_dtype: StateDtype = "fp32"
     moe_token_dispatcher_type: Dispatcher = "alltoall"
+    moe_flex_dispatcher_backend: Backend = "deepep"
+    moe_flex_dispatcher_num_sms: int | None = None
     overlap_moe_expert_parallel_comm: bool = False
     cuda_graph: bool = False
     cuda_graph_modules: tuple[str, ...] = ()
@@ -177,6 +196,8 @@ class TrainingSpec:
             value = getattr(self, field)
             if isinstance(value, bool) != isinstance(allowed[0], bool) or value not in allowed:
                 raise ValueError(f"{field} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+        if self.moe_flex_dispatcher_num_sms is not None and self.moe_flex_dispatcher_num_sms < 1:
+            raise ValueError(f"moe_flex_dispatcher_num_sms must be >= 1, got {self.moe_flex_dispatcher_num_sms}.")
         if not 1.0 <= self.expert_imbalance < float("inf"):
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
