@@ -6,6 +6,7 @@ follows from other fields (coordinates, micro-batches) is written all the same a
 """
 
 import json
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -77,6 +78,23 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         write_atomically(Path(path), text)
     except OSError as error:
         raise InputError(str(path), f"cannot be written: {error.strerror or error}.") from None
+
+
+def keep_plan(plan: Plan, path: str | Path) -> None:
+    """
+    Write ``plan.json``, or keep the plan of a long search in the folder for temporary files if that fails.
+
+    ``InputError`` if the place cannot be written, with where the plan is kept.
+    """
+    try:
+        write_plan(plan, path)
+    except InputError as error:
+        try:
+            kept = Path(tempfile.mkdtemp(prefix="pipette-opt-")) / "plan.json"
+            write_plan(plan, kept)
+        except (InputError, OSError):
+            raise error from None
+        raise InputError(error.where, f"{error.problem} The plan is kept in {kept}.") from None
 
 
 def read_plan(path: str | Path) -> Plan:
