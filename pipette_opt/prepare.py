@@ -6,7 +6,7 @@ From 256 hosts on a time to beat is looked for before the joint model; bounds of
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +26,7 @@ from pipette_opt.candidates import (
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
 from pipette_opt.memory.fewest import check_memory
-from pipette_opt.memory.filter import MemoryCheck
+from pipette_opt.memory.filter import MemoryCheck, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
@@ -96,6 +96,8 @@ class Prepared:
         The job; where links of single GPUs are known, on relaxed hosts.
     given_cluster
         The hosts as they are given, where links of single GPUs are known.
+    proven_s
+        No plan of these configurations is faster, as an earlier certificate says of the same hosts and more.
     """
 
     instance: Instance
@@ -108,6 +110,7 @@ class Prepared:
     space: SearchSpace = field(default_factory=SearchSpace)
     joined: Joined | None = None
     given_cluster: ClusterSpec | None = None
+    proven_s: Mapping[ParallelConfig, float] = field(default_factory=dict)
 
     @property
     def given(self) -> Instance:
@@ -154,6 +157,7 @@ def prepare(
     stop: threading.Event | None = None,
     narrows: bool = True,
     first: FirstPlan | None = None,
+    like: Prepared | None = None,
 ) -> Prepared:
     """
     Enumerate, drop what cannot fit, and put the rest into integers.
@@ -182,10 +186,17 @@ def prepare(
         Whether a space that is too large for the time limit is narrowed.
     first
         A plan that is known, on this job: the time to beat from the beginning.
+    like
+        A preparation of the same space and job, without a joint model, on hosts of one kind; of these there may be more
+        now, and with other links. What is legal and fits is taken from it.
     """
     report("enumerating candidates")
-    wide, space = space, narrowed(instance, space, seconds_left()) if narrows else space
-    if space is not wide:
+    wide = space
+    if like is not None:
+        space = like.space
+    elif narrows:
+        space = narrowed(instance, space, seconds_left())
+    if space is not wide and like is None:
         try:
             return prepare(
                 instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, False, first
@@ -194,7 +205,7 @@ def prepare(
             space = wide  # the time limit is no reason to say that nothing fits
     given = None if instance.cluster.gpu_links is None else instance
     instance = replace(instance, cluster=instance.cluster.relaxed())
-    enumeration = enumerate_with_reasons(instance, space)
+    enumeration = enumerate_with_reasons(instance, space) if like is None else like.enumeration
     if not enumeration.candidates:
         raise contradiction(instance, space) or InfeasibleError(enumeration.explain())
     predictor, joined = load_predictor(max_oom_risk, instance), None
@@ -239,7 +250,10 @@ def prepare(
         if wider != space:
             space, enumeration = wider, enumerate_more(instance, wider, space, enumeration)
     report(f"predicting the memory of {counted(len(enumeration.candidates), 'candidate')}")
-    memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
+    if like is None:
+        memory = check_memory(instance, enumeration.candidates, predictor, max_oom_risk)
+    else:
+        memory = replace(like.memory, capacity_bytes=usable_bytes(instance.cluster, predictor))
     if not memory.fitting:
         raise InfeasibleError(f"{enumeration.explain()}\n{memory.explain()}")
     pruned = None

@@ -72,9 +72,11 @@ def place_once(ledger: Ledger, one: OpenCandidate) -> None:
 
 
 def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
-    """What was proven of a configuration before its packings were built, ticks."""
-    pruned = ledger.prepared.pruned
-    seconds = 0.0 if pruned is None else pruned.bounds_s.get(without_overlap(candidate.config), 0.0)
+    """What was proven of a configuration before its packings were built, or by an earlier certificate, ticks."""
+    config, pruned = candidate.config, ledger.prepared.pruned
+    seconds = ledger.prepared.proven_s.get(config, 0.0)
+    if pruned is not None:
+        seconds = max(seconds, pruned.bounds_s.get(without_overlap(config), 0.0))
     return int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS))
 
 

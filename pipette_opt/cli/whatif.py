@@ -73,7 +73,7 @@ def whatif(
     time_limit: Annotated[
         float | None,
         typer.Option(
-            help="Seconds of all questions; by default 1 for a lost host and 4 for another job.",
+            help="Seconds of all questions; by default 0.3 for a lost host and 4 for another job.",
             min=0.1,
             rich_help_panel=opt.RUN,
         ),

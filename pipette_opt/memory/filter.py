@@ -55,6 +55,8 @@ class MemoryCheck:
         Accepted risk behind the needs.
     spared
         Candidates with block recomputation that others make needless (:mod:`~pipette_opt.memory.fewest`).
+    kept_on_gpu
+        Candidates with more in the host's memory than others that fit, with which nothing else differs.
     """
 
     fitting: tuple[CheckedConfig, ...]
@@ -62,6 +64,7 @@ class MemoryCheck:
     capacity_bytes: IntArray
     max_oom_risk: float
     spared: tuple[ParallelConfig, ...] = ()
+    kept_on_gpu: tuple[ParallelConfig, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity_bytes", read_only(self.capacity_bytes, np.int64))

@@ -306,7 +306,8 @@ def _ends(error: float) -> tuple[float, float] | None:
 def _words(names: list[str]) -> str:
     """Names of ``DISTANCES``, for people."""
     words = {"num_chunks": "interleaving", "micro_batch_size": "micro-batch"}
-    return " and ".join(words.get(name, name.split("_")[0] + " parallelism") for name in names)
+    said = [words.get(name, name.split("_")[0] + " parallelism") for name in names]
+    return " and ".join([*([", ".join(said[:-1])] if said[1:] else []), said[-1]])
 
 
 @cache

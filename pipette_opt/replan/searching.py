@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,10 +11,11 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import CertifyParams, certify
 from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.judge.many import estimate_many
 from pipette_opt.judge.slots import with_slots
 from pipette_opt.judge.solutions import JudgedSolution, best_first, judge_solution
 from pipette_opt.optimize import OptimizeParams
-from pipette_opt.parallel import NodeBlock, ParallelConfig
+from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.solution import Solution
@@ -63,6 +64,7 @@ def search(
     seconds: float,
     params: OptimizeParams,
     watcher: Watcher,
+    like: Prepared | None = None,
 ) -> Searched:
     """
     The best plan found of a job in so many seconds, and the bound of all.
@@ -73,6 +75,8 @@ def search(
         A plan that is known.
     params
         Without the time limit.
+    like
+        A preparation of the same space for a job that is :func:`alike`.
 
     Raises
     ------
@@ -102,19 +106,28 @@ def search(
         joint=joint,
         stop=watcher.stop,
         first=first,
+        like=like,
     )
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     beaten = None if prepared.pruned is None else prepared.pruned.first
     known = [] if beaten is None else _seated(prepared, beaten.config, beaten.block, [beaten.nodes])
-    best, bound_s = certified(prepared, known, left_s(), params, watcher)
-    return Searched(prepared=prepared, best=best, bound_s=bound_s, found=[best])
+    best, bound_s, proven_s = certified(prepared, known, left_s(), params, watcher)
+    return Searched(prepared=replace(prepared, proven_s=proven_s), best=best, bound_s=bound_s, found=[best])
+
+
+def alike(one: Instance, other: Instance) -> bool:
+    """Whether what is legal and fits one job's equal hosts is and does so on as many or more of the other job's."""
+    (gpu, *kinds), (like, *others) = one.cluster.gpu_kinds, other.cluster.gpu_kinds
+    counts = [(cluster.gpus_per_node, cluster.intra_node_bytes_per_s) for cluster in (one.cluster, other.cluster)]
+    same = (one.model, one.training, one.stack) == (other.model, other.training, other.stack)
+    return same and not kinds and not others and gpu == like and counts[0] == counts[1]
 
 
 def certified(
     prepared: Prepared, known: Sequence[JudgedSolution], seconds: float, params: OptimizeParams, watcher: Watcher
-) -> tuple[JudgedSolution, float]:
-    """The best plan of a problem, and a bound of its plans."""
+) -> tuple[JudgedSolution, float, dict[ParallelConfig, float]]:
+    """The best plan of a problem, a bound of its plans, and one of the plans of each configuration that was built."""
     how = CertifyParams(time_limit_s=max(LEAST_S, seconds), gap_limit=GAP, workers=params.workers, seed=params.seed)
     found = certify(prepared, known, how, stop=watcher.stop)
     judged = [*known, *found.judged]
@@ -125,7 +138,7 @@ def certified(
     bound_s = found.bound_s
     if prepared.joined is not None:
         bound_s = min(bound_s, prepared.joined.model.bound_s)
-    return best_first(judged)[0], bound_s
+    return best_first(judged)[0], bound_s, {config: reason.bound_s for config, reason in found.reasons.items()}
 
 
 def _seated(
@@ -166,10 +179,13 @@ def with_spares(prepared: Prepared, best: JudgedSolution, barred: Sequence[int])
                 grid[cell], grid[other] = grid[other], spare
                 if allowed[cell[0], grid[cell]] and allowed[other[0], spare]:
                     grids.append(grid)
-        judged = _seated(prepared, config, block, grids)
+        if not grids:
+            return []
+        placed = [(config, block_placement(config, block, grid)) for grid in grids]
+        fastest = grids[int(estimate_many(prepared.instance, placed).argmin())]
+        judged = _seated(prepared, config, block, [fastest])
         if not judged:
             return []
-        judged = [min(judged, key=time_s)]
         nodes = judged[0].nodes
     return judged
 

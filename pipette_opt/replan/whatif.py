@@ -25,18 +25,18 @@ from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.prepare import load_predictor
+from pipette_opt.prepare import Prepared, load_predictor
 from pipette_opt.read.cluster import exclude_hosts
 from pipette_opt.replan.changes import Change, repaired_host
-from pipette_opt.replan.searching import LEAST_S, Searched, certified, search, time_s, with_spares
+from pipette_opt.replan.searching import LEAST_S, Searched, alike, certified, search, time_s, with_spares
 from pipette_opt.replan.space import pinned_space, void_pins
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
-SEARCH_WEIGHT = 6
+SEARCH_WEIGHT = 12
 """Time of a search that must be prepared over that of one that shares its preparation. Chosen by lab-16x8."""
 
-UNIT_S = 0.6
+UNIT_S = 0.3
 """Seconds of a question that shares its preparation, unless a time limit is given. Chosen: 16 hosts in 20 s."""
 
 MOST_REPAIRS = 3
@@ -332,15 +332,25 @@ class WhatIf:
         """The search over all hosts of a job, or that of an earlier question."""
         key = self._key(change, num_gpus)
         if key not in self._searched:
-            seconds, instance = self._seconds(change, left), with_edge_loss(change.instance)
+            seconds, instance, space = (
+                self._seconds(change, left),
+                with_edge_loss(change.instance),
+                self._space(num_gpus),
+            )
+            like = next((one for one in self._prepared(num_gpus) if alike(one.given, instance)), None)
             try:
-                self._searched[key] = search(instance, self._space(num_gpus), first, seconds, self.params, self.watcher)
+                self._searched[key] = search(instance, space, first, seconds, self.params, self.watcher, like)
             except (InfeasibleError, InputError) as error:
                 self._searched[key] = error
         found = self._searched[key]
         if isinstance(found, Exception):
             raise found
         return found
+
+    def _prepared(self, num_gpus: int) -> list[Prepared]:
+        """What was prepared for as many GPUs."""
+        done = self._searched.items()
+        return [one.prepared for (_, size, _), one in done if size == num_gpus and isinstance(one, Searched)]
 
     def _without(self, searched: Searched, barred: Sequence[int], seconds: float) -> tuple[JudgedSolution, float]:
         """The best plan found without some hosts, and the bound of all such plans."""
@@ -355,6 +365,6 @@ class WhatIf:
         able = [one for one in searched.found if not set(one.nodes.ravel().tolist()) & set(barred)]
         sources = sorted((one for one in searched.found if one not in able), key=time_s)[:MOST_SOURCES]
         known = [*able, *(one for source in (best, *sources) for one in with_spares(fewer, source, barred))]
-        found, bound_s = certified(fewer, known, seconds, self.params, self.watcher)
+        found, bound_s, _ = certified(fewer, known, seconds, self.params, self.watcher)
         searched.found.append(found)
         return found, max(bound_s, searched.bound_s)

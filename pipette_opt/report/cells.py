@@ -33,8 +33,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Two digits after the point."""
-    return f"{share:.2%}"
+    """Two digits after the point, and never rounded to nothing."""
+    return "< 0.01%" if 0 < share < 1e-4 else f"{share:.2%}"
 
 
 def risk(probability: float, *, at_most: bool = False) -> str:

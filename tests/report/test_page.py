@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 from plans import small_instance, small_plan
 
-from pipette_opt.base.units import GB, gib
+from pipette_opt.base.units import GB, GIB, gib
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.plans.chosen import Choice
 from pipette_opt.plans.plan import Plan, SizeProof, Target
+from pipette_opt.report.cells import percent
 from pipette_opt.report.page import page_of
+from pipette_opt.report.page.figures import INK, RATES, RATES_OF_LEVELS
 from pipette_opt.report.page.links import Links, folded_figure, links_of
-from pipette_opt.report.page.placement import runs_of
+from pipette_opt.report.page.placement import LISTED, runs_of
 from pipette_opt.report.page.sensitivity import sensitivities
 from pipette_opt.report.plan_file import plan_to_dict
 from pipette_opt.specs import Instance, LinkMatrix
+from pipette_opt.specs.levels import Level
 
 PANELS = {
     "certificate",
@@ -153,7 +156,7 @@ def test_placement_names_host_and_ranks(page: Page, plan: Plan) -> None:
 def test_links_show_rates_and_what_is_missing(page: Page, plan: Plan, job: Instance) -> None:
     """The map has the measured rates; the missing and the slow link are counted and marked."""
     links = links_of(plan, job)
-    rates, missing, slow, used = page.figures()["links"]["data"]
+    rates, missing, used, slow = page.figures()["links"]["data"]
     assert values(rates["z"]) == pytest.approx(links.gb_per_s, rel=1e-6, nan_ok=True)
     assert np.argwhere(~np.isnan(values(missing["z"]))).tolist() == [[0, 2]]
     assert (slow["x"], slow["y"]) == (["n3"], ["n2"])
@@ -162,6 +165,61 @@ def test_links_show_rates_and_what_is_missing(page: Page, plan: Plan, job: Insta
     assert f"sends over {len(links.used)} of 20 links" in said
     assert "1 are slow" in said
     assert "and 1 missing" in said
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2.2."""
+    parts = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ np.array([0.2126, 0.7152, 0.0722]))
+
+
+@pytest.mark.parametrize("colours", [RATES, RATES_OF_LEVELS, LISTED])
+def test_dark_marks_and_names_are_legible_on_every_colour_of_a_map(colours: list[list[Any]]) -> None:
+    """As WCAG asks of text, 4.5 to 1."""
+    for _, colour in colours:
+        assert (luminance(colour) + 0.05) / (luminance(INK) + 0.05) >= 4.5
+
+
+def test_links_of_levels_are_not_called_slow_by_their_colour(plan: Plan, job: Instance) -> None:
+    """Where links differ by design there is no red, and domains have outlines."""
+    level = Level(
+        name="domain",
+        group_of_node=np.array([0, 0, 0, 1, 1]),
+        bytes_per_s=100 * GB,
+        latency_s=1e-6,
+        scale_up=True,
+    )
+    with_levels = replace(job, cluster=replace(job.cluster, levels=(level,)))
+    links = Page(page_of(plan, with_levels)).figures()["links"]
+    assert [colour for _, colour in links["data"][0]["colorscale"]] == [colour for _, colour in RATES_OF_LEVELS]
+    assert len(links["layout"]["shapes"]) == 2
+
+
+def test_placement_says_which_hosts_are_left_out_and_which_gpus_they_have(plan: Plan, job: Instance) -> None:
+    """Beside the grid, without opening a table; kinds of GPU where there are several."""
+    said = " ".join(text for _, text in Page(page_of(plan, job)).texts)
+    assert "Left out: n2 (in place of n0 it would cost 0.0123 s (1.23%) per iteration)." in said
+    slow = replace(job.cluster.nodes[3], gpu=job.cluster.nodes[3].gpu.at_speed(0.5))
+    nodes = (*job.cluster.nodes[:3], slow, job.cluster.nodes[4])
+    (grid,) = Page(page_of(plan, replace(job, cluster=replace(job.cluster, nodes=nodes)))).figures()["placement"][
+        "data"
+    ]
+    assert grid["text"][0][0] == f"n3 {slow.gpu.name}"
+
+
+def test_header_and_memory_speak_of_the_same_stage(plan: Plan) -> None:
+    """The one whose memory may be full first, also where no stage has a risk."""
+    memory = [replace(stage, oom_probability=1e-5) for stage in plan.memory]
+    memory[1] = replace(memory[1], capacity_bytes=33 * GIB)
+    said = " ".join(text for _, text in Page(page_of(replace(plan, memory=tuple(memory)))).texts)
+    assert "GiB at most, stage 1" in said
+    assert "The fullest stage is 1:" in said
+
+
+def test_a_gap_is_not_rounded_to_nothing() -> None:
+    """It is below, or it is nought."""
+    assert (percent(0.0), percent(4e-5), percent(0.1)) == ("0.00%", "< 0.01%", "10.00%")
 
 
 @pytest.mark.parametrize("num_hosts", [129, 300, 1280])

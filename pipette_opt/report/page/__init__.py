@@ -23,7 +23,7 @@ from pipette_opt.report.cells import percent, risk, seconds_text
 from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
 from pipette_opt.report.page.links import links_panel
 from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph
-from pipette_opt.report.page.memory import memory_panel
+from pipette_opt.report.page.memory import fullest_of, memory_panel
 from pipette_opt.report.page.placement import placement_panel
 from pipette_opt.report.page.proof import certificate_panel, funnel_panel
 from pipette_opt.report.page.schedule import schedule_panel
@@ -44,7 +44,7 @@ def page_of(plan: Plan, instance: Instance | None = None, *, file: str = "plan.j
     file, sha256
         The plan's file and its hash, which the page names.
     """
-    panels = [certificate_panel(plan), time_panel(plan), memory_panel(plan), placement_panel(plan)]
+    panels = [certificate_panel(plan), time_panel(plan), memory_panel(plan), placement_panel(plan, instance)]
     if instance is not None:
         placement = on_cluster(instance, plan)
         if instance.cluster.num_nodes > 1:
@@ -113,14 +113,14 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
         ("gap", number(gap, percent(gap), "certificate.gap")),
         ("GPUs", number(size, f"{size:,}", "parallel.world_size")),
     ]
-    for place, stage in enumerate(plan.memory):
-        if stage is max(plan.memory, key=lambda one: one.oom_probability):
-            upper, chance = gib(stage.upper_bytes), stage.oom_probability
-            said = risk(chance, at_most=stage.oom_probability_at_most)
-            facts += [
-                (f"GiB at most, stage {stage.stage}", number(upper, f"{upper:.1f}", f"memory.{place}.upper_gib")),
-                ("out of memory", number(chance, said, f"memory.{place}.oom_probability")),
-            ]
+    if plan.memory:
+        stage = fullest_of(plan.memory)
+        upper, chance, place = gib(stage.upper_bytes), stage.oom_probability, plan.memory.index(stage)
+        said = risk(chance, at_most=stage.oom_probability_at_most)
+        facts += [
+            (f"GiB at most, stage {stage.stage}", number(upper, f"{upper:.1f}", f"memory.{place}.upper_gib")),
+            ("out of memory", number(chance, said, f"memory.{place}.oom_probability")),
+        ]
     return element(
         "header",
         element("h1", f"{name}{plan.config.label()}"),

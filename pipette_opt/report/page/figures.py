@@ -31,8 +31,11 @@ COMPONENTS = {
 OTHER_COLOUR = "#7a5195"
 INK, LINES, BAD = "#1d2733", "#dfe4ea", "#b3261e"
 
-RATES = [[0.0, "#b3261e"], [0.25, "#e69f00"], [0.5, "#f3e9b5"], [0.75, "#7fb7d6"], [1.0, "#0b4f7d"]]
-"""From slow to fast."""
+RATES = [[0.0, "#e7695a"], [0.25, "#f0b04a"], [0.5, "#f6efcb"], [0.75, "#b5d5e8"], [1.0, "#5aa2d0"]]
+"""From slow to fast; dark marks are legible on all of it."""
+
+RATES_OF_LEVELS = [[0.0, "#eef5fb"], [1.0, "#5aa2d0"]]
+"""The same where links differ by design, so that less is not worse."""
 
 UNMEASURED = "#8a94a0"
 """Where a link was not measured."""

@@ -14,13 +14,19 @@ MOST_VALUES = 24
 
 def assumptions_panel(plan: Plan) -> Panel:
     """Notes, and options of the job that no number counts."""
-    body = [bullets(plan.notes) if plan.notes else paragraph("Nothing is noted.")]
+    body = [bullets(map(_with_code, plan.notes)) if plan.notes else paragraph("Nothing is noted.")]
     if plan.not_modelled:
         rows = [
             (f"{one.option} {one.value}".strip(), f"{one.direction} {one.effect}", one.why) for one in plan.not_modelled
         ]
         body.append(table("Not modelled", ("option", "the real job takes", "why"), rows))
     return Panel(name="assumptions", title="Assumptions", body=body)
+
+
+def _with_code(note: str) -> Element:
+    """A note; what is between backticks is typed."""
+    parts = note.split("`")
+    return element("span", *(element("code", one) if place % 2 else one for place, one in enumerate(parts)))
 
 
 def inputs_panel(plan: Plan, file: str, sha256: str) -> Panel:

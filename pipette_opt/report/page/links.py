@@ -13,7 +13,7 @@ from pipette_opt.base.units import GB, counted
 from pipette_opt.plans.links_used import expert_links, links_used
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.link_notes import SLOW
-from pipette_opt.report.page.figures import INK, RATES, UNMEASURED, figure, shown
+from pipette_opt.report.page.figures import INK, RATES, RATES_OF_LEVELS, UNMEASURED, figure, shown
 from pipette_opt.report.page.markup import Panel, paragraph, table
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.levels import Level
@@ -32,6 +32,9 @@ TOP = 0.98
 
 MOST_MARKED = 2000
 """Used links that are marked in the map."""
+
+MAP_PIXELS, MARK_PIXELS = 540, 6
+"""Height of the map, and the largest width of a mark, which takes at most half a cell. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -166,7 +169,7 @@ def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
             y=names,
             zmin=0.0,
             zmax=top,
-            colorscale=RATES,
+            colorscale=RATES_OF_LEVELS if levels else RATES,
             hoverongaps=False,
             colorbar={"title": {"text": "GB/s"}, "thickness": 12, "len": 1.0, "outlinewidth": 0},
             hovertemplate=f"%{{y}}{block} to %{{x}}{block}: {folded}%{{z:.1f}} GB/s{hidden}<extra></extra>",
@@ -186,13 +189,14 @@ def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
         traces.append(missing)
     if width == 1:
         slow = [(here, there) for here, there in np.argwhere(links.slow).tolist()][:MOST_MARKED]
-        marks = [("slow", "x-thin-open", 7, dict.fromkeys(slow, "slow"))]
+        size = min(MARK_PIXELS, MAP_PIXELS // (2 * len(names)))
+        marks = [("slow", "x-thin-open", size + 1, dict.fromkeys(slow, "slow"))]
         if len(links.used) <= MOST_MARKED:
-            marks.append(("used by the plan", "square-open", 6, links.used))
+            marks.insert(0, ("used by the plan", "square", size, links.used))
         traces += [_marks(links, names, *one) for one in marks if one[-1]]
     return figure(
         *traces,
-        height=540,
+        height=MAP_PIXELS,
         xaxis={**axis, "type": "category"},
         yaxis={**axis, "type": "category", "range": side[::-1]},
         shapes=list(_outlines(levels, width)),
@@ -205,12 +209,13 @@ def _marks(
     """Marks on single links, a trace of the figure."""
     from plotly.graph_objects import Scatter
 
+    colour = INK if symbol.endswith("open") else "#ffffff"
     return Scatter(
         name=name,
         x=[names[there] for _, there in pairs],
         y=[names[here] for here, _ in pairs],
         mode="markers",
-        marker={"symbol": symbol, "size": size, "color": INK, "line": {"width": 1}},
+        marker={"symbol": symbol, "size": size, "color": colour, "line": {"width": 1, "color": INK}},
         customdata=[shown(f"{links.gb_per_s[pair]:.1f} GB/s, {said}") for pair, said in pairs.items()],
         hovertemplate="%{y} to %{x}: %{customdata}<extra></extra>",
         showlegend=True,

@@ -19,7 +19,7 @@ def memory_panel(plan: Plan) -> Panel:
     if not memory:
         return Panel(name="memory", title="Memory", body=[paragraph("Nobody knows whether it fits.")])
     names = list(dict.fromkeys(name for stage in memory for name in stage.components))
-    fullest = max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
+    fullest = fullest_of(memory)
     at = f"memory.{memory.index(fullest)}"
     rows = []
     for place, stage in enumerate(memory):
@@ -57,6 +57,11 @@ def memory_panel(plan: Plan) -> Panel:
         "risk, a line at the capacity.",
         tables=[table(caption, headers, rows)],
     )
+
+
+def fullest_of(memory: Sequence[StageMemory]) -> StageMemory:
+    """The stage that may run out of memory first."""
+    return max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
 
 
 def _stages(memory: Sequence[StageMemory], names: Sequence[str]) -> "Figure":

@@ -1,5 +1,6 @@
 """Who sits where: the grid of stages and replicas, and the hosts that hold it."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.report.page.figures import INK, figure, shown
 from pipette_opt.report.page.markup import Panel, paragraph, table
 from pipette_opt.report.tables import folded_hosts, host_grid
+from pipette_opt.specs import ClusterSpec, Instance
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -17,12 +19,25 @@ if TYPE_CHECKING:
 LISTED = [[0.0, "#eef5fb"], [0.5, "#bcd8ef"], [1.0, "#86b6e0"]]
 """From the first host of the cluster's list to the last: dark text is legible on all of it."""
 
+MOST_TICKS = 16
+"""Stages or replicas up to which each has its number at the side: more overlap on a phone. Chosen."""
+
+MOST_LEFT_OUT = 3
+"""Reasons for leaving hosts out that are said beside the grid. Chosen."""
+
 MOST_WRITTEN = 32
 """Replicas up to which cells have the name of their host."""
 
 
-def placement_panel(plan: Plan) -> Panel:
-    """The grid of stages and replicas."""
+def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
+    """
+    The grid of stages and replicas.
+
+    Parameters
+    ----------
+    instance
+        The job of the plan; without it nobody knows the kind of a host's GPUs.
+    """
     config = plan.config
     used = len(plan.placement.nodes_used)
     tables = [
@@ -32,6 +47,7 @@ def placement_panel(plan: Plan) -> Panel:
             [(stages, folded_hosts(hosts)) for stages, hosts in host_grid(plan)],
         )
     ]
+    left_out = []
     if plan.unused_hosts:
         reasons = dict.fromkeys(plan.unused_hosts.values())
         rows = [
@@ -39,6 +55,9 @@ def placement_panel(plan: Plan) -> Panel:
             for reason in reasons
         ]
         tables.append(table("Hosts left out", ("hosts", "why"), rows))
+        said = [f"{hosts} ({reason})" for hosts, reason in rows[:MOST_LEFT_OUT]]
+        more = ["others for other reasons, in the table"] if len(rows) > MOST_LEFT_OUT else []
+        left_out.append(paragraph(f"Left out: {', '.join([*said, *more])}."))
     return Panel(
         name="placement",
         title="Placement",
@@ -49,23 +68,30 @@ def placement_panel(plan: Plan) -> Panel:
                 f"{counted(config.data_parallel_size, 'replica')}, each of "
                 f"{counted(config.tensor_model_parallel_size * config.context_parallel_size, 'rank')}, in the order "
                 f"{plan.placement.order}."
-            )
+            ),
+            *left_out,
         ],
-        figure=_grid(plan),
+        figure=_grid(plan, {} if instance is None else _kinds(instance.cluster)),
         shows="Host of each stage (down) and replica (across); the darker, the later in the cluster's list.",
         tables=tables,
     )
 
 
-def _grid(plan: Plan) -> "Figure":
+def _kinds(cluster: ClusterSpec) -> dict[str, str]:
+    """Kind of GPU of each host, where there are several."""
+    several = len(cluster.gpu_kinds) > 1
+    return {node.host: node.gpu.name for node in cluster.nodes} if several else {}
+
+
+def _grid(plan: Plan, kinds: Mapping[str, str]) -> "Figure":
     from plotly.graph_objects import Heatmap
 
     ranks = RankGrid.of(plan.config, plan.placement.order).ranks()
     stages, replicas = ranks.shape[:2]
     cells = ranks.reshape(stages, replicas, -1)
     nodes, gpus = plan.placement.node[cells], plan.placement.local_rank[cells]
-    names = [shown(host) for host in plan.hosts]
-    hosts = [[" ".join(dict.fromkeys(names[one] for one in cell)) for cell in row] for row in nodes.tolist()]
+    names = [shown(f"{host} {kinds[host]}" if host in kinds else host) for host in plan.hosts]
+    hosts = [[", ".join(dict.fromkeys(names[one] for one in cell)) for cell in row] for row in nodes.tolist()]
     hovers = [
         [
             f"{hosts[stage][replica]}<br>ranks {runs_of(cells[stage, replica])}<br>GPUs {runs_of(gpus[stage, replica])}"
@@ -76,7 +102,8 @@ def _grid(plan: Plan) -> "Figure":
     longest = max(len(host) for row in hosts for host in row)
     writes = replicas <= MOST_WRITTEN
     few = max(stages, replicas) <= MOST_WRITTEN
-    axis = {"showgrid": False, "automargin": True, "tick0": 0, "zeroline": False, **({"dtick": 1} if few else {})}
+    ticks = {"dtick": 1} if max(stages, replicas) <= MOST_TICKS else {"nticks": MOST_TICKS}
+    axis = {"showgrid": False, "automargin": True, "tick0": 0, "zeroline": False, **ticks}
     return figure(
         Heatmap(
             z=nodes[:, :, 0].astype(np.int32),

@@ -144,7 +144,8 @@ def funnel_panel(plan: Plan) -> Panel:
             paragraph(
                 f"{total:,} configurations were considered, ",
                 checked,
-                " were legal and fit. Each step hands on what it cannot rule out; the last one compares what is left.",
+                " are legal, fit and recompute no more than they must. Each step hands on what it cannot rule out; "
+                "the last one compares what is left.",
             )
         ],
         figure=_funnel(steps),

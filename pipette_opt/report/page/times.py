@@ -91,7 +91,7 @@ def _stacked(bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[s
     ]
     return figure(
         *traces,
-        height=130 + 52 * len(bars),
+        height=130 + max(52, *(20 + 16 * name.count("<br>") for name in names)) * len(bars),
         barmode="stack",
         bargap=0.35,
         xaxis={"title": {"text": "seconds"}, "automargin": True, "gridcolor": "#dfe4ea"},
@@ -171,7 +171,7 @@ def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
 def _tornado(changed: Sequence[Changed], total: float) -> "Figure":
     from plotly.graph_objects import Bar
 
-    names = [one.name for one in changed]
+    names = [wrapped(one.name) for one in changed]
     traces = [
         Bar(
             name=name,
@@ -191,7 +191,7 @@ def _tornado(changed: Sequence[Changed], total: float) -> "Figure":
         height=120 + 40 * len(names),
         barmode="overlay",
         xaxis={
-            "title": {"text": "change of the iteration time, %"},
+            "title": {"text": "change, %"},
             "automargin": True,
             "gridcolor": "#dfe4ea",
             "zerolinecolor": INK,
