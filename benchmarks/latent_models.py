@@ -39,6 +39,19 @@ PARTS = {16: "Et*4|(t*4|)*14t{m}L", 8: "Et*8|(t*8|)*6t*5{m}L"}
 """Layouts of 61 layers by their number of chunks: the recipes' own, and one of as many layers in each stage."""
 
 
+SAID_ELSEWHERE = {
+    ("DeepSeekV3", "B200", "32"): {
+        "overlap-moe-expert-parallel-comm": "",
+        "moe-flex-dispatcher-backend": "deepep",
+        "recompute-modules": "mla_up_proj mlp",
+    }
+}
+"""
+What Megatron-Bridge's own script says of rows (model, GPU, expert ranks) whose layout no recipe here has:
+``DEEPSEEK_V3_PRETRAIN_CONFIG_B200_FP8_MX_V2`` in ``deepseek_workload_base_configs.py`` at 0426418.
+"""
+
+
 def recipe_text(family: str, gpu: str) -> str:
     """Arguments of the first recipe of a family and a GPU that may start, in MXFP8 if there is one."""
     found = [json.loads(line) for line in (SHARED / "recipes" / "recipes.jsonl").read_text().splitlines()]
@@ -64,7 +77,17 @@ def arguments_of(row: dict[str, str]) -> str:
         "micro-batch-size": row["mbs"],
         "global-batch-size": row["gbs"],
     }
-    dropped = [*said, "pipeline-model-parallel-layout", "fp8-format", "fp8-recipe", "fp8-param-gather", "ckpt-format"]
+    elsewhere = SAID_ELSEWHERE.get((row["model"], row["gpu"], degree[1] if degree else ""), {})
+    said |= elsewhere
+    dropped = [
+        *said,
+        *(["moe-hybridep-num-sms"] if elsewhere else []),
+        "pipeline-model-parallel-layout",
+        "fp8-format",
+        "fp8-recipe",
+        "fp8-param-gather",
+        "ckpt-format",
+    ]
     dropped += ["reuse-grad-buf-for-mxfp8-param-ag", "fp8-output-proj", "overlap-param-gather-with-optimizer-step"]
     if chunks == 1:  # Megatron-Core overlaps experts with a pipeline in an interleaved schedule only
         dropped += ["overlap-moe-expert-parallel-comm", "delay-wgrad-compute"]
@@ -74,7 +97,7 @@ def arguments_of(row: dict[str, str]) -> str:
     layout = PARTS[int(row["pp"]) * chunks].format(m=depths)
     lines = [
         *kept,
-        *(f"--{name} {value}" for name, value in said.items()),
+        *(f"--{name} {value}".strip() for name, value in said.items()),
         f"--pipeline-model-parallel-layout '{layout}'",
     ]
     return "\n".join(lines) + "\n" + (NARROW if row["precision"] == "MXFP8" else "")

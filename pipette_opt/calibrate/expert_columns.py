@@ -1,6 +1,5 @@
 """Columns of ``runs.csv`` about mixtures of experts."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import shown
@@ -9,7 +8,7 @@ from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, exp
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.specs.training import Dispatcher
+from pipette_opt.specs.training import DISPATCHER_WORDS, dispatcher_fields
 
 MODEL_COLUMNS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
 """Fields of the same name of ``ModelSpec``; the others only count beside the first."""
@@ -18,16 +17,6 @@ DEGREE_COLUMNS = {"ep": "expert_model_parallel_size", "etp": "expert_tensor_para
 """And the fields of ``ParallelConfig`` that they are."""
 
 DISPATCHER_COLUMN, OVERLAP_COLUMN = "dispatcher", "overlap_moe_expert_parallel_comm"
-
-DISPATCHERS: Mapping[str, Dispatcher] = {
-    "": "alltoall",
-    "alltoall": "alltoall",
-    "allgather": "allgather",
-    "flex": "flex",
-    "deepep": "flex",
-    "hybridep": "flex",
-}
-"""Megatron-Core's dispatchers, also by the names of the kernels that ``flex`` calls."""
 
 
 def expert_model_fields(run: MeasuredRun) -> dict[str, Any]:
@@ -52,11 +41,11 @@ def expert_training_fields(run: MeasuredRun) -> dict[str, Any]:
     """
     if whole_cell(run, "num_experts") is None:
         return {}
-    written = run.extra.get(DISPATCHER_COLUMN, "").lower()
-    if written not in DISPATCHERS:
-        raise ValueError(f"{DISPATCHER_COLUMN} must be one of {', '.join(filter(None, DISPATCHERS))}, got {written!r}")
+    written = run.extra.get(DISPATCHER_COLUMN, "").lower() or "alltoall"
+    if written not in DISPATCHER_WORDS:
+        raise ValueError(f"{DISPATCHER_COLUMN} must be one of {', '.join(DISPATCHER_WORDS)}, got {written!r}")
     beside = run.extra.get(OVERLAP_COLUMN, "").lower() in ("true", "1", "yes")
-    return {"moe_token_dispatcher_type": DISPATCHERS[written], OVERLAP_COLUMN: beside}
+    return {**dispatcher_fields(written), OVERLAP_COLUMN: beside}
 
 
 def expert_degrees(run: MeasuredRun) -> dict[str, Any]:

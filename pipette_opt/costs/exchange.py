@@ -5,7 +5,7 @@ In an all-to-all every rank sends an equal part to every other rank of its group
 parts follow one another over the fabric. Between hosts the parts of all groups that run at once share the hosts' NICs:
 a host sends to each other host in turn, with all its ranks, and likewise receives; its whole load decides, not one
 link (``_flows.exchange_loads``). Both go on together, so the longer counts. What is not sent twice by the ``flex``
-dispatcher is in ``costs/experts.py``.
+dispatcher is in ``costs/experts.py``, what its kernels attain in ``costs/token_kernels.py``.
 """
 
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.costs.collectives import NO_TRAFFIC, OWN_PART, RingTraffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.compute import layer_and_idle_s
 from pipette_opt.costs.experts import ExpertTraffic, distinct_shares, expert_block, expert_replicas, expert_traffic
+from pipette_opt.costs.token_kernels import most_sent_bytes_per_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ClusterSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
@@ -49,6 +50,7 @@ def exchange_s(
     spans: BoolArray | bool,
     load_s_per_byte: FloatArray | float,
     latency_s: FloatArray | float,
+    most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf")),
 ) -> FloatArray:
     """
     One all-to-all, seconds; all arguments broadcast. A rank's part for itself costs ``OWN_PART`` of one that is sent.
@@ -65,9 +67,14 @@ def exchange_s(
         What the busiest host of the group takes if each part is one byte; unused unless it spans hosts.
     latency_s
         Of a message between the two hosts of the group that are farthest from each other; unused likewise.
+    most_bytes_per_s
+        What the kernels of a rank send at most inside the host or domain, of a group that does not span, and of one
+        that does.
     """
-    own_s_per_byte = OWN_PART / float(cluster.inside_bytes_per_s(1))
-    fabric = np.asarray(part_bytes) * (port_s_per_byte + own_s_per_byte) / stack.intra_node
+    link = float(cluster.inside_bytes_per_s(1))
+    by_link = (port_s_per_byte + OWN_PART / link) / stack.intra_node
+    by_kernels = port_s_per_byte * (link / np.where(spans, most_bytes_per_s[1], most_bytes_per_s[0]))
+    fabric = np.asarray(part_bytes) * np.maximum(by_link, by_kernels)
     across = np.where(spans, np.asarray(part_bytes) * load_s_per_byte / stack.inter_node, 0.0)
     inside_s = cluster.intra_node_latency_s
     latency = np.where(spans, np.maximum(inside_s, latency_s), inside_s)
@@ -161,14 +168,15 @@ def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, 
 def _exchange_floor_s(instance: Instance, config: ParallelConfig, one: ExpertTraffic, ranks: int, gpus: int) -> float:
     """An all-to-all, at the best link if it spans hosts; with as many of them in an NVLink domain as is best."""
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
-    part, block = one.sent_bytes / ep, ep * etp
+    part, block, most = one.sent_bytes / ep, ep * etp, most_sent_bytes_per_s(instance.training)
     shares = distinct_shares(instance.model, instance.training, config)
     if ranks % block == 0:
-        return least_exchange_s(instance, part, ep, 1, gpus, shares)
+        return least_exchange_s(instance, part, ep, 1, gpus, shares, most_bytes_per_s=most)
     if ranks % etp or block % ranks:
         return 0.0
     hands_on = instance.training.moe_token_dispatcher_type == "flex"
-    return least_exchange_s(instance, part, ranks // etp, block // ranks, gpus, shares, hands_on=hands_on)
+    hosts = block // ranks
+    return least_exchange_s(instance, part, ranks // etp, hosts, gpus, shares, hands_on=hands_on, most_bytes_per_s=most)
 
 
 def least_exchange_s(
@@ -180,6 +188,7 @@ def least_exchange_s(
     shares: FloatArray,
     *,
     hands_on: bool = False,
+    most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf")),
 ) -> float:
     """
     No all-to-all of groups with so many members on each of so many hosts takes less, seconds; 0 without a link.
@@ -192,11 +201,13 @@ def least_exchange_s(
         All ranks of a host that send at once.
     shares, hands_on
         As of ``_flows.exchange_loads``.
+    most_bytes_per_s
+        As of :func:`exchange_s`.
     """
     cluster, stack = instance.cluster, instance.stack
     port = shares[1] / float(cluster.inside_bytes_per_s(1))
     if hosts == 1:
-        return float(exchange_s(cluster, stack, part_bytes, (here - 1) * port, False, 0.0, 0.0))
+        return float(exchange_s(cluster, stack, part_bytes, (here - 1) * port, False, 0.0, 0.0, most_bytes_per_s))
     domain, most, found = cluster.domain_of_node, cluster.most_in_domain, []
     apart = np.where(domain[:, None] != domain, cluster.pair_bytes_per_s(gpus), np.nan)
     near = port if most == 1 else min(port, shares[1] / cluster.fastest_pair_bytes_per_s(1))
@@ -207,7 +218,8 @@ def least_exchange_s(
         ports = (here - 1) * port + here * (together - 1) * near
         ports *= hosts / together if hands_on else 1.0
         latency_s = cluster.least_latency_s
-        found.append(float(exchange_s(cluster, stack, part_bytes, ports, together < hosts, load, latency_s)))
+        ways = ports, together < hosts, load, latency_s
+        found.append(float(exchange_s(cluster, stack, part_bytes, *ways, most_bytes_per_s)))
     return min(found) if np.isfinite(min(found)) else 0.0
 
 

@@ -16,9 +16,9 @@ each of them to ``topk`` experts. Megatron-Core's dispatchers (``moe/token_dispa
     Every rank of a block gets all tokens of the block by an all-gather and takes those of its experts; a reduce-scatter
     sums up the results.
 ``flex``
-    Kernels of DeepEP or HybridEP in place of the all-to-all. A token goes to another host once, however many of its
-    experts are there, and is handed on over the host's fabric, once to each rank; results are summed on the way back
-    (DeepEP's normal kernels; arXiv 2412.19437, section 3.2.2).
+    Kernels of DeepEP or HybridEP in place of the all-to-all (``costs/token_kernels.py``). A token goes to another host
+    once, however many of its experts are there, and is handed on over the host's fabric, once to each rank; results are
+    summed on the way back (DeepEP's normal kernels; arXiv 2412.19437, section 3.2.2).
 
 The backward pass makes the mirror image of each. With an imbalance above 1 the busiest rank of a block has so many
 times the mean, and the others wait for it.

@@ -14,6 +14,7 @@ from pipette_opt.costs.collectives import RingArrays, RingTraffic, stacked
 from pipette_opt.costs.exchange import shown_exchange_s
 from pipette_opt.costs.experts import coupled_replicas, distinct_shares, expert_block, expert_replicas
 from pipette_opt.costs.placed_links import PlacedLinks, in_groups, spread
+from pipette_opt.costs.token_kernels import most_sent_bytes_per_s
 from pipette_opt.costs.unplaced import ExpertCosts, LayerCosts
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec
@@ -69,7 +70,8 @@ class PlacedExperts:
         shares = distinct_shares(self.links.instance.model, training, self.config)
         hands_on = training.moe_token_dispatcher_type == "flex"
         exchange = self.links.exchange(groups, "an expert-parallel group", shares, hands_on=hands_on)
-        return exchange.time_s(np.array([one.part_bytes for one in layers])[:, None])
+        parts = np.array([one.part_bytes for one in layers])[:, None]
+        return exchange.time_s(parts, most_sent_bytes_per_s(training))
 
     def reduction_s(
         self, algorithm: Collective, traffic: list[list[RingTraffic]], *, groups: int = 1, outer: bool = False

@@ -196,11 +196,13 @@ class PlacedExchange(NamedTuple):
     load_s_per_byte: FloatArray
     latency_s: FloatArray | float
 
-    def time_s(self, part_bytes: FloatArray) -> FloatArray:
+    def time_s(
+        self, part_bytes: FloatArray, most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf"))
+    ) -> FloatArray:
         """Of one, seconds; ``part_bytes``: what a rank sends to each other, broadcasts to the groups."""
         cluster, stack = self.instance.cluster, self.instance.stack
         loads = self.port_s_per_byte, self.spans, self.load_s_per_byte
-        return exchange_s(cluster, stack, part_bytes, *loads, self.latency_s)
+        return exchange_s(cluster, stack, part_bytes, *loads, self.latency_s, most_bytes_per_s)
 
 
 class ExchangedContext(NamedTuple):

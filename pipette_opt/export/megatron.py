@@ -50,6 +50,8 @@ SAID_OF_TRAINING = (
     "cuda_graph_modules",
     "fused_softmax",
     "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+    "moe_flex_dispatcher_num_sms",
     "overlap_moe_expert_parallel_comm",
     "use_precision_aware_optimizer",
     "main_params_dtype",
@@ -81,6 +83,7 @@ SAID_OF_CONFIG = (
     "overlap_param_gather",
     "ddp_bucket_size",
     "overlap_p2p_communication",
+    "offload",
 )
 
 
@@ -122,7 +125,7 @@ def megatron_options(plan: Plan) -> list[Option]:
         *_batch_options(plan, training),
         *model_options(model, training, plan.config.layers_per_chunk if model.hybrid_layer_pattern else None),
         *precision_options(training, plan.config),
-        *offload_options(training),
+        *offload_options(training, plan.config),
     ]
     return [*options, *further_options(training, plan.config, options)]
 

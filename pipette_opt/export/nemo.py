@@ -33,6 +33,8 @@ SAID_OF_TRAINING = (
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
     "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+    "moe_flex_dispatcher_num_sms",
 )
 NOT_SAID_OF_MODEL = ("activation_func", "other_arguments", "parallel_residual", "post_norms", "local_rotary_base")
 """A function, which Hydra's overrides cannot name; words of Megatron-LM; what megatron-core has no layer for."""
@@ -255,7 +257,10 @@ def _list(value: int | tuple[int, ...] | None) -> int | list[int] | None:
 def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
     if model.num_experts is None:
         return {"num_moe_experts": None}
+    backend, used = training.moe_flex_dispatcher_backend, training.moe_flex_dispatcher_num_sms
+    kernels = {"moe_flex_dispatcher_backend": backend, **({f"moe_{backend}_num_sms": used} if used else {})}
     return {
+        **(kernels if training.moe_token_dispatcher_type == "flex" else {}),
         "num_moe_experts": model.num_experts,
         "moe_router_topk": model.moe_router_topk,
         "moe_latent_size": model.moe_latent_size,

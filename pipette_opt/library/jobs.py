@@ -61,7 +61,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.precision import fp8_copies
-    from pipette_opt.specs.training import DISPATCHERS, LARGEST
+    from pipette_opt.specs.training import DISPATCHER_WORDS, LARGEST
 
     arguments = arguments_behind(options.model) if isinstance(options.model, str) else None
     if arguments is not None and options.example is None:
@@ -75,7 +75,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     one_of("--p2p", options.p2p, ("blocking", "async"))
     one_of("--allreduce", options.allreduce, ("ring", "hierarchical", "tree"))
     if options.moe_token_dispatcher is not None:
-        one_of("--moe-token-dispatcher", options.moe_token_dispatcher, DISPATCHERS)
+        one_of("--moe-token-dispatcher", options.moe_token_dispatcher, DISPATCHER_WORDS)
     if not 1.0 <= options.expert_imbalance < float("inf"):
         raise InputError("--expert-imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
     shown = None
@@ -183,6 +183,7 @@ def _training(
     """What an iteration is: as the options say, or else the example's."""
     from pipette_opt.specs import TrainingSpec
     from pipette_opt.specs.precision import FP8_RECIPES
+    from pipette_opt.specs.training import dispatcher_fields
 
     precision = options.precision or (base.precision if base else "bf16")
     scripted = arguments.moe_token_dispatcher_type if arguments is not None and model.num_experts else None
@@ -204,7 +205,7 @@ def _training(
         fp8=options.fp8,
         fp8_recipe=recipe,  # type: ignore[arg-type]
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
-        moe_token_dispatcher_type=options.moe_token_dispatcher or scripted or "alltoall",  # type: ignore[arg-type]
+        **dispatcher_fields(options.moe_token_dispatcher or scripted or "alltoall"),
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
         cuda_graph=options.cuda_graph,
         cuda_graph_modules=graph_modules(model) if options.cuda_graph else (),
@@ -213,7 +214,10 @@ def _training(
         expert_placement=options.expert_placement,  # type: ignore[arg-type]
         unequal_microbatches=options.micro_batches == "unequal",
     )
-    return training if arguments is None else arguments.training(training)
+    if arguments is not None:
+        training = arguments.training(training)
+    pinned = options.moe_token_dispatcher
+    return training if pinned is None else replace(training, **dispatcher_fields(pinned))
 
 
 def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any] | None]]":

@@ -151,6 +151,13 @@ class MemoryPredictor:
             counted = as_anchored(self.framework, counted, work)
         columns = stage_columns(table, formula, counted, facts)
         predicted, spread, parts = self._fullest(formula, counted, columns, configs, work)
+        sending = np.repeat(
+            [token_buffer_bytes(model, training, one) for one in configs],
+            [one.pipeline_model_parallel_size for one in configs],
+        )
+        spread *= predicted / (predicted + sending)  # sizes of these are known
+        predicted = predicted + sending
+        parts[:, COMPONENTS.index("buffers")] += sending
         upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)
         whole, most = (np.ceil(values).astype(np.int64) for values in (predicted, upper))
         components = whole_components(parts, whole)
@@ -252,6 +259,23 @@ class MemoryPredictor:
         outside = (features < self.network.lowest - tolerance) | (features > self.network.highest + tolerance)
         flagged: BoolArray = np.any(outside, axis=1)
         return formula.total * np.exp(log_ratio), flagged
+
+
+def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
+    """
+    What HybridEP registers on a rank for tokens that arrive, bytes: room for all tokens of the expert-parallel group.
+
+    Its own rule, ``max_num_of_tokens_per_rank`` x ranks x width (github.com/deepseek-ai/DeepEP, hybrid-ep branch,
+    ``docs/Hybrid-EP_Implementation.md``, section 4.2); one buffer for all layers. What crosses hosts, an eighth of it
+    for 8 hosts, and DeepEP's smaller buffers are not counted.
+    """
+    ranks = config.expert_model_parallel_size
+    kernels = training.moe_token_dispatcher_type, training.moe_flex_dispatcher_backend
+    if model.num_experts is None or kernels != ("flex", "hybridep") or ranks == 1:
+        return 0.0
+    split = config.context_parallel_size * (config.tensor_model_parallel_size if config.sequence_parallel else 1)
+    tokens = config.micro_batch_size * training.seq_length / split
+    return tokens * ranks * config.expert_tensor_size * model.expert_hidden_size * training.parameter_bytes
 
 
 def stage_works(

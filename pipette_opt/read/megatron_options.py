@@ -80,6 +80,11 @@ WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "fp8_format": ("hybrid",),
     "optimizer": ("adam", "muon"),
     "attention_backend": ("flash", "unfused"),
+    "moe_enable_deepep": (),
+    "moe_flex_dispatcher_backend": (),
+    "moe_flex_dispatcher_num_sms": (),
+    "moe_deepep_num_sms": (),
+    "moe_hybridep_num_sms": (),
 }
 """Options that are read, and whose value says more than what is read of it, unless it is one of these."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.specs.precision import FP8_RECIPES
-from pipette_opt.specs.training import CONTEXT_KINDS
+from pipette_opt.specs.training import BACKENDS, CONTEXT_KINDS
 
 
 def gradients_in_fp32(given: Mapping[str, Any], where: str) -> bool | None:
@@ -45,7 +45,12 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields["attention_kernel"] = "flash"
     if "attention_backend" in given:
         fields["attention_kernel"] = _ATTENTION_KERNELS[given["attention_backend"]]
-    fields |= _recipe_fields(given, where) | _graph_fields(given, where) | _offload_fields(given, where)
+    fields |= (
+        _token_fields(given)
+        | _recipe_fields(given, where)
+        | _graph_fields(given, where)
+        | _offload_fields(given, where)
+    )
     if given.get("optimizer") in ("muon", "dist_muon"):
         fields["optimizer"] = "muon"
     if given.get("use_precision_aware_optimizer"):
@@ -54,6 +59,16 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
             if name in given:
                 fields[name] = given[name]
     return fields
+
+
+def _token_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Whose kernels send tokens, DeepEP's if nothing is said, and on how many multiprocessors, today's word first."""
+    if given.get("moe_token_dispatcher_type") != "flex":
+        return {}
+    backend = given.get("moe_flex_dispatcher_backend", "deepep")
+    used = given.get("moe_flex_dispatcher_num_sms", given.get(f"moe_{backend}_num_sms"))
+    fields: dict[str, Any] = {} if used is None else {"moe_flex_dispatcher_num_sms": used}
+    return fields | ({"moe_flex_dispatcher_backend": backend} if backend in BACKENDS else {})
 
 
 def _context_kind(given: Mapping[str, Any]) -> str | None:

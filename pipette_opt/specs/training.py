@@ -1,8 +1,9 @@
 """What is trained in one iteration, and in which number formats."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
+from pipette_opt.base.offload import NOTHING, Offload
 from pipette_opt.base.types import Precision
 from pipette_opt.specs.expert_loads import RankImbalance
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, Fp8Recipe, PrecisionRecipe
@@ -18,6 +19,13 @@ BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 Dispatcher = Literal["alltoall", "allgather", "flex"]
 DISPATCHERS = ("alltoall", "allgather", "flex")
 """How tokens get to their experts, by Megatron-Core's names; what each sends is in ``costs/experts.py``."""
+
+Backend = Literal["deepep", "hybridep"]
+BACKENDS = ("deepep", "hybridep")
+"""Kernels of the ``flex`` dispatcher; what they attain is in ``costs/token_kernels.py``."""
+
+DISPATCHER_WORDS = (*DISPATCHERS, *BACKENDS)
+"""What people call a dispatcher: ``flex`` also by its kernels."""
 
 ContextKind = Literal["p2p", "all_gather", "a2a"]
 CONTEXT_KINDS = ("p2p", "all_gather", "a2a")
@@ -43,6 +51,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "exp_avg_dtype": STATE_DTYPES,
     "exp_avg_sq_dtype": STATE_DTYPES,
     "moe_token_dispatcher_type": DISPATCHERS,
+    "moe_flex_dispatcher_backend": BACKENDS,
     "overlap_moe_expert_parallel_comm": (False, True),
     "cuda_graph": (False, True),
     "overlap_cpu_optimizer_d2h_h2d": (False, True),
@@ -50,23 +59,15 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "expert_placement": ("listed", "balanced"),
 }
 
-OFFLOAD_MODULES = (
-    "attn_norm",
-    "qkv_linear",
-    "core_attn",
-    "attn_proj",
-    "mlp_norm",
-    "expert_fc1",
-    "moe_act",
-    "fused_group_mlp",
-)
-"""
-Modules whose inputs can be moved (``offload_modules`` of ``TransformerConfig``, megatron-core 0.16). The last one is
-later: experts in one operation, counted as its two parts before it.
-"""
-
 LARGEST = 10**9
 """No iteration has more sequences, and no sequence more tokens."""
+
+
+def dispatcher_fields(word: str) -> dict[str, Any]:
+    """Fields of :class:`TrainingSpec` for one of ``DISPATCHER_WORDS``."""
+    if word in BACKENDS:
+        return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": word}
+    return {"moe_token_dispatcher_type": word}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,8 @@ class TrainingSpec:
         Formats of the optimizer's master copy and moments, where it does.
     moe_token_dispatcher_type
         How tokens get to their experts, one of ``DISPATCHERS``.
+    moe_flex_dispatcher_backend, moe_flex_dispatcher_num_sms
+        Whose kernels ``flex`` calls, one of ``BACKENDS``, and on how many multiprocessors; ``None``: as many as usual.
     overlap_moe_expert_parallel_comm
         Whether tokens travel beside the compute of another micro-batch (Megatron-Core's option of that name).
     cuda_graph, cuda_graph_modules
@@ -165,6 +168,8 @@ class TrainingSpec:
     exp_avg_dtype: StateDtype = "fp32"
     exp_avg_sq_dtype: StateDtype = "fp32"
     moe_token_dispatcher_type: Dispatcher = "alltoall"
+    moe_flex_dispatcher_backend: Backend = "deepep"
+    moe_flex_dispatcher_num_sms: int | None = None
     overlap_moe_expert_parallel_comm: bool = False
     cuda_graph: bool = False
     cuda_graph_modules: tuple[str, ...] = ()
@@ -191,23 +196,15 @@ class TrainingSpec:
             value = getattr(self, field)
             if isinstance(value, bool) != isinstance(allowed[0], bool) or value not in allowed:
                 raise ValueError(f"{field} must be one of {', '.join(map(str, allowed))}, got {value!r}.")
+        if self.moe_flex_dispatcher_num_sms is not None and self.moe_flex_dispatcher_num_sms < 1:
+            raise ValueError(f"moe_flex_dispatcher_num_sms must be >= 1, got {self.moe_flex_dispatcher_num_sms}.")
         if not 1.0 <= self.expert_imbalance < float("inf"):
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
         if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
         if self.optimizer == "muon" and (self.use_precision_aware_optimizer or self.precision == "fp16"):
             raise ValueError("optimizer=muon goes neither with use_precision_aware_optimizer nor with fp16.")
-        if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
-            raise ValueError(f"optimizer_offload_fraction must be in [0, 1], got {self.optimizer_offload_fraction}.")
-        if self.cpu_offloading_num_layers < 0:
-            raise ValueError(f"cpu_offloading_num_layers must be >= 0, got {self.cpu_offloading_num_layers}.")
-        if self.offload_modules and self.cpu_offloading_num_layers:
-            raise ValueError("offload_modules do not go with cpu_offloading_num_layers; give one of them.")
-        unknown = [name for name in self.offload_modules if name not in OFFLOAD_MODULES]
-        if unknown:
-            raise ValueError(f"offload_modules must be some of {', '.join(OFFLOAD_MODULES)}; got {', '.join(unknown)}.")
-        if "attn_proj" in self.offload_modules and "core_attn" not in self.offload_modules:
-            raise ValueError("offload_modules: attn_proj needs core_attn, whose output it is.")
+        _ = self.offload  # raises for what does not go together
         if self.cuda_graph_modules and not self.cuda_graph:
             raise ValueError(f"cuda_graph_modules={self.cuda_graph_modules} needs cuda_graph.")
         if self.fp8 and self.fp4:
@@ -216,6 +213,17 @@ class TrainingSpec:
             raise ValueError(f"{'fp8' if self.fp8 else 'fp4'} goes with precision bf16 or fp16, got fp32.")
         if self.fp8_param_gather and self.recipe is None:
             raise ValueError("fp8_param_gather needs fp8 or fp4.")
+
+    @property
+    def offload(self) -> Offload:
+        """What the host has, by the job's own options."""
+        if not (self.optimizer_offload_fraction or self.cpu_offloading_num_layers or self.offload_modules):
+            return NOTHING
+        return Offload(
+            optimizer_offload_fraction=self.optimizer_offload_fraction,
+            cpu_offloading_num_layers=self.cpu_offloading_num_layers,
+            offload_modules=self.offload_modules,
+        )
 
     @property
     def recipe(self) -> PrecisionRecipe | None:

@@ -16,8 +16,9 @@ from pipette_opt.measure.memory.sample import sample_point
 from pipette_opt.measure.memory.trace import trace_stage
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.framework import Framework
-from pipette_opt.memory.predictor import SMALLEST_RISK, MemoryPredictor
+from pipette_opt.memory.predictor import SMALLEST_RISK, MemoryPredictor, token_buffer_bytes
 from pipette_opt.memory.weights import NetworkWeights, write_weights
+from pipette_opt.read.model import read_model
 from pipette_opt.specs import TrainingSpec
 
 JOB = TrainingSpec(global_batch_size=64, seq_length=4096)
@@ -239,3 +240,24 @@ def test_the_smallest_risk_is_known_as_such(shipped: MemoryPredictor) -> None:
     (roomy,), (tight,) = (shipped.oom_probability([10**9], room) for room in (10**12, 10**9))
     assert shipped.at_floor(roomy) is True  # not numpy's, which JSON does not know
     assert shipped.at_floor(tight) is False
+
+
+def test_room_for_tokens_of_hybrid_ep() -> None:
+    """EP64 with 4,096 tokens of 7,168: 3.5 GiB by HybridEP's own page; nothing for other dispatchers or alone."""
+    model = read_model("deepseek-v3")
+    training = TrainingSpec(
+        global_batch_size=64,
+        seq_length=4096,
+        moe_token_dispatcher_type="flex",
+        moe_flex_dispatcher_backend="hybridep",
+    )
+    chosen = config(tp=1, dp=64, num_layers=61, sequence_parallel=False, expert_model_parallel_size=64)
+    assert token_buffer_bytes(model, training, chosen) == 3.5 * 2**30
+    assert token_buffer_bytes(model, replace(training, moe_flex_dispatcher_backend="deepep"), chosen) == 0.0
+    assert token_buffer_bytes(model, replace(training, moe_token_dispatcher_type="alltoall"), chosen) == 0.0
+    with_room, without = (
+        MemoryPredictor.load().predict(model, one, [chosen])[0]
+        for one in (training, replace(training, moe_flex_dispatcher_backend="deepep"))
+    )
+    assert with_room.predicted_bytes[0] - without.predicted_bytes[0] == pytest.approx(3.5 * 2**30, abs=2)
+    assert with_room.components.sum(axis=1) == pytest.approx(with_room.predicted_bytes)

@@ -586,3 +586,27 @@ def test_every_option_has_a_place() -> None:
         "--muon-tp-mode": "no effect",
         "--rotary-base": "no effect",
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", ("deepep", None)),
+        ("--moe-enable-deepep --moe-deepep-num-sms 16", ("deepep", 16)),
+        ("--moe-flex-dispatcher-backend hybridep --moe-hybridep-num-sms 32", ("hybridep", 32)),
+        ("--moe-flex-dispatcher-backend hybridep --moe-deepep-num-sms 16", ("hybridep", None)),
+        (
+            "--moe-flex-dispatcher-backend hybridep --moe-hybridep-num-sms 32 --moe-flex-dispatcher-num-sms 8",
+            ("hybridep", 8),
+        ),
+        ("--moe-flex-dispatcher-backend ncclep", ("deepep", None)),
+    ],
+)
+def test_kernels_of_the_flex_dispatcher(options: str, expected: tuple[str, int | None]) -> None:
+    """Whose, and on how many multiprocessors: today's word before those of one backend; NCCL's have a note."""
+    text = f"--num-experts 8 --moe-grouped-gemm --moe-router-topk 2 --moe-token-dispatcher-type flex {options}"
+    found = parse_megatron_args(text)
+    base = TrainingSpec(global_batch_size=8, seq_length=64, moe_token_dispatcher_type="flex")
+    training = found.training(base)
+    assert (training.moe_flex_dispatcher_backend, training.moe_flex_dispatcher_num_sms) == expected
+    assert [one.option for one in found.not_modelled] == ["--moe-flex-dispatcher-backend"] * ("ncclep" in options)
