@@ -33,6 +33,7 @@ from pipette_opt.plans.plan import (
     rank_rows,
 )
 from pipette_opt.plans.verdict import plan_verdict
+from pipette_opt.read.hosts import checked_host
 from pipette_opt.report.certificate_file import certificate_to_dict, read_certificate
 from pipette_opt.report.config_file import config_to_dict, read_config
 from pipette_opt.report.entries import Entries, damaged
@@ -131,7 +132,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         raise damaged(where, "schema_version", f"is {version}; this program reads version {SCHEMA_VERSION}.")
     parallel = top.mapping("parallel")
     config, global_batch_size = read_config(parallel)
-    hosts = tuple(top.texts("hosts"))
+    hosts = tuple(checked_host(host, f"{where}, hosts[{place}]") for place, host in enumerate(top.texts("hosts")))
     if len(set(hosts)) < len(hosts):
         raise damaged(where, "hosts", "names a host more than once.")
     estimate = _read_estimate(top.mapping("estimate"))

@@ -262,3 +262,11 @@ def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"seed":', '"seed": 1,\n  "seed":', 1))
     with pytest.raises(InputError, match="the field seed is there twice"):
         read_plan(path)
+
+
+@pytest.mark.parametrize("host", ["$(touch owned)", "a b", "a\nb", "-rf", ".x", "", "ü"])
+def test_a_host_that_no_launcher_could_name_is_refused(host: str) -> None:
+    """A stranger's plan cannot bring words into scripts and manifests."""
+    content = json.loads(json.dumps(plan_to_dict(small_plan())).replace('"n3"', json.dumps(host)))
+    with pytest.raises(InputError, match=r"hosts\[3\]"):
+        plan_from_dict(content)
