@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Recomputation
 from pipette_opt.candidates.legality import LEGALITY_RULES, OF_MICRO_BATCHES, broken_rules
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace, beyond_limits
@@ -66,6 +67,7 @@ def combinations(
     """
     split_of: dict[tuple[int, int], list[tuple[LayerSplit, str | None]]] = {}
     for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
+        offloads = _offloads(instance, space)
         packings: dict[tuple[int, int | None], dict[str, str]] = {}
         illegal: dict[tuple[object, ...], dict[str, str]] = {}
         fixed: dict[tuple[bool, int, int | None], dict[str, str]] = {}
@@ -94,16 +96,18 @@ def combinations(
             if splits and known is not None and not _splits(instance, known, degrees.pp, chunks):
                 # What counted as one that cannot be split is none any more.
                 yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
-            for (split, layout), sequence_parallel, sharing, (ep, etp) in product(
+            for (split, layout), sequence_parallel, sharing, (ep, etp), offload in product(
                 splits,
                 _sequence_parallel(instance, space, degrees),
                 sharings,
                 _expert_degrees(instance, space, degrees),
+                offloads,
             ):
-                # One rule looks at what replicas share beyond optimizer states, and one at the layers.
+                # One rule looks at what replicas share beyond optimizer states, one at the layers, one at the host.
                 shared = sharing.get("zero_stage"), sharing.get("num_distributed_optimizer_instances")
+                kept = offload, None if offload is None else sharing.get("use_distributed_optimizer")
                 is_split = sum(split) == instance.model.num_layers and min(split) >= 1
-                deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split, shared
+                deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split, shared, kept
                 one = None
                 if deciding not in illegal or not (only_counted or illegal[deciding]):
                     one = ParallelConfig(
@@ -121,6 +125,7 @@ def combinations(
                         **sharing,
                         **recomputation_fields(recompute),
                         overlap_p2p_communication=space.overlap_p2p_communication,
+                        offload=offload,
                     )
                 if one is not None and deciding not in illegal:
                     if (ep, etp) not in packings:
@@ -142,6 +147,16 @@ def combinations(
                 broken, count = illegal[deciding], 1 if "zero_stage" in sharing else overlaps[optimizer]
                 made = [] if one is None or broken or only_counted else overlap_choices(space, one)
                 yield Combination(made, count, broken)
+
+
+def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
+    """What the host may have; what the job says where the space does not. ``InputError`` where both do."""
+    if space.offload is None:
+        return (None,)
+    if not instance.training.offload.is_nothing:
+        said = instance.training.offload.word
+        raise InputError("--offload", f"says what the job's own options say ({said}); give one of them.")
+    return space.offload
 
 
 def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputation | None, ...]:

@@ -23,6 +23,7 @@ DIMENSIONS: Mapping[str, str] = {
     "data_parallel_sharding_strategy": "data_parallel_sharding_strategy",
     "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
     "recompute": "recomputation",
+    "offload": "offload",
     "overlap_grad_reduce": "overlap_grad_reduce",
     "overlap_param_gather": "overlap_param_gather",
 }
@@ -31,7 +32,14 @@ DIMENSIONS: Mapping[str, str] = {
 NEVER_SEARCHED = ("hosts that hold unequal parts of the grid",)
 """What no search space has, whatever the job."""
 
-UNPINNED_BY_DEFAULT = ("num_gpus", "recompute", "max_micro_batch_size", "max_virtual_pipeline", "uneven_layers")
+UNPINNED_BY_DEFAULT = (
+    "num_gpus",
+    "recompute",
+    "offload",
+    "max_micro_batch_size",
+    "max_virtual_pipeline",
+    "uneven_layers",
+)
 """Fields that :func:`left_out` speaks of by other words."""
 
 
@@ -45,6 +53,8 @@ def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, t
     names = dict(DIMENSIONS)
     if instance.model.num_experts is None:
         del names["expert_parallel"], names["expert_tensor_parallel"]
+    if enumeration.values("offload") == (None,):
+        del names["offload"]
     return {name: enumeration.values(field) for name, field in names.items()}
 
 
@@ -97,6 +107,12 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     unequal = len({node.gpu.memory_bytes for node in cluster.nodes}) > 1
     if "block" in space.recompute and (unequal or instance.stack.loses_near_full_memory):
         yield "more recomputed layers than memory asks for"
+    if space.offload is not None:
+        yield f"in the host's memory other than {listed(space.offload)}"
+        if unequal or instance.stack.loses_near_full_memory:
+            yield "more in the host's memory than memory asks for"
+    elif instance.training.offload.is_nothing:
+        yield "optimizer states or activations in the host's memory (--offload)"
     if space.layers_per_stage is not None:
         yield "layers per stage other than those given (pinned)"
     elif not space.uneven_layers:

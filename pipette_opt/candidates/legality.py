@@ -19,6 +19,7 @@ from pipette_opt.candidates.expert_rules import (
 )
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.activations import host_keeps
 
 Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
 """Says why a configuration is illegal, with the numbers; ``None`` if this rule has no objection."""
@@ -239,8 +240,27 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
 
 
 def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Whole layers go to the host without a pipeline and without recomputation only (``TransformerConfig``)."""
-    layers = training.cpu_offloading_num_layers
+    """
+    Whole layers go to the host without a pipeline and without recomputation only (``TransformerConfig``).
+
+    What the search chooses goes with Megatron-Core's precision-aware optimizer, which wants Adam and, where there are
+    replicas, the distributed optimizer (``OptimizerConfig.__post_init__``), and weights that are gathered in 8 bits
+    with delayed scales only (``validate_args``). Layers that are recomputed whole keep no inputs of modules.
+    """
+    offload = host_keeps(training, config)
+    if config.offload is not None and offload.optimizer_offload_fraction:
+        chosen = f"offload={config.offload}"
+        if training.optimizer != "adam":
+            return f"{chosen} needs optimizer=adam, got {training.optimizer}"
+        if config.sharding_stage > 1:
+            return f"{chosen} with zero_stage={config.sharding_stage} is not known here"
+        if not config.use_distributed_optimizer and config.sharing_ranks > 1:
+            return f"{chosen} needs use_distributed_optimizer"
+        if training.fp8_param_gather and training.fp8_recipe != "delayed":
+            return f"{chosen} with fp8_param_gather needs fp8_recipe=delayed, got {training.fp8_recipe}"
+    if config.offload is not None and offload.offload_modules and config.recompute_granularity == "full":
+        return f"offload={config.offload} needs layers that are not recomputed whole"
+    layers = offload.cpu_offloading_num_layers
     if not layers:
         return None
     if config.pipeline_model_parallel_size > 1:

@@ -1,10 +1,11 @@
 """Which configurations to look at."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.offload import offload_of
 from pipette_opt.base.types import Recomputation
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
@@ -30,6 +31,7 @@ OPTION_OF_FIELD = {
     "data_parallel_sharding_strategy": "--data-parallel-sharding-strategy",
     "num_distributed_optimizer_instances": "--num-distributed-optimizer-instances",
     "recompute": "--recompute",
+    "offload": "--offload",
     "layers_per_stage": "--layers-per-stage",
 }
 """The command-line option that errors name for each field."""
@@ -40,7 +42,7 @@ LIMITED = (
 )
 """Properties of a configuration that a space can limit."""
 
-WORDS = ("recompute", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy")
+WORDS = ("recompute", "offload", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy")
 """Fields whose values are no whole numbers."""
 
 COUNTS = ("num_gpus", "max_gpus", "max_micro_batch_size", "max_virtual_pipeline")
@@ -99,6 +101,10 @@ class SearchSpace:
         Choices, ``None`` among them for no recomputation. ``block``: the first layers of each chunk, in each
         configuration as few as memory asks for (:mod:`~pipette_opt.memory.fewest`). Modules joined by ``+``: those of
         every layer (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`).
+    offload
+        Choices of what is in the host's memory, ``None`` among them for nothing
+        (:func:`~pipette_opt.base.offload.offload_of`); in each configuration no more than memory asks for
+        (:mod:`~pipette_opt.memory.fewest`). ``None`` for what the training says.
     uneven_layers
         Whether splits with a lighter first or last stage are tried beside the even one, as
         :func:`~pipette_opt.candidates.layer_splits` says.
@@ -143,6 +149,7 @@ class SearchSpace:
     data_parallel_sharding_strategy: tuple[str, ...] | None = None
     num_distributed_optimizer_instances: tuple[int, ...] | None = None
     recompute: tuple[Recomputation | None, ...] = RECOMPUTATIONS
+    offload: tuple[str | None, ...] | None = None
     uneven_layers: bool = True
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
     more_splits: tuple[tuple[int, ...], ...] = ()
@@ -183,6 +190,8 @@ class SearchSpace:
             problem = f"must be none, selective, block, full, or modules as in moe_act+layernorm: {error}"
             raise InputError("--recompute", problem) from None
         object.__setattr__(self, "recompute", words)
+        if self.offload is not None:
+            object.__setattr__(self, "offload", _offloads(self.offload))
         if self.num_gpus is not None and self.max_gpus is not None and self.num_gpus > self.max_gpus:
             raise InputError("--max-gpus", f"must be at least --num-gpus {self.num_gpus}, got {self.max_gpus}.")
         if self.overlap_param_gather and self.overlap_grad_reduce is False:
@@ -235,6 +244,16 @@ def beyond_limits(space: SearchSpace, config: ParallelConfig) -> dict[str, str]:
 def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
     """The search space that a plan records under ``inputs.search``; lists become tuples, unknown names are refused."""
     return recorded_spec(SearchSpace, recorded, "inputs.search")
+
+
+def _offloads(words: tuple[str | None, ...]) -> tuple[str | None, ...]:
+    """Each choice of what the host has once and in one order, those that keep least there first."""
+    try:
+        found = {offload_of(word) for word in words}
+    except ValueError as error:
+        raise InputError("--offload", str(error)) from None
+    ordered = sorted(found, key=lambda one: (len(one.offload_modules), *astuple(one)))
+    return tuple(one.word for one in ordered)
 
 
 def _check_count(option: str, value: object) -> None:

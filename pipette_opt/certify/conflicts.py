@@ -134,12 +134,19 @@ def requirements(asked: Question) -> list[Requirement]:
         room = max(load_predictor(asked.risk, instance).usable_bytes(gpu) for gpu in cluster.gpu_kinds)
         word = f"{gib(room):.1f} GiB of memory a GPU at a risk of {asked.risk:.3%}".replace(".000%", "%")
         found.append(Requirement(name=word, relaxed=lambda one: [replace(one, risk=IGNORED_RISK)]))
+        if space.offload is None and training.offload.is_nothing:
+            found.append(Requirement(name="nothing in the hosts' memory (--offload optimizer)", relaxed=_offloaded))
     return found
 
 
 def _without_pin(name: str) -> Callable[[Question], Sequence[Question]]:
     free = getattr(SearchSpace(), name)
     return lambda one: [replace(one, space=replace(one.space, **{name: free}))]
+
+
+def _offloaded(one: Question) -> Sequence[Question]:
+    """The same where optimizer states may be in the host's memory."""
+    return [replace(one, space=replace(one.space, offload=("optimizer",)))]
 
 
 def _trained(**changes: object) -> Callable[[Question], Sequence[Question]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.offload import OFFLOAD_WORDS, offload_of
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
@@ -101,6 +102,8 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
             yield from OF_LABELS[word]
         elif word.startswith("layers"):
             yield "layers", word.removeprefix("layers")
+        elif word.startswith("offload:"):
+            yield "offload", word.removeprefix("offload:")
         elif word.startswith("block"):
             yield "recompute", "block"
         elif word.partition("+")[0] in RECOMPUTE_MODULES:
@@ -289,6 +292,7 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "mbs": ("micro_batch_size", _sizes),
     "gpus": ("num_gpus", lambda text: _sizes(text)[0]),
     "recompute": ("recompute", lambda text: (None if text == "none" else known_word(text),)),
+    "offload": ("offload", lambda text: (offload_of(text).word,)),
     "sp": ("sequence_parallel", lambda text: (SWITCH[text],)),
     "dopt": ("use_distributed_optimizer", lambda text: (SWITCH[text],)),
     "zero": ("data_parallel_sharding_strategy", lambda text: (SHARDING_STRATEGIES[int(text)],)),
@@ -310,6 +314,7 @@ OF_LABELS: Mapping[str, tuple[tuple[str, str], ...]] = {
 """Words of labels without a number."""
 
 HELP_OF: Mapping[str, str] = {
+    "offload": f"must be {OFFLOAD_WORDS}",
     "recompute": "must be none, selective, block, full, or modules as in moe_act+layernorm",
     "layers": "must be layers of each stage, e.g. 12x6,8 in a label, 12x6;8 elsewhere",
     **dict.fromkeys(("sp", "dopt", "overlap", "gather"), "must be on or off"),

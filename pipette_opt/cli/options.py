@@ -141,6 +141,14 @@ Recompute = Annotated[
         help="Allowed: none,selective,block,full, or modules as in moe_act+layernorm.", rich_help_panel=SEARCH
     ),
 ]
+Offload = Annotated[
+    str | None,
+    typer.Option(
+        help="Allowed in the host's memory, where a GPU's is too small: none,optimizer,optimizer:0.5, layers:8, or "
+        "modules as in qkv_linear+core_attn. [default: what the Megatron arguments say]",
+        rich_help_panel=SEARCH,
+    ),
+]
 ShardingStrategy = Annotated[
     str | None,
     typer.Option(
@@ -336,6 +344,7 @@ class SpaceOptions:
     data_parallel_sharding_strategy: ShardingStrategy = None
     num_distributed_optimizer_instances: OptimizerInstances = None
     recompute: Recompute = None
+    offload: Offload = None
     context_parallel: ContextParallel = None
     expert_parallel: ExpertParallel = None
     expert_tensor_parallel: ExpertTensorParallel = None
@@ -362,6 +371,7 @@ def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
         expert_parallel=sizes("--expert-parallel", options.expert_parallel),
         expert_tensor_parallel=sizes("--expert-tensor-parallel", options.expert_tensor_parallel),
         data_parallel_sharding_strategy=words(options.data_parallel_sharding_strategy),
+        offload=words(options.offload),
         num_distributed_optimizer_instances=sizes(
             "--num-distributed-optimizer-instances", options.num_distributed_optimizer_instances
         ),

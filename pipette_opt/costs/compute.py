@@ -32,7 +32,7 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.specs.activations import moved_bytes
+from pipette_opt.specs.activations import host_keeps, moved_bytes
 from pipette_opt.specs.layer_parameters import (
     depth_parameters,
     mixer_shapes,
@@ -276,8 +276,9 @@ def _optimizer_parts_s(
         to_cast = np.minimum(to_cast, owned)
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
     form = linear_format(gpu, training, rates)
-    adam = (1 - training.optimizer_offload_fraction) * owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
-    adam += owned * host_step_s(training, gpu) + orthogonal_s(instance.model, training, config, gpu, rates)
+    share = host_keeps(training, config).optimizer_offload_fraction
+    adam = (1 - share) * owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
+    adam += owned * host_step_s(training, share, gpu) + orthogonal_s(instance.model, training, config, gpu, rates)
     return adam, np.array([cast_s(one, form, gpu, rates) for one in to_cast.tolist()])
 
 
@@ -288,6 +289,11 @@ def stage_matrices(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     for kind, layers in held_of_kinds(model, config).items():
         matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
     return read_only(matrices / config.tensor_model_parallel_size, np.float64)
+
+
+def owned_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
+    """Parameters that a rank's optimizer owns, of each stage, shape ``(pp,)``."""
+    return _owned_and_cast(model, config)[0]
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -120,14 +120,13 @@ measured.
 """
 
 
-def host_step_s(training: TrainingSpec, gpu: GpuSpec) -> float:
+def host_step_s(training: TrainingSpec, share: float, gpu: GpuSpec) -> float:
     """
     Seconds per owned parameter that an optimizer on the host takes: gradients there, Adam in fp32, parameters back.
 
     ``HybridDeviceOptimizer`` in megatron-core: what travels is beside the step only if it is asked for, and then the
-    longer counts.
+    longer counts. ``share``: of the optimizer's states that the host keeps and steps, 0 to 1.
     """
-    share = training.optimizer_offload_fraction
     travels = (training.gradient_bytes + training.parameter_bytes) / gpu.host_bytes_per_s
     adam = (4 + 2 * 12 + training.parameter_bytes) / HOST_MEMORY_BYTES_PER_S
     return share * (max(travels, adam) if training.overlap_cpu_optimizer_d2h_h2d else travels + adam)

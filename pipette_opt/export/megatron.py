@@ -83,6 +83,7 @@ SAID_OF_CONFIG = (
     "overlap_param_gather",
     "ddp_bucket_size",
     "overlap_p2p_communication",
+    "offload",
 )
 
 
@@ -124,7 +125,7 @@ def megatron_options(plan: Plan) -> list[Option]:
         *_batch_options(plan, training),
         *model_options(model, training, plan.config.layers_per_chunk if model.hybrid_layer_pattern else None),
         *precision_options(training, plan.config),
-        *offload_options(training),
+        *offload_options(training, plan.config),
     ]
     return [*options, *further_options(training, plan.config, options)]
 

@@ -34,6 +34,7 @@ SOLVE_OPTIONS = {
     "virtual_pipeline_model_parallel_size": "--virtual-pipeline 1",
     "recompute_granularity": "--recompute none,full",
     "recompute_method": "--recompute none,full",
+    "offload": "--offload none",
     "overlap_grad_reduce": "--no-overlap-grad-reduce",
     "overlap_param_gather": "--no-overlap-param-gather",
 }

@@ -6,6 +6,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.export.passed_on import goes_with
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import TrainingSpec
+from pipette_opt.specs.activations import host_keeps
 
 Option = tuple[str, ...]
 """An option and its values."""
@@ -14,7 +15,8 @@ Option = tuple[str, ...]
 def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
     """Number formats and the attention kernel; bf16 keeps its gradients in fp32 unless told otherwise."""
     aware = training.use_precision_aware_optimizer or bool(training.narrow_states)
-    if aware and not config.use_distributed_optimizer:
+    moved = config.offload is not None and host_keeps(training, config).optimizer_offload_fraction > 0
+    if aware and not config.use_distributed_optimizer and not moved:
         raise InputError(
             "training", "Megatron-LM keeps optimizer states in formats of their own only where they are divided."
         )
@@ -26,7 +28,7 @@ def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Op
         elif training.precision == "bf16":
             options.append(("--grad-reduce-in-bf16",))
     options += _recipe_options(training, config)
-    if aware:
+    if aware or moved:  # ``validate_args``: what steps on the host is a part of that optimizer
         options += [
             ("--use-precision-aware-optimizer",),
             *([("--main-grads-dtype", "bf16")] if training.gradient_bytes < 4 and training.precision == "bf16" else []),
@@ -71,18 +73,21 @@ def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Opti
     return options
 
 
-def offload_options(training: TrainingSpec) -> list[Option]:
-    """What is on the host meanwhile."""
+def offload_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
+    """What is on the host meanwhile, as the search chose or the job says."""
     options: list[Option] = []
-    if training.cpu_offloading_num_layers:
-        options.append(("--cpu-offloading-num-layers", str(training.cpu_offloading_num_layers)))
-    if training.offload_modules:
-        options += [("--fine-grained-activation-offloading",), ("--offload-modules", *training.offload_modules)]
-    if training.optimizer_offload_fraction:
+    offload = host_keeps(training, config)
+    if offload.cpu_offloading_num_layers:
+        options.append(("--cpu-offloading-num-layers", str(offload.cpu_offloading_num_layers)))
+    if offload.offload_modules:
+        options += [("--fine-grained-activation-offloading",), ("--offload-modules", *offload.offload_modules)]
+    if offload.optimizer_offload_fraction:
         options += [
             ("--optimizer-cpu-offload",),
-            ("--optimizer-offload-fraction", f"{training.optimizer_offload_fraction:g}"),
+            ("--optimizer-offload-fraction", f"{offload.optimizer_offload_fraction:g}"),
         ]
+        if config.offload is not None and not config.use_distributed_optimizer:
+            options.append(("--use-distributed-optimizer",))  # of a single replica
         if training.overlap_cpu_optimizer_d2h_h2d:
             options.append(("--overlap-cpu-optimizer-d2h-h2d",))
     return options

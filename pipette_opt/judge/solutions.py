@@ -114,6 +114,7 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
     return (
         config.world_size,
         amount(config.recomputation),
+        int(config.offload is not None),
         config.num_chunks,
         config.pipeline_model_parallel_size,
         config.context_parallel_size,

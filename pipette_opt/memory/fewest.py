@@ -1,5 +1,5 @@
 """
-How few layers block recomputation has to recompute, for what fits otherwise.
+How few layers block recomputation has to recompute, and how little the host has to keep, for what fits otherwise.
 
 Megatron-Core has one number ``N`` for all stages: each chunk recomputes its first ``min(N, layers)`` layers.
 
@@ -9,16 +9,23 @@ attention beside the ring, both parts of that forward pass. So no layer takes le
 a time grows. Of configurations that differ in ``N`` alone the smallest that fits is therefore the fastest, and the
 others need not be searched: none of them if the configuration fits without recomputation.
 
+What the host keeps makes nothing faster either. Its optimizer streams less than the GPU's memory does, and a layer
+whose inputs travel takes the longer of its pass and the way: what it waits for the host is less by no more than that.
+So of configurations that differ in what the host keeps alone, only those are searched that fit while none with less
+there does; with block recomputation also those that recompute fewer layers for it.
+
 Two things are outside of this proof, and certificates say that they were not searched: where GPUs have unequal memory,
-a larger ``N`` may let a stage onto other hosts; and a stack may know what is lost where memory is nearly full.
+a larger ``N``, or more on the host, may let a stage onto other hosts; and a stack may know what is lost where memory is
+nearly full.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pipette_opt.base.offload import offload_of
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, with_whole_layers, without_overlap, without_recomputation
+from pipette_opt.parallel import ParallelConfig, with_offload, with_whole_layers, without_overlap, without_recomputation
 from pipette_opt.specs import Instance
 
 
@@ -29,7 +36,79 @@ def check_memory(
     max_oom_risk: float = 0.01,
 ) -> MemoryCheck:
     """
-    As :func:`~pipette_opt.memory.filter.keep_fitting`, with the fewest recomputed layers that fit.
+    As :func:`~pipette_opt.memory.filter.keep_fitting`, with the least on the host and the fewest recomputed layers.
+
+    Candidates with less on the host come first. One with more is predicted only where what differs from it in that
+    alone does not fit; with block recomputation also where that recomputes layers, and is left out again if it
+    recomputes as many.
+    """
+    words = sorted({one.offload for one in candidates}, key=_num_parts)
+    if len(words) <= 1:
+        return _with_fewest_layers(instance, candidates, predictor, max_oom_risk)
+    fewest, parts, needless = dict[ParallelConfig, int](), list[MemoryCheck](), list[ParallelConfig]()
+    for word in words:
+        lesser = [one for one in words if one != word and offload_of(word).has_all_of(offload_of(one))]
+        asked = [one for one in candidates if one.offload == word]
+        enough = {_as_listed(one): _fewest_with(one, lesser, fewest) for one in asked}
+        part = _with_fewest_layers(
+            instance, [one for one in asked if enough[_as_listed(one)] > 0], predictor, max_oom_risk
+        )
+        fitting = [one for one in part.fitting if _num_recomputed(one.config) < enough[_as_listed(one.config)]]
+        kept = {one.config for one in fitting}
+        needless += [one for one in asked if enough[_as_listed(one)] == 0]
+        needless += [one.config for one in part.fitting if one.config not in kept]
+        fewest.update((_as_listed(one.config), _num_recomputed(one.config)) for one in fitting)
+        parts.append(replace(part, fitting=tuple(fitting)))
+    return replace(
+        parts[0],
+        fitting=tuple(one for part in parts for one in part.fitting),
+        rejected=tuple(one for part in parts for one in part.rejected),
+        spared=tuple(one for part in parts for one in part.spared),
+        kept_on_gpu=tuple(needless),
+    )
+
+
+def _num_parts(word: str | None) -> float:
+    """Larger for what keeps all that another choice does on the host, and more."""
+    one = offload_of(word)
+    return one.optimizer_offload_fraction + one.cpu_offloading_num_layers + len(one.offload_modules)
+
+
+def _as_listed(config: ParallelConfig) -> ParallelConfig:
+    """The same as candidates are listed: for every number of recomputed layers, without what is sent beside compute."""
+    base = without_overlap(config)
+    return with_whole_layers(base, "block", 1) if config.recomputation == "block" else base
+
+
+def _num_recomputed(config: ParallelConfig) -> int:
+    """Recomputed layers of each chunk where their number is chosen; 0 elsewhere."""
+    return config.recompute_num_layers if config.recomputation == "block" else 0
+
+
+def _fewest_with(config: ParallelConfig, lesser: Sequence[str | None], fewest: Mapping[ParallelConfig, int]) -> float:
+    """
+    The fewest recomputed layers with which a configuration fits that only has less on the host; infinite without any.
+
+    Parameters
+    ----------
+    fewest
+        Of all configurations that are known to fit, as they are listed.
+    """
+    found = [float("inf")]
+    for word in lesser:
+        other = with_offload(_as_listed(config), word)
+        found.append(fewest.get(other, float("inf")))
+        if config.recomputation == "block":
+            found.append(fewest.get(without_recomputation(other), float("inf")))
+            found += [_most_layers(other)] if _whole(other) in fewest else []
+    return min(found)
+
+
+def _with_fewest_layers(
+    instance: Instance, candidates: Sequence[ParallelConfig], predictor: MemoryPredictor, max_oom_risk: float
+) -> MemoryCheck:
+    """
+    The same of candidates that agree in what the host keeps.
 
     A candidate with block recomputation stands for every number of layers. It becomes the one with the smallest number
     that fits, or with all layers if none does; or it is spared if it fits without recomputation, or not before all

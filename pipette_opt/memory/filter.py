@@ -1,7 +1,7 @@
 """Which configurations fit the cluster, and what the others lack."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,6 +55,8 @@ class MemoryCheck:
         Accepted risk behind the needs.
     spared
         Candidates with block recomputation that others make needless (:mod:`~pipette_opt.memory.fewest`).
+    kept_on_gpu
+        Candidates with more in the host's memory than others that fit, with which nothing else differs.
     """
 
     fitting: tuple[CheckedConfig, ...]
@@ -62,9 +64,19 @@ class MemoryCheck:
     capacity_bytes: IntArray
     max_oom_risk: float
     spared: tuple[ParallelConfig, ...] = ()
+    kept_on_gpu: tuple[ParallelConfig, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity_bytes", read_only(self.capacity_bytes, np.int64))
+
+    def joined(self, other: "MemoryCheck") -> "MemoryCheck":
+        """With what another check of the same hosts and risk says of other candidates, which come last."""
+        return replace(
+            self,
+            fitting=(*self.fitting, *other.fitting),
+            rejected=(*self.rejected, *other.rejected),
+            spared=(*self.spared, *other.spared),
+        )
 
     @property
     def nearest_miss(self) -> CheckedConfig | None:

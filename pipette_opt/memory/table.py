@@ -12,7 +12,7 @@ from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
-from pipette_opt.specs.activations import moved_bytes
+from pipette_opt.specs.activations import host_keeps, moved_bytes
 from pipette_opt.specs.layer_kinds import count_layers
 from pipette_opt.specs.layer_parameters import depth_parameters, replicated_parameters, sharded_parameters
 
@@ -172,7 +172,7 @@ def stage_table(
         "copies": 2 if training.recipe is None else training.recipe.copies,
         "only_copies": training.fp8_param_gather,
         "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],
-        "on_host": training.optimizer_offload_fraction,
+        "on_host": np.array([host_keeps(training, one).optimizer_offload_fraction for one in configs])[config_of_row],
         "layers": layers,
         "chunk_layers": chunk_layers,
         "later_layers": later_layers,
@@ -294,7 +294,7 @@ def _recomputes(configs: Sequence[ParallelConfig], module: str) -> BoolArray:
 
 def _moved(model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]) -> FloatArray:
     """Bytes that a layer of each configuration has on the host, the mean of all layers."""
-    if not training.offload_modules and not training.cpu_offloading_num_layers:
+    if training.offload.is_nothing and all(config.offload is None for config in configs):
         return np.zeros(len(configs))
     kinds = Counter(model.layers)
     return np.array(

@@ -4,6 +4,7 @@ from pipette_opt.parallel.chunks import fit_chunks
 from pipette_opt.parallel.config import (
     OVERLAPS,
     ParallelConfig,
+    with_offload,
     with_overlap,
     with_whole_layers,
     without_overlap,
@@ -37,6 +38,7 @@ __all__ = [
     "node_blocks",
     "ranks_of_a_host",
     "ring_members",
+    "with_offload",
     "with_overlap",
     "with_whole_layers",
     "without_overlap",

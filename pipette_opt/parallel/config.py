@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipette_opt.base.offload import offload_of
 from pipette_opt.base.types import FloatArray, Recomputation, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
 from pipette_opt.parallel.layout import layout_layers, layout_of
@@ -68,6 +69,9 @@ class ParallelConfig:
         Parameters of one bucket of gradients; ``None`` for Megatron-Core's own size.
     overlap_p2p_communication
         Whether the interleaved schedule goes on while it sends; without interleaving it plays no role.
+    offload
+        What the host's memory has in place of the GPU's, where the search chose it: ``optimizer``, ``layers:8``,
+        modules joined by ``+`` (:mod:`~pipette_opt.base.offload`); ``None`` for what the training says.
     pipeline_model_parallel_layout
         What each chunk of each stage holds, as Megatron-Core writes it (:mod:`~pipette_opt.parallel.layout`). It is
         kept in its shortest form, and only where the chunks of a stage are unequal; otherwise it becomes ``None``.
@@ -96,6 +100,7 @@ class ParallelConfig:
     overlap_p2p_communication: bool = True
     pipeline_model_parallel_layout: str | None = None
     recompute_modules: tuple[str, ...] = CORE
+    offload: str | None = None
 
     def __post_init__(self) -> None:
         counts = self._counts()
@@ -127,6 +132,11 @@ class ParallelConfig:
                     f"use_distributed_optimizer={self.use_distributed_optimizer}."
                 )
         self._check_instances()
+        if self.offload is not None:
+            try:
+                object.__setattr__(self, "offload", offload_of(self.offload).word)
+            except ValueError as error:
+                raise ValueError(f"offload {error}") from None
         if self.overlap_param_gather and not (self.overlap_grad_reduce and self.use_distributed_optimizer):
             raise ValueError("overlap_param_gather needs overlap_grad_reduce and use_distributed_optimizer.")
         if self.ddp_bucket_size is not None and self.ddp_bucket_size < 1:
@@ -364,6 +374,8 @@ class ParallelConfig:
             1,
         ):
             parts.append(f"{self.recompute_method}{self.recompute_num_layers}")
+        if self.offload is not None:
+            parts.append(f"offload:{self.offload}")
         if self.expert_model_parallel_size > 1:
             parts.append(f"ep{self.expert_model_parallel_size}")
         if self.expert_tensor_parallel_size is not None:
@@ -400,6 +412,11 @@ def without_recomputation(config: ParallelConfig) -> ParallelConfig:
     return _changed(
         config, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1, recompute_modules=CORE
     )
+
+
+def with_offload(config: ParallelConfig, word: str | None) -> ParallelConfig:
+    """The same with another choice of what the host has, which is known to hold together; copied as in the above."""
+    return _changed(config, offload=word)
 
 
 def without_overlap(config: ParallelConfig) -> ParallelConfig:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
-from pipette_opt.base.units import counted
+from pipette_opt.base.units import counted, gib
+from pipette_opt.costs.compute import owned_parameters
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import StageMemory
 from pipette_opt.plans.provenance import provenance
 from pipette_opt.specs import Instance
+from pipette_opt.specs.activations import host_keeps
 
 WORTH_SAYING = 0.001
 """Share of an iteration from which on what is lost where memory is nearly full is named. Chosen."""
@@ -45,6 +47,7 @@ def plan_notes(
         notes.append(f"{lost:.3g} s of the iteration are expected to be lost because memory is nearly full.")
     if any(stage.extrapolates for stage in stages):
         notes.append("The memory of this plan is predicted outside of the predictor's training data.")
+    notes += _host_notes(instance, config)
     uneven = training.imbalance(config.expert_model_parallel_size)
     if instance.model.num_experts is not None and uneven > 1:
         notes.append(f"Times and memory count {uneven:.3g} times the mean tokens on the busiest rank of experts.")
@@ -63,3 +66,16 @@ def plan_notes(
         are = "is" if used == 1 else "are"
         notes.append(f"{used} of {counted(cluster.num_nodes, 'host')} {are} used; the placement chooses which.")
     return tuple(notes)
+
+
+def _host_notes(instance: Instance, config: ParallelConfig) -> list[str]:
+    """What the host's memory has, and how much of it at least; nothing where all is in the GPUs'."""
+    offload = host_keeps(instance.training, config)
+    if offload.is_nothing:
+        return []
+    states = offload.optimizer_offload_fraction * float(owned_parameters(instance.model, config).max())
+    least = gib(instance.training.optimizer_bytes * states)
+    return [
+        f"In the host's memory: {offload.word}. Optimizer states take {least:.1f} GiB of host memory for each GPU; "
+        "whether hosts have it is not checked, and the times of what travels and of the step there are assumed."
+    ]

@@ -77,6 +77,7 @@ def _later_fields(parallel: Entries) -> dict[str, Any]:
         "overlap_param_gather": parallel.flag,
         "ddp_bucket_size": lambda name: parallel.optional(name, parallel.whole),
         "overlap_p2p_communication": parallel.flag,
+        "offload": lambda name: parallel.optional(name, parallel.text),
         "pipeline_model_parallel_layout": lambda name: parallel.optional(name, parallel.text),
     }
     return {name: read(name) for name, read in readers.items() if name in parallel.data}

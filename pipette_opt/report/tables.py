@@ -5,7 +5,7 @@ Every text that comes from a plan is wrapped in ``Text``, so that nothing in it 
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -129,6 +129,7 @@ def configuration_table(plan: Plan) -> RenderableType:
         ("schedule", _schedule(plan)),
         ("sequence parallel", yes_no(config.sequence_parallel)),
         ("recomputation", _recomputation(config)),
+        *([] if config.offload is None else [("in the host's memory", config.offload)]),
         ("distributed optimizer", yes_no(config.use_distributed_optimizer)),
         ("rank order", plan.placement.order),
         ("launcher", plan.launcher),
@@ -138,7 +139,7 @@ def configuration_table(plan: Plan) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for style in (QUIET, "", QUIET, ""):
         table.add_column(style=style)
-    for left, right in zip(rows[:half], rows[half:], strict=True):
+    for left, right in zip_longest(rows[:half], rows[half:], fillvalue=("", "")):
         table.add_row(*(Text(text) for text in (*left, *right)))
     return titled("Configuration", table)
 

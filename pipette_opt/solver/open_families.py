@@ -15,6 +15,7 @@ from functools import cache
 import numpy as np
 
 from pipette_opt.base.errors import MissingLinkError
+from pipette_opt.base.offload import offload_of
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, overlap_choices
 from pipette_opt.costs.layer_kinds import pure_configs
@@ -23,7 +24,14 @@ from pipette_opt.judge.estimate import judge_times
 from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap, without_recomputation
+from pipette_opt.parallel import (
+    NodeBlock,
+    ParallelConfig,
+    block_placement,
+    with_offload,
+    without_overlap,
+    without_recomputation,
+)
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_times import Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
@@ -135,12 +143,18 @@ class OpenFamilies:
         """
         Families of some configurations that may be faster than the time to beat, bounded.
 
-        Recomputation makes nothing faster: where all splits have room without, those families tell enough.
+        Neither recomputation nor what the host keeps makes anything faster: where all splits have room without, those
+        families tell enough.
         """
-        families = self._families_of([base for base in bases if base.recomputation is None])
-        others = {base: without_recomputation(base) for base in bases if base.recomputation is not None}
-        self.slower.update((base, faster) for base, faster in others.items() if faster in self.roomy)
-        return families + self._families_of([base for base in others if base not in self.slower])
+        families: list[LayerFamily] = []
+        for number in range(3):  # of these two
+            some = [base for base in bases if (base.recomputation is not None) + (base.offload is not None) == number]
+            for base in some:
+                without = (without_recomputation(base), with_offload(base, None))
+                faster = (*without, with_offload(without[0], None))
+                self.slower.update((base, one) for one in faster if one != base and one in self.roomy)
+            families += self._families_of([base for base in some if base not in self.slower])
+        return families
 
     def _families_of(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
@@ -290,12 +304,18 @@ class OpenFamilies:
 
         Where the layers of the model's pattern are alike, families hold no split that does not fit.
         """
-        if config.recomputation != "block":
-            uniform = pattern_of(self.instance.model.layers).period == 1
-            return uniform or bool(check_memory(self.instance, [config], self.predictor, self.max_oom_risk).fitting)
-        others = [one for one in pure_configs(config) if one.recomputation in self.space.recompute]
-        memory = check_memory(self.instance, [*others, config], self.predictor, self.max_oom_risk)
+        is_block = config.recomputation == "block"
+        if not is_block and config.offload is None and pattern_of(self.instance.model.layers).period == 1:
+            return True
+        others = [one for one in pure_configs(config) if one.recomputation in self.space.recompute] if is_block else []
+        those = [with_offload(one, word) for word in self._no_more_than(config) for one in (*others, config)]
+        memory = check_memory(self.instance, those, self.predictor, self.max_oom_risk)
         return any(one.config == config for one in memory.fitting)
+
+    def _no_more_than(self, config: ParallelConfig) -> list[str | None]:
+        """Choices of the space with no more in the host's memory than a configuration has there."""
+        most = offload_of(config.offload)
+        return [word for word in self.space.offload or (None,) if most.has_all_of(offload_of(word))]
 
     def _split_bounds(self) -> Callable[[ParallelConfig], float]:
         """The bound of single splits: that of their families, or where that is below the time to beat, their own."""

@@ -7,10 +7,11 @@ Counted are the large tensors; norms' statistics, masks and the attention kernel
 from collections.abc import Mapping
 from typing import Protocol
 
+from pipette_opt.base.offload import OFFLOAD_MODULES, Offload, offload_of
 from pipette_opt.specs.layer_kinds import LayerKind
 from pipette_opt.specs.layer_parameters import mlp_width
 from pipette_opt.specs.model import ModelSpec
-from pipette_opt.specs.training import OFFLOAD_MODULES, TrainingSpec
+from pipette_opt.specs.training import TrainingSpec
 
 
 class Degrees(Protocol):
@@ -36,12 +37,16 @@ class Degrees(Protocol):
     def expert_tensor_size(self) -> int:
         """Ranks that share an expert."""
 
+    @property
+    def offload(self) -> str | None:
+        """What the host has, where the search chose it; ``None`` for what the job says."""
+
 
 def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> Mapping[str, float]:
     """
     Bytes of the inputs of each module of a layer that the backward pass needs.
 
-    Beside :data:`~pipette_opt.specs.training.OFFLOAD_MODULES` there is ``rest``: the inputs of the MLP's products and
+    Beside :data:`~pipette_opt.base.offload.OFFLOAD_MODULES` there is ``rest``: the inputs of the MLP's products and
     of what follows them. Norms that are fused with the product after them (before attention, and before a dense MLP)
     have no input of their own to move: theirs is with that product's.
     """
@@ -75,13 +80,19 @@ def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kin
     return found
 
 
+def host_keeps(training: TrainingSpec, config: Degrees) -> Offload:
+    """What the host has: as the search chose, or as the job says."""
+    return training.offload if config.offload is None else offload_of(config.offload)
+
+
 def moved_bytes(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> float:
     """What one layer sends to the host in the forward, and gets back in the backward, of one micro-batch."""
-    if training.cpu_offloading_num_layers:
-        share = min(training.cpu_offloading_num_layers / model.num_layers, 1.0)
+    offload = host_keeps(training, config)
+    if offload.cpu_offloading_num_layers:
+        share = min(offload.cpu_offloading_num_layers / model.num_layers, 1.0)
         return share * sum(module_inputs(model, training, config, kind).values())
-    if not training.offload_modules:
+    if not offload.offload_modules:
         return 0.0
     inputs = dict(module_inputs(model, training, config, kind))
     inputs["fused_group_mlp"] = inputs["expert_fc1"] + inputs["moe_act"]
-    return sum(inputs[name] for name in training.offload_modules)
+    return sum(inputs[name] for name in offload.offload_modules)

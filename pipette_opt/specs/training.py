@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pipette_opt.base.offload import NOTHING, Offload
 from pipette_opt.base.types import Precision
 from pipette_opt.specs.expert_loads import RankImbalance
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, Fp8Recipe, PrecisionRecipe
@@ -57,21 +58,6 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "unequal_microbatches": (False, True),
     "expert_placement": ("listed", "balanced"),
 }
-
-OFFLOAD_MODULES = (
-    "attn_norm",
-    "qkv_linear",
-    "core_attn",
-    "attn_proj",
-    "mlp_norm",
-    "expert_fc1",
-    "moe_act",
-    "fused_group_mlp",
-)
-"""
-Modules whose inputs can be moved (``offload_modules`` of ``TransformerConfig``, megatron-core 0.16). The last one is
-later: experts in one operation, counted as its two parts before it.
-"""
 
 LARGEST = 10**9
 """No iteration has more sequences, and no sequence more tokens."""
@@ -218,17 +204,7 @@ class TrainingSpec:
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
         if self.optimizer == "muon" and (self.use_precision_aware_optimizer or self.precision == "fp16"):
             raise ValueError("optimizer=muon goes neither with use_precision_aware_optimizer nor with fp16.")
-        if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
-            raise ValueError(f"optimizer_offload_fraction must be in [0, 1], got {self.optimizer_offload_fraction}.")
-        if self.cpu_offloading_num_layers < 0:
-            raise ValueError(f"cpu_offloading_num_layers must be >= 0, got {self.cpu_offloading_num_layers}.")
-        if self.offload_modules and self.cpu_offloading_num_layers:
-            raise ValueError("offload_modules do not go with cpu_offloading_num_layers; give one of them.")
-        unknown = [name for name in self.offload_modules if name not in OFFLOAD_MODULES]
-        if unknown:
-            raise ValueError(f"offload_modules must be some of {', '.join(OFFLOAD_MODULES)}; got {', '.join(unknown)}.")
-        if "attn_proj" in self.offload_modules and "core_attn" not in self.offload_modules:
-            raise ValueError("offload_modules: attn_proj needs core_attn, whose output it is.")
+        _ = self.offload  # raises for what does not go together
         if self.cuda_graph_modules and not self.cuda_graph:
             raise ValueError(f"cuda_graph_modules={self.cuda_graph_modules} needs cuda_graph.")
         if self.fp8 and self.fp4:
@@ -237,6 +213,17 @@ class TrainingSpec:
             raise ValueError(f"{'fp8' if self.fp8 else 'fp4'} goes with precision bf16 or fp16, got fp32.")
         if self.fp8_param_gather and self.recipe is None:
             raise ValueError("fp8_param_gather needs fp8 or fp4.")
+
+    @property
+    def offload(self) -> Offload:
+        """What the host has, by the job's own options."""
+        if not (self.optimizer_offload_fraction or self.cpu_offloading_num_layers or self.offload_modules):
+            return NOTHING
+        return Offload(
+            optimizer_offload_fraction=self.optimizer_offload_fraction,
+            cpu_offloading_num_layers=self.cpu_offloading_num_layers,
+            offload_modules=self.offload_modules,
+        )
 
     @property
     def recipe(self) -> PrecisionRecipe | None:

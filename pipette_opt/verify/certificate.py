@@ -14,8 +14,8 @@ from pipette_opt.verify.space import Searched
 SpaceRule = Callable[[Searched, Plan], Iterator[str]]
 """As a rule on the plan; it is given what was searched, enumerated again."""
 
-NOT_RUNNABLE = ("legality rules", "memory", "fewer recomputed layers", "no placement")
-"""Reasons that are no bound: a plan of these cannot run, or is another with more of its layers recomputed."""
+NOT_RUNNABLE = ("legality rules", "memory", "fewer recomputed layers", "less on the host", "no placement")
+"""Reasons that are no bound: a plan of these cannot run, or is another that recomputes or moves more."""
 
 
 def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
@@ -78,7 +78,8 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
         ("legality rules", counts["legality rules"], enumeration.num_combinations - len(enumeration.candidates)),
         ("memory", counts["memory"], len(memory.rejected)),
         ("fewer recomputed layers", counts["fewer recomputed layers"], len(memory.spared)),
-        ("everything else", sum(counts.values()) - sum(counts[name] for name in NOT_RUNNABLE[:3]), fitting),
+        ("less on the host", counts["less on the host"], len(memory.kept_on_gpu)),
+        ("everything else", sum(counts.values()) - sum(counts[name] for name in NOT_RUNNABLE[:4]), fitting),
     ):
         if said != right:
             yield f"{said} configurations are ruled out by {name}, it should be {right}"
@@ -100,7 +101,11 @@ def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
                 yield f"{rule} rules out {right} configurations, e.g. {enumeration.examples[rule]}"
         yield from (f"{rule} is no rule that a configuration breaks" for rule in said)
         return
-    left_out = {"memory": [one.config for one in memory.rejected], "fewer recomputed layers": memory.spared}
+    left_out = {
+        "memory": [one.config for one in memory.rejected],
+        "fewer recomputed layers": memory.spared,
+        "less on the host": memory.kept_on_gpu,
+    }
     labels = {one.label() for one in left_out.get(part.by, [one.config for one in memory.fitting])}
     for one in part.named:
         if one.example not in labels:

@@ -16,6 +16,7 @@ from pipette_opt.parallel import RankGrid
 from pipette_opt.plans.links_used import coordinates_of, expert_links, links_used
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.specs import Instance, LinkMatrix
+from pipette_opt.specs.activations import host_keeps
 from pipette_opt.specs.layer_parameters import expert_parameters, sharded_parameters
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, on_cluster, same
@@ -311,7 +312,7 @@ def _links_free(instance: Instance) -> Instance:
 
 def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     """
-    Weights, gradients and optimizer state of one rank of a stage, at least: its layers' sharded matrices only.
+    Weights, gradients and optimizer state on the GPU of one rank of a stage, at least: its layers' sharded matrices.
 
     Of any so many layers of the model, one after the other: those that have least.
     """
@@ -319,11 +320,12 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     tp, stage_of_zero = config.tensor_model_parallel_size, config.sharding_stage
     recipe = training.recipe
     only_copies = recipe is not None and training.fp8_param_gather
+    on_gpu = 1.0 - host_keeps(training, config).optimizer_offload_fraction
     weight = recipe.copies * recipe.element_bytes if recipe is not None and only_copies else training.parameter_bytes
 
     def state_bytes(owners: float) -> float:
         """Of one parameter that ``owners`` ranks share, by what they share; states once more over groups."""
-        state = (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / config.state_groups
+        state = on_gpu * (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / config.state_groups
         kept = ((state, 1), (training.gradient_bytes, 2), (weight, 3))
         return sum(size / (owners if stage_of_zero >= first else 1) for size, first in kept)
 

@@ -1,0 +1,106 @@
+"""What the host's memory has in place of the GPU's, as one word: optimizer states, inputs of modules, whole layers."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+OFFLOAD_MODULES = (
+    "attn_norm",
+    "qkv_linear",
+    "core_attn",
+    "attn_proj",
+    "mlp_norm",
+    "expert_fc1",
+    "moe_act",
+    "fused_group_mlp",
+)
+"""
+Modules whose inputs can be moved (``offload_modules`` of ``TransformerConfig``, megatron-core 0.16). The last one is
+later: experts in one operation, counted as its two parts before it.
+"""
+
+OFFLOAD_WORDS = f"none, optimizer, optimizer:0.5, layers:8, or modules ({', '.join(OFFLOAD_MODULES)}), joined by +"
+"""What a choice of offload may be, for messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """
+    What is in the host's memory. Raises ``ValueError`` for what does not go together.
+
+    Parameters
+    ----------
+    optimizer_offload_fraction
+        Share of the optimizer's states that the host keeps and steps, 0 to 1.
+    cpu_offloading_num_layers
+        Layers whose activations are there between the passes (Transformer Engine's offloading).
+    offload_modules
+        Modules of every layer whose inputs are there (Megatron-Core's fine-grained offloading).
+    """
+
+    optimizer_offload_fraction: float = 0.0
+    cpu_offloading_num_layers: int = 0
+    offload_modules: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
+            raise ValueError(f"optimizer_offload_fraction must be in [0, 1], got {self.optimizer_offload_fraction}.")
+        if self.cpu_offloading_num_layers < 0:
+            raise ValueError(f"cpu_offloading_num_layers must be >= 0, got {self.cpu_offloading_num_layers}.")
+        if self.offload_modules and self.cpu_offloading_num_layers:
+            raise ValueError("offload_modules do not go with cpu_offloading_num_layers; give one of them.")
+        unknown = [name for name in self.offload_modules if name not in OFFLOAD_MODULES]
+        if unknown:
+            raise ValueError(f"offload_modules must be some of {', '.join(OFFLOAD_MODULES)}; got {', '.join(unknown)}.")
+        if "attn_proj" in self.offload_modules and "core_attn" not in self.offload_modules:
+            raise ValueError("offload_modules: attn_proj needs core_attn, whose output it is.")
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether all is in the GPU's memory."""
+        return self == NOTHING
+
+    @property
+    def word(self) -> str | None:
+        """The choice as search spaces name it, in one order; ``None`` for nothing."""
+        share, parts = self.optimizer_offload_fraction, []
+        if share:
+            parts.append("optimizer" if share == 1 else f"optimizer:{share:g}")
+        if self.cpu_offloading_num_layers:
+            parts.append(f"layers:{self.cpu_offloading_num_layers}")
+        parts += [name for name in OFFLOAD_MODULES if name in self.offload_modules]
+        return "+".join(parts) or None
+
+    def has_all_of(self, other: "Offload") -> bool:
+        """Whether the host has whatever it has by another choice, too: no less memory is saved, and no time."""
+        return (
+            self.optimizer_offload_fraction >= other.optimizer_offload_fraction
+            and self.cpu_offloading_num_layers >= other.cpu_offloading_num_layers
+            and set(self.offload_modules) >= set(other.offload_modules)
+        )
+
+
+NOTHING = Offload()
+"""All is in the GPU's memory."""
+
+
+@lru_cache(maxsize=256)
+def offload_of(word: str | None) -> Offload:
+    """The choice that a word stands for, such as ``optimizer:0.5+core_attn``; ``ValueError`` for an unknown one."""
+    fields: dict[str, Any] = {}
+    modules = []
+    for part in () if word in (None, "none") else str(word).split("+"):
+        name, _, value = part.strip().partition(":")
+        if name in OFFLOAD_MODULES and not value:
+            modules.append(name)
+            continue
+        key = {"optimizer": "optimizer_offload_fraction", "layers": "cpu_offloading_num_layers"}.get(name)
+        if key is None or key in fields:
+            raise ValueError(f"must be some of {OFFLOAD_WORDS}; got {word}.")
+        try:
+            fields[key] = int(value) if name == "layers" else float(value or 1)
+        except ValueError:
+            raise ValueError(f"must be some of {OFFLOAD_WORDS}; got {word}.") from None
+        if not fields[key] > 0:
+            raise ValueError(f"has {part}, which keeps nothing on the host; say none.")
+    return Offload(offload_modules=tuple(dict.fromkeys(modules)), **fields)

@@ -1,0 +1,225 @@
+"""What the host's memory has as a choice of the search: against every split, recomputation, choice and placement."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from all_placements import all_placements, least_s
+from specs_for_tests import A100_40, LLAMA_8B, cluster, config, instance, matrix
+
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.offload import Offload, offload_of
+from pipette_opt.base.units import GIB
+from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidates
+from pipette_opt.certify.conflicts import explained
+from pipette_opt.certify.why import why
+from pipette_opt.export.megatron import megatron_arguments
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.filter import keep_fitting
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.parallel import ParallelConfig, Placement, with_offload, without_overlap
+from pipette_opt.plans.plan import Plan
+from pipette_opt.prepare import load_predictor
+from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
+from pipette_opt.specs import Instance
+from pipette_opt.verify import verify
+
+LAYERS = 9
+"""Layers of the model of the test: few enough for every split."""
+
+WORDS = (None, "optimizer:0.5", "optimizer", "optimizer+core_attn", "core_attn")
+
+SPACE = SearchSpace(
+    tensor_parallel=(2,),
+    pipeline_parallel=(2,),
+    data_parallel=(1,),
+    context_parallel=(1,),
+    micro_batch_size=(1,),
+    virtual_pipeline=(1,),
+    overlap_grad_reduce=False,
+    offload=WORDS,
+)
+"""Two stages on two hosts."""
+
+PARAMS = OptimizeParams(time_limit_s=30, workers=2)
+
+
+def job_of(memory_gib: float, batch: int) -> Instance:
+    """Two hosts of two GPUs with so much memory."""
+    small = replace(A100_40, name="a100-small", memory_bytes=int(memory_gib * GIB))
+    values = np.random.default_rng(0).uniform(6.0, 25.0, (2, 2))
+    hosts = cluster(2, gpus=2, kinds=(small,), link_matrices=(matrix(values, 2),))
+    return instance(hosts, replace(LLAMA_8B, num_layers=LAYERS), batch, 4096)
+
+
+def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
+    """The judge's least time of every split, number of recomputed layers and choice that fits, over all placements."""
+    splits = tuple((units, LAYERS - units) for units in range(1, LAYERS))
+    listed = enumerate_candidates(job, replace(SPACE, layers_per_stage=splits))
+    numbers = [
+        replace(one, recompute_num_layers=number)
+        for one in listed
+        for number in (range(1, max(one.layers_per_stage) + 1) if one.recomputation == "block" else (1,))
+    ]
+    fitting = keep_fitting(job, numbers, load_predictor(0.01, job)).fitting
+    return least_s(job, [one.config for one in fitting])
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "batch", "words"),
+    [
+        (13.0, 24, {"optimizer", "optimizer+core_attn"}),  # nothing fits without
+        (20.0, 24, {None}),  # a step on the host takes longer than layers that are recomputed
+        (20.0, 240, set(WORDS) - {None}),  # and of so large a batch it does not
+        (38.0, 24, {None}),  # everything fits
+    ],
+)
+def test_the_plan_is_the_optimum_of_all_choices(memory_gib: float, batch: int, words: set[str | None]) -> None:
+    """Proven, and verified; the plan has the host's memory where that is faster or the only way."""
+    job = job_of(memory_gib, batch)
+    every = every_time(job)
+    assert any(one.offload is None for one in every) == (None in words or memory_gib > 13)
+    plan = optimize(job, SPACE, PARAMS)
+    assert plan.estimate.iteration_time_s == pytest.approx(min(every.values()), rel=1e-4)
+    assert plan.certificate.status == "OPTIMAL"
+    assert plan.config.offload in words
+    assert plan.certificate.searched["offload"] == (None, *sorted(word for word in WORDS if word))
+    verify(job, plan)
+
+
+def test_only_what_memory_asks_for() -> None:
+    """Of every choice that fits, what is left out recomputes no fewer layers and is no faster than what is kept."""
+    job = job_of(20.0, 24)
+    predictor = load_predictor(0.01, job)
+    candidates = enumerate_candidates(job, SPACE)
+    found = check_memory(job, candidates, predictor)
+    parts = (found.fitting, found.rejected, found.spared, found.kept_on_gpu)
+    assert sum(map(len, parts)) == len(candidates)
+    assert all(parts)
+
+    def listed(one: ParallelConfig) -> ParallelConfig:
+        base = without_overlap(one)
+        return replace(base, recompute_num_layers=1) if one.recomputation == "block" else base
+
+    kept = {listed(one.config): one.config for one in found.fitting}
+    for one in found.kept_on_gpu:
+        less = [with_offload(listed(one), word) for word in WORDS if word != one.offload and has_all(one, word)]
+        others = [kept[other] for other in less if other in kept]
+        plain = replace(one, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1)
+        others += [kept[p] for word in WORDS if has_all(one, word) and (p := with_offload(plain, word)) in kept]
+        assert others
+        alone = check_memory(job, [one], predictor).fitting
+        times = least_s(job, [*others, *(each.config for each in alone)])
+        assert all(min(times[other] for other in others) <= times[each.config] * (1 + 1e-12) for each in alone)
+
+
+def has_all(config: ParallelConfig, word: str | None) -> bool:
+    """Whether a configuration has all on the host that a choice has."""
+    return offload_of(config.offload).has_all_of(offload_of(word))
+
+
+def test_the_host_makes_nothing_faster() -> None:
+    """The judge's time of each choice is at least that of every choice with less on the host."""
+    job = job_of(20.0, 24)
+    for base in enumerate_candidates(job, replace(SPACE, offload=(None,), micro_batch_size=(1, 2))):
+        times = {
+            word: estimate(job, one, placement).iteration_time_s
+            for word in WORDS
+            if (one := with_offload(base, word)) and (placement := placed(job, one)) is not None
+        }
+        for word, seconds in times.items():
+            assert all(times[less] <= seconds for less in times if offload_of(word).has_all_of(offload_of(less)))
+
+
+def placed(job: Instance, one: ParallelConfig) -> Placement | None:
+    """Its first placement."""
+    return next(iter(all_placements(job, one)), None)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Of the job that only fits with the host's memory, where only optimizer states may be there."""
+    job = job_of(13.0, 24)
+    found = optimize(job, replace(SPACE, offload=(None, "optimizer")), PARAMS)
+    given = {"model": asdict(job.model), "training": asdict(job.training)}
+    return replace(found, inputs={**found.inputs, **given})
+
+
+def test_a_plan_says_it_and_is_read_again(plan: Plan) -> None:
+    """Label, file, note on the host's memory, and Megatron-LM's words, with all that these want."""
+    assert "offload:optimizer" in plan.config.label().split()
+    assert plan_from_dict(plan_to_dict(plan), "plan").config == plan.config
+    assert any("of host memory for each GPU" in note for note in plan.notes)
+    said = megatron_arguments(plan)
+    wanted = ("--optimizer-cpu-offload", "--use-precision-aware-optimizer", "--use-distributed-optimizer")
+    assert set(wanted) <= set(said)
+    assert said[said.index("--optimizer-offload-fraction") + 1] == "1"
+
+
+def test_why_knows_the_choice(plan: Plan) -> None:
+    """By pin and by label; without it nothing fits."""
+    job, space = job_of(13.0, 24), replace(SPACE, offload=(None, "optimizer"))
+    assert why(job, space, "offload=none", 0.01, plan).verdict == "too big"
+    assert why(job, space, plan.config.label(), 0.01, plan).verdict == "the plan"
+    with pytest.raises(InputError, match=r"offload=disk: must be none, optimizer, optimizer:0.5"):
+        why(job, space, "offload=disk", 0.01, plan)
+
+
+def test_where_nothing_fits_it_is_offered() -> None:
+    """Without the option a job that would fit with it fails, and the requirement is named."""
+    job, space = job_of(13.0, 24), replace(SPACE, offload=None)
+    with pytest.raises(InfeasibleError) as caught:
+        optimize(job, space, PARAMS)
+    assert "--offload optimizer" in str(explained(caught.value, job, space, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("disk",), "must be some of none, optimizer, optimizer:0.5, layers:8, or modules .*; got disk"),
+        (("optimizer:2",), r"optimizer_offload_fraction must be in \[0, 1\], got 2"),
+        (("optimizer:0",), "has optimizer:0, which keeps nothing on the host; say none"),
+        (("layers:1.5",), "got layers:1.5"),
+        (("optimizer+optimizer:0.5",), r"got optimizer\+optimizer:0.5"),
+        (("attn_proj",), "attn_proj needs core_attn"),
+        (("layers:2+moe_act",), "do not go with cpu_offloading_num_layers"),
+        ((), "must list at least one value"),
+    ],
+)
+def test_unknown_words_are_refused(words: tuple[str, ...], problem: str) -> None:
+    """One message that names the option, the value, and what would be right."""
+    with pytest.raises(InputError, match=f"--offload: .*{problem}"):
+        SearchSpace(offload=words)
+
+
+def test_the_job_and_the_space_do_not_both_say() -> None:
+    """What the job's own options have on the host is no choice any more."""
+    job = job_of(20.0, 24)
+    own = replace(job, training=replace(job.training, optimizer_offload_fraction=1.0))
+    with pytest.raises(InputError, match=r"--offload: says what the job's own options say \(optimizer\)"):
+        enumerate_candidates(own, SPACE)
+    assert Offload(optimizer_offload_fraction=1.0).word == "optimizer"
+
+
+REPLICAS = {"dp": 2, "pp": 1, "tp": 1}
+
+
+@pytest.mark.parametrize(
+    ("training", "broken", "mended"),
+    [
+        ({"optimizer": "muon"}, {"offload": "optimizer"}, {"offload": None}),
+        ({}, {"offload": "optimizer", **REPLICAS}, {"use_distributed_optimizer": True}),
+        ({}, {"offload": "core_attn", "recompute_granularity": "full"}, {"recompute_granularity": "selective"}),
+        ({}, {"offload": "layers:2", "pp": 3}, {"pp": 1, "layers_per_stage": (LAYERS,)}),
+        ({}, {"offload": "layers:9"}, {"offload": "layers:8"}),
+    ],
+)
+def test_legality_of_a_choice(training: dict, broken: dict, mended: dict) -> None:  # type: ignore[type-arg]
+    """Both sides of each edge."""
+    job = job_of(20.0, 24)
+    trained, model = replace(job.training, **training), job.model
+    (reason,) = check_legal(model, trained, config(num_layers=LAYERS, **broken))
+    assert f"offload={broken['offload']}" in reason or "cpu_offloading_num_layers" in reason
+    assert not check_legal(model, trained, config(num_layers=LAYERS, **(broken | mended)))
