@@ -22,6 +22,7 @@ from pipette_opt.candidates import (
     enumerate_with_reasons,
     layers_are_free,
     narrowed,
+    with_shared_parameters,
 )
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
@@ -31,6 +32,7 @@ from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPred
 from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.ticks import SharedLinks
 from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.open_families import JointLimits
@@ -202,6 +204,8 @@ def prepare(
             )
         except (InfeasibleError, InputError):
             space = wide  # the time limit is no reason to say that nothing fits
+    if like is None:
+        space = with_shared_parameters(instance, space)
     given = None if instance.cluster.gpu_links is None else instance
     instance = replace(instance, cluster=instance.cluster.relaxed())
     enumeration = enumerate_with_reasons(instance, space) if like is None else like.enumeration
@@ -312,6 +316,69 @@ def bound_again(
     return replace(prepared, problem=forms.problem, lower=forms.lower, pruned=pruned)
 
 
+def with_splits(
+    prepared: Prepared,
+    known: FirstPlan,
+    is_over: Callable[[], bool],
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+    least_s: float = 0.0,
+) -> Prepared:
+    """
+    The same with the splits that the joint model handed on since, and the fastest plan that it judged.
+
+    Parameters
+    ----------
+    known
+        The fastest plan known to others.
+    is_over
+        Whether there is no time to bound and build more of them than that plan.
+    least_s
+        No plan with a split that is new is faster.
+    """
+    joined, pruned, memory = prepared.joined, prepared.pruned, prepared.memory
+    if joined is None or pruned is None:
+        return prepared
+    first = known if joined.first is None or joined.first.seconds >= known.seconds else joined.first
+    more_splits = prepared.space.more_splits
+    new_splits = [layers for layers in joined.splits if layers not in more_splits]
+    space, enumeration = replace(prepared.space, more_splits=(*more_splits, *new_splits)), prepared.enumeration
+    if new_splits:
+        enumeration = enumerate_more(prepared.instance, space, prepared.space, enumeration)
+        new = enumeration.candidates[len(prepared.enumeration.candidates) :]
+        memory = memory.joined(check_memory(prepared.instance, new, prepared.predictor, memory.max_oom_risk))
+    built = {one.config for one in pruned.kept}
+    fitting = fitting_candidates(memory)
+    new_fitting = fitting[len(prepared.memory.fitting) :]
+    new_fitting += [one for one in fitting if one.config == first.config and one.config not in built]
+    if not new_fitting:
+        return replace(prepared, space=space, enumeration=enumeration, memory=memory)
+    more = prune(
+        prepared.instance,
+        new_fitting,
+        memory.capacity_bytes,
+        is_over=is_over,
+        loading=loading,
+        known=first,
+        given=prepared.given if prepared.has_slots else None,
+        family_bound_s=lambda config: max(
+            joined.split_bound_s(config), least_s if config.layers_per_stage in new_splits else 0.0
+        ),
+    )
+    tick = SharedLinks(prepared.problem.tick_s)
+    forms, more = _build_kept(
+        prepared.instance, more, memory.capacity_bytes, lambda config: config == first.config, is_over, tick
+    )
+    return replace(
+        prepared,
+        space=space,
+        enumeration=enumeration,
+        memory=memory,
+        problem=prepared.problem.joined(forms.problem),
+        lower=prepared.lower.joined(forms.lower),
+        pruned=pruned.joined(more),
+    )
+
+
 def _too_large(num_bytes: int) -> bool:
     """Whether link costs take all the memory that they may."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -324,6 +391,7 @@ def _build_kept(
     capacity_bytes: IntArray,
     keep: Callable[[ParallelConfig], bool],
     is_over: Callable[[], bool],
+    links: SharedLinks | None = None,
 ) -> tuple[BothForms, Pruned]:
     """
     Both forms of what bounding kept, the most promising first, as long as there are memory and time.
@@ -341,7 +409,7 @@ def _build_kept(
         ),
     )
     forms = build_both_forms(
-        instance, kept, capacity_bytes, order, lambda num_bytes: _too_large(num_bytes) or is_over()
+        instance, kept, capacity_bytes, order, lambda num_bytes: _too_large(num_bytes) or is_over(), links
     )
     built = set(forms.built)
     left = [bounds[without_overlap(one.config)] for index, one in enumerate(kept) if index not in built]

@@ -3,6 +3,8 @@
 import os
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 STDOUT = "-"
@@ -35,16 +37,40 @@ def write_atomically(path: str | Path, text: str) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def write_together(texts: Mapping[Path, str]) -> None:
+    """
+    Write several files of one folder, of which none makes sense with an old one beside it: all, or none if one fails.
+
+    Raises ``OSError`` with the name of the file that could not be written; the old files are then untouched.
+    """
+    with ExitStack() as temporaries:
+        written = []
+        for path, text in texts.items():
+            try:
+                written.append((temporaries.enter_context(_temporary(path.resolve(), text)), path.resolve()))
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from error
+        for temporary, target in written:
+            temporary.replace(target)
+
+
 def _replace(target: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    with _temporary(target, text) as temporary:
+        temporary.replace(target)
+
+
+@contextmanager
+def _temporary(target: Path, text: str) -> Iterator[Path]:
+    """A file beside the target with the text and the permissions; gone at the end unless it was moved."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)
-        Path(temporary).chmod(_usual_mode(target))
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        temporary.chmod(_usual_mode(target))
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _usual_mode(target: Path) -> int:

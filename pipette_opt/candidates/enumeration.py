@@ -141,7 +141,7 @@ def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumera
     )
 
 
-def has_more_than(instance: Instance, space: SearchSpace, most: int, sizes: Sequence[int] | None = None) -> bool:
+def has_more_than(instance: Instance, space: SearchSpace, most: float, sizes: Sequence[int] | None = None) -> bool:
     """
     Whether a space has more legal configurations than that; no more of them are looked at than it takes to know.
 

@@ -38,7 +38,7 @@ def narrowed(instance: Instance, space: SearchSpace, time_limit_s: float) -> Sea
     """
     if time_limit_s == float("inf"):
         return space
-    most = int(CONFIGURATIONS_PER_S * max(time_limit_s, 0.0))
+    most = CONFIGURATIONS_PER_S * max(time_limit_s, 0.0)
     sizes = world_sizes(instance, space)
     for name, values in _steps(instance, space):
         if not has_more_than(instance, space, most, sizes):

@@ -1,5 +1,6 @@
 """The command line; one file per command."""
 
+import errno
 import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -8,6 +9,9 @@ if TYPE_CHECKING:
     from typer import Typer
 
     from pipette_opt.base.errors import PipetteError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a file that takes nothing more."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it, or SIGTERM, as schedulers send it when a job's time is over."""
@@ -33,6 +37,8 @@ def main() -> None:
     except PipetteError as error:
         _fail(error)
     except OSError as error:
+        if error.filename is None and error.errno in FULL:
+            _end_without_output(error)
         if error.filename is None:
             raise
         _fail(InputError(str(error.filename), f"cannot be used: {_reason(error)}."))
@@ -46,6 +52,15 @@ def main() -> None:
         if ended.code == INTERRUPTED:
             sys.stderr.write("interrupted: what was not written yet is lost, and no file is left half written\n")
         raise
+
+
+def _end_without_output(error: OSError) -> NoReturn:
+    """Standard output cannot be written: say so where errors are read, also of what is still to be flushed."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.stderr.write(f"error: standard output: cannot be written: {error.strerror}.\n")
+    sys.exit(2)
 
 
 def _reason(error: OSError) -> str:

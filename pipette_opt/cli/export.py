@@ -67,7 +67,7 @@ def export(
 
     Example: [bold]pipette-opt export plan.json --format slurm --partition gpu -o launch/[/]
     """
-    from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.base.files import is_stdout, write_together
     from pipette_opt.cli.output import console, say, show_json
     from pipette_opt.export.launch_options import LaunchOptions, parse_resource
     from pipette_opt.export.targets import export as files_of
@@ -101,6 +101,6 @@ def export(
             console().out(text, end="" if text.endswith("\n") else "\n")
         return
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        write_atomically(out / name, text)
+    write_together({out / name: text for name, text in files.items()})
+    for name in files:
         say(f"wrote {out / name}")

@@ -1,5 +1,6 @@
 """Where output goes: tables and JSON to standard output, progress and messages to standard error."""
 
+import functools
 import json
 import logging
 import os
@@ -25,10 +26,30 @@ def console(*, stderr: bool = False) -> "Console":
     """A console of at most 100 columns, plain where it is no terminal."""
     from rich.console import Console
 
-    found = Console(stderr=stderr, highlight=False, emoji=False)
+    kind = _messages() if stderr else Console
+    found = kind(stderr=stderr, highlight=False, emoji=False)
     if not (found.is_terminal and found.width <= 100):
         found.width = 100
     return found
+
+
+@functools.cache
+def _messages() -> "type[Console]":
+    from rich.console import Console
+
+    class Messages(Console):
+        """Standard error; what cannot be written there nobody reads, and the run goes on."""
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            try:
+                super().print(*objects, **options)
+            except OSError:
+                self.quiet = True
+
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+
+    return Messages
 
 
 def show(*renderables: "RenderableType", beside: Path | None = None) -> None:

@@ -62,7 +62,7 @@ def replan(
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.changed_hosts import replan as replan_
     from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
-    from pipette_opt.report.plan_file import write_plan
+    from pipette_opt.report.plan_file import keep_plan
     from pipette_opt.report.tables import verdict_line
 
     check_place(out, moves_out)
@@ -93,7 +93,7 @@ def replan(
             inputs={**inputs, "max_oom_risk": max_oom_risk},
         )
     chosen = plan_with_band(found.chosen.plan, instance)
-    write_plan(chosen, out)
+    keep_plan(chosen, out)
     if moves_out is not None:
         write_atomically(moves_out, moves_csv(found.chosen.moves))
     if json:

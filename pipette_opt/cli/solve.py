@@ -11,12 +11,14 @@ from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pipette_opt.candidates import SearchSpace
     from pipette_opt.library.jobs import Job
+    from pipette_opt.plans.plan import Plan
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.solver.pruning import FirstPlan
+    from pipette_opt.specs import Instance
     from pipette_opt.specs.objective import Objective
 
 
@@ -86,7 +88,7 @@ def solve(
     from pipette_opt.optimize.objectives import optimize_objective
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.read.megatron_args import read_megatron_args
-    from pipette_opt.report.plan_file import plan_to_dict, write_plan
+    from pipette_opt.report.plan_file import keep_plan, plan_to_dict
     from pipette_opt.report.tables import plan_tables
     from pipette_opt.specs.objective import Objective
 
@@ -118,7 +120,7 @@ def solve(
         current = current_of(job, today, current_hosts, max_oom_risk)
     watcher = Watcher(begun=begun)
     if not is_stdout(out):
-        watcher.on_plan = lambda plan: write_plan(plan_with_band(plan, job.instance), out)
+        watcher.on_plan = _writing(job.instance, out)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         inputs = {**job.inputs, "max_oom_risk": max_oom_risk, **failures}
         order = None if current is None else current.host_order
@@ -133,7 +135,7 @@ def solve(
             raise explained(error, job.instance, space, max_oom_risk) from None
     plan = plan_with_band(plan, job.instance)
     if not (json and is_stdout(out)):
-        write_plan(plan, out)
+        keep_plan(plan, out)
     if trace is not None:
         from pipette_opt.judge.trace import write_trace
 
@@ -152,6 +154,25 @@ def solve(
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)
+
+
+def _writing(instance: "Instance", out: Path) -> "Callable[[Plan], None]":
+    """Writes the best plan so far; where that fails for a while, the search goes on and says it once."""
+    from pipette_opt.cli.output import say
+    from pipette_opt.library.plans import plan_with_band
+    from pipette_opt.report.plan_file import write_plan
+
+    failed: list[InputError] = []
+
+    def write(plan: "Plan") -> None:
+        try:
+            write_plan(plan_with_band(plan, instance), out)
+        except InputError as error:
+            if not failed:
+                say(f"{error.where}: {error.problem} The search goes on; what it finds is written at its end.")
+            failed.append(error)
+
+    return write
 
 
 def _known(

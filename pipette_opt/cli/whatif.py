@@ -254,11 +254,11 @@ def in_words(asked: Mapping[str, Any], changes: "Sequence[Change]", answers: "Se
             found.append(f"Repair {best.name.removesuffix(' repaired')} first: {_gain(best):+.1%} tokens per second.")
         elif len(answers) == len(changes):
             found.append("No host's repair alone helps this plan: its time does not wait for slow links.")
-    found += [
-        f"{one.name[0].upper()}{one.name[1:]} brings {_gain(one):+.1%} tokens per second on {one.num_hosts} hosts."
-        for one in answers
-        if one.group == "more hosts" and one.change is not None
-    ]
+    for one in answers:
+        if one.group == "more hosts" and one.change is not None:
+            hosts = f"{one.num_hosts} of {one.num_hosts + one.idle_hosts} hosts"
+            brings = f"brings {_gain(one):+.1%} tokens per second on" if _gain(one) >= SAME else "brings nothing: use"
+            found.append(f"{one.name[0].upper()}{one.name[1:]} {brings} {hosts}.")
     searched = any(one.bound_s is not None for one in answers)
     if searched:
         found.append(

@@ -187,7 +187,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    """Quoted where other readers than Python's take it for a number or a truth: hosts may be called 12e4."""
+    quotes = "'" if text[:1] in "0123456789.+-" or len(text) == 1 else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else quotes)
 
 
 _Dumper.add_representer(str, _text_node)

@@ -1,7 +1,7 @@
 """Which configurations fit the cluster, and what the others lack."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,6 +68,15 @@ class MemoryCheck:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity_bytes", read_only(self.capacity_bytes, np.int64))
+
+    def joined(self, other: "MemoryCheck") -> "MemoryCheck":
+        """With what another check of the same hosts and risk says of other candidates, which come last."""
+        return replace(
+            self,
+            fitting=(*self.fitting, *other.fitting),
+            rejected=(*self.rejected, *other.rejected),
+            spared=(*self.spared, *other.spared),
+        )
 
     @property
     def nearest_miss(self) -> CheckedConfig | None:

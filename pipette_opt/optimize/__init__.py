@@ -6,7 +6,7 @@ The story of ``solve``, in the order of the code.
    ``memory/`` strikes out what does not fit, ``solver/pruning.py`` what bounds rule out; the rest becomes the problem
    in integers, in a closed form where there is one, and in a lower form for all.
 2. A first plan: that of the bounds is judged, and placements are annealed by the closed forms, where there are any.
-3. ``certify/splits.py``: the joint model again, with that time to beat.
+3. ``certify/late_splits.py``: the joint model again, with that time to beat; what it finds is searched, too.
 4. :func:`~pipette_opt.certify.certify`: the judge walks the real schedule and decides. Candidates that may be faster
    are placed by annealing, judged, and refuted by the provers of ``solver/`` on their lower forms. This is what makes
    the gap. If it stays open while configurations were left out that nobody had time to bound, these are bounded, and
@@ -32,8 +32,8 @@ from pipette_opt.certify.budget import OptimizeParams as OptimizeParams
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import anneal_closed_forms, judge_closed_forms, judge_first_plan
+from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.certify.scope import why_nothing
-from pipette_opt.certify.splits import prove_splits
 from pipette_opt.certify.ties import settle_ties
 from pipette_opt.judge.solutions import JudgedSolution, best_first
 from pipette_opt.plans.plan import Plan
@@ -110,10 +110,11 @@ def optimize(
     if judged:
         watcher.on_plan(finished(prepared, judged))
 
+    prove = partial(prove_splits, to_beat_s=params.to_beat_s, gap_limit=params.gap_limit, watcher=watcher)
     if judged:
-        known_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
         joint_s = budget.joint_again_s(is_least=prepared.is_joint_least)
-        prepared = prove_splits(prepared, known_s, params.gap_limit, joint_s)
+        prepared, found = prove(prepared, judged, seconds=joint_s, is_over=lambda: budget.left_s <= budget.ties_s)
+        judged += found
     certified = certify(prepared, judged, budget.certifying(judged), watcher.report, stop, backend)
     judged += certified.judged
     if not judged:
@@ -125,8 +126,8 @@ def optimize(
             certified = certify(prepared, kept, budget.certifying(kept), watcher.report, stop, backend)
             judged = [*kept, *certified.judged]
 
-    best_s = min(best_first(judged)[0].estimate.iteration_time_s, params.to_beat_s)
-    prepared = prove_splits(prepared, best_s, params.gap_limit, budget.left_s - budget.ties_s)
+    prepared, found = prove(prepared, judged, seconds=budget.left_s - budget.ties_s)
+    judged += found
     order = host_order or range(prepared.instance.cluster.num_nodes)
     judged += settle_ties(prepared, judged, best_first(judged)[0], order, budget.ties_s)
     plan = finished(prepared, judged, certified)
@@ -142,12 +143,10 @@ def _bounded_again(
     watcher: Watcher,
 ) -> tuple[Prepared, list[JudgedSolution]]:
     """The problem without what was not bounded in time, and the plans that are in it; as it is if that keeps no gap."""
-    best = best_first(judged)[0]
-    known_s = best.estimate.iteration_time_s
-    if prepared.ruled_out_s >= (1 - gap_limit) * known_s:
+    first = fastest_plan(judged)
+    if prepared.ruled_out_s >= (1 - gap_limit) * first.seconds:
         return prepared, list(judged)
     watcher.report("bounding what there was no time for")
-    first = FirstPlan(config=best.candidate.config, block=best.candidate.block, nodes=best.nodes, seconds=known_s)
     bounded = bound_again(prepared, first, seconds_left, watcher.loading_kernels)
     there = {(one.config, one.block): one for one in bounded.problem.candidates}
     kept = [
@@ -155,8 +154,6 @@ def _bounded_again(
         for one in judged
         if (key := (one.candidate.config, one.candidate.block)) in there
     ]
-    if not kept:  # no time to build even the plan's own
-        return prepared, list(judged)
     with watcher.loading_kernels():
         compile_kernels(bounded, watcher.stop)
     return bounded, kept

@@ -151,6 +151,7 @@ def build_both_forms(
     capacity_bytes: IntArray,
     order: Sequence[int] | None = None,
     is_enough: Callable[[int], bool] = lambda num_bytes: False,
+    links: SharedLinks | None = None,
 ) -> BothForms:
     """
     Both problems of some configurations, or of so many as there is memory and time for.
@@ -161,10 +162,12 @@ def build_both_forms(
         In which they are built, by index; as given by default. What is built stays in the order given.
     is_enough
         Whether no more are built, with the bytes that the links of all before take; asked after the first.
+    links
+        As of :func:`build_problem_data`.
     """
     _check_reduction(instance)
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
-    links = SharedLinks(_tick_s(compute))
+    links = links or SharedLinks(_tick_s(compute))
     built: dict[int, list[tuple[CandidateData, CandidateData]]] = {}
     for index in range(len(fitting)) if order is None else order:
         if built and is_enough(links.num_bytes):

@@ -10,7 +10,7 @@ their capacities. A candidate has one of two objectives.
   never undercuts. Times are rounded down, so there is nothing to subtract.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -245,6 +245,10 @@ class ProblemData:
     def num_nodes(self) -> int:
         """Hosts listed."""
         return len(self.kind_of_node)
+
+    def joined(self, other: "ProblemData") -> "ProblemData":
+        """With the candidates of another problem of the same hosts and tick, which come last."""
+        return replace(self, candidates=(*self.candidates, *other.candidates))
 
     def allowed(self, candidate: CandidateData) -> BoolArray:
         """Whether every stage of a grid row fits on a host, shape ``(P, num_nodes)``."""

@@ -22,6 +22,7 @@ from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.levels import level_entries, levels_of, says_levels
 from pipette_opt.read.matrices import MOST_LATENCY_S, bandwidth_of, gb_text, latencies_csv, matrix_csv
+from pipette_opt.read.prices import check_price
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.host_names import with_blocks
@@ -257,7 +258,9 @@ def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec,
         count = _gpus_per_node(fields, gpu, assumed)
         if fields.has("speed"):
             gpu = gpu.at_speed(check_speed(fields.any("speed"), f"{place}, speed"))
-        price = fields.positive("price_per_gpu_hour") if fields.has("price_per_gpu_hour") else None
+        price = None
+        if fields.has("price_per_gpu_hour"):
+            price = check_price(fields.any("price_per_gpu_hour"), f"{place}, price_per_gpu_hour")
         nodes += [
             NodeSpec(host=host, gpu=gpu, num_gpus=count, price_per_gpu_hour=price)
             for host in expand_hosts(fields.any("hosts"), place)

@@ -9,8 +9,8 @@ from pipette_opt.specs.host_names import compress_hosts as compress_hosts  # the
 MAX_HOSTS = 100_000
 
 _RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
-_LEGAL = re.compile(r"^[A-Za-z0-9_.-]+(:\d+)?$")
-"""Names of hosts, and of blocks of their GPUs, such as ``gpu01:4``."""
+_LEGAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:\d+)?")
+"""Names of hosts, and of blocks of their GPUs, such as ``gpu01:4``; none that a program takes for an option."""
 
 
 def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
@@ -27,6 +27,17 @@ def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
     if not names:
         raise InputError(where, "hosts must name at least one host.")
     return tuple(names)
+
+
+def checked_host(name: str, where: str) -> str:
+    """A host's name, which launch scripts and manifests will have. ``InputError`` unless it is one."""
+    if not _LEGAL.fullmatch(name):
+        raise InputError(
+            where,
+            f"host {shown(name)} must consist of letters, digits, dots, dashes and underscores, "
+            "and not begin with a dot or a dash.",
+        )
+    return name
 
 
 def natural_key(text: str) -> list[tuple[int, int | str]]:
@@ -49,9 +60,7 @@ def _split(where: str, text: str) -> list[str]:
 def _expand(where: str, text: str) -> list[str]:
     match = re.match(r"^([^\[\]]*)\[([^\[\]]*)\](.*)$", text)
     if match is None:
-        if not _LEGAL.match(text):
-            raise InputError(where, f"host {text!r} must consist of letters, digits, dots, dashes and underscores.")
-        return [text]
+        return [checked_host(text, where)]
     prefix, ranges, rest = match.groups()
     numbers = [number for part in ranges.split(",") for number in _numbers(where, text, part.strip())]
     return [name for number in numbers for name in _expand(where, f"{prefix}{number}{rest}")]

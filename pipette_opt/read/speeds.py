@@ -7,7 +7,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.hosts import compress_hosts, expand_hosts
 from pipette_opt.specs import ClusterSpec
-from pipette_opt.specs.cluster import MOST_SPEED
+from pipette_opt.specs.cluster import LEAST_SPEED, MOST_SPEED
 
 
 def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, float]:
@@ -25,13 +25,14 @@ def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, fl
 
 
 def check_speed(value: object, where: str) -> float:
-    """A number above 0 and at most ``MOST_SPEED``."""
+    """A number from ``LEAST_SPEED`` to ``MOST_SPEED``."""
     try:
         speed = float(str(value))
     except ValueError:
         speed = float("nan")
-    if isinstance(value, bool) or not 0 < speed <= MOST_SPEED:
-        raise InputError(where, f"a speed must be > 0 and at most {MOST_SPEED:g} (1: its kind's peak), got {value!r}.")
+    if isinstance(value, bool) or not LEAST_SPEED <= speed <= MOST_SPEED:
+        limits = f"at least {LEAST_SPEED:g} and at most {MOST_SPEED:g} (1: its kind's peak)"
+        raise InputError(where, f"a speed must be {limits}, got {value!r}.")
     return speed
 
 

@@ -36,9 +36,6 @@ RETIRED = (
 )
 """Constants of older stacks: shares of the peak that all kinds of GPU had in common, and of collectives."""
 
-LARGEST = 1e15
-"""Of any constant: bytes in a second of a host's links, the largest, are far below."""
-
 
 def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
     """A shipped stack by name, or a file such as ``calibrate`` writes; constants that it leaves out have defaults."""
@@ -56,7 +53,7 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
         problem = f"{', '.join(old)}: of an older version, with other laws. Calibrate again."
         raise InputError(str(path), problem)
     data = Fields(str(path), content, (*CONSTANTS, *OTHERS))
-    values = {name: _constant(data, name) for name in CONSTANTS if data.has(name)}
+    values = {name: data.not_negative(name) for name in CONSTANTS if data.has(name)}
     try:
         return replace(
             DEFAULT_STACK.with_constants(values),
@@ -90,13 +87,6 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
         data["origins"] = dict(stack.origins)
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     write_atomically(path, head + yaml.safe_dump(data, sort_keys=False, width=120))
-
-
-def _constant(data: Fields, name: str) -> float:
-    value = data.not_negative(name)
-    if value > LARGEST:
-        raise InputError(data.where, f"{name} must be at most {LARGEST:g}, got {value:g}.")
-    return value
 
 
 def _short(value: float) -> float:

@@ -6,6 +6,7 @@ follows from other fields (coordinates, micro-batches) is written all the same a
 """
 
 import json
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -32,6 +33,7 @@ from pipette_opt.plans.plan import (
     rank_rows,
 )
 from pipette_opt.plans.verdict import plan_verdict
+from pipette_opt.read.hosts import checked_host
 from pipette_opt.report.certificate_file import certificate_to_dict, read_certificate
 from pipette_opt.report.config_file import config_to_dict, read_config
 from pipette_opt.report.entries import Entries, damaged
@@ -79,6 +81,23 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         raise InputError(str(path), f"cannot be written: {error.strerror or error}.") from None
 
 
+def keep_plan(plan: Plan, path: str | Path) -> None:
+    """
+    Write ``plan.json``, or keep the plan of a long search in the folder for temporary files if that fails.
+
+    ``InputError`` if the place cannot be written, with where the plan is kept.
+    """
+    try:
+        write_plan(plan, path)
+    except InputError as error:
+        try:
+            kept = Path(tempfile.mkdtemp(prefix="pipette-opt-")) / "plan.json"
+            write_plan(plan, kept)
+        except (InputError, OSError):
+            raise error from None
+        raise InputError(error.where, f"{error.problem} The plan is kept in {kept}.") from None
+
+
 def read_plan(path: str | Path) -> Plan:
     """Read ``plan.json``. ``InputError`` names the file and the field of whatever is damaged."""
     try:
@@ -113,7 +132,7 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         raise damaged(where, "schema_version", f"is {version}; this program reads version {SCHEMA_VERSION}.")
     parallel = top.mapping("parallel")
     config, global_batch_size = read_config(parallel)
-    hosts = tuple(top.texts("hosts"))
+    hosts = tuple(checked_host(host, f"{where}, hosts[{place}]") for place, host in enumerate(top.texts("hosts")))
     if len(set(hosts)) < len(hosts):
         raise damaged(where, "hosts", "names a host more than once.")
     estimate = _read_estimate(top.mapping("estimate"))

@@ -87,7 +87,8 @@ class Joined:
     model
         How large the model was, and what it proved about all other splits.
     go_on
-        Proves on, for so many seconds, against a new time to beat, without handing on more splits.
+        Proves on, for so many seconds, against a new time to beat; whether more splits may be handed on comes last. The
+        split of a faster plan that is found on the way is handed on in any case, and then in the bound as well.
     split_bound_s
         No plan of a configuration is faster, whatever is sent beside compute, by the bounds of its families; 0 where
         there are none.
@@ -98,7 +99,7 @@ class Joined:
     splits: tuple[tuple[int, ...], ...]
     first: FirstPlan | None
     model: JointModel
-    go_on: Callable[[float, float], JointModel]
+    go_on: Callable[[float, float, bool], "Joined"]
     split_bound_s: Callable[[ParallelConfig], float]
     knows_groups: bool = False
 
@@ -204,8 +205,9 @@ class _Joint(OpenFamilies):
 
     def _list_first(self) -> None:
         """The split of the time to beat is searched with the usual ones, or nobody would have that plan."""
-        if self.first is not None and not self._is_usual(self.first.config):
-            self.splits[self.first.config.layers_per_stage] = None
+        first = None if self.first is None else self.first.config
+        if first is not None and not self._is_usual(first) and first.layers_per_stage not in self.splits:
+            self._hand_on(first.layers_per_stage, self.parts)
 
     def _model(self, families: Sequence[LayerFamily]) -> LayerModel:
         self._learn_likely(families)
@@ -322,14 +324,15 @@ class _Joint(OpenFamilies):
                 for index in range(len(part.families)):
                     self._exclude(part.model, index, layers)
 
-    def _go_on(self, time_limit_s: float, to_beat_s: float) -> JointModel:
-        """What is proven with more time, and with a faster plan to compare with; no more splits are handed on."""
+    def _go_on(self, time_limit_s: float, to_beat_s: float, hands_on: bool) -> Joined:
+        """What is proven with more time, and with a faster plan to compare with."""
         self.limits = replace(self.limits, time_limit_s=time_limit_s, to_beat_s=min(to_beat_s, self.to_beat_s))
         self.ends = time.perf_counter() + time_limit_s
         for part in self.parts:
             part.is_given_up = False
-        self._prove(len(self.splits))
-        return self._joined().model
+        self._prove(MOST_SPLITS if hands_on else len(self.splits))
+        self._list_first()
+        return self._joined()
 
     def _is_usual(self, config: ParallelConfig) -> bool:
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks

@@ -104,6 +104,18 @@ class Pruned:
     bound_s: float
     first: FirstPlan | None
 
+    def joined(self, other: "Pruned") -> "Pruned":
+        """With what was bounded later, of other configurations, against a plan that is no slower."""
+        return Pruned(
+            kept=(*self.kept, *other.kept),
+            bounds_s={**self.bounds_s, **other.bounds_s},
+            by_work=self.by_work | other.by_work,
+            by_family=self.by_family | other.by_family,
+            ruled_out=self.ruled_out + other.ruled_out,
+            bound_s=min(self.bound_s, other.bound_s),
+            first=other.first,
+        )
+
 
 def prune(
     instance: Instance,

@@ -116,11 +116,11 @@ class StackSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", LearnedLayers.of(self.layers))
         for name in SHARES:
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}.")
+            if not LEAST <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [{LEAST:g}, 1], got {getattr(self, name)}.")
         for name in (*SPEEDS, "elementwise", "assumed_latency_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
+            if not getattr(self, name) >= LEAST:
+                raise ValueError(f"{name} must be at least {LEAST:g}, got {getattr(self, name)}.")
         for name in (
             "collective_s",
             "kernel_s",
@@ -157,6 +157,9 @@ class StackSpec:
         """A copy with some constants changed."""
         return replace(self, **values)  # type: ignore[arg-type]
 
+
+LEAST = 1e-9
+"""Smallest speed, share and latency that a stack may say: with less times are no numbers any more. Chosen."""
 
 SPEEDS = ("matmul_speed", "attention_speed", "attention_backward_speed")
 """Constants that are a rate over that of kernels measured alone."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
+from pipette_opt.base.files import write_atomically, write_together
 from pipette_opt.read.files import sha256_of
 
 
@@ -30,6 +30,19 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         write_atomically(path, "x" * 10_000 + "\ud800")
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_files_of_one_folder_are_written_together(tmp_path: Path) -> None:
+    """If the second cannot be written the first stays, too: new and old parts of a launch do not mix."""
+    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
+    write_together({one: "old", other: "old"})
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"one.txt": "old", "other.txt": "old"}
+    with pytest.raises(UnicodeEncodeError):
+        write_together({one: "new", other: "new \ud800"})
+    with pytest.raises(FileNotFoundError) as caught:
+        write_together({one: "new", tmp_path / "no" / "third.txt": "new"})
+    assert caught.value.filename == str(tmp_path / "no" / "third.txt")
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"one.txt": "old", "other.txt": "old"}
 
 
 def test_links_and_pipes_stay(tmp_path: Path) -> None:

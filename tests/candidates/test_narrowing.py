@@ -29,6 +29,7 @@ def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
     """What fits the limit stays; a little less narrows one field, no time narrows all that may be."""
     space, count = SearchSpace(), len(enumerate_with_reasons(job, SearchSpace()).candidates)
     assert narrowed(job, space, float("inf")) is space
+    assert narrowed(job, space, 1e308) is space
     assert narrowed(job, space, (count + 0.5) / CONFIGURATIONS_PER_S) is space
     assert narrowed(job, space, (count - 0.5) / CONFIGURATIONS_PER_S).narrowed[:1] == ("num_gpus",)
     least = narrowed(job, space, 0.0)

@@ -2,12 +2,17 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from plans import small_plan
 
 from pipette_opt import cli
+from pipette_opt.report.plan_file import write_plan
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -125,3 +130,27 @@ def test_where_standard_output_cannot_serve(command: Run, words: tuple[str, ...]
     code, out, err = command(*words)
     assert code == 2
     assert message in out + err
+
+
+def test_an_output_that_takes_no_more_is_said_in_one_line() -> None:
+    """A full disk behind ``>``: no traceback, also for a JSON document."""
+    for words in (["models"], ["gpus", "--json"]):
+        command = [sys.executable, "-m", "pipette_opt", *words]
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.stderr == "error: standard output: cannot be written: No space left on device.\n"
+        assert done.returncode == 2
+
+
+def test_messages_that_nobody_can_read_end_no_run(tmp_path: Path) -> None:
+    """Standard error full, or its reader gone, as in ``2>&1 | head``: the files are written all the same."""
+    write_plan(small_plan(), tmp_path / "plan.json")
+    command = [sys.executable, "-m", "pipette_opt", "export", "plan.json", "--format", "rankmap-csv", "-o"]
+    read, write = os.pipe()
+    os.close(read)
+    with Path("/dev/full").open("w") as full:
+        for folder, errors in (("full", full.fileno()), ("gone", write)):
+            done = subprocess.run([*command, folder], stderr=errors, cwd=tmp_path, check=False)
+            assert done.returncode == 0
+            assert (tmp_path / folder / "rankmap.csv").is_file()
+    os.close(write)

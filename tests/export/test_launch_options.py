@@ -142,3 +142,12 @@ def test_no_empty_branches(target: str) -> None:
     """A script has no line that does nothing."""
     for text in export(small_plan("torchrun"), target).values():
         assert not [line for line in text.splitlines() if line.strip() in (":", "") or ") : ;;" in line]
+
+
+@pytest.mark.parametrize("host", ["12e4", "0o17", "1e3", "y", "true", "7"])
+def test_hosts_that_look_like_numbers_stay_names_in_manifests(host: str) -> None:
+    """Other readers of YAML than Python's take 12e4 for a number."""
+    plan = replace(small_plan("torchrun"), hosts=(host, "n1", "n2", "n3", "n4"))
+    text = export(plan, "kubernetes", LaunchOptions(image="image:1"))["jobset.yaml"]
+    assert f"- '{host}'\n" in text
+    assert f"- {host}\n" not in text

@@ -207,6 +207,18 @@ WRONG_YAML = [
     ("node_bandwidth_gb_per_s: 90", "node_bandwidth_gb_per_s: fast", r"must be a number > 0, got 'fast'"),
     ("node_bandwidth_gb_per_s: 90", f"node_bandwidth_gb_per_s: 1{'0' * 400}", r"must be a number > 0, got 10000"),
     ("node_bandwidth_gb_per_s: 90", f"node_bandwidth_gb_per_s: 1{'0' * 5000}", r"has a value that cannot be read"),
+    (
+        "gpus_per_node: 8",
+        "gpus_per_node: 8, price_per_gpu_hour: 1.0e+308",
+        r"nodes\[0\], price_per_gpu_hour: .* at most 1e\+06",
+    ),
+    (
+        "node_bandwidth_gb_per_s: 90",
+        "node_bandwidth_gb_per_s: 1.0e-300",
+        r"must be between 1e-09 and 1e\+15, got 1e-300",
+    ),
+    ("latency_us: 12", "latency_us: 1.0e+300", r"latency_us must be at most"),
+    ("gpus_per_node: 8", "gpus_per_node: 8, speed: 1.0e-300", r"nodes\[0\], speed: .* at least 0.01"),
     ("gpus_per_node: 8", f"gpus_per_node: 1{'0' * 12}", r"nodes\[0\]: gpus_per_node must be at most 1024, got 1000"),
     ("file: links.csv", 'file: "a\\0b"', r"is no name of a file"),
     ("name: three", f"name: {'[' * 5000}", r"too deep to be read"),

@@ -56,7 +56,7 @@ def test_layers_are_read_as_written(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("streaming: 1.5\n", "streaming must be in"),
-        ("matmul_speed: 0\n", "matmul_speed must be > 0"),
+        ("matmul_speed: 0\n", "matmul_speed must be at least 1e-09"),
         ("matmul_sped: 0.5\n", "Did you mean matmul_speed"),
         ("best_matmul: 0.8\ntile: 128\n", "best_matmul, tile: of an older version"),
         ("host_kernel_s: -1\n", "host_kernel_s must be a number >= 0"),

@@ -55,7 +55,7 @@ def test_options_name_hosts_or_ranges() -> None:
     [
         (["n1"], "n1"),
         (["=0.8"], "hosts and their share"),
-        (["n1=0"], "> 0 and at most 1.2"),
+        (["n1=0"], "at least 0.01 and at most 1.2"),
         (["n1=1.3"], "got '1.3'"),
         (["n1=fast"], "got 'fast'"),
         (["n1=nan"], "got 'nan'"),
@@ -89,5 +89,5 @@ def test_a_cluster_file_says_speeds(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"g3 has speed 0\.9 here and 0\.8 in its cluster file"):
         with_speeds(found, {"g3": 0.9})
     path.write_text(FILE % 1.5)
-    with pytest.raises(InputError, match=r"nodes\[1\], speed: a speed must be > 0 and at most 1\.2"):
+    with pytest.raises(InputError, match=r"nodes\[1\], speed: a speed must be at least 0\.01 and at most 1\.2"):
         read_cluster(path)

@@ -14,7 +14,7 @@ from plans import plan_of, scrambled_plan, small_config, small_instance, small_p
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.plans.plan import Plan
-from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict, read_plan, write_plan
+from pipette_opt.report.plan_file import keep_plan, plan_from_dict, plan_to_dict, read_plan, write_plan
 
 
 def assert_equal(one: Any, two: Any) -> None:
@@ -48,6 +48,20 @@ PLANS: dict[str, Callable[[], Plan]] = {
     ),
     "stages inside a host": lambda: plan_of(small_instance(), small_config(), stages_per_host=2),
 }
+
+
+def test_a_plan_that_cannot_be_written_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long search on a full disk: the error says where its plan is, or only what failed if nothing can be written."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(InputError, match="/dev/full: cannot be written: No space left on device") as caught:
+        keep_plan(small_plan(), "/dev/full")
+    kept = next(tmp_path.glob("*/plan.json"))
+    assert f"kept in {kept}." in caught.value.problem
+    assert_equal(read_plan(kept), small_plan())
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no"))
+    with pytest.raises(InputError) as caught:
+        keep_plan(small_plan(), "/dev/full")
+    assert "kept" not in caught.value.problem
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -248,3 +262,11 @@ def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"seed":', '"seed": 1,\n  "seed":', 1))
     with pytest.raises(InputError, match="the field seed is there twice"):
         read_plan(path)
+
+
+@pytest.mark.parametrize("host", ["$(touch owned)", "a b", "a\nb", "-rf", ".x", "", "ü"])
+def test_a_host_that_no_launcher_could_name_is_refused(host: str) -> None:
+    """A stranger's plan cannot bring words into scripts and manifests."""
+    content = json.loads(json.dumps(plan_to_dict(small_plan())).replace('"n3"', json.dumps(host)))
+    with pytest.raises(InputError, match=r"hosts\[3\]"):
+        plan_from_dict(content)
