@@ -22,6 +22,7 @@ from pipette_opt.candidates import (
     enumerate_with_reasons,
     layers_are_free,
     narrowed,
+    with_shared_parameters,
 )
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
@@ -203,6 +204,8 @@ def prepare(
             )
         except (InfeasibleError, InputError):
             space = wide  # the time limit is no reason to say that nothing fits
+    if like is None:
+        space = with_shared_parameters(instance, space)
     given = None if instance.cluster.gpu_links is None else instance
     instance = replace(instance, cluster=instance.cluster.relaxed())
     enumeration = enumerate_with_reasons(instance, space) if like is None else like.enumeration

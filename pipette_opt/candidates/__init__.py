@@ -12,6 +12,7 @@ from pipette_opt.candidates.known import with_known
 from pipette_opt.candidates.legality import LEGALITY_RULES, broken_rules, check_legal
 from pipette_opt.candidates.narrowing import narrowed
 from pipette_opt.candidates.pins import contradiction
+from pipette_opt.candidates.sharing import with_shared_parameters
 from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
 from pipette_opt.candidates.world_sizes import choose_num_gpus, world_sizes
@@ -38,5 +39,6 @@ __all__ = [
     "searched_values",
     "space_of",
     "with_known",
+    "with_shared_parameters",
     "world_sizes",
 ]

@@ -11,7 +11,7 @@ from itertools import islice
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
-from pipette_opt.export.passed_on import left_out_lines
+from pipette_opt.export.passed_on import divided_by_torch, left_out_lines
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.training_options import further_options, offload_options, precision_options
@@ -254,9 +254,9 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
         options.append(("--use-tp-pp-dp-mapping",))
     if config.sequence_parallel:
         options.append(("--sequence-parallel",))
-    if config.use_distributed_optimizer:
-        options.append(("--use-distributed-optimizer",))
-    options += _overlap_options(plan)
+    if not divided_by_torch(recorded_training(plan), config):
+        options += [("--use-distributed-optimizer",)] if config.use_distributed_optimizer else []
+        options += _overlap_options(plan)
     if config.recompute_granularity == "full":
         options += [
             ("--recompute-granularity", "full"),

@@ -18,6 +18,10 @@ def _has_chunks(config: ParallelConfig) -> bool:
     return config.num_chunks > 1
 
 
+def _has_torch_fsdp2(config: ParallelConfig) -> bool:
+    return config.sharding_stage > 1 and not _has_stages(config) and config.expert_model_parallel_size == 1
+
+
 NEEDED: Mapping[str, Callable[[ParallelConfig], bool]] = {
     "--tp-comm": lambda config: config.sequence_parallel,
     "--no-tp-comm": lambda config: config.sequence_parallel,
@@ -28,6 +32,8 @@ NEEDED: Mapping[str, Callable[[ParallelConfig], bool]] = {
     "--overlap-param-gather-with-optimizer-step": lambda config: _has_chunks(config) and config.overlap_param_gather,
     "--overlap-p2p-communication-warmup-flush": _has_chunks,
     "--microbatch-group-size-per-virtual-pipeline-stage": _has_chunks,
+    "--use-torch-fsdp2": _has_torch_fsdp2,
+    "--torch-fsdp2-no-reshard-after-forward": lambda config: _has_torch_fsdp2(config) and config.sharding_stage == 2,
     "--cpu-offloading": lambda config: not _has_stages(config) and config.recompute_granularity is None,
     "--use-precision-aware-optimizer": lambda config: config.use_distributed_optimizer,
 }
@@ -40,6 +46,12 @@ What some arguments need of the degrees, by how they begin, from Megatron-Core's
 def goes_with(option: str, config: ParallelConfig) -> bool:
     """Whether Megatron-LM accepts an argument of the launch with the degrees of a plan."""
     return all(holds(config) for begin, holds in NEEDED.items() if option.startswith(begin))
+
+
+def divided_by_torch(training: TrainingSpec, config: ParallelConfig) -> bool:
+    """Whether the launch has PyTorch's fully sharded data parallelism, and the plan may: it says all of that."""
+    option = "--use-torch-fsdp2"
+    return (option,) in (training.other_arguments or ()) and goes_with(option, config)
 
 
 def left_out_lines(training: TrainingSpec, config: ParallelConfig) -> list[str]:

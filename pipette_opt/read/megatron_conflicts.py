@@ -34,6 +34,7 @@ def _conflicts(given: Mapping[str, Any]) -> Iterator[str]:
     if given.get("overlap_moe_expert_parallel_comm") and "num_layers" in given and not given.get("num_experts"):
         yield "--overlap-moe-expert-parallel-comm needs --num-experts."
     yield from _levels_of_context(given)
+    yield from _kinds_of_layers(given)
     dispatcher = given.get("moe_token_dispatcher_type", "allgather")
     if given.get("moe_shared_expert_overlap") and dispatcher != "alltoall":
         yield f"--moe-shared-expert-overlap needs --moe-token-dispatcher-type alltoall, got {dispatcher}."
@@ -42,6 +43,19 @@ def _conflicts(given: Mapping[str, Any]) -> Iterator[str]:
             yield "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor."
         if given.get("moe_enable_deepep") or given.get("moe_flex_dispatcher_backend") == "deepep":
             yield "--moe-pad-expert-input-to-capacity does not go with DeepEP (--moe-flex-dispatcher-backend deepep)."
+
+
+def _kinds_of_layers(given: Mapping[str, Any]) -> Iterator[str]:
+    """What layers without Transformer Engine, and products that wait for the end of a pipeline, do not go with."""
+    if given.get("transformer_impl") == "local":
+        for name in ("fp8_format", "fp4_format"):
+            if name in given:
+                yield f"--{name.replace('_', '-')} needs --transformer-impl transformer_engine, got local."
+    if given.get("defer_embedding_wgrad_compute") and "num_layers" in given:
+        if given.get("pipeline_model_parallel_size", 1) == 1:
+            yield "--defer-embedding-wgrad-compute needs --pipeline-model-parallel-size of 2 or more."
+        if given.get("gradient_accumulation_fusion") is False or given.get("no_gradient_accumulation_fusion"):
+            yield "--defer-embedding-wgrad-compute does not go with --no-gradient-accumulation-fusion."
 
 
 def _levels_of_context(given: Mapping[str, Any]) -> Iterator[str]:

@@ -81,6 +81,8 @@ WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("adam", "muon"),
     "attention_backend": ("flash", "unfused"),
     "moe_enable_deepep": (),
+    "use_torch_fsdp2": (),
+    "torch_fsdp2_no_reshard_after_forward": (),
     "moe_flex_dispatcher_backend": (),
     "moe_flex_dispatcher_num_sms": (),
     "moe_deepep_num_sms": (),
@@ -93,9 +95,9 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for field, value in values.items():
         option = megatron_options()[field]
         unusual = value not in WORDS_PASSED_ON.get(field, (value,))
-        unusual |= field == "ddp_bucket_size" and bool(values.get("use_megatron_fsdp"))
+        unusual |= field == "ddp_bucket_size" and bool(values.get("use_megatron_fsdp") or values.get("use_torch_fsdp2"))
         unusual |= field == "num_distributed_optimizer_instances" and not values.get("use_megatron_fsdp") and value != 1
-        unusual |= field == "cp_comm_type" and len(set(value)) > 1
+        unusual |= field == "cp_comm_type"
         uncounted = option.status == "approximated" and option.unlike(value) != ()
         if value is False or not (unusual or uncounted) or not option.matters(values):
             continue

@@ -154,6 +154,20 @@ def test_shared_gradients_and_parameters_read_back(stage: int) -> None:
     assert found == sharded
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_shared_by_torch_stays_so(stage: int) -> None:
+    """A launch with PyTorch's fully sharded data parallelism keeps it where the plan may have it."""
+    others = (("--use-torch-fsdp2",), *([("--torch-fsdp2-no-reshard-after-forward",)] if stage == 2 else []))
+    sharded = config(tp=2, dp=8, use_distributed_optimizer=True, zero_stage=stage)
+    plan = replace(with_training(small_plan(), other_arguments=others), config=sharded)
+    words = megatron_arguments(plan)
+    assert set(words).isdisjoint({"--use-megatron-fsdp", "--use-distributed-optimizer", "--overlap-grad-reduce"})
+    assert parse_megatron_args(" ".join([*words, "--vocab-size 50000"])).parallel_config(8, 16) == sharded
+    plain = megatron_arguments(replace(plan, config=config(tp=2, dp=8, use_distributed_optimizer=True)))
+    assert "--use-torch-fsdp2" not in plain
+    assert "--use-distributed-optimizer" in plain
+
+
 @pytest.mark.parametrize("outer", ["no_shard", "optim"])
 def test_groups_of_replicas_read_back(outer: str) -> None:
     """Hybrid sharding of Megatron-FSDP, which has one format of checkpoints."""

@@ -322,3 +322,16 @@ def test_what_megatron_reads_and_drops_is_said(change: dict[str, Any], note: str
     model = replace(LLAMA_8B, **change)
     plan = plan_of(instance(cluster(4, gpus=4), model), config(tp=4, pp=1, dp=4, num_layers=32), (0, 1, 2, 3))
     assert note in argument_arrays(plan)
+
+
+@pytest.mark.parametrize("backend", ["deepep", "hybridep"])
+@pytest.mark.parametrize("used", [None, 12])
+def test_kernels_that_send_tokens_come_back(backend: str, used: int | None) -> None:
+    """Whose, and on how many multiprocessors, whether or not the launch had words for them."""
+    given = instance(cluster(4, gpus=4), read_model("mixtral-8x7b"))
+    fields_of_kernels = {"moe_flex_dispatcher_backend": backend, "moe_flex_dispatcher_num_sms": used}
+    training = replace(given.training, moe_token_dispatcher_type="flex", **fields_of_kernels)  # type: ignore[arg-type]
+    chosen = config(tp=4, pp=1, dp=4, num_layers=32, expert_model_parallel_size=4, expert_tensor_parallel_size=1)
+    plan = plan_of(replace(given, training=training), chosen, (0, 1, 2, 3))
+    found = parse_megatron_args(" ".join(megatron_arguments(plan))).training(TRAINING)
+    assert (found.moe_flex_dispatcher_backend, found.moe_flex_dispatcher_num_sms) == (backend, used)

@@ -610,3 +610,30 @@ def test_kernels_of_the_flex_dispatcher(options: str, expected: tuple[str, int |
     training = found.training(base)
     assert (training.moe_flex_dispatcher_backend, training.moe_flex_dispatcher_num_sms) == expected
     assert [one.option for one in found.not_modelled] == ["--moe-flex-dispatcher-backend"] * ("ncclep" in options)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--transformer-impl local --fp8-format hybrid", "--fp8-format needs --transformer-impl transformer_engine"),
+        ("--transformer-impl local --fp4-format e2m1", "--fp4-format needs --transformer-impl transformer_engine"),
+        ("--defer-embedding-wgrad-compute", "needs --pipeline-model-parallel-size of 2 or more"),
+        (
+            "--defer-embedding-wgrad-compute --pipeline-model-parallel-size 2 --no-gradient-accumulation-fusion",
+            "does not go with --no-gradient-accumulation-fusion",
+        ),
+    ],
+)
+def test_layers_that_megatron_refuses(options: str, problem: str) -> None:
+    """fp8 without Transformer Engine, and gradients of the head that wait for a pipeline that is not there."""
+    with pytest.raises(InputError, match=problem):
+        parse_megatron_args(f"{DENSE} {options}")
+    parse_megatron_args(f"{DENSE} --defer-embedding-wgrad-compute --pipeline-model-parallel-size 2")
+
+
+def test_no_effect_without_chunks() -> None:
+    """Groups of micro-batches and gathers beside the step are of interleaved pipelines."""
+    options = "--microbatch-group-size-per-virtual-pipeline-stage 4 --overlap-param-gather-with-optimizer-step"
+    assert not parse_megatron_args(f"{DENSE} --pipeline-model-parallel-size 2 {options}").not_modelled
+    chunked = f"{DENSE} --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 {options}"
+    assert len(parse_megatron_args(chunked).not_modelled) == 2

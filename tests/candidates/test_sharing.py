@@ -1,0 +1,42 @@
+"""Where the default space has ZeRO 3."""
+
+from dataclasses import replace
+
+from specs_for_tests import A100_80, LLAMA_8B, cluster, instance
+
+from pipette_opt.candidates import SearchSpace, with_shared_parameters
+from pipette_opt.specs import Instance
+
+LARGE = replace(LLAMA_8B, num_layers=80)
+"""19 B parameters: in bf16 with fp32 gradients more than 80 GiB."""
+
+
+def job(**training: object) -> Instance:
+    """The larger model on one host."""
+    given = instance(cluster(1), LARGE)
+    return replace(given, training=replace(given.training, **training))  # type: ignore[arg-type]
+
+
+def test_where_a_gpu_cannot_hold_the_model() -> None:
+    """Both sides: with fewer layers, or gradients in bf16, weights and gradients fit."""
+    assert with_shared_parameters(job(), SearchSpace()).more_sharding == ("optim_grads_params",)
+    bytes_held = 6 * LARGE.num_parameters
+    assert bytes_held > A100_80.memory_bytes
+    smaller = instance(cluster(1), replace(LARGE, num_layers=50))
+    assert 6 * smaller.model.num_parameters < A100_80.memory_bytes
+    assert with_shared_parameters(smaller, SearchSpace()) == SearchSpace()
+    in_bf16 = job(accumulate_allreduce_grads_in_fp32=False)
+    assert with_shared_parameters(in_bf16, SearchSpace()) == SearchSpace()
+
+
+def test_not_where_something_says_otherwise() -> None:
+    """Pins stay, a space that was narrowed has no time for more, Muon and experts have none."""
+    for space in (
+        SearchSpace(use_distributed_optimizer=(True,)),
+        SearchSpace(data_parallel_sharding_strategy=("optim",)),
+        SearchSpace(micro_batch_size=(1,), narrowed=("micro_batch_size",)),
+    ):
+        assert with_shared_parameters(job(), space) == space
+    assert with_shared_parameters(job(optimizer="muon"), SearchSpace()) == SearchSpace()
+    experts = instance(cluster(1), replace(LARGE, num_experts=8, moe_router_topk=2))
+    assert with_shared_parameters(experts, SearchSpace()) == SearchSpace()
