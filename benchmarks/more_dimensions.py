@@ -99,6 +99,7 @@ def dimensions(instance: Instance, plan: Plan) -> Iterator[tuple[str, Fields, Fi
         {sharing: SHARING},
         {sharing: SHARING, "num_distributed_optimizer_instances": (1, 2)},
     )
+    yield "optimizer in the hosts' memory", {}, {"offload": (None, "optimizer")}
     yield "unequal micro-batches", {}, {"unequal_microbatches": True}
 
 
@@ -140,8 +141,9 @@ def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
         f"{arguments}`. Every job is solved with a dimension held at the value that its proven optimum has, "
         "and with it free; where the iteration is shorter with it, the default space lacks the dimension and it brings "
         "something. Seconds of the search are those of the processor, one thread, the least of the repeats. "
-        "Configurations: legal ones, as the certificate counts them. What costs more multiplies the families of layers "
-        "(by micro-batch, chunks and degrees), which are bounded one by one: most of so small a search.",
+        "Configurations: legal ones, as the certificate counts them. Configurations of one stage are judged "
+        "first, and their time rules out most families of layers by a first bound: most of so small a search is listing "
+        "configurations, predicting their memory and first bounds, all of which go with their number.",
         "",
         f"At most {MOST_RATIO:.2f} times as long: {sum(one <= MOST_RATIO for one in ratios)} of {len(ratios)}.",
     ]

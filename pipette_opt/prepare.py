@@ -1,7 +1,8 @@
 """
 Before the search: what is legal, what the joint model makes of it, what fits, and the problem in integers.
 
-From 256 hosts on a time to beat is looked for before the joint model; bounds of single configurations come after it.
+Before the joint model a time to beat is looked for among the configurations of one stage, which have no layers to deal;
+from 256 hosts on among all. Bounds of single configurations come after it.
 """
 
 import os
@@ -62,8 +63,8 @@ to which it is added. Chosen.
 
 MANY_HOSTS = 256
 """
-From so many hosts on, a time to beat is looked for before the joint model is asked: it judges hosts in the order in
-which they are listed only, and over many hosts that loses more than its splits gain. Chosen.
+From so many hosts on, a time to beat is looked for among all configurations before the joint model is asked: it judges
+hosts in the order in which they are listed only, and over many hosts that loses more than its splits gain. Chosen.
 """
 
 MEMORY_SHARE = 0.15
@@ -215,7 +216,7 @@ def prepare(
     work = WorkBounds(instance)
     is_open = not all(keep(config) for config in enumeration.candidates)
 
-    def bounded(memory: MemoryCheck) -> Pruned:
+    def bounded(memory: MemoryCheck, *, anneals: bool = True) -> Pruned:
         """What cheap bounds leave, in a share of the time that is left."""
         rest_s = (1 - BOUNDING_SHARE) * seconds_left()
         return prune(
@@ -226,7 +227,7 @@ def prepare(
             lambda: seconds_left() < rest_s,
             loading,
             first,
-            annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S),
+            annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S) if anneals else 0.0,
             work=work,
             given=given and with_edge_loss(given, memory),
             family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
@@ -236,10 +237,12 @@ def prepare(
         candidates = enumeration.candidates
         if first is not None:
             joint = replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
-        if is_open and instance.cluster.num_nodes >= MANY_HOSTS:
-            memory = check_memory(instance, candidates, predictor, max_oom_risk)
+        many = instance.cluster.num_nodes >= MANY_HOSTS
+        beside = candidates if many else [one for one in candidates if one.pipeline_model_parallel_size == 1]
+        if is_open and beside:
+            memory = check_memory(instance, beside, predictor, max_oom_risk)
             report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
-            first = bounded(memory).first if memory.fitting else None
+            first = bounded(memory, anneals=many).first if memory.fitting else first
             joint = joint if first is None else replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
         joined = join(instance, space, candidates, predictor, max_oom_risk, joint, report, stop, loading, work)
         first = joined.first or first

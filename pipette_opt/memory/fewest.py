@@ -49,15 +49,19 @@ def check_memory(
     for word in words:
         lesser = [one for one in words if one != word and offload_of(word).has_all_of(offload_of(one))]
         asked = [one for one in candidates if one.offload == word]
-        enough = {_as_listed(one): _fewest_with(one, lesser, fewest) for one in asked}
-        part = _with_fewest_layers(
-            instance, [one for one in asked if enough[_as_listed(one)] > 0], predictor, max_oom_risk
-        )
-        fitting = [one for one in part.fitting if _num_recomputed(one.config) < enough[_as_listed(one.config)]]
-        kept = {one.config for one in fitting}
-        needless += [one for one in asked if enough[_as_listed(one)] == 0]
-        needless += [one.config for one in part.fitting if one.config not in kept]
-        fewest.update((_as_listed(one.config), _num_recomputed(one.config)) for one in fitting)
+        listed = {one: _as_listed(one) for one in asked}
+        enough = {base: _fewest_with(base, lesser, fewest) for base in dict.fromkeys(listed.values())}
+        tried = [one for one in asked if enough[listed[one]] > 0]
+        part = _with_fewest_layers(instance, tried, predictor, max_oom_risk)
+        fitting, more = list[CheckedConfig](), list[ParallelConfig]()
+        for one in part.fitting:
+            base, number = _as_listed(one.config), _num_recomputed(one.config)
+            if number < enough[base]:
+                fitting.append(one)
+                fewest[base] = number
+            else:
+                more.append(one.config)
+        needless += [*(one for one in asked if enough[listed[one]] == 0), *more]
         parts.append(replace(part, fitting=tuple(fitting)))
     return replace(
         parts[0],
@@ -91,12 +95,14 @@ def _fewest_with(config: ParallelConfig, lesser: Sequence[str | None], fewest: M
 
     Parameters
     ----------
+    config
+        As it is listed.
     fewest
         Of all configurations that are known to fit, as they are listed.
     """
     found = [float("inf")]
     for word in lesser:
-        other = with_offload(_as_listed(config), word)
+        other = with_offload(config, word)
         found.append(fewest.get(other, float("inf")))
         if config.recomputation == "block":
             found.append(fewest.get(without_recomputation(other), float("inf")))
