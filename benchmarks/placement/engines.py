@@ -1,7 +1,7 @@
 """
 What each engine of the solver brings: the same instances again with one or more engines left out.
 
-    python benchmarks/placement/engines.py --seconds 20 --without annealing --without class-assignment --out page.md
+    python benchmarks/placement/engines.py --seconds 20 --without class-assignment --without cp-sat-model --out page.md
     python benchmarks/placement/engines.py --judged --sizes 16,32 --without class-assignment --out page.md
 
 Instances are made afresh from ``--seed``: trees, rails, racks, a slow node and no structure, 16 to 128 hosts, weights
@@ -9,7 +9,8 @@ that balance transfers and rings, and those of a real job. An engine is left out
 ``solver/portfolio.py`` lets it work; elsewhere there is a dash. Run it on a machine that does nothing else.
 
 With ``--judged`` the same clusters and shapes are whole jobs: llama-2-70b with the degrees pinned, and the gap of the
-plan, which is that of the judge's time. Its lower forms are paths, not closed forms.
+plan, which is that of the judge's time. Its lower forms are paths, not closed forms. What is left out are rows of that
+table, so class assignment only.
 """
 
 import argparse
@@ -28,14 +29,14 @@ from pipette_opt.lab.placement_bench.instances import BALANCED, BenchInstance
 from pipette_opt.lab.placement_bench.problems import Shape, cluster_of
 from pipette_opt.lab.placement_bench.run import dependent_ticks, warm_up
 from pipette_opt.lab.placement_bench.tables import environment
+from pipette_opt.lab.rounds import place
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.read.model import read_model
 from pipette_opt.solver import portfolio as portfolios
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.params import ENGINES, SolverParams
+from pipette_opt.solver.params import ENGINES, MODEL, SolverParams
 from pipette_opt.solver.portfolio import TABLE, Portfolio
-from pipette_opt.solver.solve import solve
 from pipette_opt.specs import Instance, TrainingSpec
 
 INSTANCES: tuple[tuple[str, Shape | None, P2PMode, str], ...] = (
@@ -142,7 +143,7 @@ def _runs(chosen: Sequence[BenchInstance], variants: Sequence[str], seconds: flo
                 continue
             engines = tuple(name for name in ENGINES if name not in left_out)
             params = SolverParams(time_limit_s=seconds, workers=workers, seed=1, engines=engines)
-            result = solve(data, params)
+            result = place(data, params)
             yield Run(
                 instance=instance.name,
                 hosts=instance.num_used,
@@ -196,13 +197,14 @@ def _judged_runs(
 
 def _able(data: ProblemData) -> set[str]:
     """Engines that may work on some candidate at some time."""
-    portfolio = Portfolio(Incumbent(data, SolverParams()))
-    return {
+    engines = Portfolio(Incumbent(data, SolverParams())).engines
+    able = {
         row.engine
         for index, candidate in enumerate(data.candidates)
         for row in TABLE
-        if row.admits(candidate) and portfolio.engines[row.engine].suits(index)
+        if row.admits(candidate) and engines[row.engine].suits(index)
     }
+    return able | {name for name in MODEL if any(map(engines[name].suits, range(len(data.candidates))))}
 
 
 def _table(runs: Sequence[Run], variants: Sequence[str]) -> str:

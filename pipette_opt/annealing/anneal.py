@@ -2,13 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from pipette_opt.annealing import kernels
 from pipette_opt.annealing.candidate_search import CandidateSearch
 from pipette_opt.annealing.coarse import coarse_starts
 from pipette_opt.base.types import IntArray
@@ -21,9 +20,6 @@ SHARED_MOVES = 100_000
 
 TEMPERED_MOVES, MOST_TEMPERED_MOVES = 200_000, 2_000_000
 """Instead of restarts of so many moves replicas go on, in turns of at most so many, unless the grid is large."""
-
-REFINED_FACTOR = 0.3
-"""Temperature factor with which a given placement is refined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,23 +80,15 @@ several short ones do not, but whoever stops early should have something, too.""
 class _Shapes:
     """The placements worth trying for each shape of grid, whichever candidate they were found for."""
 
-    def __init__(self, data: ProblemData, start: Sequence[Solution], offer: Callable[[Solution], None] | None) -> None:
-        self.data, self.offer = data, offer
+    def __init__(self, data: ProblemData, start: Sequence[Solution]) -> None:
+        self.data = data
         self.found: dict[tuple[int, int, int], list[IntArray]] = {}
         self.searches: dict[tuple[int, int, int], list[CandidateSearch]] = {}
-        self.told: dict[int, int] = {}
         for one in start:
-            self.add(one)
-
-    def add(self, solution: Solution) -> None:
-        """A placement from elsewhere, to all candidates of its shape; one that breaks a rule is ignored."""
-        if checked_solution(self.data, solution.candidate, solution.nodes) is None:
-            return
-        unused = np.setdiff1d(np.arange(self.data.num_nodes), solution.nodes)
-        nodes, grid = np.concatenate([solution.nodes.ravel(), unused]), self.data.candidates[solution.candidate].grid
-        self.found.setdefault(grid, []).append(nodes)
-        for search in self.searches.get(grid, []):
-            search.offer(nodes)
+            if checked_solution(data, one.candidate, one.nodes) is not None:
+                unused = np.setdiff1d(np.arange(data.num_nodes), one.nodes)
+                grid = data.candidates[one.candidate].grid
+                self.found.setdefault(grid, []).append(np.concatenate([one.nodes.ravel(), unused]))
 
     def join(self, search: CandidateSearch) -> None:
         """A new candidate starts with what others of its shape have, the first of a large shape with coarse starts."""
@@ -121,16 +109,6 @@ class _Shapes:
             if other is not search:
                 for nodes in placements:
                     other.offer(nodes)
-            self._tell(other)
-
-    def _tell(self, search: CandidateSearch) -> None:
-        """Hand an improvement on."""
-        if self.offer is None or search.best >= self.told.get(search.index, UNUSABLE_TICKS):
-            return
-        self.told[search.index] = search.best
-        solution = checked_solution(self.data, search.index, search.cells())
-        if solution is not None:
-            self.offer(solution)
 
 
 class _Budget:
@@ -167,7 +145,6 @@ def anneal(
     stop: threading.Event | None = None,
     *,
     start: Sequence[Solution] = (),
-    offer: Callable[[Solution], None] | None = None,
 ) -> Result:
     """
     Place the promising candidates by simulated annealing.
@@ -181,9 +158,7 @@ def anneal(
     candidates
         Indices of the candidates to try; all by default.
     start
-        Placements known already, for the tuned variant.
-    offer
-        Told each improvement of the tuned variant at once.
+        Placements known already, for the tuned variant; those that break a rule are ignored.
 
     Returns
     -------
@@ -192,81 +167,48 @@ def anneal(
     """
     started = time.perf_counter()
     ends = None if params.time_limit_s is None else started + params.time_limit_s
-    annealer = Annealer(data, params, candidates, start=start, offer=offer)
+    budget = _Budget(params.max_moves, ends, stop)
+    bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
+    chosen = range(len(data.candidates)) if candidates is None else candidates
+    order = sorted((index for index in chosen if bounds[index] < UNUSABLE_TICKS), key=lambda index: bounds[index])
     if params.variant == "tuned":
-        annealer.run(ends, stop)
+        searches = _Tuned(data, params, bounds, order, _Shapes(data, start), budget).run()
     else:
-        annealer.searches = _run_pipette(data, params, annealer.order, annealer.bounds, ends, stop)
-    return result_of(annealer.solutions(), annealer.bounds, started)
+        searches = _run_pipette(data, params, bounds, order, budget)
+    begun = [search for search in searches if search.best < UNUSABLE_TICKS]
+    found = [checked_solution(data, search.index, search.cells()) for search in begun]
+    return result_of([one for one in found if one is not None], bounds, started)
 
 
-class Annealer:
+class _Tuned:
     """
-    The tuned annealing of the promising candidates, in slices: each goes on where the one before it ended.
-
-    With a single slice it is :func:`anneal`. Several slices draw the same random numbers in the same order, but the
-    turn that the end of a slice cuts short has fewer moves.
-
-    Parameters
-    ----------
-    params
-        ``max_moves`` counts over all slices; the time limit does not matter.
-    candidates, start, offer
-        As for :func:`anneal`.
+    The tuned annealing of the promising candidates.
 
     Attributes
     ----------
-    bounds
-        Objective of each candidate at the best hosts and links.
     searches
         Candidates begun so far.
-    has_ended
-        Whether no candidate can become better.
     """
 
     def __init__(
         self,
         data: ProblemData,
         params: AnnealingParams,
-        candidates: Sequence[int] | None = None,
-        *,
-        start: Sequence[Solution] = (),
-        offer: Callable[[Solution], None] | None = None,
+        bounds: Sequence[int],
+        order: Sequence[int],
+        shapes: _Shapes,
+        budget: _Budget,
     ) -> None:
-        self.data, self.params = data, params
-        self.bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
-        chosen = range(len(data.candidates)) if candidates is None else candidates
-        able = (index for index in chosen if self.bounds[index] < UNUSABLE_TICKS)
-        self.order = sorted(able, key=lambda index: self.bounds[index])
+        self.data, self.params, self.bounds, self.order = data, params, bounds, order
         self.searches: list[CandidateSearch] = []
-        self.has_ended = False
-        self._shapes = _Shapes(data, start, offer)
-        self._budget = _Budget(params.max_moves)
-        self._turns = self._in_turns()
+        self._shapes, self._budget = shapes, budget
 
-    def add(self, solution: Solution) -> None:
-        """A placement that was found elsewhere; one that breaks a rule is ignored."""
-        self._shapes.add(solution)
-
-    def run(self, ends: float | None, stop: threading.Event | None = None) -> None:
-        """
-        Go on until a time (as ``time.perf_counter`` tells it), a stop, or the end.
-
-        The first slice of all makes at least one placement, however short it is.
-        """
-        self._budget.ends, self._budget.stop = ends, stop
-        if self.searches and self._budget.is_over:
-            return
-        for _ in self._turns:
+    def run(self) -> list[CandidateSearch]:
+        """Until the budget is used up, or no candidate can become better; the first is placed in any case."""
+        for _ in self._in_turns():
             if self._budget.is_over:
-                return
-        self.has_ended = True
-
-    def solutions(self) -> list[Solution]:
-        """The best placement of each candidate begun."""
-        begun = [search for search in self.searches if search.best < UNUSABLE_TICKS]
-        found = [checked_solution(self.data, search.index, search.cells()) for search in begun]
-        return [one for one in found if one is not None]
+                break
+        return self.searches
 
     @property
     def _best(self) -> int:
@@ -277,7 +219,7 @@ class Annealer:
         """
         Restarts of doubling length; each round goes on with the better half of the candidates still open.
 
-        It yields before each turn but the first, where a slice may end.
+        It yields before each turn but the first.
         """
         params, budget = self.params, self._budget
         pool_share, num_promising = _Share(budget, 3), 0
@@ -315,34 +257,6 @@ def load_replicas(data: ProblemData) -> None:
         CandidateSearch(data, index, 0, seed=0, hot=params.hot, cold=params.cold).load_replicas()
 
 
-def refine(
-    data: ProblemData,
-    solution: Solution,
-    *,
-    moves: int,
-    seed: int = 0,
-    factor: float = REFINED_FACTOR,
-    stop: threading.Event | None = None,
-) -> Solution | None:
-    """
-    The best placement near a given one; ``None`` if it breaks a rule, or the fast kernel does not know the form.
-
-    Parameters
-    ----------
-    factor
-        Of the temperatures, to those of a restart: what is good already wants a small one.
-    """
-    index = solution.candidate
-    bound, params = optimistic_ticks(data, data.candidates[index]), AnnealingParams(seed=seed)
-    search = CandidateSearch(data, index, bound, seed=seed, hot=params.hot, cold=params.cold)
-    rest = np.setdiff1d(np.arange(data.num_nodes), solution.nodes)
-    nodes = np.concatenate([solution.nodes.ravel(), rest])
-    if search.simple is None or len(nodes) != data.num_nodes or not kernels.fits(search.tables, nodes):
-        return None
-    search.refine(nodes, moves, factor, lambda: stop is not None and stop.is_set())
-    return checked_solution(data, index, search.cells())
-
-
 def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: bool) -> None:
     """A restart, or some moves of the replicas; once, when a turn is long enough for it, all coarse starts."""
     if search.simple is None or search.is_large:
@@ -363,13 +277,11 @@ def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: b
 def _run_pipette(
     data: ProblemData,
     params: AnnealingParams,
-    order: list[int],
-    bounds: list[int],
-    ends: float | None,
-    stop: threading.Event | None,
+    bounds: Sequence[int],
+    order: Sequence[int],
+    budget: _Budget,
 ) -> list[CandidateSearch]:
     """Every candidate in turn, with an equal share of what is left."""
-    budget = _Budget(params.max_moves, ends, stop)
     searches: list[CandidateSearch] = []
     chunk = min(params.first_moves, 5_000)
     for position, index in enumerate(order):

@@ -44,9 +44,6 @@ exchange changes less of the whole there."""
 SETTLED_MOVES, SETTLED_FACTOR, SETTLED_SOFTNESS = 200, 0.4, 10.0
 """Moves per cell and start that are enough to choose between coarse starts, and temperature factor and spread then."""
 
-REFINED_SOFTNESS = 10.0
-"""Spread with which a given placement is refined."""
-
 NUM_REPLICAS, REPLICA_SOFTNESS = 10, 10.0
 HOTTEST, HOTTEST_CELLS, COLDEST = 1.5, 64, 3.0
 """Of the replicas: temperatures over the hottest and the coldest of a restart; hotter on fewer cells than so many, as
@@ -159,14 +156,6 @@ class CandidateSearch:
     def _cooler(self) -> float:
         """Of a temperature for few cells, what it is for those of a large grid."""
         return LARGE_FACTOR_CELLS / self.archived.shape[1]
-
-    def refine(self, nodes: IntArray, moves: int, factor: float, is_over: Callable[[], bool]) -> None:
-        """Anneal from given hosts, all of them, the grid first; at temperatures that have such a factor."""
-        if self.is_large:
-            factor *= self._cooler
-        scale = factor * max(self.random_start() - self.bound, 1)
-        self.nodes[:] = nodes
-        self._anneal_grid(moves, self.hot * scale, self.cold * scale, REFINED_SOFTNESS, is_over)
 
     def temper(self, moves: int, is_over: Callable[[], bool]) -> None:
         """Go on with the replicas for about so many moves; for candidates with the grid's kernel."""

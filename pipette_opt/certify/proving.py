@@ -39,7 +39,7 @@ def prove(ledger: Ledger, backend: Backend | None = None) -> None:
 
 def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:
     """The solver on the lower forms of some candidates; what it proves is kept."""
-    from pipette_opt.solver.params import PROVERS, SolverParams
+    from pipette_opt.solver.params import SolverParams
     from pipette_opt.solver.solve import solve
 
     known = (replace(one.candidate, least_ticks=one.bound_ticks) for one in able)
@@ -58,7 +58,6 @@ def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backe
             gap_limit=ledger.params.gap_limit,
             workers=ledger.params.workers,
             seed=ledger.params.seed,
-            engines=PROVERS,
         ),
         hint=[one for one in hints if one is not None],
         on_progress=on_progress,

@@ -16,13 +16,13 @@ from pipette_opt.lab.baselines.amp import AmpParams, amp
 from pipette_opt.lab.baselines.amp_layers import with_amp_splits
 from pipette_opt.lab.baselines.megatron import identity_order, megatron_rule
 from pipette_opt.lab.baselines.varuna import varuna
+from pipette_opt.lab.rounds import place
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.solve import solve
 from pipette_opt.specs import Instance
 
 METHODS = (
@@ -104,7 +104,7 @@ def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.
         settings = SolverParams(
             time_limit_s=params.time_limit_s, gap_limit=params.gap_limit, workers=params.workers, seed=params.seed
         )
-        return solve(data, settings, stop=stop)
+        return place(data, settings, stop=stop)
 
     runs: dict[str, Callable[[], Result]] = {
         "pipette-opt": solved,

@@ -6,7 +6,7 @@ The story of ``solve``, in the order of the code.
    ``memory/`` strikes out what does not fit, ``solver/pruning.py`` what bounds rule out; the rest becomes the problem
    in integers, in a closed form where there is one, and in a lower form for all.
 2. A first plan: that of the bounds is judged, and placements are annealed by the closed forms, where there are any.
-3. ``certify/splits.py``: the joint model again, with that time to beat; splits that it still finds are searched, too.
+3. ``certify/late_splits.py``: the joint model again, with that time to beat; what it finds is searched, too.
 4. :func:`~pipette_opt.certify.certify`: the judge walks the real schedule and decides. Candidates that may be faster
    are placed by annealing, judged, and refuted by the provers of ``solver/`` on their lower forms. This is what makes
    the gap. If it stays open while configurations were left out that nobody had time to bound, these are bounded, and
@@ -32,8 +32,8 @@ from pipette_opt.certify.budget import OptimizeParams as OptimizeParams
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import anneal_closed_forms, judge_closed_forms, judge_first_plan
+from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.certify.scope import why_nothing
-from pipette_opt.certify.splits import fastest_plan, prove_splits
 from pipette_opt.certify.ties import settle_ties
 from pipette_opt.judge.solutions import JudgedSolution, best_first
 from pipette_opt.plans.plan import Plan

@@ -49,13 +49,11 @@ merge hosts, tell more.
 - class assignment (:mod:`~pipette_opt.solver.class_assignment`): the placement model with classes of near twins for
   hosts, each in as many cells as it has members. Columns and the order of the rings are kept, only which host is meant
   is not. On large grids ceilings are refuted and nothing is minimised. The best assignment tells which classes to
-  split, until, on few hosts, all are single: then it is exact. Assignments that are found are annealed, too.
+  split, until, on few hosts, all are single: then it is exact.
 
 **Found**: the engines above find placements, too, but most good ones come from simulated annealing
-(:mod:`~pipette_opt.solver.annealing`), which proves nothing: on all threads before the proof, beside it and after it,
-near each placement that a relaxation promises, and for a moment on the best one at the end. That is how benchmarks of
-placements run. In a plan's search over lower forms, which makes the gap, provers work alone; ``certify`` anneals for
-them.
+(:mod:`pipette_opt.annealing`), which proves nothing and comes before: ``certify`` anneals and proves in rounds,
+and so do benchmarks of placements (:mod:`pipette_opt.lab.rounds`).
 
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done; what
 any engine proves about one counts for all others. Which engine gets which grid, when and for how long is one table,

@@ -4,9 +4,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import ClassVar
 
-from pipette_opt.base.types import IntArray
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.refining import offer_refined
 from pipette_opt.solver.stoppable import TimeSlice
 
 
@@ -38,9 +36,6 @@ class Engine(ABC):
     name: ClassVar[str]
     """In the words of the field; what :attr:`SolverParams.engines` and the table call it."""
 
-    searches: ClassVar[bool] = True
-    """Whether a candidate that it worked on counts as searched, and not as pruned."""
-
     def __init__(self, incumbent: Incumbent) -> None:
         self.incumbent = incumbent
         self.visits: Counter[int] = Counter()
@@ -53,8 +48,7 @@ class Engine(ABC):
         """Go on with a candidate for a slice of time; whether its bound has risen."""
         before = int(self.incumbent.bounds[index])
         self.visits[index] += 1
-        if self.searches:
-            self.incumbent.searched.add(index)
+        self.incumbent.searched.add(index)
         self.prove(index, self._go_on(index, given))
         return bool(self.incumbent.bounds[index] > before)
 
@@ -65,10 +59,6 @@ class Engine(ABC):
     def prove(self, index: int, bound: int) -> None:
         """A bound of a candidate."""
         self.incumbent.prove(index, bound, self.name)
-
-    def take(self, index: int, nodes: IntArray) -> None:
-        """Hosts of a candidate's cells, in the order of its grid, that are likely to be good: offered, and annealed."""
-        offer_refined(self.incumbent, index, nodes)
 
     def call_s(self, index: int) -> float:
         """Seconds that a single call of the solver below takes at present; 0 where slices of any length do."""

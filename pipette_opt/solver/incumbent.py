@@ -30,8 +30,6 @@ class Incumbent:
     ----------
     data
         The problem as engines see it: costs of rings may have been raised, which changes no placement's objective.
-    given
-        The problem as it was given, which is what annealing works on.
     bounds
         No placement of a candidate has a smaller objective, shape ``(num_candidates,)``.
     proven_by
@@ -40,8 +38,6 @@ class Incumbent:
         The best placement of each candidate that has one.
     searched
         Candidates that bounds without a search did not rule out.
-    helpers
-        Threads that anneal beside the other engines.
     """
 
     def __init__(
@@ -51,14 +47,13 @@ class Incumbent:
         on_progress: OnProgress | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self.data, self.given, self.params = data, data, params
+        self.data, self.params = data, params
         self.stop = stop if stop is not None else threading.Event()
         self.started = time.perf_counter()
         self.bounds: IntArray = np.zeros(len(data.candidates), dtype=np.int64)
         self.proven_by: dict[int, str] = {}
         self.found: dict[int, Solution] = {}
         self.searched: set[int] = set()
-        self.helpers = 0
         self._on_progress = on_progress
         self._lock = threading.RLock()
         self._reported: tuple[int | None, int] = (None, 0)
@@ -85,20 +80,14 @@ class Incumbent:
         return self.upper - 1 if self.found else largest_ticks(self.data.candidates[index])
 
     @property
-    def workers(self) -> int:
-        """Threads for an engine."""
-        return max(1, self.params.num_workers - self.helpers)
-
-    @property
     def passed_s(self) -> float:
         """Wall time since the start."""
         return time.perf_counter() - self.started
 
     @property
     def ends(self) -> float:
-        """When the time is over, as ``time.perf_counter`` tells it; a moment is kept in which the best is polished."""
-        limit_s = self.params.time_limit_s
-        return self.started + limit_s - self.params.polishing_s(limit_s)
+        """When the time is over, as ``time.perf_counter`` tells it."""
+        return self.started + self.params.time_limit_s
 
     @property
     def seconds_left(self) -> float:

@@ -80,7 +80,7 @@ class CpSatModel(Engine):
             return True  # a better incumbent or bound came meanwhile
         batch = list(bounds)
         self.incumbent.searched.update(batch)
-        workers = self.incumbent.workers if workers is None else workers
+        workers = self.incumbent.params.num_workers if workers is None else workers
         beyond = ceiling + 1 if self.incumbent.found else UNUSABLE_TICKS
         slice_s = min(self.incumbent.params.first_slice_s * 2**visit, seconds)
         run = _Run(self.incumbent, bounds, ceiling, workers, slice_s)
@@ -97,7 +97,7 @@ class CpSatModel(Engine):
         """Whether a batch can be modelled in the time left, and may be."""
         data, left_s = self.incumbent.data, max(self.incumbent.seconds_left, 0.0)
         pairs = sum(_num_pairs(data, data.candidates[index]) for index in batch)
-        return self.name in self.incumbent.params.working and pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS)
+        return self.name in self.incumbent.params.engines and pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS)
 
     def _ceiling(self, batch: list[int]) -> int:
         """
@@ -167,13 +167,7 @@ class _Run:
         parameters.random_seed = params.seed
         parameters.log_search_progress = params.log
         parameters.catch_sigint_signal = False
-        left_s = max(incumbent.seconds_left, 0.0)
-        if params.deterministic:
-            parameters.interleave_search = True
-            parameters.max_deterministic_time = slice_s
-            parameters.max_time_in_seconds = left_s
-        else:
-            parameters.max_time_in_seconds = min(slice_s, left_s)
+        parameters.max_time_in_seconds = min(slice_s, max(incumbent.seconds_left, 0.0))
         self.solver.best_bound_callback = lambda bound: incumbent.report(list(bounds), _whole(bound))
 
     def __str__(self) -> str:

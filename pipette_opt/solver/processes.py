@@ -14,7 +14,7 @@ from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.params import PROVERS, SolverParams
+from pipette_opt.solver.params import SolverParams
 
 ROUND_S = 2.0
 """Seconds of the first round of pieces. Chosen."""
@@ -111,7 +111,7 @@ def _piece(incumbent: Incumbent, chosen: list[int], seconds: float, number: int)
             gap_limit=params.gap_limit,
             workers=1,
             seed=params.seed + number,
-            engines=tuple(name for name in params.engines if name in PROVERS),
+            engines=params.engines,
         ),
         start=tuple(
             replace(one, candidate=place[one.candidate]) for one in incumbent.found.values() if one.candidate in place

@@ -10,11 +10,11 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.params import ENGINES, MODEL, PROVERS, SolverParams
-from pipette_opt.solver.portfolio import ENGINE_CLASSES, TABLE, Portfolio, When
+from pipette_opt.solver.params import ENGINES, MODEL, SolverParams
+from pipette_opt.solver.portfolio import ENGINE_CLASSES, TABLE, Portfolio
 from pipette_opt.solver.solve import solve
 
-PARAMS = SolverParams(time_limit_s=3600.0, workers=2, first_s=0.0)
+PARAMS = SolverParams(time_limit_s=3600.0, workers=2)
 
 
 def portfolio_of(data: ProblemData, params: SolverParams = PARAMS) -> Portfolio:
@@ -24,9 +24,9 @@ def portfolio_of(data: ProblemData, params: SolverParams = PARAMS) -> Portfolio:
     return Portfolio(incumbent)
 
 
-def engines_of(portfolio: Portfolio, when: When) -> list[str]:
-    """Who may work on the only candidate."""
-    return [row.engine for row in portfolio._rows(when, 0)]
+def engines_of(portfolio: Portfolio) -> list[str]:
+    """Who may work on the only candidate in turns."""
+    return [row.engine for row in portfolio._rows(0)]
 
 
 @pytest.mark.parametrize(
@@ -48,32 +48,13 @@ def test_who_works_on_which_grid(kind: str, grid: tuple[int, int, int], num_node
     else:
         data = one_candidate_cluster(np.random.default_rng(0), kind, grid, num_nodes=num_nodes)
     portfolio = portfolio_of(data)
-    assert engines_of(portfolio, When.TURN) == turn
-    assert engines_of(portfolio, When.MODEL) == ["cp-sat-model"] * (num_nodes <= 160)
-
-
-@pytest.mark.parametrize(
-    ("grid", "workers", "deterministic", "whens"),
-    [
-        ((4, 4, 1), 2, False, {When.FIRST, When.LAST}),
-        ((5, 4, 1), 2, False, {When.FIRST, When.LAST}),
-        ((7, 3, 1), 2, False, {When.FIRST, When.BESIDE, When.AFTER, When.LAST}),
-        ((7, 3, 1), 1, False, {When.FIRST, When.LAST}),
-        ((7, 3, 1), 2, True, {When.FIRST}),
-    ],
-)
-def test_when_it_anneals(grid: tuple[int, int, int], workers: int, deterministic: bool, whens: set[When]) -> None:
-    """Beside the proof from 21 cells and two threads on; never after a proof that must repeat; not if left out."""
-    data = one_candidate_cluster(np.random.default_rng(0), "unif", grid)
-    params = replace(PARAMS, workers=workers, deterministic=deterministic)
-    assert {when for when in When if portfolio_of(data, params).anneals(when)} == whens
-    without = portfolio_of(data, replace(params, engines=PROVERS))
-    assert not any(without.anneals(when) for when in When)
+    assert engines_of(portfolio) == turn
+    assert portfolio.left_to_model([0]) == [0] * (num_nodes <= 160)
 
 
 def test_the_table_is_whole() -> None:
-    """Each engine has a row and each row an engine."""
-    assert {row.engine for row in TABLE} == {kind.name for kind in ENGINE_CLASSES}
+    """Each engine has a row but the model that names the hosts, and each row an engine."""
+    assert {*MODEL, *(row.engine for row in TABLE)} == {kind.name for kind in ENGINE_CLASSES}
     assert set(ENGINES) == {kind.name for kind in ENGINE_CLASSES}
 
 
@@ -101,13 +82,7 @@ def test_no_engine_at_all_ends_at_once() -> None:
     assert result.lower_bound_ticks > 0
 
 
-def test_a_repeatable_run_has_annealing_and_the_model() -> None:
-    """As others take what time allows."""
-    data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
-    assert set(portfolio_of(data, replace(PARAMS, deterministic=True)).engines) == {"annealing", "cp-sat-model"}
-
-
 def test_unknown_engines_are_named() -> None:
     """With those that there are."""
-    with pytest.raises(ValueError, match=r"engines must be of annealing, .* got tea-leaves"):
+    with pytest.raises(ValueError, match=r"engines must be of class-assignment, .* got tea-leaves"):
         SolverParams(engines=("tea-leaves",))

@@ -17,16 +17,17 @@ from instances import (
     random_problem,
 )
 
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver import model
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.params import MODEL, PROVERS, SolverParams
+from pipette_opt.solver.params import ENGINES, MODEL, SolverParams
 from pipette_opt.solver.solve import solve
 
-PARAMS = SolverParams(time_limit_s=60.0, workers=2, engines=PROVERS)
+PARAMS = SolverParams(time_limit_s=60.0, workers=2)
 """Nothing is annealed: what is found is found by proofs."""
 
 VARIANTS = {
@@ -66,7 +67,7 @@ def check(data: ProblemData, result: Result) -> None:
         assert min(bound, best) <= optimum
 
 
-@pytest.mark.parametrize("engines", [MODEL, PROVERS], ids=["model alone", "all engines"])
+@pytest.mark.parametrize("engines", [MODEL, ENGINES], ids=["model alone", "all engines"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_one_candidate_against_enumeration(name: str, engines: tuple[str, ...]) -> None:
     """Every shape of at most five hosts on five hosts: P=1, D=1, two columns, tensor groups, blocks of both kinds."""
@@ -76,7 +77,7 @@ def test_one_candidate_against_enumeration(name: str, engines: tuple[str, ...]) 
         check(data, solve(data, replace(PARAMS, engines=engines)))
 
 
-@pytest.mark.parametrize("engines", [MODEL, PROVERS], ids=["model alone", "all engines"])
+@pytest.mark.parametrize("engines", [MODEL, ENGINES], ids=["model alone", "all engines"])
 @pytest.mark.parametrize("spans", ["context", "both"])
 def test_context_groups_over_hosts_against_enumeration(spans: Spans, engines: tuple[str, ...]) -> None:
     """Rings of gradients go through the parts of a context group; inside a slot tensor rings count, else context's."""
@@ -97,7 +98,7 @@ def test_joint_choice_against_enumeration(name: str) -> None:
         shapes = [SMALL_SHAPES[one] for one in rng.integers(len(SMALL_SHAPES), size=rng.integers(2, 5))]
         data = random_problem(rng, shapes, 5, VARIANTS[name])
         params = replace(
-            PARAMS, batch_size=2 + 2 * (trial % 2), workers=1 + trial % 2, engines=PROVERS if trial % 3 else MODEL
+            PARAMS, batch_size=2 + 2 * (trial % 2), workers=1 + trial % 2, engines=ENGINES if trial % 3 else MODEL
         )
         check(data, solve(data, params))
 
@@ -202,7 +203,7 @@ def test_bound_is_valid_when_time_is_up(time_limit_s: float) -> None:
     """However early it ends, the bound is positive and not above what longer search finds."""
     data = hard()
     early = solve(data, replace(PARAMS, time_limit_s=time_limit_s))
-    late = solve(data, SolverParams(time_limit_s=2.0, workers=2))
+    late = anneal(data, AnnealingParams(time_limit_s=2.0))
     assert late.solution is not None
     assert 0 < early.lower_bound_ticks <= late.solution.objective_ticks
     assert early.wall_time_s < time_limit_s + 2.0
@@ -232,17 +233,6 @@ def test_what_is_proven_elsewhere_ends_a_model() -> None:
     timer.join()
     assert time.perf_counter() - started < 30.0
     assert known.lower == known.upper
-
-
-def test_an_error_of_the_annealing_beside_the_proof_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not stay in its thread."""
-
-    def broken(*args: object, **settings: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("pipette_opt.solver.annealing.Annealing.run_beside", broken)
-    with pytest.raises(ZeroDivisionError):
-        solve(hard(), SolverParams(time_limit_s=0.5, workers=2))
 
 
 def test_what_is_too_large_for_a_model_keeps_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,17 +281,6 @@ def test_pruned_candidates_are_not_modelled() -> None:
     assert result.candidate_bounds[1] >= 10**6
 
 
-def test_deterministic_search_repeats() -> None:
-    """The same seed and workers give the same placement."""
-    data = one_candidate_cluster(np.random.default_rng(1), "unif", (3, 2, 1), num_nodes=8)
-    params = replace(PARAMS, deterministic=True, seed=5)
-    results = [solve(data, params) for _ in range(2)]
-    assert results[0].solution is not None
-    assert results[1].solution is not None
-    assert (results[0].solution.nodes == results[1].solution.nodes).all()
-    assert results[0].candidate_bounds.tolist() == results[1].candidate_bounds.tolist()
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -310,7 +289,6 @@ def test_deterministic_search_repeats() -> None:
         ("workers", 0),
         ("batch_size", 0),
         ("first_slice_s", 0.0),
-        ("first_s", -1.0),
     ],
 )
 def test_params_are_checked(field: str, value: float) -> None:

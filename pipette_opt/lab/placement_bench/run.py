@@ -18,11 +18,11 @@ from pipette_opt.lab.baselines.varuna import varuna
 from pipette_opt.lab.placement_bench.clusters import UnavailableError
 from pipette_opt.lab.placement_bench.instances import BenchInstance
 from pipette_opt.lab.placement_bench.problems import Shape, balanced_problem
+from pipette_opt.lab.rounds import place
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.solve import solve
 
 BASELINES = ("annealing_tuned", "annealing_pipette", "amp", "varuna", "identity")
 """Columns beside the solver's."""
@@ -188,7 +188,7 @@ def run_one(
     params = SolverParams(time_limit_s=instance.limit_s, workers=workers, seed=instance.seed)
     enough = _Enough(instance, data, stop)
     started = time.perf_counter()
-    result = solve(data, params, on_progress=enough.look, stop=enough)
+    result = place(data, params, on_progress=enough.look, stop=enough)
     seconds = time.perf_counter() - started
     tuned, pipette = both_annealings(data, seconds, workers, instance.seed, stop)
     amp_params = AmpParams(moves=amp_moves(data), time_limit_s=instance.limit_s, seed=instance.seed)
@@ -307,7 +307,7 @@ def _every_form(workers: int) -> float:
     for (P, D), p2p, spare in product(WARM_UP_SHAPES, get_args(P2PMode), (0, 1)):
         used = P * D + spare
         data = balanced_problem(rates[:used, :used], (P, D), p2p)
-        solve(data, SolverParams(time_limit_s=0.3, workers=workers))
+        place(data, SolverParams(time_limit_s=0.3, workers=workers))
         both_annealings(data, 0.0, 1, 0)
         load_replicas(data)
         amp(data, AmpParams(moves=10))

@@ -48,7 +48,7 @@ class ClassAssignment(Engine):
         search.narrow(int(incumbent.bounds[index]), incumbent.ceiling_of(index), None if best is None else best.nodes)
 
         def on_pattern(nodes: IntArray) -> int:
-            self.take(index, nodes)
+            self.incumbent.offer_hosts(index, nodes)
             return incumbent.ceiling_of(index)
 
         return search.run(

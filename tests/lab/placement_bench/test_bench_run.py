@@ -22,12 +22,12 @@ from pipette_opt.lab.placement_bench.run import (
     run_one,
 )
 from pipette_opt.lab.placement_bench.tables import csv_text, markdown, read_rows, summary, what_stays_open
+from pipette_opt.lab.rounds import place
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Result
 from pipette_opt.solver.incumbent import OnProgress
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.solve import solve
 
 
 def tiny(cluster: str = "tree", shape: tuple[int, int] = (2, 2), **changes: object) -> BenchInstance:
@@ -152,9 +152,9 @@ def test_what_is_interrupted_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Result:
         begun.append(params.seed)
         stop.set()  # as the solver does at an interrupt
-        return solve(data, params, on_progress=on_progress, stop=stop)
+        return place(data, params, on_progress=on_progress, stop=stop)
 
-    monkeypatch.setattr(run, "solve", interrupted)
+    monkeypatch.setattr(run, "place", interrupted)
     assert list(run_all([tiny(), tiny(seed=1)], workers=1)) == []
     assert begun == [0]
 

@@ -9,7 +9,7 @@ from specs_for_tests import A100_80, LLAMA_8B, cluster, instance, matrix
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify import CertifyParams, certify
 from pipette_opt.certify.first_plans import judge_first_plan
-from pipette_opt.certify.splits import fastest_plan, prove_splits
+from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.judge.solutions import best_first
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.plans.watcher import Watcher

@@ -1,0 +1,68 @@
+"""The solver as benchmarks of placements run it: annealing and proof in turn, each round twice as long as the last."""
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from pipette_opt.annealing.anneal import AnnealingParams
+from pipette_opt.annealing.threads import anneal_on_threads
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.solution import Result, Solution, result_of
+from pipette_opt.solver.incumbent import OnProgress
+from pipette_opt.solver.params import SolverParams
+from pipette_opt.solver.solve import solve
+
+FIRST_S_PER_HOST = 0.03
+"""Seconds of the first annealing for each host listed, and of the first proof. Chosen."""
+
+LEAST_PROOF_S = 1.0
+"""Smallest number of seconds of a proof: a model has to be built before it proves anything. Chosen."""
+
+
+def place(
+    data: ProblemData,
+    params: SolverParams,
+    on_progress: OnProgress | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """
+    Choose one candidate and place it, with a bound over all candidates.
+
+    As :func:`~pipette_opt.solver.solve.solve`, which proves, and finds few placements itself. Bounds and placements of
+    a round are where the next one begins; engines begin anew. The last round has what is left of the time limit.
+    """
+    started, stop = time.perf_counter(), stop or threading.Event()
+    ends = started + params.time_limit_s
+    bounds = np.zeros(len(data.candidates), dtype=np.int64)
+    best_of: dict[int, Solution] = {}
+    seconds, seed, pruned = FIRST_S_PER_HOST * data.num_nodes, params.seed, 0
+    while True:
+        left_s = max(0.0, ends - time.perf_counter())
+        is_last = left_s <= 2 * (seconds + LEAST_PROOF_S)
+        annealing = AnnealingParams(time_limit_s=min(seconds, left_s / 2), seed=seed)
+        annealed = anneal_on_threads(data, annealing, params.num_workers, stop, tuple(best_of.values()))
+        _keep(best_of, [one for result in annealed for one in result.solutions])
+        known = zip(data.candidates, bounds.tolist(), strict=True)
+        bounded = replace(data, candidates=tuple(replace(one, least_ticks=bound) for one, bound in known))
+        left_s = max(0.0, ends - time.perf_counter())
+        settings = replace(params, time_limit_s=left_s if is_last else max(seconds, LEAST_PROOF_S), seed=seed)
+        result = solve(bounded, settings, tuple(best_of.values()), on_progress, stop)
+        _keep(best_of, result.solutions)
+        bounds, pruned = np.maximum(bounds, result.candidate_bounds), max(pruned, result.num_pruned)
+        result = result_of(best_of.values(), bounds, started)
+        best = result.solution
+        close = best and best.objective_ticks - result.lower_bound_ticks <= params.gap_limit * best.objective_ticks
+        if close or result.status == "INFEASIBLE" or stop.is_set() or ends - time.perf_counter() <= 0:
+            return replace(result, num_pruned=pruned)
+        seconds, seed = 2 * seconds, seed + 1
+
+
+def _keep(best_of: dict[int, Solution], found: Iterable[Solution]) -> None:
+    """The best placement of each candidate."""
+    for one in found:
+        known = best_of.get(one.candidate)
+        if known is None or one.objective_ticks < known.objective_ticks:
+            best_of[one.candidate] = one
