@@ -64,8 +64,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
         return False
 
 
-ProofStep = Literal["work alone", "best links", "judge over best links", "search"]
+ProofStep = Literal["work alone", "best links", "judge over best links", "groups of hosts", "search"]
 """
-Which bound rules a configuration out, from the cheapest on: its work, a form or the judge over the best links, or a
-search.
+Which bound rules a configuration out, from the cheapest on: its work, a form or the judge over the best links, what
+crosses between groups of near hosts in the joint model's families, or a search.
 """

@@ -64,7 +64,9 @@ def _without(space: SearchSpace, name: str) -> SearchSpace | None:
 def given_text(value: object) -> str:
     """A pinned value as it is typed."""
     values = value if isinstance(value, tuple) else (value,)
-    return ",".join("none" if one is None else str(one).replace(" ", "") for one in values)
+    words = {None: "none", True: "on", False: "off"}
+    known = (None, True, False)
+    return ",".join(words[one] if any(one is word for word in known) else str(one).replace(" ", "") for one in values)
 
 
 def _reason(enumeration: Enumeration) -> str:

@@ -7,15 +7,16 @@ from pipette_opt.certify.ledger import CertifyParams
 from pipette_opt.judge.slots import search_share
 from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.plans.watcher import Watcher
+from pipette_opt.problem.family_groups import has_far_groups
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
 
 JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.6
 """
-Shares of the time limit that the joint model over all splits of the layers may take, with one kind of GPU and with
-several, whose layers only it can deal. The first is also that of the time left which it has again once a plan is known.
-Chosen.
+Shares of the time limit that the joint model over all splits of the layers may take. The second is for several kinds of
+GPU, whose layers only it can deal, and for groups of hosts that are far apart, which only its families know. The first
+is also that of the time left which it has again once a plan is known. Chosen.
 """
 
 LEAST_JOINT_SHARE = 0.5
@@ -96,7 +97,8 @@ class Budget:
     def __init__(self, instance: Instance, params: OptimizeParams, watcher: Watcher) -> None:
         self.params, self.watcher = params, watcher
         self.limit_s = search_share(instance) * params.time_limit_s
-        self._joint_share = JOINT_SHARE if len(instance.cluster.gpu_kinds) == 1 else MIXED_JOINT_SHARE
+        is_mixed = len(instance.cluster.gpu_kinds) > 1 or has_far_groups(instance.cluster)
+        self._joint_share = MIXED_JOINT_SHARE if is_mixed else JOINT_SHARE
 
     @property
     def left_s(self) -> float:

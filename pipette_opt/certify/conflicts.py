@@ -26,7 +26,7 @@ from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 SHORT_SEQUENCE = 4096
 """Tokens of a sequence up to which its length is no requirement to blame. Chosen."""
 
-MORE_HOSTS = (2, 4, 8, 16, 32)
+MORE_HOSTS = (1, 2, 3, 4, 5, 8, 16, 32)
 """How many times the hosts are tried where their number is to blame."""
 
 MOST_HOSTS = 512
@@ -58,7 +58,7 @@ class Requirement:
     name
         In words, as short as can be.
     relaxed
-        Questions without it, the nearest first.
+        Questions without it, the nearest first; what answers the question itself answers one of them.
     """
 
     name: str
@@ -97,7 +97,8 @@ def conflicts(
         found[frozenset(names)] = names
         if time.perf_counter() - begun > more_orders_s:
             break
-    return sorted(found.values(), key=lambda names: (len(names), sum(map(len, names))))
+    least = [names for key, names in found.items() if not any(other < key for other in found)]
+    return sorted(least, key=lambda names: (len(names), sum(map(len, names))))
 
 
 def in_words(sets: Sequence[tuple[str, ...]]) -> str:
@@ -124,7 +125,8 @@ def requirements(asked: Question) -> list[Requirement]:
     batch = -(-training.global_batch_size // size) * size
     if batch != training.global_batch_size:
         word = f"a batch of {training.global_batch_size:,}"
-        found.append(Requirement(name=word, relaxed=_trained(global_batch_size=batch)))
+        relaxed = _trained(global_batch_size=batch)
+        found.append(Requirement(name=word, relaxed=lambda one: [one, *relaxed(one)]))
     if training.seq_length > SHORT_SEQUENCE:
         word = f"sequences of {training.seq_length:,} tokens"
         found.append(Requirement(name=word, relaxed=_trained(seq_length=SHORT_SEQUENCE)))
@@ -158,9 +160,9 @@ def _trained(**changes: object) -> Callable[[Question], Sequence[Question]]:
 
 
 def _with_more_hosts(one: Question) -> Sequence[Question]:
-    """The same on several times as many hosts like these, on as many GPUs as there are or are asked for."""
+    """The same on these hosts and several times as many like them, on as many GPUs as there are or are asked for."""
     cluster = one.instance.cluster
-    sizes = [times * cluster.num_nodes for times in MORE_HOSTS if times * cluster.num_nodes <= MOST_HOSTS]
+    sizes = [times * cluster.num_nodes for times in MORE_HOSTS if times == 1 or times * cluster.num_nodes <= MOST_HOSTS]
     return [replace(one, instance=replace(one.instance, cluster=_like(cluster, size))) for size in sizes]
 
 

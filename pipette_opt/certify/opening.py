@@ -36,7 +36,10 @@ def open_candidates(ledger: Ledger) -> list[int]:
     list[int]
         Candidates that have a placement over such links, the most promising first.
     """
-    bounds = [max(optimistic_ticks(ledger.data, one), _known_ticks(ledger, one)) for one in ledger.data.candidates]
+    joined = ledger.prepared.joined
+    of_links = [optimistic_ticks(ledger.data, one) for one in ledger.data.candidates]
+    known = [_known_ticks(ledger, one) for one in ledger.data.candidates]
+    bounds = list(map(max, of_links, known))
     nodes_of: dict[tuple[object, object], IntArray] = {}
     for plan in sorted(ledger.known, key=lambda one: -one.estimate.iteration_time_s):
         nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
@@ -46,7 +49,10 @@ def open_candidates(ledger: Ledger) -> list[int]:
         bound_s, candidate = bounds[index] * ledger.data.tick_s, ledger.data.candidates[index]
         if bound_s >= ledger.fastest_s or ledger.seconds_left <= 0:
             for other in order[number:]:
-                ledger.close(bounds[other] * ledger.data.tick_s, other)
+                by_groups = joined is not None and joined.knows_groups and known[other] > of_links[other]
+                ledger.close(
+                    bounds[other] * ledger.data.tick_s, other, "groups of hosts" if by_groups else "best links"
+                )
             break
         one = _opened(ledger, index, candidate, bounds[index])
         if one is None:

@@ -48,7 +48,11 @@ def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple
         if one.config not in found and pruned is not None:
             base = without_overlap(one.config)
             step: ProofStep = "work alone" if base in pruned.by_work else "best links"
-            found[one.config] = Reason(step, ANY_SPLIT if base in pruned.by_family else step, pruned.bounds_s[base])
+            name: str = step
+            if base in pruned.by_family:
+                knows_groups = prepared.joined is not None and prepared.joined.knows_groups
+                step, name = ("groups of hosts", ANY_SPLIT) if knows_groups else (step, ANY_SPLIT)
+            found[one.config] = Reason(step, name, pruned.bounds_s[base])
     nothing = Reason("best links", "best links", float("inf"))
     placed = {one.config: found.get(one.config, nothing) for one in memory.fitting}
     unplaced = [config for config, reason in placed.items() if reason.bound_s == float("inf")]

@@ -9,11 +9,13 @@ from pipette_opt.base.offload import OFFLOAD_WORDS, offload_of
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
+from pipette_opt.certify.conflicts import conflicts, in_words
 from pipette_opt.certify.finish import PROVEN_WITHIN
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
+from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import RECOMPUTE_MODULES, known_word
@@ -29,11 +31,14 @@ Verdict = Literal[
     "illegal", "too big", "cannot be placed", "slower", "not faster", "may win", "not searched", "the plan"
 ]
 
-SWITCH = {"on": True, "off": False}
+SWITCH = {"on": True, "off": False, "yes": True, "no": False, "true": True, "false": False}
 """Words of a choice."""
 
 WHERE = "the configuration"
 """What errors call the text that asks."""
+
+ILLEGAL_S = 1.0
+"""Seconds in which more sets of pins that exclude each other are looked for. Chosen."""
 
 MOST_RULES = 9
 """Broken rules that an answer lists; chosen so that it fits on a screen."""
@@ -136,7 +141,9 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
     """Why the configurations of a narrow space are not the plan."""
     enumeration = enumerate_with_reasons(instance, narrow)
     if not enumeration.candidates:
-        return Why(verdict="illegal", reasons=_broken_rules(enumeration), ruled_out_by="legality rules")
+        together = in_words(conflicts(instance, narrow, IGNORED_RISK, ILLEGAL_S)).splitlines()
+        reasons = (*together, *_broken_rules(enumeration))
+        return Why(verdict="illegal", reasons=reasons, ruled_out_by="legality rules")
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
         miss = min(memory.rejected, key=lambda one: one.short_bytes)
@@ -148,11 +155,10 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
         reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {time_s:.4f} s",)
         return Why(verdict="the plan", reasons=reasons, config=plan.config, best_s=time_s)
     prepared = prepare(instance, narrow, max_oom_risk, keep=lambda config: False)
-    best = _fastest_listed(instance, space, max_oom_risk) if plan is None else plan.estimate
     if plan is None:
-        return _compared(prepared, best, 0.0)
+        return _compared(prepared, *_fastest_listed(instance, space, max_oom_risk), 0.0)
     missing = _not_searched(instance, plan, memory)
-    answer = _compared(prepared, best, 0.0 if missing else plan.certificate.lower_bound_s)
+    answer = _compared(prepared, "the plan", plan.estimate, 0.0 if missing else plan.certificate.lower_bound_s)
     if missing and answer.verdict == "may win":
         return replace(answer, verdict="not searched", reasons=(*missing, *answer.reasons))
     return answer
@@ -204,8 +210,17 @@ def _not_searched(instance: Instance, plan: Plan, memory: MemoryCheck) -> tuple[
     return (head, *(told or ("its layers, or this combination, were not among those searched",)))
 
 
-def _compared(prepared: Prepared, best: IterationTime | None, proven_s: float) -> Why:
-    """Configurations that fit against the time to beat; ``proven_s``: what a search has shown to be their least."""
+def _compared(prepared: Prepared, name: str, best: IterationTime | None, proven_s: float) -> Why:
+    """
+    Configurations that fit against the time to beat.
+
+    Parameters
+    ----------
+    name
+        Of what has that time.
+    proven_s
+        What a search has shown to be their least.
+    """
     pruned = prepared.pruned
     assert pruned is not None
     bound_s = max(proven_s, min(pruned.bounds_s.values()))
@@ -223,7 +238,7 @@ def _compared(prepared: Prepared, best: IterationTime | None, proven_s: float) -
     verdict: Verdict = "may win"
     by = ""
     if best is not None:
-        reasons.append(f"the plan to beat takes {best.iteration_time_s:.4f} s")
+        reasons.append(f"{name} takes {best.iteration_time_s:.4f} s")
         slower = bound_s / best.iteration_time_s - 1
         if slower >= 0:
             verdict, by = "slower", "work alone" if without_overlap(fastest) in pruned.by_work else "best links"
@@ -251,15 +266,17 @@ def _where(own: IterationTime, best: IterationTime) -> list[str]:
     return [f"{name.replace('_', ' ')}: {more[name]:+.4f} s on the listed hosts" for name in causes]
 
 
-def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float) -> IterationTime | None:
-    """The fastest configuration of the whole space on the hosts as listed."""
+def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float) -> tuple[str, IterationTime | None]:
+    """The fastest configuration of the whole space on the hosts as listed, in words, and its time."""
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
-        return None
+        return "", None
     known = with_edge_loss(instance, memory)
     first = prune(known, fitting_candidates(memory), memory.capacity_bytes).first
-    return None if first is None else _time(known, first)
+    if first is None:
+        return "", None
+    return f"the fastest there, {first.config.label()},", _time(known, first)
 
 
 def _time(instance: Instance, plan: FirstPlan) -> IterationTime:

@@ -27,6 +27,7 @@ def main() -> None:
     from pipette_opt.base.errors import InputError, PipetteError
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.unraisablehook = _interrupt_again
     try:
         from pipette_opt.cli.app import app
 
@@ -52,6 +53,17 @@ def main() -> None:
         if ended.code == INTERRUPTED:
             sys.stderr.write("interrupted: what was not written yet is lost, and no file is left half written\n")
         raise
+
+
+def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
+    """A Ctrl-C that came while compiled code called Python, which cannot pass it on, comes again, a moment later."""
+    import _thread
+    import threading
+
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        threading.Timer(0.05, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _end_without_output(error: OSError) -> NoReturn:

@@ -1,10 +1,11 @@
-"""How fast rings over several hosts can be, several of them at once."""
+"""How fast rings over several hosts can be, several of them at once; and which hosts are near each other."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, read_only
+from pipette_opt.base.types import FloatArray, IntArray, read_only
 from pipette_opt.specs import ClusterSpec
 
 
@@ -30,18 +31,8 @@ def best_ring_rates(cluster: ClusterSpec, num_flows: int, num_hosts: int, num_ri
     FloatArray
         Shape ``(num_rings,)``; 0 where the measured links have no room for so many rings.
     """
-    from scipy.sparse.csgraph import minimum_spanning_tree
-
-    known = np.nan_to_num(cluster.pair_bytes_per_s(num_flows), nan=0.0)
-    links = np.maximum(known, known.T)
-    np.fill_diagonal(links, 0.0)
-    # A tree of the least slowness is one of the largest rates; pairs without a link are no edges. The fastest has 1, as
-    # scipy takes what is near to zero for no edge.
-    fastest = links.max(initial=0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slowness = np.where(links > 0, fastest / links, 0.0)
-    tree = minimum_spanning_tree(slowness).tocoo()
-    parent, size = list(range(len(links))), [1] * len(links)
+    tree, fastest = _spanning_tree(_links(cluster, num_flows))
+    parent, size = list(range(cluster.num_nodes)), [1] * cluster.num_nodes
 
     def root(host: int) -> int:
         while parent[host] != host:
@@ -60,3 +51,51 @@ def best_ring_rates(cluster: ClusterSpec, num_flows: int, num_hosts: int, num_ri
             if room >= num_rings:
                 break
     return read_only(rates, np.float64)
+
+
+@lru_cache(maxsize=1024)
+def near_groups(cluster: ClusterSpec, num_flows: int, num_hosts: int) -> IntArray:
+    """
+    The group of each host, shape ``(num_nodes,)``: of hosts that are near each other, none with so many hosts.
+
+    Groups grow together along the fastest links (single linkage), as long as none has ``num_hosts`` hosts. So whatever
+    joins so many hosts uses a link between two groups somewhere, and none of these is faster than
+    :func:`far_bytes_per_s`.
+    """
+    tree, _ = _spanning_tree(_links(cluster, num_flows))
+    group: IntArray = np.arange(cluster.num_nodes)
+    for edge in np.argsort(tree.data, kind="stable"):
+        one, other = group[int(tree.row[edge])], group[int(tree.col[edge])]
+        together = (group == one) | (group == other)
+        if together.sum() >= num_hosts:
+            break
+        group[together] = one
+    return read_only(np.unique(group, return_inverse=True)[1], np.int64)
+
+
+def far_bytes_per_s(cluster: ClusterSpec, groups: IntArray, num_flows: int) -> float:
+    """What so many flows attain at most in sum between hosts of different groups, the faster way; 0 without a link."""
+    far = groups[:, None] != groups
+    return float(_links(cluster, num_flows)[far].max(initial=0.0))
+
+
+def _links(cluster: ClusterSpec, num_flows: int) -> FloatArray:
+    """Bytes/s of each pair of hosts, the faster way; 0 without a link."""
+    known = np.nan_to_num(cluster.pair_bytes_per_s(num_flows), nan=0.0)
+    links: FloatArray = np.maximum(known, known.T)
+    np.fill_diagonal(links, 0.0)
+    return links
+
+
+def _spanning_tree(links: FloatArray) -> tuple[Any, float]:
+    """
+    A tree of the largest rates, as one of the least slowness; and the fastest link, which has slowness 1.
+
+    Pairs without a link are no edges. The fastest has 1, as scipy takes what is near to zero for no edge.
+    """
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
+    fastest = float(links.max(initial=0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slowness = np.where(links > 0, fastest / links, 0.0)
+    return minimum_spanning_tree(slowness).tocoo(), fastest

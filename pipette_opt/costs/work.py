@@ -28,6 +28,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div
+from pipette_opt.costs.best_rings import best_ring_rates
 from pipette_opt.costs.collectives import (
     RingTraffic,
     across_s,
@@ -394,9 +395,8 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
             stack=instance.stack,
         )
     hosts = np.array(replicas // members)
-    # A ring over a faster link takes no longer, so the fastest pair of hosts says all.
-    flow = instance.cluster.fastest_pair_bytes_per_s(gpus) / gpus
-    if np.isnan(flow):
+    flow = float(best_ring_rates(instance.cluster, gpus, int(hosts), 1)[0]) / gpus
+    if not flow > 0:
         return 0.0
     cluster, inside = instance.cluster, instance.cluster.inside_bytes_per_s(members)
     least_s = cluster.least_latency_s

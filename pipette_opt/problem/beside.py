@@ -138,10 +138,17 @@ def least_rings_s(
 
 
 def least_ring_parts_s(
-    instance: Instance, config: ParallelConfig, block: NodeBlock
+    instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float = np.inf
 ) -> tuple[FloatArray, FloatArray | None] | None:
-    """The same of routed experts last, and of all else first, shape ``(2, rates, pp)``."""
-    least = _least_of(instance, config, block)
+    """
+    The same of routed experts last, and of all else first, shape ``(2, rates, pp)``.
+
+    Parameters
+    ----------
+    most_bytes_per_s
+        What the slowest hop of every ring between hosts carries at most.
+    """
+    least = _least_of(instance, config, block, most_bytes_per_s)
     if least is None:
         return None
     model, training, experts = instance.model, instance.training, instance.model.num_experts is not None
@@ -157,7 +164,7 @@ def least_ring_parts_s(
 
 
 def _least_of(
-    instance: Instance, config: ParallelConfig, block: NodeBlock
+    instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float = np.inf
 ) -> Callable[[list[RingTraffic], list[RingTraffic] | None], FloatArray] | None:
     """
     What times rings of all replicas over the best links, those of experts second, shape ``(2, rates, pp)``.
@@ -175,7 +182,7 @@ def _least_of(
     if in_domains and np.isnan(best_hop(cluster, gpus, num_hosts, stack)[0]):
         return None
     if num_hosts > 1 and not in_domains:
-        rates = best_ring_rates(cluster, gpus, num_hosts, rows)
+        rates = np.minimum(best_ring_rates(cluster, gpus, num_hosts, rows), most_bytes_per_s)
         if not rates.min() > 0:
             return None
         if rates.min() == rates.max():

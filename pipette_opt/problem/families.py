@@ -78,6 +78,13 @@ class LayerFamily:
         one of each stage is in ``fixed_s``. Zero without block recomputation.
     recomputed
         How many units have to be recomputed; ``None`` without block recomputation.
+    far_after, far_s
+        A row of the grid, and what a transfer from there to the next takes beyond ``link_s``, as these hosts are of
+        different groups; -1 and zero where no group is too small for all rows.
+    has_far_rings
+        Whether the reductions of all stages cross such groups.
+    is_far
+        Whether anything of the family is known to cross such groups.
     """
 
     config: ParallelConfig
@@ -100,6 +107,10 @@ class LayerFamily:
     most_units: IntArray
     recompute_s: FloatArray
     recomputed: RecomputedUnits | None = None
+    far_after: int = -1
+    far_s: float = 0.0
+    has_far_rings: bool = False
+    is_far: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -113,6 +124,11 @@ class LayerFamily:
         ):
             object.__setattr__(self, name, read_only(getattr(self, name), np.float64))
         object.__setattr__(self, "most_units", read_only(self.most_units, np.int64))
+
+    @property
+    def far_stage(self) -> int:
+        """The stage whose transfers to the next go between groups of hosts; -1 if none is known to."""
+        return -1 if self.far_after < 0 else (self.far_after + 1) * self.block.stages - 1
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -168,6 +184,8 @@ class LayerFamily:
         )
         links = self.link_s[kind_of_row[rows], kind_of_row[after]]
         sends = np.where(rows == after, self.inside_s, np.where(np.isfinite(links), links, 0.0))[:, None] * (pp > 1)
+        if self.far_after >= 0:
+            sends[self.far_stage] += self.far_s
         reduction = np.maximum(self.fixed_reduction_s + units * self.reduction_s, 0.0)
         gather = (
             np.maximum(self.fixed_gather_s + units * self.gather_s, 0.0) if self.config.overlap_param_gather else None

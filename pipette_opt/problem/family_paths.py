@@ -53,10 +53,10 @@ def family_paths(family: LayerFamily, counts: PathCounts) -> FamilyPaths:
 
 
 def least_transfers_s(family: LayerFamily, moved: IntArray) -> FloatArray:
-    """What the transfers of each path take over the best links between any kinds, shape ``(num_paths,)``."""
+    """What the transfers of each path take over the best links of their kind, shape ``(num_paths,)``."""
     rows = np.arange(moved.shape[1]) // family.block.stages
     inside = rows == np.roll(rows, -1)
     sent = moved[:, ~inside].sum(axis=1)
     across = sent * np.where(np.isfinite(family.link_s), family.link_s, np.inf).min() if sent.any() else 0.0 * sent
     seconds: FloatArray = moved[:, inside].sum(axis=1) * family.inside_s + np.where(np.isfinite(across), across, 0.0)
-    return seconds
+    return seconds if family.far_after < 0 else seconds + moved[:, family.far_stage] * family.far_s

@@ -7,12 +7,14 @@ several kinds of layers a unit is their mean, and the line is below every split,
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray
+from pipette_opt.costs.best_rings import far_bytes_per_s
 from pipette_opt.costs.compute import StageCompute, optimizer_stages_s, stage_compute
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs
 from pipette_opt.costs.messages import intra_node_message_s, p2p_bytes
@@ -28,6 +30,7 @@ from pipette_opt.parallel import (
 )
 from pipette_opt.problem.beside import chunk_seconds, layer_seconds, least_ring_parts_s
 from pipette_opt.problem.families import LayerFamily
+from pipette_opt.problem.family_groups import far_families, groups_of
 from pipette_opt.problem.family_room import RecomputedUnits, has_room, most_units, num_units
 from pipette_opt.problem.layer_patterns import grown, least_splits, line, probes
 from pipette_opt.problem.ticks import embedding_floor, embedding_ticks, tensor_ticks
@@ -51,7 +54,9 @@ def layer_families(
     """
     The families of some configurations, without their reductions: see :func:`with_rings`.
 
-    One for each packing, and for each way in which stages hold layers without experts; none where no split has room.
+    One for each packing, for each way in which its rows may cross groups of near hosts
+    (:mod:`~pipette_opt.problem.family_groups`), and for each way in which stages hold layers without experts; none
+    where no split has room.
 
     Parameters
     ----------
@@ -76,7 +81,7 @@ def layer_families(
             family = _family(free, config, block, timed[0], limit)
             if recomputed is not None:
                 family = _with_recomputation(free, family, timed[1], recomputed)
-            families.append(family)
+            families += far_families(instance, family, partial(_slots_cross, free, family, timed[0]))
     return families
 
 
@@ -231,6 +236,14 @@ def _family(
     )
 
 
+def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: BoolArray) -> LayerFamily:
+    """The family where the hosts of each slot are of several groups; ``far``: pairs of hosts of different ones."""
+    added = []
+    for ticks in tensor_ticks(instance, *timed.sized[0], family.block, FINE_TICK_S, np.floor):
+        added.append((int(ticks[far].min()) - int(ticks[~np.eye(len(far), dtype=np.bool_)].min())) * FINE_TICK_S)
+    return replace(family, layer_s=family.layer_s + np.array(added)[:, None])
+
+
 Rings = dict[str, Any]
 """Fields of a family that its reduction and gather decide."""
 
@@ -239,7 +252,7 @@ def with_rings(
     instance: Instance,
     family: LayerFamily,
     config: ParallelConfig,
-    known: dict[tuple[ParallelConfig, NodeBlock], Rings] | None = None,
+    known: dict[tuple[ParallelConfig, NodeBlock, bool], Rings] | None = None,
 ) -> LayerFamily:
     """
     A family with what it sends beside compute, and its reduction and gather.
@@ -251,18 +264,21 @@ def with_rings(
         matter to them.
     """
     alike = replace(without_recomputation(config), micro_batch_size=1)
-    known, key = {} if known is None else known, (alike, family.block)
+    known, key = {} if known is None else known, (alike, family.block, family.has_far_rings)
     if key not in known:
-        known[key] = _rings(instance, *key)
+        rate = np.inf
+        if family.has_far_rings:
+            rate = far_bytes_per_s(instance.cluster, groups_of(instance, family), gpus_of_a_host(config, family.block))
+        known[key] = _rings(instance, alike, family.block, rate)
     return replace(family, config=config, **known[key])
 
 
-def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Rings:
+def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float) -> Rings:
     """From one unit and more: times of rings are convex in what they move, so no split has less than their line."""
     rings: Rings = {}
     model, chunks = instance.model, config.num_chunks
     sized = _sized(model, config)
-    found = [least_ring_parts_s(instance, one, block) for one in sized]
+    found = [least_ring_parts_s(instance, one, block, most_bytes_per_s) for one in sized]
     for way, name in enumerate(("reduction_s", "gather_s")):
         known = [one[way] for one in found if one is not None]
         of_rates = [one for one in known if one is not None]

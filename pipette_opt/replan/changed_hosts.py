@@ -131,6 +131,8 @@ def replan(
     options: list[Option] = []
     more: list[Option] = []
     for number, (job, size) in enumerate(jobs):
+        if watcher.stop.is_set() and options:
+            break
         limits = replace(params, time_limit_s=params.time_limit_s / len(jobs) * (number + 1))
         try:
             found = _options(job, old, size, limits, watcher, _inputs_of(job, inputs))
@@ -149,7 +151,8 @@ def replan(
     if unequal is not None and unequal.plan.estimate.iteration_time_s >= chosen.plan.estimate.iteration_time_s:
         unequal = None
     plans = [(instance, one.plan) for one in options] + [(offered or instance, one.plan) for one in more]
-    groups = grouped(plans, params.max_oom_risk, space_for(old, None).virtual_pipeline)
+    pinned_chunks, is_stopped = space_for(old, None).virtual_pipeline, watcher.stop.is_set()
+    groups = None if is_stopped else grouped(plans, params.max_oom_risk, pinned_chunks)
     fastest = min(one.estimate.iteration_time_s for _, one in plans)
     if groups is not None and groups.iteration_time_s >= fastest:
         groups = None

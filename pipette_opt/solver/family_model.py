@@ -284,6 +284,8 @@ class FamilyModel:
         if self.num_kinds == 1:
             sent = float(transfers[~inside].sum())
             constant += sent * float(family.link_s[0, 0]) if sent else 0.0  # without a link it is infinite
+            if family.far_after >= 0:
+                constant += float(transfers[family.far_stage]) * family.far_s
         else:
             for stage in np.flatnonzero(~inside).tolist():
                 if transfers[stage]:

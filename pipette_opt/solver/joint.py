@@ -92,6 +92,8 @@ class Joined:
     split_bound_s
         No plan of a configuration is faster, whatever is sent beside compute, by the bounds of its families; 0 where
         there are none.
+    knows_groups
+        Whether bounds of families count what crosses between groups of near hosts.
     """
 
     splits: tuple[tuple[int, ...], ...]
@@ -99,6 +101,7 @@ class Joined:
     model: JointModel
     go_on: Callable[[float, float, bool], "Joined"]
     split_bound_s: Callable[[ParallelConfig], float]
+    knows_groups: bool = False
 
 
 def join(
@@ -361,6 +364,7 @@ class _Joint(OpenFamilies):
             first=self.first,
             go_on=self._go_on,
             split_bound_s=self._split_bounds(),
+            knows_groups=any(family.is_far for family in self.least_s),
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",
                 bound_s=float(bound_s),

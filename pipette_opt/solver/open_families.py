@@ -106,7 +106,7 @@ class OpenFamilies:
     """Critical paths of the judge by schedule, for every model that follows."""
     known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
     """All paths of a schedule, and from how many pieces they were put together."""
-    rings: dict[tuple[ParallelConfig, NodeBlock], Rings] = field(default_factory=dict)
+    rings: dict[tuple[ParallelConfig, NodeBlock, bool], Rings] = field(default_factory=dict)
     """Reductions and gathers, by what they depend on."""
     loaded: set[tuple[str, bool]] = field(default_factory=set)
     """What was done before with sorts of schedule (plain, interleaved), so that its kernels are loaded."""

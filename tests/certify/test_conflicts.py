@@ -1,9 +1,11 @@
 """The fewest requirements that cannot be met together."""
 
+from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import pytest
-from specs_for_tests import LLAMA_8B, TINY, cluster, instance
+from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.conflicts import Question, _possible, conflicts, in_words, requirements
@@ -62,3 +64,15 @@ def test_each_set_is_irreducible_and_brute_force_has_none_smaller(job: object, s
     assert found
     assert set(found) <= set(minimal)
     assert len(found[0]) == min(map(len, minimal))
+
+
+def test_hosts_that_are_given_are_tried_where_their_number_is_free() -> None:
+    """Five stages go on five of eight GPUs with the batch that is given, so they alone are not to blame."""
+    model = replace(LLAMA_8B, num_layers=40)
+    job = instance(random_cluster(np.random.default_rng(0), 2), model, 60, 2048)
+    space = SearchSpace(pipeline_parallel=(5,), virtual_pipeline=(2,))
+    assert conflicts(job, space, 1.0) == []
+    found = [set(names) for names in conflicts(job, replace(space, sequence_parallel=(True,)), 1.0, 60.0)]
+    assert found
+    assert all("--sequence-parallel on" in names for names in found)
+    assert not any(one < other for one in found for other in found)

@@ -13,6 +13,28 @@ from pipette_opt.optimize import OptimizeParams, optimize
 
 JOB = instance(random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
 SPACE = SearchSpace(micro_batch_size=(1, 2))
+TOGETHER = "These cannot go together: "
+
+
+def test_illegal_begins_with_what_cannot_go_together() -> None:
+    """Not with the combinations of what was left open that break most rules: here no group of micro-batches fits."""
+    answer = why(replace(JOB, training=replace(JOB.training, global_batch_size=60)), SPACE, "vpp=4,dp=4,pp=4", 0.01)
+    assert answer.verdict == "illegal"
+    assert answer.reasons[0].startswith(TOGETHER)
+    assert {"--data-parallel 4", "--virtual-pipeline 4", "--pipeline-parallel 4", "a batch of 60"} <= set(
+        answer.reasons[0].removeprefix(TOGETHER).rstrip(".").split(", ")
+    )
+
+
+def test_switches_may_be_said_as_people_do() -> None:
+    """On and off, yes and no."""
+    assert pinned(SPACE, "sp=yes,dopt=no") == pinned(SPACE, "sp=on,dopt=off")
+
+
+def test_without_a_plan_it_is_said_what_is_compared_with() -> None:
+    """The fastest configuration on the hosts as listed, by name."""
+    reasons = why(JOB, SPACE, "tp=16", 0.01).reasons
+    assert any(one.startswith("the fastest there, tp") for one in reasons)
 
 
 def test_illegal_names_the_rule() -> None:
@@ -26,7 +48,7 @@ def test_illegal_names_the_rule() -> None:
 def test_illegal_names_each_rule_once_with_a_count() -> None:
     """As many as fit on a screen, those that rule out most first; the counts are those of the enumeration."""
     found = enumerate_with_reasons(JOB, pinned(SPACE, "tp=3"))
-    reasons = why(JOB, SPACE, "tp=3", 0.01).reasons
+    reasons = [one for one in why(JOB, SPACE, "tp=3", 0.01).reasons if not one.startswith(TOGETHER)]
     for reason, (rule, count) in zip(reasons, found.rejected.items(), strict=True):
         assert reason.startswith(f"{rule}: ")
         assert reason.endswith(f"({count:,} of {found.num_combinations:,} combinations)")

@@ -1,5 +1,6 @@
 """Stopping early leaves the best plan so far on disk."""
 
+import ctypes
 import json
 import signal
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from commands_here import typed
+
+from pipette_opt import cli
 
 PLAN_WITHIN_S = 90.0
 
@@ -102,3 +105,16 @@ def test_a_kill_while_placing_leaves_a_plan(tmp_path: Path) -> None:
     process.kill()
     process.communicate(timeout=60)
     assert json.loads(path.read_text())["certificate"]["status"] in ("OPTIMAL", "FEASIBLE")
+
+
+def test_an_interrupt_in_a_callback_of_compiled_code_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would print it and go on, as where numba saves a kernel."""
+    monkeypatch.setattr(sys, "unraisablehook", cli._interrupt_again)
+
+    @ctypes.CFUNCTYPE(None)
+    def called() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    called()
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(1)

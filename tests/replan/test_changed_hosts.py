@@ -1,6 +1,7 @@
 """Going on when hosts are lost or join."""
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.replan import changed_hosts
 from pipette_opt.replan.changed_hosts import held_cells, replan, start_from
 from pipette_opt.replan.space import space_for, void_pins, world_sizes
 from pipette_opt.specs import Instance
@@ -69,6 +72,24 @@ def test_fewer_hosts_than_before(old: Plan) -> None:
     found = replan(given, old, params=FAST)
     assert found.options[0].num_loads == 0
     assert found.chosen.plan.config.world_size in sizes
+
+
+def test_a_stop_begins_no_other_number_of_hosts(old: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer is there soon after Ctrl-C."""
+    given, sizes, options = without_host(small_instance(), "n3"), [], changed_hosts._options
+
+    def recorded(job: Instance, plan: Plan, size: int, *rest: Any) -> Any:
+        sizes.append(size)
+        return options(job, plan, size, *rest)
+
+    monkeypatch.setattr(changed_hosts, "_options", recorded)
+    monkeypatch.setattr(changed_hosts, "world_sizes", lambda *job: [16, 8])
+    replan(given, old, params=FAST)
+    watcher = Watcher()
+    watcher.stop.set()
+    stopped = replan(given, old, params=FAST, watcher=watcher)
+    assert sizes == [16, 8, 16]
+    assert stopped.chosen.plan.config.world_size == 16
 
 
 def test_what_hosts_hold(old: Plan) -> None:

@@ -1,0 +1,109 @@
+"""
+Families whose hosts are too many for any group of near hosts, such as a region: something crosses between groups.
+
+Hosts grow together along the fastest links until a group would have room for the whole grid. Either each row of the
+grid is inside a group; then some row sends to the next across groups, in every column. Or some row has hosts of several
+groups; then its rings cross them. The rest of such rows may be few: how few, the sizes of the groups say. Each of these
+ways is a family of its own, with the fastest link between groups where one is crossed, and no placement is in none.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from pipette_opt.base.types import BoolArray, IntArray
+from pipette_opt.costs.best_rings import far_bytes_per_s, near_groups
+from pipette_opt.costs.messages import p2p_bytes
+from pipette_opt.parallel import gpus_of_a_host
+from pipette_opt.problem.families import LayerFamily
+from pipette_opt.specs import ClusterSpec, Instance
+
+FAR = 2.0
+"""A link between groups counts as far if a transfer takes so many times as long as over the best link. Chosen."""
+
+MOST_ROWS = 9
+"""Rows of the grid up to which every place of the crossing is a family; with more none is. Chosen."""
+
+
+def has_far_groups(cluster: ClusterSpec) -> bool:
+    """Whether all hosts together use a link that is far, by its rate alone."""
+    if cluster.num_nodes < 2 or cluster.most_in_domain > 1:
+        return False
+    rate = far_bytes_per_s(cluster, near_groups(cluster, 1, cluster.num_nodes), 1)
+    return bool(0 < FAR * rate < cluster.fastest_pair_bytes_per_s(1))
+
+
+def far_families(
+    instance: Instance, family: LayerFamily, slots_cross: Callable[[BoolArray], LayerFamily]
+) -> list[LayerFamily]:
+    """
+    A family for each way in which it crosses groups of near hosts; the family itself where nothing far is crossed.
+
+    That is known for hosts of one kind and dense models, where a row crosses in one way only: replicas on several
+    hosts, or a single replica whose slots span hosts.
+
+    Parameters
+    ----------
+    slots_cross
+        The family where the hosts of each slot are of several groups, by the pairs of hosts of different ones.
+    """
+    cluster, config, block, rows = instance.cluster, family.config, family.block, family.grid[0]
+    known = len(cluster.gpu_kinds) == 1 and cluster.most_in_domain == 1 and instance.model.num_experts is None
+    one_way = 1 in family.grid[1:]
+    if not known or not one_way or config.sharding_stage > 1 or not 1 < rows <= MOST_ROWS:
+        return [family]
+    groups, flows = groups_of(instance, family), gpus_of_a_host(config, block) // block.stages
+    rate = far_bytes_per_s(cluster, groups, flows)
+    if not rate > 0:
+        return [family]
+    latency_s = float(np.min(cluster.pair_latency_s + np.where(groups[:, None] != groups, 0.0, np.inf)))
+    far_s = latency_s + p2p_bytes(instance.model, instance.training, config) * flows / rate
+    near_s = float(family.link_s[0, 0])
+    if not far_s > FAR * near_s:
+        return [family]
+    sizes, found = tuple(np.bincount(groups).tolist()), list[LayerFamily]()
+    if sum(size // family.hosts_per_row for size in sizes) >= rows:
+        found += [replace(family, far_after=row, far_s=far_s - near_s) for row in range(rows - 1)]
+    if family.hosts_per_row > 1:
+        if not all_rows_cross(sizes, rows, family.hosts_per_row):
+            return [family]
+        spans = block.nodes_per_slot > 1
+        found.append(slots_cross(groups[:, None] != groups) if spans else replace(family, has_far_rings=True))
+    return [replace(one, is_far=True) for one in found]
+
+
+def groups_of(instance: Instance, family: LayerFamily) -> IntArray:
+    """The group of each host, shape ``(num_nodes,)``; by what crosses a link between stages."""
+    flows = gpus_of_a_host(family.config, family.block) // family.block.stages
+    return near_groups(instance.cluster, flows, family.grid[0] * family.hosts_per_row)
+
+
+@lru_cache(maxsize=4096)
+def all_rows_cross(sizes: tuple[int, ...], rows: int, width: int) -> bool:
+    """
+    Whether all rows have hosts of several groups as soon as one has.
+
+    Parameters
+    ----------
+    sizes
+        Hosts of each group.
+    rows, width
+        Rows of the grid, and hosts of each.
+    """
+    for crossing in range(1, rows):
+        taken = crossing * width
+        # The most rows that are left inside groups when crossing ones have taken some hosts, by how many so far.
+        inside = np.full(taken + 1, -1)
+        inside[0] = 0
+        for size in sizes:
+            after = np.full(taken + 1, -1)
+            for some in range(min(size, crossing * (width - 1), taken) + 1):
+                before = inside[: taken + 1 - some]
+                left = np.where(before >= 0, before + (size - some) // width, -1)
+                after[some:] = np.maximum(after[some:], left)
+            inside = after
+        if inside[taken] >= rows - crossing:
+            return False
+    return True
