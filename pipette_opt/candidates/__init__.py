@@ -15,7 +15,7 @@ from pipette_opt.candidates.pins import contradiction
 from pipette_opt.candidates.sharing import with_shared_parameters
 from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace, space_of
 from pipette_opt.candidates.splits import layer_splits, pipeline_split_options
-from pipette_opt.candidates.world_sizes import choose_num_gpus, world_sizes
+from pipette_opt.candidates.world_sizes import check_num_gpus, choose_num_gpus, world_sizes
 
 __all__ = [
     "Enumeration",
@@ -24,6 +24,7 @@ __all__ = [
     "SearchSpace",
     "broken_rules",
     "check_legal",
+    "check_num_gpus",
     "choose_num_gpus",
     "enumerate_candidates",
     "enumerate_more",

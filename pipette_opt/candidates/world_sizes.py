@@ -57,7 +57,7 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     """
     per_host, num_nodes = instance.cluster.gpus_per_node, instance.cluster.num_nodes
     if space.num_gpus is not None:
-        _check_num_gpus(space.num_gpus, per_host, num_nodes)
+        check_num_gpus(space.num_gpus, per_host, num_nodes)
         return space.num_gpus
     probe, most = _smallest(space), _most_gpus(instance, space)
     most_whole = most // per_host * per_host
@@ -97,7 +97,8 @@ def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
     return busiest
 
 
-def _check_num_gpus(num_gpus: int, per_host: int, num_nodes: int) -> None:
+def check_num_gpus(num_gpus: int, per_host: int, num_nodes: int) -> None:
+    """Raise ``InputError`` for a number of GPUs that the hosts have not, or that is not of whole hosts."""
     available = per_host * num_nodes
     if num_gpus > available:
         raise InputError(

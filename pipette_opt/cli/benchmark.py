@@ -15,6 +15,7 @@ INSTANCES = "The instances"
 FIXED = (
     "virtual_pipeline",
     "recompute",
+    "offload",
     "context_parallel",
     "expert_parallel",
     "expert_tensor_parallel",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.cli import options as opt
 
 INSTANCES = "The instances"
@@ -128,7 +128,8 @@ def squares(
 
     Planned only: no launcher runs squares. Micro-batches are 1, 2, 4 and 8 samples for each row of the square.
 
-    Example: [bold]pipette-opt benchmark squares --model llama-2-7b --nodes 2 --gpu h100[/]
+    Example: [bold]pipette-opt benchmark squares --model llama-2-7b --nodes 2 --gpu h100
+    --global-batch-size 8 --seq-length 4096[/]
     """
     from dataclasses import asdict
 
@@ -355,7 +356,8 @@ def stages(job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)], json: 
 
     A worker is a host. Planned only: no launcher runs stages with unequal replicas.
 
-    Example: [bold]pipette-opt benchmark stages --model llama-3-8b --nodes 7 --gpu a100 --global-batch-size 60[/]
+    Example: [bold]pipette-opt benchmark stages --model llama-3-8b --nodes 7 --gpu a100
+    --global-batch-size 60 --seq-length 4096[/]
     """
     from dataclasses import asdict
 
@@ -363,7 +365,14 @@ def stages(job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)], json: 
     from pipette_opt.lab.stage_replicas import compare_stages
     from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
 
-    rows = list(compare_stages(opt.read_job(job_options).instance))
+    instance = opt.read_job(job_options).instance
+    rows = list(compare_stages(instance))
+    if all(one is None for _, _, one in rows):
+        hosts = instance.cluster.num_nodes
+        raise InfeasibleError(
+            f"no stages fit in memory on {hosts} hosts: give more with --nodes, a smaller --model, or a smaller "
+            f"--seq-length than {instance.training.seq_length}."
+        )
     if json:
         shown = [{"way": way, "equal": equal, "plan": None if one is None else asdict(one)} for way, equal, one in rows]
         show_json(shown)

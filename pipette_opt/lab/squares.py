@@ -145,8 +145,11 @@ def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 
         If no square is possible, or the model has experts or the training fp8, which are not priced.
     """
     model, cluster = instance.model, instance.cluster
-    if model.num_experts is not None or instance.training.recipe is not None:
-        raise InputError("squares", "are priced for dense layers in 16 or 32 bits only.")
+    if model.num_experts is not None:
+        raise InputError("--model", f"has {model.num_experts} experts; squares are priced for dense layers only.")
+    if instance.training.recipe is not None:
+        recipe = "fp4" if instance.training.fp4 else "fp8"
+        raise InputError(f"--{recipe}", "cannot be priced on squares; leave it out: in 16 or 32 bits only.")
     sides = [
         side
         for side in (2, 4, 8)
@@ -158,7 +161,11 @@ def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 
         if not (model.num_attention_heads % side**2 or model.num_query_groups % side or model.ffn_hidden_size % side**2)
     ]
     if not sides:
-        raise InputError("squares", f"of {model.num_attention_heads} heads need 4, 16 or 64 GPUs that divide them.")
+        raise InputError(
+            "--model",
+            f"has {model.num_attention_heads} heads; squares need 4, 16 or 64 GPUs that divide these, "
+            f"{cluster.num_nodes} x {cluster.gpus_per_node} are there.",
+        )
     for side in sides:
         for samples in micro_batches:
             yield square_row(instance, side, samples * side)

@@ -236,7 +236,8 @@ def stage_costs(instance: Instance) -> StageCosts:
     """
     model, training, cluster = instance.model, instance.training, instance.cluster
     if model.num_experts is not None:
-        raise InputError("--model", "unequal replicas are priced for models without experts only.")
+        problem = f"has {model.num_experts} experts; unequal replicas are priced for models without experts only."
+        raise InputError("--model", problem)
     gpu, hosts = cluster.gpu_kinds[0], cluster.num_nodes
     config = whole_host_config(instance)
     tp = config.tensor_model_parallel_size

@@ -8,6 +8,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
+from pipette_opt.candidates import check_num_gpus
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 from pipette_opt.specs.gpu_links import GpuLinks
@@ -180,7 +181,8 @@ def more_hosts(instance: Instance, count: int) -> Change:
 
 
 def number_of_gpus(instance: Instance, num_gpus: int) -> Change:
-    """The job on so many GPUs of the same cluster; which, is chosen."""
+    """The job on so many GPUs of the same cluster; which, is chosen. ``InputError`` for numbers that it cannot have."""
+    check_num_gpus(num_gpus, instance.cluster.gpus_per_node, instance.cluster.num_nodes)
     return Change(name=f"{num_gpus} GPUs", group="number of GPUs", instance=instance, num_gpus=num_gpus)
 
 

@@ -115,7 +115,13 @@ def test_squares(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(("--check", "9"), "--check"), (("--check", "x"), "--check"), (("--fp8", "--gpu", "h100"), "16 or 32 bits only")],
+    [
+        (("--check", "9"), "--check"),
+        (("--check", "x"), "--check"),
+        (("--fp8", "--gpu", "h100"), "--fp8: cannot be priced on squares"),
+        (("--model", "mixtral-8x7b"), "--model: has 8 experts; squares are priced for dense layers only"),
+        (("--gpus-per-node", "1", "--nics", "1x400"), "--model: has 32 heads; squares need 4, 16 or 64 GPUs"),
+    ],
 )
 def test_squares_that_cannot_be(run: Run, words: tuple[str, ...], message: str) -> None:
     """One message each."""
@@ -151,6 +157,20 @@ def test_hosts_that_are_no_tensor_groups(run: Run, command: str, words: tuple[st
     code, _, err = run("benchmark", command, *JOB, *words, *(("--stages", "2") if command == "slices" else ()))
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--model", "mixtral-8x7b"), 2, "--model: has 8 experts; unequal replicas"),
+        (("--model", "llama-3.1-405b"), 3, "no stages fit in memory on 2 hosts"),
+    ],
+)
+def test_stages_that_cannot_be(run: Run, words: tuple[str, ...], code: int, message: str) -> None:
+    """One message each: what is not priced, and what has no room."""
+    found, _, err = run("benchmark", "stages", *JOB, *words)
+    assert found == code
+    assert message in " ".join(err.split())
 
 
 def test_jobs_of_systems(run: Run) -> None:

@@ -51,6 +51,21 @@ def test_a_list_of_questions(command: Command, plan: Path) -> None:
             assert one["bound_s"] <= one["iteration_time_s"]
 
 
+@pytest.mark.parametrize(
+    ("size", "problem"),
+    [
+        ("12", "must fill whole hosts of 8 GPUs (or part of one), got 12; 8 or 16 would"),
+        ("8,24", "must be at most the 2 x 8 = 16 GPUs listed, got 24"),
+        ("0", "must be whole numbers >= 1"),
+    ],
+)
+def test_numbers_of_gpus_that_no_job_has(command: Command, plan: Path, size: str, problem: str) -> None:
+    """Refused before anything is searched, with what would be right."""
+    code, _, err = command("whatif", str(plan), "--num-gpus", size)
+    assert code == 2
+    assert f"--num-gpus: {problem}" in " ".join(err.split())
+
+
 def test_without_a_question_hosts_are_asked_about(command: Command, plan: Path) -> None:
     """Tables, then sentences."""
     code, out, _ = command("whatif", str(plan), "--time-limit", "4")
