@@ -32,6 +32,9 @@ MORE_HOSTS = (1, 2, 3, 4, 5, 8, 16, 32)
 MOST_HOSTS = 512
 """Hosts that are tried at most. Chosen: more take long to enumerate."""
 
+ODD_PARTS = 3 * 5 * 7
+"""Numbers of stages and replicas that a batch divides into where its size is to blame, beside powers of two. Chosen."""
+
 PREDICTED_AT_ONCE = 256
 """Configurations whose memory is predicted together, those that need least first. Chosen."""
 
@@ -122,7 +125,7 @@ def requirements(asked: Question) -> list[Requirement]:
     if not training.unequal_microbatches:
         found.append(Requirement(name="equal micro-batches", relaxed=_trained(unequal_microbatches=True)))
     size = cluster.num_nodes * cluster.gpus_per_node * space.max_micro_batch_size
-    batch = -(-training.global_batch_size // size) * size
+    batch = -(-training.global_batch_size // size) * size * ODD_PARTS
     if batch != training.global_batch_size:
         word = f"a batch of {training.global_batch_size:,}"
         relaxed = _trained(global_batch_size=batch)

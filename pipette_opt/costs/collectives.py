@@ -172,7 +172,9 @@ def tensor_traffic(
     """
     tokens, h = config.micro_batch_size * training.seq_length // config.context_parallel_size, model.hidden_size
     reduced, recipe = training.parameter_bytes, training.recipe
-    gathered = reduced if recipe is None or not config.sequence_parallel else recipe.element_bytes
+    gathered: float = reduced
+    if recipe is not None and config.sequence_parallel:
+        gathered += (1 - model.wide_share) * (recipe.element_bytes - reduced)
     mixes, has_mlp = kind.mixer != "none", mlp_width(model, kind) > 0
     parts, width, latent = mixes + has_mlp, h * mixes, model.multi_latent_attention
     calls = 2 * parts if config.sequence_parallel else parts

@@ -5,7 +5,7 @@ Products and attention follow laws whose constants kernels of the GPU tell (``sp
 replaces the layer's time where it has one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -40,6 +40,7 @@ from pipette_opt.specs.layer_parameters import (
     replicated_parameters,
     sharded_parameters,
 )
+from pipette_opt.specs.training import in_16_bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -172,7 +173,23 @@ def layer_times_s(
 def layer_and_idle_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Forward and backward of one layer and one micro-batch, and how long the device waits for the host in each."""
+    """
+    Forward and backward of one layer and one micro-batch, and how long the device waits for the host in each.
+
+    Of a model with layers in 16 bits at its ends the mean of all, so that the model as a whole is right.
+    """
+    found, share = _layer_and_idle_s(instance, config, gpu, rates, kind), instance.model.wide_share
+    if not share or instance.training.recipe is None:
+        return found
+    wide = replace(instance, training=in_16_bits(instance.training))
+    both = np.array([found, _layer_and_idle_s(wide, config, gpu, rates, kind)])
+    (forward, backward), (idle, idle_backward) = ((1 - share) * both[0] + share * both[1]).tolist()
+    return (forward, backward), (idle, idle_backward)
+
+
+def _layer_and_idle_s(
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
+) -> tuple[tuple[float, float], tuple[float, float]]:
     model, training = instance.model, instance.training
     core = attention_times_s(model, training, config, gpu, rates, kind)
     is_known = kind.has_attention and kind.mlp == "dense"  # to profiles and runs

@@ -321,6 +321,7 @@ def model_options(
         *_expert_options(model, training),
         *_layer_list_options(model, layers_per_chunk),
         *_depth_options(model),
+        *_wide_options(model, training),
         *(model.other_arguments or ()),
     ]
 
@@ -515,6 +516,15 @@ def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
     if isinstance(model.moe_layer_freq, int):
         return model.moe_layer_freq
     return tuple(int(kind.has_experts) for kind in model.layers)
+
+
+def _wide_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
+    """Layers at both ends in 16 bits, which mean something with products in fewer only."""
+    first, last = model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16
+    if training.recipe is None or not first + last:
+        return []
+    counts = ("--num-layers-at-start-in-bf16", str(first)), ("--num-layers-at-end-in-bf16", str(last))
+    return [("--first-last-layers-bf16",), *counts]
 
 
 def _depth_options(model: ModelSpec) -> list[Option]:

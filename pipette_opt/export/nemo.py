@@ -39,6 +39,9 @@ SAID_OF_TRAINING = (
 NOT_SAID_OF_MODEL = ("activation_func", "other_arguments", "parallel_residual", "post_norms", "local_rotary_base")
 """A function, which Hydra's overrides cannot name; words of Megatron-LM; what megatron-core has no layer for."""
 
+OF_GEMMA_3 = ("activation_func", "post_norms", "local_rotary_base")
+"""Of these what Megatron-Bridge's ``Gemma3ModelProvider`` has, so that a recipe of Gemma 3 brings it."""
+
 SAID_OF_MODEL = tuple(field.name for field in fields(ModelSpec) if field.name not in NOT_SAID_OF_MODEL)
 """All else is overridden; vocabulary and number of positions come with the recipe's tokenizer and sequences."""
 
@@ -74,7 +77,8 @@ RECIPE_PRECISION = {("bf16", True): "bf16_mixed", ("fp16", False): "fp16_mixed",
 def export_nemo(plan: Plan) -> dict[str, str]:
     """The overrides as a file for bash and as YAML; ``InputError`` for what Megatron-Bridge cannot say."""
     sections = overrides(plan)
-    head = f"{plan.config.label()}, global batch {plan.global_batch_size}; overrides of a Megatron-Bridge recipe."
+    recipe = "Megatron-Bridge recipe of Gemma 3" if _is_gemma3(recorded_model(plan)) else "Megatron-Bridge recipe"
+    head = f"{plan.config.label()}, global batch {plan.global_batch_size}; overrides of a {recipe}."
     bash = [
         "#!/bin/bash",
         SOURCED,
@@ -107,6 +111,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "kv_channels": model.kv_channels,
             **_norms_and_biases(model),
             **_attention(model),
+            **(_gemma3(model) if _is_gemma3(model) else {}),
             **_latent(model.multi_latent_attention),
             **_experts(model, training),
             **_layer_list(model, config),
@@ -239,6 +244,44 @@ def _attention(model: ModelSpec) -> dict[str, Any]:
     }
 
 
+def _is_gemma3(model: ModelSpec) -> bool:
+    """Whether it is what ``Gemma3ModelProvider`` builds: norms after branches, a gated GELU, two rotary bases."""
+    is_kind = model.post_norms and model.gated_linear_unit and model.activation_func == "gelu"
+    has_bases = model.local_rotary_base is not None and model.position_embedding_type == "rope"
+    has_windows = model.window_size is not None and model.window_size[0] >= 0
+    return is_kind and has_bases and has_windows and _windowless_every(model) is not None
+
+
+def _windowless_every(model: ModelSpec) -> int | None:
+    """Every how many layers there is one without a window, if they come so."""
+    freq = model.window_attn_skip_freq
+    if not isinstance(freq, tuple):
+        return freq
+    every = freq.index(0) + 1 if 0 in freq else 1
+    return every if all(bool(flag) is (place % every != 0) for place, flag in enumerate(freq, 1)) else None
+
+
+def _gemma3(model: ModelSpec) -> dict[str, Any]:
+    """
+    Windows and positions in that provider's fields (``models/gemma/gemma3_provider.py``).
+
+    It counts a query's own token as part of the window, has the layers between two without one as a pattern, and a
+    factor of positions in layers without a window only.
+    """
+    every, window = _windowless_every(model), model.window_size
+    assert every is not None
+    assert window is not None
+    return {
+        "rotary_base": [model.local_rotary_base, model.rotary_base],
+        "rope_scaling": False,
+        "rope_scaling_factor": float(model.rotary_seq_len_interpolation_factor or 1),
+        "seq_len_interpolation_factor": None,
+        "window_size": window[0] + 1,
+        "window_attn_skip_freq": None,
+        "interleaved_attn_pattern": [every - 1, 1],
+    }
+
+
 def _latent(latent: LatentAttention | None) -> dict[str, Any]:
     """Latent attention, in the names of ``MLATransformerConfig``."""
     if latent is None:
@@ -303,7 +346,7 @@ def _mixed_precision(training: TrainingSpec) -> str | None:
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
     check_megatron_can("Megatron-Bridge", plan)
-    refuse_unsaid("Megatron-Bridge", model, SAID_OF_MODEL)
+    refuse_unsaid("Megatron-Bridge", model, (*SAID_OF_MODEL, *(OF_GEMMA_3 if _is_gemma3(model) else ())))
     check_chunks(model, training)
     refuse_unsaid("Megatron-Bridge", training, SAID_OF_TRAINING)
     refuse_unsaid("Megatron-Bridge", plan.config, SAID_OF_CONFIG)

@@ -40,6 +40,12 @@ PASSED_ON_OF_EXPERTS = (
 """The same of a mixture of experts."""
 
 
+def _wide_layers(given: Mapping[str, Any], count: str) -> int:
+    """Layers in 16 bits at an end, one by default (``first_last_layers_bf16`` of ``TransformerConfig``)."""
+    has_recipe = not {"fp8_format", "fp4_format"}.isdisjoint(given)
+    return int(given.get(count, 1)) if has_recipe and given.get("first_last_layers_bf16") else 0
+
+
 def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
     """
     The model of some options.
@@ -67,6 +73,8 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         return ModelSpec(
             name=name,
             num_layers=num_layers_of(given, where),
+            num_layers_at_start_in_bf16=_wide_layers(given, "num_layers_at_start_in_bf16"),
+            num_layers_at_end_in_bf16=_wide_layers(given, "num_layers_at_end_in_bf16"),
             hidden_size=hidden,
             ffn_hidden_size=given.get("ffn_hidden_size") or _default_ffn(hidden, bool(given.get("swiglu"))),
             num_attention_heads=heads,

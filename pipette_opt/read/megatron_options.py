@@ -80,6 +80,8 @@ WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "fp8_format": ("hybrid",),
     "optimizer": ("adam", "muon"),
     "attention_backend": ("flash", "unfused"),
+    "flash_attention_version": (),
+    "fp4_recipe": (),
     "moe_enable_deepep": (),
     "use_torch_fsdp2": (),
     "torch_fsdp2_no_reshard_after_forward": (),

@@ -45,6 +45,8 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields["attention_kernel"] = "flash"
     if "attention_backend" in given:
         fields["attention_kernel"] = _ATTENTION_KERNELS[given["attention_backend"]]
+    if "flash_attention_version" in given and given.get("attention_backend", "auto") in ("flash", "auto"):
+        fields["flash_version"] = min(int(given["flash_attention_version"]), 3)
     fields |= (
         _token_fields(given)
         | _recipe_fields(given, where)

@@ -46,6 +46,8 @@ class ModelSpec:
         SwiGLU-like MLP (three matrices) instead of two.
     untie_embeddings_and_output_weights
         Whether the output head has weights of its own.
+    num_layers_at_start_in_bf16, num_layers_at_end_in_bf16
+        Layers at both ends whose products stay in 16 bits where the training has them in fewer.
     qk_layernorm
         Queries and keys are normalised, each head by itself, with weights; of latent attention the latents.
     multi_latent_attention
@@ -160,6 +162,8 @@ class ModelSpec:
     hybrid_layer_pattern: str | None = None
     gated_delta_net: GatedDeltaNet | None = None
     linear_attention_freq: LayerFrequency = None
+    num_layers_at_start_in_bf16: int = 0
+    num_layers_at_end_in_bf16: int = 0
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     position_embedding_type: Literal["learned_absolute", "rope", "yarn", "none"] = "learned_absolute"
     hidden_dropout: float = 0.0
@@ -230,6 +234,11 @@ class ModelSpec:
             self.attention_chunk_size is not None,
             self.linear_attention_freq,
         )
+
+    @property
+    def wide_share(self) -> float:
+        """Share of the layers whose products stay in 16 bits whatever the training says."""
+        return (self.num_layers_at_start_in_bf16 + self.num_layers_at_end_in_bf16) / self.num_layers
 
     @property
     def depth_layers(self) -> Layers:

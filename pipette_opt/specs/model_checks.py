@@ -42,6 +42,11 @@ def check_model(model: "ModelSpec") -> None:
         most = MOST_LAYERS if field == "num_layers" else LARGEST
         if value > most:
             raise ValueError(f"{field} must be at most {most:,}, got {value:,}.")
+    ends = [getattr(model, f"num_layers_at_{end}_in_bf16") for end in ("start", "end")]
+    if any(not isinstance(count, int) or isinstance(count, bool) or count < 0 for count in ends):
+        raise ValueError(f"num_layers_at_start_in_bf16 and num_layers_at_end_in_bf16 must be >= 0, got {ends}.")
+    if sum(ends) > model.num_layers:
+        raise ValueError(f"num_layers_at_start_in_bf16 and num_layers_at_end_in_bf16, {ends}, exceed num_layers.")
     if model.num_attention_heads % model.num_query_groups:
         raise ValueError(
             f"num_query_groups must divide num_attention_heads={model.num_attention_heads}, "

@@ -1,6 +1,7 @@
 """What is trained in one iteration, and in which number formats."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from pipette_opt.base.offload import NOTHING, Offload
@@ -61,6 +62,12 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 
 LARGEST = 10**9
 """No iteration has more sequences, and no sequence more tokens."""
+
+
+@lru_cache(maxsize=64)
+def in_16_bits(training: "TrainingSpec") -> "TrainingSpec":
+    """The training without products in fewer bits."""
+    return replace(training, fp8=False, fp4=False, fp8_param_gather=False)
 
 
 def dispatcher_fields(word: str) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def test_hosts_that_are_given_are_tried_where_their_number_is_free() -> None:
     job = instance(random_cluster(np.random.default_rng(0), 2), model, 60, 2048)
     space = SearchSpace(pipeline_parallel=(5,), virtual_pipeline=(2,))
     assert conflicts(job, space, 1.0) == []
+    odd = replace(job, training=replace(job.training, global_batch_size=64))  # in groups of five micro-batches
+    assert ("--pipeline-parallel 5", "--virtual-pipeline 2", "a batch of 64") in conflicts(odd, space, 1.0)
     found = [set(names) for names in conflicts(job, replace(space, sequence_parallel=(True,)), 1.0, 60.0)]
     assert found
     assert all("--sequence-parallel on" in names for names in found)

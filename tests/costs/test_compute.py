@@ -14,6 +14,7 @@ from pipette_opt.costs.compute import (
     stage_compute,
 )
 from pipette_opt.costs.products import matmul_time_s, plain_format
+from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.specs import DEFAULT_STACK, ComputeProfile, ProfileKey
 
 PEAK = 312 * TFLOP
@@ -176,3 +177,19 @@ def test_a_ring_waits_for_its_ranks_and_for_two_threads_at_each_step_to_another_
     assert extra == pytest.approx(2 * threads * 1e-4, rel=1e-3)
     alone = config(tp=8)
     assert layer_times_s(job, alone, A100_80, waiting) == layer_times_s(job, alone, A100_80, slow)
+
+
+def test_layers_in_16_bits_at_the_ends() -> None:
+    """A quarter of the layers: a quarter of their time, spread over all; nothing without products in fewer bits."""
+    h100 = read_gpu_entry("h100").gpu
+    chosen = config(tp=1, dp=8, num_layers=32, sequence_parallel=False)
+
+    def layer_s(*, fp8: bool, first: int = 0, last: int = 0) -> float:
+        model = replace(LLAMA_8B, num_layers_at_start_in_bf16=first, num_layers_at_end_in_bf16=last)
+        given = instance(cluster(1), model, seq_length=4096)
+        return sum(layer_times_s(replace(given, training=replace(given.training, fp8=fp8)), chosen, h100))
+
+    narrow, wide = layer_s(fp8=True), layer_s(fp8=False)
+    assert narrow < wide
+    assert layer_s(fp8=False, first=3, last=5) == wide
+    assert layer_s(fp8=True, first=3, last=5) == pytest.approx(0.75 * narrow + 0.25 * wide)

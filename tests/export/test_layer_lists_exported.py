@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from plans import plan_of
 from specs_for_tests import LLAMA_8B, cluster, config, instance
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import barred_pattern, builder_notes, megatron_options
-from pipette_opt.export.nemo import overrides
+from pipette_opt.export.nemo import hydra_words, overrides
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_model
@@ -46,3 +48,25 @@ def test_recipes_have_the_fields_of_megatron_core() -> None:
     assert (net["attention_output_gate"], net["linear_num_value_heads"]) == (True, 32)
     plain = overrides(plan_for(LLAMA_8B, (16, 16)))["model"]
     assert not {"hybrid_layer_pattern", "linear_attention_freq", "attention_output_gate"} & set(plain)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("gemma-3-12b", (24, 24)), ("gemma-3-27b", (31, 31))])
+def test_gemma_3_in_the_fields_of_its_provider(name: str, layers: tuple[int, int]) -> None:
+    """Megatron-Bridge's own values: windows of 1,024 in five of six layers, two rotary bases, positions over eight."""
+    section = overrides(plan_for(read_model(name), layers))["model"]
+    assert (section["window_size"], section["interleaved_attn_pattern"]) == (1024, [5, 1])
+    assert (section["rotary_base"], section["rope_scaling_factor"]) == ([10000, 1000000], 8.0)
+    assert (section["seq_len_interpolation_factor"], section["window_attn_skip_freq"]) == (None, None)
+    assert (section["rope_scaling"], section["layernorm_zero_centered_gamma"]) == (False, True)
+    assert "model.rotary_base=[10000,1000000]" in hydra_words({"model": section})
+
+
+def test_what_only_gemma_3_has_is_refused_elsewhere() -> None:
+    """Norms after branches with other windows than a provider's pattern, or with one rotary base."""
+    model = read_model("gemma-3-12b")
+    for other in (
+        replace(model, window_attn_skip_freq=(0, 1) + (1,) * 46),
+        replace(model, local_rotary_base=None),
+    ):
+        with pytest.raises(InputError, match="an export for Megatron-Bridge has no words"):
+            overrides(plan_for(other, (24, 24)))

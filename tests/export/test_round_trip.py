@@ -122,6 +122,8 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "attention_chunk_size": None,
         "post_norms": False,
         "local_rotary_base": None,
+        "num_layers_at_start_in_bf16": 0,  # with products in fewer bits only: a test of their own
+        "num_layers_at_end_in_bf16": 0,
         "init_method_std": draw(positive),
         **draw(depth_fields()),
         "other_arguments": draw(st.sampled_from([None, (("--apply-residual-connection-post-layernorm",),)])),
@@ -335,3 +337,16 @@ def test_kernels_that_send_tokens_come_back(backend: str, used: int | None) -> N
     plan = plan_of(replace(given, training=training), chosen, (0, 1, 2, 3))
     found = parse_megatron_args(" ".join(megatron_arguments(plan))).training(TRAINING)
     assert (found.moe_flex_dispatcher_backend, found.moe_flex_dispatcher_num_sms) == (backend, used)
+
+
+def test_layers_in_16_bits_come_back() -> None:
+    """With products in fewer bits; without they mean nothing."""
+    ends = {"num_layers_at_start_in_bf16": 0, "num_layers_at_end_in_bf16": 4}
+    given = instance(cluster(4, gpus=4), replace(LLAMA_8B, **ends))  # type: ignore[arg-type]
+    chosen = config(tp=4, pp=1, dp=4, num_layers=32)
+    plan = plan_of(given, chosen, (0, 1, 2, 3))
+    assert not any("bf16" in word and "layers" in word for word in megatron_arguments(plan))
+    in_fp4 = {**plan.inputs, "training": {**plan.inputs["training"], "fp4": True}}
+    model = parse_megatron_args(" ".join(megatron_arguments(replace(plan, inputs=in_fp4)))).model
+    assert model is not None
+    assert (model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16) == (0, 4)

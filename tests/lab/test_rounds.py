@@ -41,8 +41,8 @@ def test_the_time_limit_holds_and_all_of_it_is_used() -> None:
     load_replicas(data)
     short = anneal(data, AnnealingParams(time_limit_s=0.5))
     started = time.perf_counter()
-    result = place(data, SolverParams(time_limit_s=6.0, workers=2))
-    assert 5.0 < time.perf_counter() - started < 12.0
+    result = place(data, SolverParams(time_limit_s=4.0, workers=2))
+    assert 3.5 < time.perf_counter() - started < 10.0
     assert result.solution is not None
     assert short.solution is not None
     assert result.solution.objective_ticks < short.solution.objective_ticks
@@ -54,7 +54,7 @@ def test_it_is_not_worse_than_a_little_annealing(cluster: str) -> None:
     """The first thread anneals with the same seed, and a placement that was found is never lost."""
     data = one_candidate_cluster(np.random.default_rng(1), cluster, (8, 4, 1))
     alone = anneal(data, AnnealingParams(time_limit_s=None, max_moves=10_000, seed=3)).solution
-    found = place(data, SolverParams(time_limit_s=5.0, workers=2, seed=3)).solution
+    found = place(data, SolverParams(time_limit_s=3.0, workers=2, seed=3)).solution
     assert alone is not None
     assert found is not None
     assert found.objective_ticks <= alone.objective_ticks

@@ -637,3 +637,41 @@ def test_no_effect_without_chunks() -> None:
     assert not parse_megatron_args(f"{DENSE} --pipeline-model-parallel-size 2 {options}").not_modelled
     chunked = f"{DENSE} --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2 {options}"
     assert len(parse_megatron_args(chunked).not_modelled) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "version"),
+    [
+        ("", 3),
+        ("--flash-attention-version 2", 2),
+        ("--flash-attention-version 3 --attention-backend flash", 3),
+        ("--flash-attention-version 4 --attention-backend auto", 3),
+        ("--flash-attention-version 2 --attention-backend fused", 3),
+    ],
+)
+def test_versions_of_flash_attention(options: str, version: int) -> None:
+    """The second has a rate of its own, later ones are the GPU's usual; cuDNN's kernels have none."""
+    found = parse_megatron_args(f"{DENSE} {options}")
+    assert found.training(TrainingSpec(global_batch_size=16, seq_length=1024)).flash_version == version
+    assert not found.not_modelled
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [
+        ("--fp8-format hybrid", (0, 0)),
+        ("--first-last-layers-bf16 --num-layers-at-end-in-bf16 4", (0, 0)),
+        ("--fp8-format hybrid --first-last-layers-bf16", (1, 1)),
+        (
+            "--fp4-format e2m1 --first-last-layers-bf16 --num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 4",
+            (0, 4),
+        ),
+    ],
+)
+def test_layers_in_16_bits(options: str, ends: tuple[int, int]) -> None:
+    """One at each end unless said otherwise, and only where products are in fewer bits; too many are refused."""
+    model = parse_megatron_args(f"{DENSE} {options}").model
+    assert model is not None
+    assert (model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16) == ends
+    with pytest.raises(InputError, match=r"num_layers_at_end_in_bf16, \[1, 8\], exceed num_layers"):
+        parse_megatron_args(f"{DENSE} --fp8-format hybrid --first-last-layers-bf16 --num-layers-at-end-in-bf16 8")

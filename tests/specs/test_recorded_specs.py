@@ -98,8 +98,8 @@ WRONG: list[tuple[Any, str, object, str]] = [
     (STACK, "layers", {"shapes": [3]}, r"here.layers: shapes\[0\] must be a mapping, got 3"),
     (STACK, "layers", {"shapes": [{"gpu": 3}]}, "here.layers.*: gpu must be text, got 3"),
     (STACK, "matmul_speed", float("nan"), "matmul_speed must be a finite number, got nan"),
-    (STACK, "matmul_speed", 0, "matmul_speed must be > 0, got 0"),
-    (STACK, "streaming", 2, r"streaming must be in \(0, 1\], got 2"),
+    (STACK, "matmul_speed", 0, "matmul_speed must be at least 1e-09, got 0"),
+    (STACK, "streaming", 2, r"streaming must be in \[1e-09, 1\], got 2"),
     (STACK, "colour", 2, "unknown field 'colour'"),
 ]
 

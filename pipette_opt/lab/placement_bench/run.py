@@ -307,7 +307,7 @@ def _every_form(workers: int) -> float:
     for (P, D), p2p, spare in product(WARM_UP_SHAPES, get_args(P2PMode), (0, 1)):
         used = P * D + spare
         data = balanced_problem(rates[:used, :used], (P, D), p2p)
-        place(data, SolverParams(time_limit_s=0.3, workers=workers))
+        place(data, SolverParams(time_limit_s=0.1, workers=workers))
         both_annealings(data, 0.0, 1, 0)
         load_replicas(data)
         amp(data, AmpParams(moves=10))
