@@ -142,8 +142,8 @@ def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
         "and with it free; where the iteration is shorter with it, the default space lacks the dimension and it brings "
         "something. Seconds of the search are those of the processor, one thread, the least of the repeats. "
         "Configurations: legal ones, as the certificate counts them. Configurations of one stage are judged "
-        "first, and their time rules out most families of layers by a first bound: most of so small a search is listing "
-        "configurations, predicting their memory and first bounds, all of which go with their number.",
+        "first, and their time rules out most families of layers by a first bound: most of so small a search is "
+        "listing configurations, predicting their memory and first bounds, all of which go with their number.",
         "",
         f"At most {MOST_RATIO:.2f} times as long: {sum(one <= MOST_RATIO for one in ratios)} of {len(ratios)}.",
     ]
