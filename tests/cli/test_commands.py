@@ -223,7 +223,7 @@ def test_an_interrupt_of_benchmark_solve_keeps_what_is_done(run: Run, monkeypatc
         signal.raise_signal(signal.SIGINT)
         return varuna(data)
 
-    monkeypatch.setattr("pipette_opt.lab.compare.solve", at_once)
+    monkeypatch.setattr("pipette_opt.lab.compare.place", at_once)
     monkeypatch.setattr("pipette_opt.lab.compare.anneal_on_threads", lambda *settings: [at_once(*settings)])
     monkeypatch.setattr("pipette_opt.lab.compare.amp", at_once)
     monkeypatch.setattr("pipette_opt.lab.compare.varuna", interrupted)
