@@ -361,12 +361,12 @@ def stages(job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)], json: 
     """
     from dataclasses import asdict
 
-    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.cli.output import say_progress, show, show_json
     from pipette_opt.lab.stage_replicas import compare_stages
     from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
 
     instance = opt.read_job(job_options).instance
-    rows = list(compare_stages(instance))
+    rows = list(compare_stages(instance, say_progress))
     if all(one is None for _, _, one in rows):
         hosts = instance.cluster.num_nodes
         raise InfeasibleError(

@@ -144,22 +144,25 @@ def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 
     InputError
         If no square is possible, or the model has experts or the training fp8, which are not priced.
     """
-    model, cluster = instance.model, instance.cluster
+    model, training, cluster = instance.model, instance.training, instance.cluster
     if model.num_experts is not None:
         raise InputError("--model", f"has {model.num_experts} experts; squares are priced for dense layers only.")
-    if instance.training.recipe is not None:
-        recipe = "fp4" if instance.training.fp4 else "fp8"
+    if training.recipe is not None:
+        recipe = "fp4" if training.fp4 else "fp8"
         raise InputError(f"--{recipe}", "cannot be priced on squares; leave it out: in 16 or 32 bits only.")
     sides = [
         side
         for side in (2, 4, 8)
         if side**2 <= cluster.num_nodes * cluster.gpus_per_node and side <= cluster.gpus_per_node
     ]
-    sides = [
-        side
-        for side in sides
-        if not (model.num_attention_heads % side**2 or model.num_query_groups % side or model.ffn_hidden_size % side**2)
-    ]
+    if training.seq_length % min((side**2 for side in sides), default=1):
+        raise InputError(
+            "--seq-length",
+            f"must be a multiple of the GPUs of a square, as Megatron's sequence parallelism beside it has parts of "
+            f"it: {' or '.join(str(side**2) for side in sides)}, got {training.seq_length}.",
+        )
+    parts = (model.num_attention_heads, model.ffn_hidden_size, training.seq_length)
+    sides = [side for side in sides if not (model.num_query_groups % side or any(one % side**2 for one in parts))]
     if not sides:
         raise InputError(
             "--model",

@@ -15,7 +15,7 @@ each worker every ``r``-th. Two ways to train:
 ``m`` is a multiple of the replicas of every stage. No launcher runs stages with unequal replicas: *planned only*.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -25,7 +25,7 @@ from ortools.sat.python import cp_model
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import ceil_div
+from pipette_opt.base.units import ceil_div, counted
 from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s
 from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
 from pipette_opt.costs.messages import inter_node_message_s, p2p_bytes, slowest_pair
@@ -125,7 +125,14 @@ def fits(costs: StageCosts, layers: tuple[int, ...], replicas: tuple[int, ...], 
 
 
 def best_stages(
-    costs: StageCosts, workers: int, m: int, way: Way, *, equal: bool = False, work: float = 10.0
+    costs: StageCosts,
+    workers: int,
+    m: int,
+    way: Way,
+    *,
+    equal: bool = False,
+    work: float = 10.0,
+    report: Callable[[str], None] = lambda step: None,
 ) -> Staged | None:
     """
     The fastest pipeline over every number of stages, by CP-SAT; ``None`` if nothing fits.
@@ -136,9 +143,13 @@ def best_stages(
         All stages have equally many replicas.
     work
         Deterministic time of CP-SAT for a number of stages, about seconds; the bound may stay below the time then.
+    report
+        Told each number of stages.
     """
     best, bound_s = None, np.inf
-    for stages in range(1, min(workers, len(costs.work_s), MOST_STAGES) + 1):
+    most = min(workers, len(costs.work_s), MOST_STAGES)
+    for stages in range(1, most + 1):
+        report(f"{way}, {'equal' if equal else 'any'} replicas: {stages} of {counted(most, 'stage')}")
         found, least_s = _solve(costs, workers, m, way, stages, equal, work, best)
         bound_s = min(bound_s, least_s)
         if found is not None and (best is None or found.seconds < best.seconds):
@@ -277,9 +288,11 @@ def stage_costs(instance: Instance) -> StageCosts:
     )
 
 
-def compare_stages(instance: Instance) -> Iterator[tuple[Way, bool, Staged | None]]:
-    """Asynchronous and with flushes, equal replicas and unequal ones."""
+def compare_stages(
+    instance: Instance, report: Callable[[str], None] = lambda step: None
+) -> Iterator[tuple[Way, bool, Staged | None]]:
+    """Asynchronous and with flushes, equal replicas and unequal ones; ``report`` as of :func:`best_stages`."""
     costs, m = stage_costs(instance), instance.training.global_batch_size
     for way in ("async", "flush"):
         for equal in (True, False):
-            yield way, equal, best_stages(costs, instance.cluster.num_nodes, m, way, equal=equal)
+            yield way, equal, best_stages(costs, instance.cluster.num_nodes, m, way, equal=equal, report=report)

@@ -282,7 +282,7 @@ class _Joint(OpenFamilies):
         model = part.model = part.model or self._model_of_others(families)
         while True:
             model.below(self.to_beat_s)
-            self.report(f"proving all other splits of the layers slower but for {len(self.splits)}")
+            self.report(f"ruling out other splits of the layers, {len(self.splits)} may be faster")
             split, bound_s = self._solve(model, ends - time.perf_counter())
             bound_s *= 1 - FAMILY_MARGIN
             if split is None and bound_s >= self.to_beat_s * (1 - 2 * FAMILY_MARGIN):

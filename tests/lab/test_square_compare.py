@@ -39,6 +39,12 @@ def test_squares_that_fit_the_cluster() -> None:
         list(compare_squares(instance(cluster(1, gpus=2))))
     with pytest.raises(InputError, match="4, 16 or 64"):
         list(compare_squares(instance(cluster(1), replace(TINY, num_attention_heads=6, num_query_groups=6))))
+    job = instance(cluster(2))
+    for tokens, ranks in ((1032, [4]), (1040, [4, 16])):
+        one = replace(job, training=replace(job.training, seq_length=tokens))
+        assert [row.ranks for row in compare_squares(one, (1,))] == ranks
+    with pytest.raises(InputError, match=r"multiple of .* 4 or 16, got 1022"):
+        list(compare_squares(replace(job, training=replace(job.training, seq_length=1022))))
 
 
 def test_claims_follow_the_rows() -> None:
