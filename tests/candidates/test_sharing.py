@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from levels import in_domains
 from specs_for_tests import A100_80, LLAMA_8B, cluster, instance
 
 from pipette_opt.candidates import SearchSpace, with_shared_parameters
@@ -27,6 +28,18 @@ def test_where_a_gpu_cannot_hold_the_model() -> None:
     assert with_shared_parameters(smaller, SearchSpace()) == SearchSpace()
     in_bf16 = job(accumulate_allreduce_grads_in_fp32=False)
     assert with_shared_parameters(in_bf16, SearchSpace()) == SearchSpace()
+
+
+def test_not_over_nics() -> None:
+    """More GPUs than a host or an NVLink domain has."""
+    shared = ("optim_grads_params",)
+    two = instance(cluster(2), LARGE)
+    assert with_shared_parameters(two, SearchSpace()) == SearchSpace()
+    assert with_shared_parameters(two, SearchSpace(num_gpus=8)).more_sharding == shared
+    assert with_shared_parameters(two, SearchSpace(max_gpus=8)).more_sharding == shared
+    one_domain, two_domains = (instance(in_domains(of_node, gpus=8), LARGE) for of_node in ([0, 0], [0, 1]))
+    assert with_shared_parameters(one_domain, SearchSpace()).more_sharding == shared
+    assert with_shared_parameters(two_domains, SearchSpace()) == SearchSpace()
 
 
 def test_not_where_something_says_otherwise() -> None:
