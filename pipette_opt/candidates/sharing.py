@@ -5,8 +5,8 @@ They send parameters in every micro-batch, and save memory. If weights and gradi
 replicas that share the optimizer only have no need of it. Otherwise these must split layers over GPUs, and ZeRO 3 need
 not: that is 5 to 12 % faster for Llama 3 70B on 32 and 64 GPUs of one NVL72 domain, as in NVIDIA's recipes.
 
-Over NICs parameters rarely arrive in time (2 % faster on 64 B200, slower on A100), and what rings over hosts can hide is
-what bounds know least of: on 64 hosts of A100 a gap of 0.4 % becomes one of 5.4 %. So there it is searched if asked.
+Over NICs parameters rarely arrive in time (2 % faster on 64 B200, slower on A100), and what rings over hosts can hide
+is what bounds know least of: on 64 hosts of A100 a gap of 0.4 % becomes 5.4 %. So there it is searched if asked.
 """
 
 from dataclasses import replace
