@@ -11,6 +11,7 @@ links, some of them missing), models with and without experts, and batches. Each
 - a job without a plan has no configuration that is legal, fits and can be placed.
 
 ``--small`` draws clusters of up to three hosts of one or two GPUs and short models, of which all plans can be judged.
+``--regions`` makes links between two halves of the hosts slower by a factor of 3 to 100.
 ``--log soak.jsonl`` keeps a line for each job; the same command goes on after the last of them.
 
 Exit code 1 if one of them disagrees. The seed of an instance makes it again: ``--seed 17 --instances 1``.
@@ -78,7 +79,7 @@ class Found:
     problems: tuple[str, ...] = ()
 
 
-def made_instance(seed: int, small: bool = False) -> Instance:
+def made_instance(seed: int, small: bool = False, regions: bool = False) -> Instance:
     """A job, the same for the same seed."""
     rng = np.random.default_rng(seed)
     num, gpus = int(rng.integers(1, 4 if small else 7)), int(rng.choice([1, 2] if small else [1, 2, 4, 8]))
@@ -88,6 +89,9 @@ def made_instance(seed: int, small: bool = False) -> Instance:
     if num > 2 and rng.random() < 0.3:
         rates[rng.random((num, num)) < 0.1] = np.nan
     np.fill_diagonal(rates, np.nan)
+    if regions:
+        far = np.arange(num) % 2 == 0
+        rates[far[:, None] != far] /= np.random.default_rng((seed, 2)).uniform(3.0, 100.0)
     cluster = ClusterSpec(
         name=f"soak-{seed}",
         nodes=tuple(
@@ -193,9 +197,9 @@ def _cells(shape: tuple[ParallelConfig, NodeBlock, np.ndarray]) -> int:
     return int(np.prod(block.node_grid(config)))
 
 
-def soak(seed: int, seconds: float, small: bool) -> Found:
+def soak(seed: int, seconds: float, small: bool, regions: bool) -> Found:
     """One job."""
-    instance, space = made_instance(seed, small), SearchSpace()
+    instance, space = made_instance(seed, small, regions), SearchSpace()
     params = OptimizeParams(time_limit_s=seconds, seed=seed)
     plan: Plan | None = None
     try:
@@ -249,6 +253,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=2.0, help="seconds of each solve")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no job after so many")
     parser.add_argument("--small", action="store_true", help="jobs of which all plans can be judged")
+    parser.add_argument("--regions", action="store_true", help="two groups of hosts, far apart")
     parser.add_argument("--log", type=Path, help="a line for each job; those that are there are not run again")
     given = parser.parse_args()
     found, begin = logged(given.log), time.monotonic()
@@ -257,7 +262,7 @@ def main() -> None:
         if seed in done or time.monotonic() - begin > 60 * given.minutes:
             continue
         try:
-            one = soak(seed, given.time_limit, given.small)
+            one = soak(seed, given.time_limit, given.small, given.regions)
         except Exception as error:
             one = Found(seed=seed, outcome="error", problems=(f"{type(error).__name__}: {error}",))
         found.append(one)
