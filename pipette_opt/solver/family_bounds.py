@@ -90,12 +90,13 @@ def family_bound(
         extra = np.ascontiguousarray(np.maximum(family.recomputed.fewest()[order] - 1, 0))
     slowest = base + fixed.max(axis=1).sum(axis=1)
     slowest += family.num_units * (unit + again).max(axis=(1, 2))
-    # Where every unit costs a path the same, rounding alone would leave no room in exactly that time.
-    slowest *= 1 + FAMILY_MARGIN
     ends = (np.arange(rows) + 1) * per_row - 1
     moved = np.ascontiguousarray(paths.moved[:, ends] * float(rows > 1))
     links = family.link_s[np.ix_(order, order)]
     links = links - links[np.isfinite(links)].min(initial=np.inf) if np.isfinite(links).any() else np.zeros_like(links)
+    slowest += moved.sum(axis=1) * links[np.isfinite(links)].max(initial=0.0)
+    # Where every unit costs a path the same, rounding alone would leave no room in exactly that time.
+    slowest *= 1 + FAMILY_MARGIN
     least, room = np.zeros_like(most), np.zeros_like(most)
     seconds = least_time(
         least_s, min(float(slowest.max()), to_beat_s), halvings, base, fixed, unit, again, extra, most,

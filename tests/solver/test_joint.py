@@ -108,6 +108,21 @@ def test_mixed_hosts_get_the_split_of_an_enumeration(kinds: tuple[GpuSpec, ...])
     verify(job, plan)
 
 
+@pytest.mark.parametrize("slower", [30.0, 300.0])
+def test_slow_links_between_kinds_are_part_of_the_slowest_split(slower: float) -> None:
+    """Where every plan crosses one, its time is beyond that of all work over the fastest links."""
+    job = mixed((A100_80, SLOW, A100_80), np.random.default_rng(3), model_layers=4)
+    (links,) = job.cluster.link_matrices
+    rates = links.bytes_per_s.copy()
+    rates[[0, 1, 1, 2], [1, 0, 2, 1]] /= slower
+    job = replace(job, cluster=replace(job.cluster, link_matrices=(replace(links, bytes_per_s=rates),)))
+    space = replace(FEW, pipeline_parallel=(3,), tensor_parallel=(1, 2))
+    plan = solved(job, space)
+    assert plan.estimate.iteration_time_s == pytest.approx(fastest(job, space), rel=1e-4)
+    assert plan.certificate.status == "OPTIMAL"
+    verify(job, plan)
+
+
 @pytest.mark.parametrize(("dense", "chunks"), [(1, (1,)), (3, (1,)), (2, (1, 2))])
 def test_first_layers_without_experts_are_a_kind_of_their_own(dense: int, chunks: tuple[int, ...]) -> None:
     """The plan is as fast as the fastest split of an enumeration, or faster with unequal chunks; the bound holds."""
