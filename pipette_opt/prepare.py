@@ -367,9 +367,9 @@ def with_splits(
             joined.split_bound_s(config), least_s if config.layers_per_stage in new_splits else 0.0
         ),
     )
-    tick = SharedLinks(prepared.problem.tick_s)
+    links = SharedLinks(prepared.problem.tick_s)
     forms, more = _build_kept(
-        prepared.instance, more, memory.capacity_bytes, lambda config: config == first.config, is_over, tick
+        prepared.instance, more, memory.capacity_bytes, lambda config: config == first.config, is_over, links
     )
     return replace(
         prepared,

@@ -30,6 +30,7 @@ LAYERS = 9
 """Layers of the model of the test: few enough for every split."""
 
 WORDS = (None, "optimizer:0.5", "optimizer", "optimizer+core_attn", "core_attn")
+"""What the hosts' memory may have: nothing, states of the optimizer, inputs of a module, both."""
 
 SPACE = SearchSpace(
     tensor_parallel=(2,),

@@ -15,6 +15,7 @@ from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.specs import Instance
 
 SHARED_PARAMETERS = "optim_grads_params"
+"""Megatron-FSDP's word for replicas that share parameters, gradients and optimizer states."""
 
 
 def with_shared_parameters(instance: Instance, space: SearchSpace) -> SearchSpace:
