@@ -16,13 +16,14 @@ import numpy as np
 from mist_plans import ATTENTION_DROPOUT, CONTEXT, NUM_KINDS, OPERATORS, SCORES, SOFTMAX, Plan, StagePlan
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.calibrate.cases import assumed_cluster, run_model, run_training
+from pipette_opt.calibrate.cases import assumed_cluster, run_training
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.compute import head_times_s, layer_times_s
 from pipette_opt.costs.products import matmul_time_s, plain_format
 from pipette_opt.costs.times import PlacedTimes
 from pipette_opt.judge.many import judge_many
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.run_models import run_model
 from pipette_opt.specs import GpuSpec, Instance, StackSpec
 
 CORE = [SCORES, SOFTMAX, ATTENTION_DROPOUT, CONTEXT]

@@ -1,7 +1,7 @@
 """A measured run as an instance, a configuration and a placement."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -13,9 +13,7 @@ from pipette_opt.base.units import GB
 from pipette_opt.calibrate.expert_columns import (
     check_experts,
     expert_degrees,
-    expert_model_fields,
     expert_training_fields,
-    whole_cell,
 )
 from pipette_opt.calibrate.recipes import recipe_of
 from pipette_opt.costs.compute import check_timed
@@ -24,29 +22,18 @@ from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.levels import usual_levels
+from pipette_opt.read.run_models import FP8_WORDS, GATED_FAMILIES, run_flag, run_model
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
-from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.precision import NVFP4, PRECISION_RECIPES, Fp8Recipe, fp8_copies
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, StackSpec, TrainingSpec
+from pipette_opt.specs.precision import NVFP4, PRECISION_RECIPES, fp8_copies
 
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
 """What a row must say to be predicted."""
-
-GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss", "gpt oss", "deepseek")
-"""Names of models whose MLP is gated, with rotary positions, RMSNorm and no biases."""
 
 NORM_KERNEL = "rms kernel"
 
 ONE_HOST_BYTES_PER_S = 1e9
 """Of links that a run on one host does not have; any rate will do."""
-
-FP8_WORDS: Mapping[str, Fp8Recipe] = {
-    "fp8": "delayed",
-    "fp8-hybrid": "delayed",
-    "fp8-cs": "tensorwise",
-    "fp8-mx": "mxfp8",
-    "mxfp8": "mxfp8",
-}
-"""Matrix products in fp8, all else in bf16, by the recipe that a row names, or the one that was there first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,45 +142,6 @@ def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | N
     ]
 
 
-def run_model(run: MeasuredRun) -> ModelSpec:
-    """
-    The transformer of a row; ``ValueError`` if column ``hybrid`` names layers of another kind.
-
-    Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` say what they say;
-    without them a family of gated models is known by its name, and everything else is a GPT.
-    """
-    assert run.num_layers is not None
-    assert run.hidden is not None
-    assert run.heads is not None
-    assert run.seq_len is not None
-    if run.extra.get("hybrid", "").lower() not in ("", "false", "no", "0"):
-        raise ValueError("hybrid: layers that are no transformer's have no times")
-    modern = any(family in run.model.lower() for family in GATED_FAMILIES)
-    gated = _flag(run, "gated_linear_unit", modern)
-    biases = _flag(run, "add_bias_linear", not modern)
-    head_size = whole_cell(run, "kv_channels") or run.hidden // run.heads
-    return ModelSpec(
-        name=run.model or "unnamed",
-        num_layers=run.num_layers,
-        hidden_size=run.hidden,
-        ffn_hidden_size=run.ffn_hidden or 4 * run.hidden,
-        num_attention_heads=run.heads,
-        num_query_groups=run.kv_heads or run.heads,
-        kv_channels=head_size,
-        vocab_size=run.vocab or 50257,
-        max_position_embeddings=run.seq_len,
-        gated_linear_unit=gated,
-        untie_embeddings_and_output_weights=not _flag(run, "tied_embeddings", not modern),
-        add_bias_linear=biases,
-        add_qkv_bias=_flag(run, "add_qkv_bias", biases),
-        position_embedding_type="rope" if modern else "learned_absolute",
-        normalization="RMSNorm" if modern else "LayerNorm",
-        hidden_dropout=0.0 if modern else 0.1,
-        attention_dropout=0.0 if modern else 0.1,
-        **expert_model_fields(run),
-    )
-
-
 def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
     """
     The job of a row.
@@ -211,12 +159,12 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         attention_kernel=words.kernel,
         flash_version=words.flash_version,
         fused_softmax=words.fused_softmax,
-        fused_norm=_flag(run, "fused_norm", fused_norm),
+        fused_norm=run_flag(run, "fused_norm", fused_norm),
         fp8=precision in FP8_WORDS,
         fp8_recipe=FP8_WORDS.get(precision, "delayed"),
         fp4=precision == NVFP4,
         fp8_copies=2 if run.gpu is None else fp8_copies([run.gpu.gpu.peak_flops]),
-        cuda_graph=_flag(run, "cuda_graph", False),
+        cuda_graph=run_flag(run, "cuda_graph", False),
         **expert_training_fields(run),
     )
 
@@ -230,7 +178,7 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
     assert run.mbs is not None
     sharded = bool(run.zero_stage) and run.dp * run.cp > 1
     recipe, once = recipe_of(run), run.dp * run.cp > 1 and (run.zero_stage or 0) < 2
-    beside = once and _flag(run, "overlap_grad_reduce", recipe.overlap_grad_reduce)
+    beside = once and run_flag(run, "overlap_grad_reduce", recipe.overlap_grad_reduce)
     granularity: dict[str | None, RecomputeGranularity | None] = {None: None, "selective": "selective", "full": "full"}
     return ParallelConfig(
         tensor_model_parallel_size=run.tp,
@@ -244,7 +192,7 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         recompute_granularity=granularity[run.recompute],
         use_distributed_optimizer=sharded,
         overlap_grad_reduce=beside,
-        overlap_param_gather=beside and sharded and _flag(run, "overlap_param_gather", recipe.overlap_param_gather),
+        overlap_param_gather=beside and sharded and run_flag(run, "overlap_param_gather", recipe.overlap_param_gather),
         zero_stage=run.zero_stage if sharded and run.zero_stage is not None and run.zero_stage > 1 else None,
         **expert_degrees(run),
     )
@@ -402,8 +350,3 @@ def _is_flash(run: MeasuredRun) -> bool:
         # Transformer Engine's own choice where Megatron-LM's tests name no backend, as their peaks show.
         return not re.search(r"mcore_tp\d|uninstall_te", run.model)
     return recipe_of(run).fused_attention or any(family in run.model.lower() for family in GATED_FAMILIES)
-
-
-def _flag(run: MeasuredRun, name: str, default: bool) -> bool:
-    text = run.extra.get(name, "").lower()
-    return text in ("true", "1", "yes", "on", "full_iteration") if text else default

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipette_opt.base.units import GIB
-from pipette_opt.calibrate.cases import run_model, run_training
+from pipette_opt.calibrate.cases import run_training
 from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.memory.columns import link_share, num_groups
 from pipette_opt.memory.framework import COLUMNS, MOMENTS
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.run_models import run_model
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ModelSpec, TrainingSpec
 

@@ -13,6 +13,7 @@ from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, recognise_gpu
+from pipette_opt.read.run_bounds import check_time
 
 COLUMNS = (
     "source",
@@ -79,7 +80,6 @@ STAGE_WORDS = ("first", "last", "largest")
 """What the optional column ``peak_mem_stage`` says, if it is no number."""
 
 LONGEST_ITERATION_S = 86400.0
-LARGEST_MFU = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,31 +313,13 @@ def _check_units(where: str, run: MeasuredRun) -> None:
     """What cannot be in seconds, GiB and sequences."""
     if run.iter_time_s is not None and run.iter_time_s > LONGEST_ITERATION_S:
         raise InputError(where, f"iter_time_s is more than a day: {run.iter_time_s:g}; it must be in seconds.")
-    flops = _model_flops(run)
-    if run.iter_time_s is not None and flops is not None and run.gpu is not None:
-        peak = max(run.gpu.gpu.peak_flops.values()) * run.num_gpus
-        excess = flops / run.iter_time_s / peak
-        if excess > LARGEST_MFU:
-            raise InputError(
-                where,
-                f"iter_time_s={run.iter_time_s:g} is {excess:,.4g} times faster than the peak of "
-                f"{run.num_gpus} {run.gpu.gpu.name} with gbs={run.gbs} sequences of {run.seq_len} tokens; check the "
-                "units: seconds for one iteration, gbs in sequences.",
-            )
+    check_time(where, run)
     if run.peak_mem_bytes is not None and run.gpu is not None and run.peak_mem_bytes > 1.3 * run.gpu.gpu.memory_bytes:
         raise InputError(
             where,
             f"peak_mem_gib={run.peak_mem_bytes / GIB:g} is more than a {run.gpu.gpu.name} has "
             f"({run.gpu.gpu.memory_bytes / GIB:.1f} GiB); it must be in GiB, of one GPU.",
         )
-
-
-def _model_flops(run: MeasuredRun) -> float | None:
-    """A floor of what an iteration computes: the matrices of the layers, forward and backward."""
-    if run.num_layers is None or run.hidden is None or run.seq_len is None or run.gbs is None:
-        return None
-    h, ffn = run.hidden, run.ffn_hidden or 4 * run.hidden
-    return 6.0 * run.gbs * run.seq_len * run.num_layers * (2 * h * h + 2 * h * ffn)
 
 
 def _check_shape(where: str, run: MeasuredRun) -> None:

@@ -9,7 +9,6 @@ from pipette_opt.calibrate.cases import (
     balanced_layers,
     make_case,
     make_cases,
-    run_model,
     run_training,
     stage_layers,
     untimed,
@@ -17,6 +16,7 @@ from pipette_opt.calibrate.cases import (
 )
 from pipette_opt.parallel import microbatches_of
 from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.run_models import run_model
 from pipette_opt.read.runs import MeasuredRun, find_run_gpu
 from pipette_opt.specs import DEFAULT_STACK
 

@@ -11,9 +11,9 @@ import pytest
 from benchmark_modules import loaded
 from measured_runs import measured_run
 
-from pipette_opt.calibrate.cases import run_model
 from pipette_opt.costs.compute import head_times_s
 from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.run_models import run_model
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK
 

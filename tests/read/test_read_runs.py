@@ -63,7 +63,7 @@ def test_a_row_is_read_in_base_units(tmp_path: Path) -> None:
         ({"iter_time_s": "fast"}, "iter_time_s must be a number > 0, got 'fast'"),
         ({"iter_time_s": "-1"}, "iter_time_s must be a number > 0"),
         ({"iter_time_s": "2500000"}, "must be in seconds"),
-        ({"iter_time_s": "0.0025"}, "faster than the peak"),
+        ({"iter_time_s": "0.0025"}, "iter_time_s=0.0025 is impossible"),
         ({"peak_mem_gib": "42496"}, "must be in GiB"),
         ({"dp": "8"}, "= 32 must be num_gpus = 16"),
         ({"pp": "1", "dp": "8", "vpp": "2"}, "vpp=2 needs pp > 1, got pp = 1"),

@@ -1,0 +1,91 @@
+"""The least time of a measured run: its model's FLOPs at the peak of its GPUs."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.run_models import FP8_WORDS, run_model
+from pipette_opt.specs.precision import NVFP4, PRECISION_RECIPES
+
+if TYPE_CHECKING:
+    from pipette_opt.read.runs import MeasuredRun
+
+USUAL_MFU, LEAST_MFU, MOST_MFU = 0.4, 0.03, 0.75
+"""Utilisation of usual runs: a middle, and from where to where; a slip of units is named if it explains such a run."""
+
+MINUTE_S = 60.0
+
+
+def check_time(where: str, run: "MeasuredRun") -> None:
+    """
+    Raise ``InputError`` for a time below :func:`least_time_s`.
+
+    The message says the bound, what it is made of, and the slip of units that would explain the time.
+    """
+    bound_s = least_time_s(run)
+    if run.iter_time_s is None or bound_s is None or run.iter_time_s >= bound_s:
+        return
+    assert run.gpu is not None
+    name, flops = peak_of(run)
+    raise InputError(
+        where,
+        f"iter_time_s={run.iter_time_s:g} is impossible: {run.num_gpus} {run.gpu.gpu.name} at 100 % of their "
+        f"{flops / 1e12:,.4g} TFLOP/s in {name} need {bound_s:.4g} s for the model's FLOPs of gbs={run.gbs} sequences "
+        f"of {run.seq_len} tokens; {_slip(run, bound_s)}.",
+    )
+
+
+def least_time_s(run: "MeasuredRun") -> float | None:
+    """
+    Seconds that the model's FLOPs take at the peak of all GPUs in the run's precision.
+
+    FLOPs are those of MFU (:meth:`~pipette_opt.specs.ModelSpec.flops_per_token`): all matrices, forward and backward,
+    causal attention, nothing computed twice. ``None`` for a row that leaves the model, the batch or the GPU open.
+    """
+    if run.gpu is None or run.num_layers is None or run.hidden is None or run.seq_len is None or run.gbs is None:
+        return None
+    try:
+        # The number of heads cancels out of the FLOPs of heads whose width it is derived from.
+        model = run_model(run if run.heads is not None else replace(run, heads=1, kv_heads=1))
+    except ValueError:
+        return None
+    _, peak = peak_of(run)
+    return run.gbs * run.seq_len * model.flops_per_token(run.seq_len) / (run.num_gpus * peak)
+
+
+def peak_of(run: "MeasuredRun") -> tuple[str, float]:
+    """
+    Format of the run's products, and the peak of one GPU in it, FLOP/s; bf16 where the row says nothing.
+
+    An fp32 run may use the GPU's tf32; of a format that the GPU or the catalogue does not know the fastest counts.
+    """
+    assert run.gpu is not None
+    peaks = run.gpu.gpu.peak_flops
+    words = {"": ("bf16", "fp16"), "bf16": ("bf16", "fp16"), "fp16": ("fp16", "bf16"), "fp32": ("tf32", "fp32")}
+    recipe = PRECISION_RECIPES.get(FP8_WORDS.get(run.precision, run.precision if run.precision == NVFP4 else ""))
+    formats = (recipe.peak,) if recipe is not None else words.get(run.precision, ())
+    known = [name for name in formats if name in peaks]
+    name = known[0] if known else max(peaks, key=peaks.__getitem__)
+    return name, peaks[name]
+
+
+def _slip(run: "MeasuredRun", bound_s: float) -> str:
+    """The slip of units that leaves the most usual utilisation, or what to check."""
+    excess = bound_s / (run.iter_time_s or bound_s)
+    found = [(excess / factor, words) for factor, words in _slips(run) if LEAST_MFU <= excess / factor <= MOST_MFU]
+    if found:
+        return min(found, key=lambda slip: abs(math.log(slip[0] / USUAL_MFU)))[1]
+    return "check iter_time_s (seconds of one iteration), gbs (sequences), num_gpus and the shape of the model"
+
+
+def _slips(run: "MeasuredRun") -> Iterator[tuple[float, str]]:
+    """By which factor each slip of units shortens the time, and the words for it."""
+    assert run.seq_len is not None
+    assert run.gbs is not None
+    yield run.seq_len, "gbs seems to count tokens, and must count sequences"
+    if run.dp is not None and run.mbs is not None:
+        yield run.gbs / (run.dp * run.mbs), "iter_time_s seems to be of one micro-batch, and must be of an iteration"
+    yield run.gpus_per_node, "num_gpus seems to count hosts, and must count GPUs"
+    yield MINUTE_S, "iter_time_s seems to be in minutes, and must be in seconds"

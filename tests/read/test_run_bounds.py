@@ -1,0 +1,86 @@
+"""The least time of a measured run, and the slips of units that go below it."""
+
+from dataclasses import replace
+
+import pytest
+from measured_runs import measured_run
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.run_bounds import check_time, least_time_s, peak_of
+from pipette_opt.read.runs import MeasuredRun
+
+
+def llama(**changes: object) -> MeasuredRun:
+    """A Llama of 13 billion parameters on 128 H100, 1,024 sequences of 2,048 tokens."""
+    fields: dict[str, object] = {
+        "gpu": read_gpu_entry("h100-80gb"),
+        "num_gpus": 128,
+        "model": "llama-2-13b",
+        "num_layers": 40,
+        "hidden": 5120,
+        "ffn_hidden": 13824,
+        "heads": 40,
+        "kv_heads": 40,
+        "vocab": 32000,
+        "gbs": 1024,
+        "mbs": 2,
+        "tp": 2,
+        "pp": 1,
+        "dp": 64,
+    }
+    return measured_run(**fields | changes)
+
+
+def test_the_bound_counts_all_matrices_and_causal_attention() -> None:
+    """By hand: four matrices of attention, three of a gated MLP, the head; half the scores; six FLOPs each."""
+    weights = 40 * (4 * 5120**2 + 3 * 5120 * 13824) + 5120 * 32000
+    scores = 40 * 12 * 5120 * 2048 / 2
+    flops = 1024 * 2048 * (6 * weights + scores)
+    assert least_time_s(llama()) == pytest.approx(flops / (128 * 989.4e12))
+
+
+@pytest.mark.parametrize("precision", ["", "bf16", "fp16", "fp32", "fp8", "fp8-mx"])
+def test_the_edge_is_exact(precision: str) -> None:
+    """A time just above the bound is read, one just below it is refused, in the row's own format."""
+    run = llama(precision=precision)
+    bound_s = least_time_s(run)
+    assert bound_s is not None
+    check_time("row", replace(run, iter_time_s=bound_s))
+    with pytest.raises(InputError, match=f"need {bound_s:.4g} s"):
+        check_time("row", replace(run, iter_time_s=bound_s * (1 - 1e-9)))
+
+
+def test_a_bf16_row_has_the_peak_of_bf16() -> None:
+    """The peak of fp8 is no bound of a bf16 row; fp32 may run as tf32; an unknown format has the fastest."""
+    found = {word: peak_of(llama(precision=word))[0] for word in ("", "bf16", "fp16", "fp32", "fp8", "int3")}
+    assert found == {"": "bf16", "bf16": "bf16", "fp16": "fp16", "fp32": "tf32", "fp8": "fp8", "int3": "fp8"}
+    assert peak_of(llama(gpu=read_gpu_entry("v100-32gb"), precision="bf16"))[0] == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gbs": 1024 * 2048, "iter_time_s": 4.0}, "gbs seems to count tokens"),
+        ({"iter_time_s": 0.4}, "seems to be of one micro-batch"),
+        ({"num_gpus": 16, "dp": 8, "mbs": 1, "iter_time_s": 4.0}, "num_gpus seems to count hosts"),
+        ({"gbs": 128, "iter_time_s": 0.45 / 60}, "seems to be in minutes"),
+        (
+            {"tp": 1, "dp": 128, "gbs": 256, "gpus_per_node": 1, "iter_time_s": 0.3},
+            "check iter_time_s (seconds of one iteration), gbs (sequences)",
+        ),
+    ],
+)
+def test_the_likely_slip_is_named(changes: dict[str, object], said: str) -> None:
+    """The slip that leaves a usual utilisation; what to check where none does."""
+    with pytest.raises(InputError) as caught:
+        check_time("row", llama(**changes))
+    assert said in caught.value.problem
+    assert "\n" not in caught.value.problem
+
+
+@pytest.mark.parametrize("unknown", ["gpu", "num_layers", "hidden", "seq_len", "gbs"])
+def test_what_a_row_leaves_open_bounds_nothing(unknown: str) -> None:
+    """Without model, batch or GPU there is no bound; without heads there is still."""
+    assert least_time_s(llama(**{unknown: None})) is None
+    assert least_time_s(llama(heads=None)) == least_time_s(llama())
