@@ -22,10 +22,12 @@ from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.levels import usual_levels
-from pipette_opt.read.run_models import FP8_WORDS, GATED_FAMILIES, run_flag, run_model
+from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
+from pipette_opt.read.precision_words import precision_of
+from pipette_opt.read.run_models import GATED_FAMILIES, run_flag, run_model
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, FIRST_PARAMETERS_COLUMN, MeasuredRun
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.precision import NVFP4, PRECISION_RECIPES, fp8_copies
+from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, fp8_copies
 
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
 """What a row must say to be predicted."""
@@ -95,7 +97,9 @@ def make_case(
         unknown = f"the catalogue has no GPU {run.gpu_name!r}" if "gpu" in missing else ""
         empty = ", ".join(name for name in missing if name != "gpu")
         whole = " as a whole number" if "mbs" in missing else ""
-        return Skipped(run=run, reason=unknown or f"{empty} not given{whole}")
+        nameless = run.model and {"num_layers", "hidden", "heads"} <= set(missing)
+        preset = f", and model {run.model!r} is neither a preset nor a config" if nameless else ""
+        return Skipped(run=run, reason=unknown or f"{empty} not given{whole}{preset}")
     if run.recompute not in (None, "selective", "full"):
         return Skipped(run=run, reason=f"recomputation {run.recompute_text!r} is not one of none, selective, full")
     assert run.gpu is not None
@@ -150,7 +154,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
     what it says; ``fused_norm`` stands in for it. ``fp8`` and its kin are fp8 products in bf16 training.
     """
     words = _attention(run)
-    precision = run.precision or "bf16"
+    precision = precision_of(run.precision)
     return TrainingSpec(
         global_batch_size=run.gbs or 1,
         seq_length=run.seq_len or 1,
@@ -160,8 +164,8 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         flash_version=words.flash_version,
         fused_softmax=words.fused_softmax,
         fused_norm=run_flag(run, "fused_norm", fused_norm),
-        fp8=precision in FP8_WORDS,
-        fp8_recipe=FP8_WORDS.get(precision, "delayed"),
+        fp8=precision in FP8_RECIPES,
+        fp8_recipe=precision if precision in FP8_RECIPES else "delayed",
         fp4=precision == NVFP4,
         fp8_copies=2 if run.gpu is None else fp8_copies([run.gpu.gpu.peak_flops]),
         cuda_graph=run_flag(run, "cuda_graph", False),
@@ -326,10 +330,10 @@ def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
 
 def _check_precision(run: MeasuredRun) -> None:
     """Raise ``ValueError`` for a precision whose matrix products the clock, or the GPU, does not know."""
-    known = ("bf16", "fp16", "fp32", *FP8_WORDS, NVFP4)
-    if run.precision not in ("", *known):
-        raise ValueError(f"precision {run.precision!r} is not one of {', '.join(known)}")
-    recipe = PRECISION_RECIPES.get(FP8_WORDS.get(run.precision, run.precision))
+    precision = precision_of(run.precision)
+    if precision is None:
+        raise ValueError(f"precision {run.precision!r} is not one of {KNOWN_PRECISIONS}")
+    recipe = PRECISION_RECIPES.get(precision)
     if recipe is not None and run.gpu is not None and recipe.peak not in run.gpu.gpu.peak_flops:
         raise ValueError(f"precision {run.precision!r} is not one of {run.gpu.gpu.name}")
 

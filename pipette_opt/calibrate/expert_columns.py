@@ -4,7 +4,7 @@ from typing import Any
 
 from pipette_opt.candidates.expert_rules import expert_ranks, expert_widths, experts
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.read.run_models import whole_cell
+from pipette_opt.read.run_models import truth_of, whole_cell
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.training import DISPATCHER_WORDS, dispatcher_fields
@@ -26,7 +26,7 @@ def expert_training_fields(run: MeasuredRun) -> dict[str, Any]:
     written = run.extra.get(DISPATCHER_COLUMN, "").lower() or "alltoall"
     if written not in DISPATCHER_WORDS:
         raise ValueError(f"{DISPATCHER_COLUMN} must be one of {', '.join(DISPATCHER_WORDS)}, got {written!r}")
-    beside = run.extra.get(OVERLAP_COLUMN, "").lower() in ("true", "1", "yes")
+    beside = truth_of(run.extra.get(OVERLAP_COLUMN, "")) is True
     return {**dispatcher_fields(written), OVERLAP_COLUMN: beside}
 
 

@@ -51,10 +51,11 @@ def attention_words(text: str) -> AttentionWords | None:
 
     Case, hyphens and blanks do not count, nor what follows in brackets or after a plus (``flash_attention2 + RMS
     kernel``), but for ``triton``: the kernel in Triton that came with FlashAttention has the algorithm and about the
-    speed of its first version (``flash_attn_triton.py`` of Dao-AILab/flash-attention). PyTorch's
+    speed of its first version (``flash_attn_triton.py`` of Dao-AILab/flash-attention). Remarks may follow the name of
+    a kernel without scores (``TE DotProductAttention``, ``flash attention via TE``). PyTorch's
     ``scaled_dot_product_attention`` runs its copy of FlashAttention 2 (``aten/src/ATen/native/transformers/cuda``).
     """
-    name = re.sub(r"\(.*?\)|\+.*", "", text.lower()).strip()
+    name = re.sub(r"[(\[].*?[)\]]|[(+;,].*", "", text.lower()).strip()
     name = re.sub(r"[\s_-]+", "_", name).removesuffix("_kernel")
     if found := FLASH.fullmatch(name):
         versions = found["version"], found["short"]
@@ -63,7 +64,21 @@ def attention_words(text: str) -> AttentionWords | None:
         return AttentionWords(kernel="flash", flash_version=1 if first else 2 if second else 3)
     if FUSED_SOFTMAX.fullmatch(name):
         return AttentionWords(kernel="unfused")
-    return AttentionWords(kernel="unfused", fused_softmax=False) if PLAIN.fullmatch(name) else None
+    if PLAIN.fullmatch(name):
+        return AttentionWords(kernel="unfused", fused_softmax=False)
+    return _with_remarks(name)
+
+
+def _with_remarks(name: str) -> AttentionWords | None:
+    """Meaning of a kernel without scores whose name has remarks behind it: ``te_dotproductattention``."""
+    words = name.split("_")
+    for end in range(len(words) - 1, 0, -1):
+        remarks = words[end:]
+        if FLASH.fullmatch("_".join(words[:end])) and not any(
+            word == "unfused" or PLAIN.fullmatch(word) for word in remarks
+        ):
+            return attention_words("_".join(words[:end]))
+    return None
 
 
 def unknown_attention(text: str) -> str:

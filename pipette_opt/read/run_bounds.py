@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.run_models import FP8_WORDS, run_model
-from pipette_opt.specs.precision import NVFP4, PRECISION_RECIPES
+from pipette_opt.read.precision_words import precision_of
+from pipette_opt.read.run_models import run_model
+from pipette_opt.specs.precision import PRECISION_RECIPES
 
 if TYPE_CHECKING:
     from pipette_opt.read.runs import MeasuredRun
@@ -63,9 +64,10 @@ def peak_of(run: "MeasuredRun") -> tuple[str, float]:
     """
     assert run.gpu is not None
     peaks = run.gpu.gpu.peak_flops
-    words = {"": ("bf16", "fp16"), "bf16": ("bf16", "fp16"), "fp16": ("fp16", "bf16"), "fp32": ("tf32", "fp32")}
-    recipe = PRECISION_RECIPES.get(FP8_WORDS.get(run.precision, run.precision if run.precision == NVFP4 else ""))
-    formats = (recipe.peak,) if recipe is not None else words.get(run.precision, ())
+    words = {"bf16": ("bf16", "fp16"), "fp16": ("fp16", "bf16"), "fp32": ("tf32", "fp32")}
+    precision = precision_of(run.precision) or ""
+    recipe = PRECISION_RECIPES.get(precision)
+    formats = (recipe.peak,) if recipe is not None else words.get(precision, ())
     known = [name for name in formats if name in peaks]
     name = known[0] if known else max(peaks, key=peaks.__getitem__)
     return name, peaks[name]

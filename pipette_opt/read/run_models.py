@@ -1,12 +1,10 @@
-"""The transformer that a row of ``runs.csv`` describes, and the words of its precision."""
+"""The transformer that a row of ``runs.csv`` describes."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import shown
 from pipette_opt.base.units import whole_number
 from pipette_opt.specs import ModelSpec
-from pipette_opt.specs.precision import Fp8Recipe
 
 if TYPE_CHECKING:
     from pipette_opt.read.runs import MeasuredRun
@@ -14,22 +12,15 @@ if TYPE_CHECKING:
 GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss", "gpt oss", "deepseek")
 """Names of models whose MLP is gated, with rotary positions, RMSNorm and no biases."""
 
-FP8_WORDS: Mapping[str, Fp8Recipe] = {
-    "fp8": "delayed",
-    "fp8-hybrid": "delayed",
-    "fp8-cs": "tensorwise",
-    "fp8-mx": "mxfp8",
-    "mxfp8": "mxfp8",
-}
-"""Matrix products in fp8, all else in bf16, by the recipe that a row names, or the one that was there first."""
-
 MODEL_COLUMNS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
 """Fields of the same name of ``ModelSpec``; the others only count beside the first."""
 
 
 def run_model(run: "MeasuredRun") -> ModelSpec:
     """
-    The transformer of a row; ``ValueError`` if column ``hybrid`` names layers of another kind.
+    Transformer of a row: the model that it names, or one made of its columns.
+
+    ``ValueError`` if column ``hybrid`` names layers of another kind.
 
     Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` say what they say;
     without them a family of gated models is known by its name, and everything else is a GPT.
@@ -38,8 +29,10 @@ def run_model(run: "MeasuredRun") -> ModelSpec:
     assert run.hidden is not None
     assert run.heads is not None
     assert run.seq_len is not None
-    if run.extra.get("hybrid", "").lower() not in ("", "false", "no", "0"):
+    if run.extra.get("hybrid", "") and truth_of(run.extra["hybrid"]) is not False:
         raise ValueError("hybrid: layers that are no transformer's have no times")
+    if run.spec is not None:
+        return run.spec
     modern = any(family in run.model.lower() for family in GATED_FAMILIES)
     gated = run_flag(run, "gated_linear_unit", modern)
     biases = run_flag(run, "add_bias_linear", not modern)
@@ -94,4 +87,13 @@ def whole_cell(run: "MeasuredRun", name: str) -> int | None:
 def run_flag(run: "MeasuredRun", name: str, default: bool) -> bool:
     """Value of a column that is true or false; ``default`` for an empty cell."""
     text = run.extra.get(name, "").lower()
-    return text in ("true", "1", "yes", "on", "full_iteration") if text else default
+    return truth_of(text) is True or text == "full_iteration" if text else default
+
+
+TRUE, FALSE = ("true", "1", "1.0", "yes", "on"), ("false", "0", "0.0", "no", "off")
+
+
+def truth_of(text: str) -> bool | None:
+    """Truth that a cell says, in any case; ``None`` for an empty cell and for other words."""
+    word = text.lower()
+    return True if word in TRUE else False if word in FALSE else None

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,12 @@ from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, recognise_gpu
+from pipette_opt.read.named_models import named_model
+from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
+from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_bounds import check_time
+from pipette_opt.read.run_models import truth_of
+from pipette_opt.specs import ModelSpec
 
 COLUMNS = (
     "source",
@@ -102,6 +107,8 @@ class MeasuredRun:
         What it means (allocated, reserved, used on the device; of which rank) differs between sources.
     extra
         Further columns, as text.
+    spec
+        Architecture of a row that names its model and gives no shape; its shape is then that of the architecture.
     """
 
     row: int
@@ -138,6 +145,7 @@ class MeasuredRun:
     mfu: float | None
     notes: str
     extra: Mapping[str, str]
+    spec: ModelSpec | None = None
 
     @property
     def group(self) -> tuple[str, int | None, int, str]:
@@ -179,7 +187,7 @@ def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
     runs, unread = [], []
     for index, (line, cells) in enumerate(rows):
         try:
-            runs.append(_read_row(f"{path}, line {line}", index, cells))
+            runs.append(_read_row(f"{path}, line {line}", index, cells, Path(path).parent))
         except InputError as error:
             unread.append(UnreadRow(row=index, line=line, problem=error.problem))
     if not runs and not unread:
@@ -224,7 +232,7 @@ def _check_header(where: str, header: list[str]) -> None:
         raise InputError(where, f"measures nothing: it has none of the columns {', '.join(MEASURED)}.")
 
 
-def _read_row(where: str, index: int, cells: dict[str | None, Any]) -> MeasuredRun:
+def _read_row(where: str, index: int, cells: dict[str | None, Any], folder: Path) -> MeasuredRun:
     if None in cells:
         raise InputError(where, f"has more cells than the header: {shown(cells[None])}.")
     row = _Cells(where, {str(name): (text or "").strip() for name, text in cells.items()})
@@ -267,10 +275,40 @@ def _read_row(where: str, index: int, cells: dict[str | None, Any]) -> MeasuredR
         notes=row.text("notes"),
         extra={name: row.text(name) for name in row.cells if name not in COLUMNS},
     )
+    run = _with_shape(run, folder)
     _check_extra(row, run)
     _check_units(where, run)
     _check_shape(where, run)
     return run
+
+
+SHAPE = ("num_layers", "hidden", "ffn_hidden", "heads", "kv_heads")
+"""Fields of a run that its architecture tells, too."""
+
+
+def _with_shape(run: MeasuredRun, folder: Path) -> MeasuredRun:
+    """Take the shape of a row that has none from the model that it names."""
+    if not run.model or any(getattr(run, name) is not None for name in SHAPE):
+        return run
+    model = named_model(run.model, folder)
+    if model is None:
+        return run
+    vocab, length = run.vocab or model.vocab_size, max(run.seq_len or 0, model.max_position_embeddings)
+    model = replace(model, vocab_size=vocab, max_position_embeddings=length)
+    experts = {
+        name: str(value) for name in ("num_experts", "moe_router_topk") if (value := getattr(model, name)) is not None
+    }
+    return replace(
+        run,
+        num_layers=model.num_layers,
+        hidden=model.hidden_size,
+        ffn_hidden=model.ffn_hidden_size,
+        heads=model.num_attention_heads,
+        kv_heads=model.num_query_groups,
+        vocab=vocab,
+        extra={**run.extra, **experts},
+        spec=model,
+    )
 
 
 def _recompute(text: str) -> str | None:
@@ -296,6 +334,10 @@ def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
     """Kernels and optional columns: a word that is not known must not pass for another."""
     if run.attention_kernel and attention_words(run.attention_kernel) is None:
         raise InputError(row.where, unknown_attention(run.attention_kernel))
+    if precision_of(run.precision) is None:
+        raise InputError(
+            row.where, f"precision must be empty or one of {KNOWN_PRECISIONS}, got {shown(run.precision)}."
+        )
     for name in FLAGS:
         row.flag(name)
     row.whole("kv_channels")
@@ -395,11 +437,10 @@ class _Cells:
 
     def flag(self, name: str) -> bool | None:
         text = self.text(name)
-        if not text:
-            return None
-        if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
+        value = truth_of(text)
+        if text and value is None:
             raise InputError(self.where, f"{name} must be True or False, got {shown(text)}.")
-        return text.lower() in ("true", "1", "yes")
+        return value
 
     def word(self, name: str, words: tuple[str, ...], others: str = "") -> None:
         """Raise ``InputError`` for a cell that is neither empty nor one of the words, in any case."""

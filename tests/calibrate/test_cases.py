@@ -16,6 +16,7 @@ from pipette_opt.calibrate.cases import (
 )
 from pipette_opt.parallel import microbatches_of
 from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.model import read_model
 from pipette_opt.read.run_models import run_model
 from pipette_opt.read.runs import MeasuredRun, find_run_gpu
 from pipette_opt.specs import DEFAULT_STACK
@@ -265,3 +266,19 @@ def test_the_size_of_a_head() -> None:
     """As the row says, also as other programs write whole numbers."""
     assert case(measured_run(extra={"kv_channels": "256.0"})).instance.model.kv_channels == 256
     assert case(measured_run(extra={"kv_channels": ""})).instance.model.kv_channels == 128
+
+
+def test_a_named_model_is_predicted_as_it_is() -> None:
+    """Its architecture is the instance's, and truths that were numbers count."""
+    model = read_model("llama-3-8b")
+    shape = {"num_layers": 32, "hidden": 4096, "heads": 32, "spec": model, "extra": {"overlap_grad_reduce": "1.0"}}
+    made = case(measured_run(model="llama-3-8b", **shape))
+    assert made.instance.model == model
+    assert made.config.overlap_grad_reduce
+
+
+def test_a_name_without_a_shape_is_said() -> None:
+    """The reason says that the model is neither a preset nor a config."""
+    skipped = make_case(measured_run(model="mine", num_layers=None, hidden=None, heads=None), DEFAULT_STACK)
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason == "num_layers, hidden, heads not given, and model 'mine' is neither a preset nor a config"

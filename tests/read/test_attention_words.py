@@ -14,6 +14,8 @@ FUSED, PLAIN = AttentionWords(kernel="unfused"), AttentionWords(kernel="unfused"
     [
         (("flash", "Flash", "FA3", "flash_attention (any)", "TE", "Transformer Engine"), FLASH),
         (("FlexAttention", "cuDNN", "fused attention", "xformers"), FLASH),
+        (("flash_attention (TE DotProductAttention)", "TE DotProductAttention", "flash attention via TE"), FLASH),
+        (("TE (cuDNN", "flash_attention (TE (cuDNN) kernel)", "cuDNN fused attention [TE]"), FLASH),
         (("flash_attention_2", "FlashAttention-2", "flash-attn 2.5.6", "fa2"), SECOND),
         (("flash_attention2 + RMS kernel", "torch SDPA", "sdpa"), SECOND),
         (("flash_attentionv1.0.8", "flash1", "fa1", "flash_attention (triton)"), FIRST),
@@ -26,7 +28,7 @@ def test_names_as_people_write_them(names: tuple[str, ...], expected: AttentionW
     assert {name: attention_words(name) for name in names} == dict.fromkeys(names, expected)
 
 
-@pytest.mark.parametrize("name", ["flsh", "attention", "ring", "2", "", "+ RMS kernel"])
+@pytest.mark.parametrize("name", ["flsh", "attention", "ring", "2", "", "+ RMS kernel", "sdpa math backend"])
 def test_others_are_not_known(name: str) -> None:
     """Nothing that is not listed passes for unfused."""
     assert attention_words(name) is None

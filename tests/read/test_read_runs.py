@@ -1,6 +1,7 @@
 """Measured runs: what is read, and what is refused."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,11 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import GIB
-from pipette_opt.read.runs import COLUMNS, REQUIRED, find_run_gpu, read_runs
+from pipette_opt.read.precision_words import precision_of
+from pipette_opt.read.runs import COLUMNS, REQUIRED, SHAPE, find_run_gpu, read_runs
+
+SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared"))
+FIELD_CASES = SHARED / "measured" / "field_cases.csv"
 
 GOOD = {
     "source": "own",
@@ -67,6 +72,7 @@ def test_a_row_is_read_in_base_units(tmp_path: Path) -> None:
         ({"peak_mem_gib": "42496"}, "must be in GiB"),
         ({"dp": "8"}, "= 32 must be num_gpus = 16"),
         ({"pp": "1", "dp": "8", "vpp": "2"}, "vpp=2 needs pp > 1, got pp = 1"),
+        ({"precision": "int8"}, "precision must be empty or one of bf16, fp16, fp32, fp8"),
         ({"attention_kernel": "flsh"}, "attention_kernel must be empty or one of flash, flash_attention_2, fa2, te"),
         ({"gbs": "65"}, "gbs=65 must be a multiple of dp * mbs = 4 * 2"),
         ({"zero_stage": "5"}, "zero_stage must be one of 0, 1, 2, 3"),
@@ -98,6 +104,60 @@ def test_optional_columns_are_words_in_any_case_or_nothing(tmp_path: Path) -> No
     first, second = read_runs(write(tmp_path / "runs.csv", GOOD | known, GOOD | nothing))
     assert first.extra == known
     assert second.extra == dict.fromkeys(known, "") | {"peak_mem_stage": "Last"}
+
+
+SHAPELESS = {name: text for name, text in GOOD.items() if name not in (*SHAPE, "vocab")}
+
+
+def test_a_model_gives_the_shape_that_a_row_lacks(tmp_path: Path) -> None:
+    """By a preset's name in any case, its id on the Hub, or a config beside the table; experts as well."""
+    config = {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 512}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000, "max_position_embeddings": 2048}
+    (tmp_path / "mine.json").write_text(json.dumps(config | heads))
+    names = ("Llama-3-8B", "meta-llama/Llama-3.1-8B", "mine.json", "mixtral-8x7b")
+    path = write(tmp_path / "runs.csv", *(SHAPELESS | {"model": name, "iter_time_s": "9"} for name in names))
+    first, second, own, experts = read_runs(path)
+    assert (first.num_layers, first.hidden, first.ffn_hidden, first.kv_heads) == (32, 4096, 14336, 8)
+    assert second.spec is not None
+    assert second.vocab == second.spec.vocab_size == 128256
+    assert (own.num_layers, own.hidden, own.heads, own.vocab) == (4, 256, 8, 1000)
+    assert experts.extra["num_experts"] == "8"
+
+
+def test_a_shape_that_is_given_counts(tmp_path: Path) -> None:
+    """The name of a model only fills a row that has no shape at all; other names stay names."""
+    cut = GOOD | {"model": "llama-3-8b", "num_layers": "8"}
+    vocab = SHAPELESS | {"model": "llama-3-8b", "vocab": "32000", "iter_time_s": "9"}
+    eight, small, other = read_runs(write(tmp_path / "runs.csv", cut, vocab, SHAPELESS | {"model": "mine"}))
+    assert (eight.num_layers, eight.hidden, eight.spec) == (8, 2048, None)
+    assert small.spec is not None
+    assert small.spec.vocab_size == small.vocab == 32000
+    assert (other.num_layers, other.spec) == (None, None)
+
+
+def test_words_as_tables_have_them(tmp_path: Path) -> None:
+    """Truths that were numbers, and precisions in words."""
+    words = {"seq_parallel": "1.0", "precision": "fp8 rowwise", "overlap_grad_reduce": "On"}
+    (run,) = read_runs(write(tmp_path / "runs.csv", GOOD | words))
+    assert run.seq_parallel is True
+    assert precision_of(run.precision) == "tensorwise"
+
+
+@pytest.mark.parametrize(
+    ("names", "meaning"),
+    [
+        (("", "bf16", "BF16-mixed", "bfloat16", "bf16-true"), "bf16"),
+        (("fp8", "FP8_hybrid", "fp8 (delayed scaling)", "fp8"), "delayed"),
+        (("fp8-cs", "fp8 tensorwise", "fp8_rowwise"), "tensorwise"),
+        (("fp8 blockwise",), "blockwise"),
+        (("mxfp8", "FP8-MX"), "mxfp8"),
+        (("NVFP4",), "nvfp4"),
+        (("fp8 odd", "int8", "8"), None),
+    ],
+)
+def test_precisions_as_people_write_them(names: tuple[str, ...], meaning: str | None) -> None:
+    """Case, hyphens, blanks and brackets do not count; what is not known stays unknown."""
+    assert {name: precision_of(name) for name in names} == dict.fromkeys(names, meaning)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -161,3 +221,11 @@ def test_the_published_schema_has_the_columns() -> None:
     assert tuple(field["name"] for field in schema["fields"]) == COLUMNS
     required = {field["name"] for field in schema["fields"] if field.get("constraints", {}).get("required")}
     assert required <= set(REQUIRED)
+
+
+@pytest.mark.skipif(not FIELD_CASES.is_file(), reason=f"{FIELD_CASES} is not here")
+def test_field_cases_are_read_with_their_shapes() -> None:
+    """Every row of a table that names its models by presets has a shape."""
+    runs = read_runs(FIELD_CASES)
+    assert len(runs) == 15
+    assert all(run.spec is not None and run.num_layers for run in runs)

@@ -1,0 +1,26 @@
+"""Models of rows of ``runs.csv`` that name their model but give no shape."""
+
+from pathlib import Path
+
+from pipette_opt.read.model import list_models, read_model
+from pipette_opt.specs import ModelSpec
+
+_FILES = (".json", ".yaml", ".yml")
+
+
+def named_model(name: str, folder: Path) -> ModelSpec | None:
+    """
+    Model behind a preset's name, its id on the Hugging Face Hub, or the path of a config; ``None`` for other names.
+
+    Parameters
+    ----------
+    folder
+        Where a relative path starts: the folder of the table.
+    """
+    preset = name.strip().lower().rpartition("/")[2]
+    if preset in list_models():
+        return read_model(preset)
+    path = folder / name.strip()
+    if path.suffix.lower() in _FILES or (path / "config.json").is_file():
+        return read_model(path)
+    return None

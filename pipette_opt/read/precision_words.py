@@ -1,0 +1,58 @@
+"""Names of number formats in tables of runs."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from pipette_opt.specs.precision import NVFP4, Fp8Recipe
+
+Precision = Literal["bf16", "fp16", "fp32", "delayed", "tensorwise", "blockwise", "mxfp8", "nvfp4"]
+"""Format of the matrix products of a run; a recipe of fp8 by its name."""
+
+_FP8: Mapping[str, Fp8Recipe] = {
+    "": "delayed",
+    "hybrid": "delayed",
+    "delayed": "delayed",
+    "cs": "tensorwise",
+    "tensorwise": "tensorwise",
+    "rowwise": "tensorwise",
+    "current-scaling": "tensorwise",
+    "blockwise": "blockwise",
+    "block": "blockwise",
+    "mx": "mxfp8",
+}
+"""
+Recipes by the word that follows ``fp8``.
+
+A scale for each row (PyTorch's ``rowwise``) is found from the values at hand, as that of a whole tensor is.
+"""
+
+_PLAIN: Mapping[str, Precision] = {
+    "": "bf16",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+    "fp32": "fp32",
+    "float32": "fp32",
+    "mxfp8": "mxfp8",
+    NVFP4: "nvfp4",
+}
+
+KNOWN = "bf16, fp16, fp32, fp8, fp8-hybrid, fp8-cs, fp8-tensorwise, fp8-rowwise, fp8-blockwise, fp8-mx, mxfp8, nvfp4"
+"""What an error message offers."""
+
+
+def precision_of(text: str) -> Precision | None:
+    """
+    Format that a name of a precision means; ``None`` for an unknown name, ``bf16`` for an empty one.
+
+    Case, hyphens, underscores and blanks do not count, nor what follows in brackets, nor Lightning's endings ``-mixed``
+    and ``-true``.
+    """
+    word = re.sub(r"[\s_-]+", "-", text.partition("(")[0].strip().lower()).strip("-")
+    word = word.removesuffix("-mixed").removesuffix("-true")
+    if word in _PLAIN:
+        return _PLAIN[word]
+    return _FP8.get(word[3:].removeprefix("-")) if word.startswith("fp8") else None
