@@ -1,0 +1,555 @@
+"""
+Training programs that command lines start: launchers and wrappers before the program, and the arguments behind it.
+
+A command line starts a *training program* if it ends in a Python script or module (:func:`launch_of` has the rule) that
+
+- a launcher of processes starts (torchrun, deepspeed, accelerate, srun, mpirun, ``ray job submit``), or
+- has an option that sizes a training job (:data:`TRAINING_OPTIONS`), or
+- has ``train``, ``finetune``, ``sft`` or the like in its name (:data:`_TRAINING_NAME`),
+
+and that is no tool beside a training: a program that prepares data, converts checkpoints or trains a tokenizer
+(:data:`_TOOL_NAME`), a module of Python itself, or ``python -c``. A binary that a launcher starts counts where it has
+an option that sizes a training job.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.launchers import (
+    HOSTS_FIRST,
+    LAUNCHERS,
+    PYTHON,
+    PYTHON_MODULES,
+    PYTHON_NAME,
+    PYTHON_TOOLS,
+    REMOTE,
+    REMOTE_VALUES,
+    SBATCH,
+    SHELLS,
+    Launcher,
+)
+
+TRAINING_OPTIONS = (
+    "num-layers",
+    "hidden-size",
+    "micro-batch-size",
+    "global-batch-size",
+    "tensor-model-parallel-size",
+    "pipeline-model-parallel-size",
+    "context-parallel-size",
+    "expert-model-parallel-size",
+    "train-iters",
+    "train-samples",
+    "per-device-train-batch-size",
+    "num-train-epochs",
+    "gradient-accumulation-steps",
+    "deepspeed",
+)
+"""Options, with ``-`` for ``_``, that Megatron-LM, DeepSpeed and Transformers have for the size of a training job."""
+
+_TRAINING_NAME = re.compile(
+    r"(?<![a-z])(pre-?)?train|fine-?tun|(?<![a-z])(sft|dpo|grpo|ppo|rlhf)(?![a-z])|run_(clm|mlm)"
+)
+_TOOL_NAME = re.compile(
+    r"preprocess|prepare|collect_env|convert|tokenizer|vocab|download|merge|split|(?<![a-z])(data|ckpt|checkpoint)_?(tool|util)"
+    r"|checkpoint/|checkpoint_util|^(check|test|get|print|parse|list)_|^setup\.py$|evaluat|inference|generat|serve"
+)
+"""Names of programs beside a training; looked for in the last folder and the file name."""
+
+STANDARD_INPUT = "-"
+"""Path of a script that a shell reads from its standard input."""
+
+LAUNCH_KEYS = ("program", "launchers", "arguments", "environment", "sbatch", "notes")
+"""Keys of a launch in JSON documents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """A launcher or wrapper with its own options, as they were written."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_launcher(self) -> bool:
+        """Whether it starts the processes of a job."""
+        return self.name in REMOTE or (self.name in LAUNCHERS and LAUNCHERS[self.name].role == "launcher")
+
+    def number(self, options: Sequence[str]) -> int | None:
+        """Whole number that the first of these options has."""
+        texts = [self.values[option] for option in options if option in self.values]
+        return int(texts[0]) if texts and re.fullmatch(r"[1-9]\d{0,8}", texts[0]) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Started:
+    """Launchers and wrappers from the outside inwards, the variables that they set, and what was assumed."""
+
+    launchers: tuple[Starter, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch(_Started):
+    """
+    A training program that is started.
+
+    Parameters
+    ----------
+    program
+        Path of the script, or dotted name of the module.
+    is_module
+        The program is a module.
+    arguments
+        Words behind the program's name.
+    """
+
+    program: str
+    is_module: bool = False
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def num_nodes(self) -> int | None:
+        """Hosts that the launchers say, the innermost first."""
+        return self._said("nodes")
+
+    @property
+    def num_processes_per_node(self) -> int | None:
+        """Processes of a host that the launchers say, the innermost first."""
+        return self._said("processes_per_node")
+
+    @property
+    def num_processes(self) -> int | None:
+        """Processes of the job: as the innermost launcher says, or those of a host on each host."""
+        if self.num_nodes is not None and self.num_processes_per_node is not None:
+            return self.num_nodes * self.num_processes_per_node
+        return self._said("processes")
+
+    def _said(self, field_name: str) -> int | None:
+        launchers = [starter for starter in reversed(self.launchers) if starter.name in LAUNCHERS]
+        numbers = [starter.number(getattr(LAUNCHERS[starter.name], field_name)) for starter in launchers]
+        return next((number for number in numbers if number is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellText(_Started):
+    """Text that a shell runs, with the words that become ``$0``, ``$1``, ..."""
+
+    text: str
+    arguments: tuple[str, ...] = ()
+    on_other_hosts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellScript(_Started):
+    """Script that a shell runs with positional arguments; ``path`` is ``-`` for a text on standard input."""
+
+    path: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherCommand(_Started):
+    """A command that starts no training program; without words: nothing is started."""
+
+    words: tuple[str, ...] = ()
+
+
+Started = Launch | ShellText | ShellScript | OtherCommand
+_Kind = TypeVar("_Kind", bound=_Started)
+
+
+def launch_of(words: Sequence[str]) -> Started:
+    """
+    Find what a command line starts behind all launchers and wrappers.
+
+    Parameters
+    ----------
+    words
+        The command line as the shell gives it to the command: expanded, without quotes.
+
+    Raises
+    ------
+    InputError
+        If an unknown option leaves open where the program begins.
+    """
+    if not words:
+        return OtherCommand()
+    name = PurePosixPath(words[0]).name
+    if PYTHON_NAME.fullmatch(name):
+        return _of_python(words)
+    if name in SHELLS:
+        return _of_shell(words)
+    if name in REMOTE:
+        return _of_remote(name, words[1:])
+    if name == "eval":
+        return ShellText(text=" ".join(words[1:]))
+    known, rest = _launcher_named(name, words[1:])
+    if known is not None:
+        return _of_launcher(known, rest)
+    return _of_program(words)
+
+
+def read_options(name: str, launcher: Launcher, words: Sequence[str]) -> dict[str, str]:
+    """Read the options at the beginning of ``words`` by full name; a flag has the value ``""``."""
+    return dict(_Options.read(name, launcher, words).values)
+
+
+def inside(outer: ShellText | ShellScript, found: Started) -> Started:
+    """Return what a shell's text starts, with the launchers that started the shell before its own."""
+    by_launcher = any(starter.is_launcher for starter in outer.launchers)
+    return _around(outer, _launched(found) if by_launcher else found)
+
+
+def launch_document(
+    launch: Launch,
+    *,
+    environment: Mapping[str, str] | None = None,
+    sbatch: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """
+    Return a launch as JSON has it, with the keys :data:`LAUNCH_KEYS`.
+
+    Parameters
+    ----------
+    environment
+        Variables that the script sets; those that launchers set (``env NAME=VALUE``) come on top.
+    sbatch
+        Options of the script's ``#SBATCH`` lines, by long name.
+    notes
+        What the reader of the script assumed or left out.
+    """
+    return {
+        "program": f"-m {launch.program}" if launch.is_module else launch.program,
+        "launchers": [{"name": starter.name, "options": list(starter.options)} for starter in launch.launchers],
+        "arguments": list(launch.arguments),
+        "environment": {**(environment or {}), **launch.environment},
+        "sbatch": dict(sbatch or {}),
+        "notes": [*launch.notes, *notes],
+    }
+
+
+def _launcher_named(name: str, words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """Key of a launcher in the table, and the words behind its name, which may have several words."""
+    for length in (2, 1, 0):
+        key = " ".join((name, *words[:length]))
+        if len(words) >= length and key in LAUNCHERS:
+            return key, words[length:]
+    return None, words
+
+
+def _of_launcher(name: str, words: Sequence[str]) -> Started:
+    launcher = LAUNCHERS[name]
+    options = _Options.read(name, launcher, words)
+    starter = Starter(name=name, options=tuple(words[: options.length]), values=options.values)
+    if any(option in options.values for option in launcher.not_a_start):
+        return OtherCommand(words=(*name.split(), *words))
+    if "multi-prog" in options.values:
+        raise InputError(name, "--multi-prog keeps its programs in a file of its own; give the command of one of them.")
+    environment = options.environment(launcher)
+    rest = list(words[options.length :])
+    if launcher.positionals:
+        del rest[: launcher.positionals]
+    while launcher.assignments and rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
+        key, _, value = rest.pop(0).partition("=")
+        environment[key] = value
+    around = _Started(launchers=(starter,), environment=environment, notes=options.notes)
+    if name == "env":
+        rest = [*_split_string(options.values), *rest]
+    if launcher is SBATCH:
+        return _around(around, _submitted(options.values, rest))
+    if launcher.role == "launcher":
+        rest = _only_program(name, rest)
+    if not rest:
+        return _around(around, OtherCommand())
+    is_direct = any(option in options.values for option in launcher.direct_flag)
+    is_module = any(option in options.values for option in launcher.module_flag)
+    if is_module or (launcher.runs_python and not is_direct):
+        return _around(around, _program(rest, is_module=is_module, launched=launcher.role == "launcher"))
+    if name == "uv run" and rest[0].endswith(".py"):
+        return _around(around, _program(rest, is_module=False, launched=False))
+    found = launch_of(rest)
+    return _around(around, _launched(found) if launcher.role == "launcher" else found)
+
+
+def _launched(found: Started) -> Started:
+    """Return a command that srun or mpirun starts as a training program, if it is a Python script or sizes a job."""
+    words = found.words if isinstance(found, OtherCommand) else ()
+    if words and PYTHON_NAME.fullmatch(PurePosixPath(words[0]).name):
+        return _around(found, _of_python(words, launched=True))
+    if words and (words[0].endswith(".py") or _sizes_a_job(words[1:])):
+        return _around(found, _program(words, is_module=False, launched=True))
+    return found
+
+
+def _submitted(values: Mapping[str, str], rest: Sequence[str]) -> Started:
+    if "wrap" in values:
+        return ShellText(text=values["wrap"])
+    if not rest:
+        return ShellScript(path=STANDARD_INPUT)
+    return ShellScript(path=rest[0], arguments=tuple(rest[1:]))
+
+
+def _only_program(name: str, words: list[str]) -> list[str]:
+    """Words of a launcher's program; several programs, divided by ``:``, are refused."""
+    if ":" in words:
+        raise InputError(name, "starts several programs, divided by `:`; give the command of one of them.")
+    return words
+
+
+def _split_string(values: Mapping[str, str]) -> list[str]:
+    text = values.get("S") or values.get("split-string") or ""
+    return shlex.split(text)
+
+
+def _of_python(words: Sequence[str], launched: bool = False) -> Started:
+    """What the Python interpreter runs: a script, a module, or a text, which is no training program."""
+    other = OtherCommand(words=tuple(words))
+    index = 1
+    while index < len(words) and words[index].startswith("-") and words[index] != "-":
+        word = words[index]
+        if not word.startswith("--"):
+            cluster = re.match(r"-([A-Za-z?]*?)([cm])(.*)", word, re.DOTALL)
+            if cluster is not None and not re.search(r"[WX]", cluster[1]):
+                if cluster[2] == "c":
+                    return other
+                module = [cluster[3]] if cluster[3] else []
+                return _of_module(words, [*module, *words[index + 1 :]], launched)
+        taken, options, _ = _option("python", PYTHON, words[index:])
+        if {"h", "help", "V", "version"} & {option for option, _ in options}:
+            return other
+        index += taken
+    rest = words[index:]
+    if not rest or rest[0] == "-":
+        return other
+    found = _program(rest, is_module=False, launched=launched)
+    return found if isinstance(found, Launch) else other
+
+
+def _of_module(words: Sequence[str], rest: Sequence[str], launched: bool) -> Started:
+    other = OtherCommand(words=tuple(words))
+    if not rest:
+        return other
+    module = rest[0]
+    if module in PYTHON_MODULES:
+        known, behind = _launcher_named(PYTHON_MODULES[module], rest[1:])
+        return _of_launcher(known, behind) if known is not None else other
+    if module in PYTHON_TOOLS:
+        tool = PYTHON_TOOLS[module]
+        options = _Options.read(module, tool, rest[1:])
+        found = _program(rest[1 + options.length :], is_module="m" in options.values, launched=launched)
+    else:
+        found = _program(rest, is_module=True, launched=launched and "." in module)
+    return found if isinstance(found, Launch) else other
+
+
+def _of_shell(words: Sequence[str]) -> Started:
+    """What a shell runs: a text, a script, or standard input."""
+    index, has_text = 1, False
+    while index < len(words) and re.match(r"[-+].", words[index]):
+        word = words[index]
+        index += 1
+        if word == "--":
+            break
+        if word in ("--rcfile", "--init-file"):
+            index += 1
+        elif not word.startswith("--"):
+            has_text |= "c" in word
+            index += word.count("o") + word.count("O")
+    rest = words[index:]
+    if has_text:
+        return ShellText(text=rest[0], arguments=tuple(rest[1:])) if rest else OtherCommand(words=tuple(words))
+    if not rest:
+        return ShellScript(path=STANDARD_INPUT)
+    return ShellScript(path=rest[0], arguments=tuple(rest[1:]))
+
+
+def _of_remote(name: str, words: Sequence[str]) -> Started:
+    """Text that a remote shell runs: the words behind its options and host, joined by blanks."""
+    valued = REMOTE_VALUES.get(name, "w h l").split()
+    index, hosts = 0, 1 if name in HOSTS_FIRST else 0
+    while index < len(words):
+        word = words[index]
+        if word.startswith("-") and word != "--":
+            index += 2 if not word.startswith("--") and len(word) == 2 and word[1] in valued else 1
+        elif word == "--":
+            index += 1
+        elif hosts:
+            index, hosts = index + 1, 0
+        else:
+            break
+    starter = Starter(name=name, options=tuple(words[:index]))
+    if index == len(words):
+        return ShellScript(path=STANDARD_INPUT, launchers=(starter,))
+    return ShellText(text=" ".join(words[index:]), launchers=(starter,), on_other_hosts=True)
+
+
+def _of_program(words: Sequence[str]) -> Started:
+    """A program that is started by its own name."""
+    name = words[0]
+    if name.endswith((".sh", ".bash")):
+        return ShellScript(path=name, arguments=tuple(words[1:]))
+    if name.endswith(".py"):
+        return _program(words, is_module=False, launched=False)
+    return OtherCommand(words=tuple(words))
+
+
+def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch | OtherCommand:
+    """The launch, if a script or module trains; ``launched``: by a launcher of processes."""
+    if not words:
+        return OtherCommand()
+    name, arguments = words[0], tuple(words[1:])
+    place = "/".join(PurePosixPath(name.replace(".", "/") if is_module else name).parts[-2:]).lower()
+    last = place.rsplit("/", 1)[-1]
+    sized = _sizes_a_job(arguments)
+    is_tool = _TOOL_NAME.search(last) or re.search(r"(^|/)(tools|scripts/convert\w*)/", place)
+    named = _TRAINING_NAME.search(last) or last == "__main__"
+    if (is_tool and not (sized and _TRAINING_NAME.search(last))) or not (launched or sized or named):
+        return OtherCommand(words=tuple(words))
+    return Launch(program=name, is_module=is_module, arguments=arguments)
+
+
+def _sizes_a_job(arguments: Sequence[str]) -> bool:
+    options = {word.partition("=")[0].removeprefix("--").replace("_", "-") for word in arguments if word[:2] == "--"}
+    return not options.isdisjoint(TRAINING_OPTIONS)
+
+
+def _around(outer: _Started, found: _Kind) -> _Kind:
+    return replace(
+        found,
+        launchers=(*outer.launchers, *found.launchers),
+        environment={**outer.environment, **found.environment},
+        notes=(*outer.notes, *found.notes),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """
+    Options at the beginning of a list of words.
+
+    Parameters
+    ----------
+    length
+        Number of words that they take, a closing ``--`` included.
+    values
+        Last value of each option by its full name without dashes; ``""`` of a flag.
+    all_values
+        Every option with its value, in order.
+    """
+
+    length: int
+    values: Mapping[str, str]
+    all_values: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def read(cls, name: str, launcher: Launcher, words: Sequence[str]) -> "_Options":
+        """Read options up to the first word that is neither an option nor a value."""
+        found: list[tuple[str, str]] = []
+        notes: list[str] = []
+        index = 0
+        while index < len(words) and words[index].startswith("-") and words[index] != "-":
+            if words[index] == "--":
+                index += 1
+                break
+            taken, options, note = _option(name, launcher, words[index:])
+            found += options
+            notes += note
+            index += taken
+        return cls(length=index, values=dict(found), all_values=tuple(found), notes=tuple(notes))
+
+    def environment(self, launcher: Launcher) -> dict[str, str]:
+        """Variables that options set: ``-x NAME=VALUE``, ``--export=ALL,NAME=VALUE``, ``-genv NAME VALUE``."""
+        found: dict[str, str] = {}
+        for option, value in self.all_values:
+            if option in launcher.environment:
+                parts = value.split(",") if option == "export" and launcher.writing == "getopt" else [value]
+                found |= {part.partition("=")[0]: part.partition("=")[2] for part in parts if "=" in part}
+        return found
+
+
+_Read = tuple[int, list[tuple[str, str]], list[str]]
+"""Words that an option takes, the options in them, and notes."""
+
+
+def _option(name: str, launcher: Launcher, words: Sequence[str]) -> _Read:
+    word = words[0]
+    is_long = word.startswith("--") or (launcher.writing == "mpi" and len(word) > 2)
+    if not is_long:
+        return _short_options(name, launcher, words)
+    written, equals, value = word.lstrip("-").partition("=")
+    option = launcher.name_of(written.replace("_", "-") if launcher.writing == "argparse" else written)
+    if equals:
+        return 1, [(option, value)], []
+    number = launcher.values_of(option)
+    if number is None:
+        return _unknown(name, option, words)
+    return _with_values(name, option, number, words)
+
+
+def _short_options(name: str, launcher: Launcher, words: Sequence[str]) -> _Read:
+    """``-N 8``, ``-N8``, ``-lu``; the number of ``nice -10``."""
+    letters = words[0][1:]
+    found: list[tuple[str, str]] = []
+    if len(letters) > 1 and letters in launcher.num_values:  # docker run -it
+        return 1, [(letters, "")], []
+    for index, letter in enumerate(letters):
+        number = launcher.values_of(letter)
+        if number is None:
+            return _unknown(name, letter, words) if len(letters) == 1 else (1, [(letters, "")], [])
+        if number and letters[index + 1 :]:
+            return 1, [*found, (letter, letters[index + 1 :].removeprefix("="))], []
+        if number:
+            taken, options, notes = _with_values(name, letter, number, words)
+            return taken, [*found, *options], notes
+        found.append((letter, ""))
+    return 1, found, []
+
+
+def _with_values(name: str, option: str, number: int, words: Sequence[str]) -> _Read:
+    """An option and its values; a value is missing where an option or a program stands in its place."""
+    if number == 2 and len(words) > 2 and "=" not in words[1]:
+        return 3, [(option, f"{words[1]}={words[2]}")], []
+    if not number:
+        return 1, [(option, "")], []
+    if len(words) < 2 or _is_option(words[1]) or _is_script(words[1]):
+        return 1, [(option, "")], [f"{name}: {words[0]} has no value."]
+    return 2, [(option, words[1])], []
+
+
+def _unknown(name: str, option: str, words: Sequence[str]) -> _Read:
+    """An option that is not in the table: with a value, if the words behind it leave no doubt."""
+    following = words[1] if len(words) > 1 else None
+    after = words[2] if len(words) > 2 else None
+    note = f"{name}: unknown option {words[0]}."
+    if following is None or _is_option(following) or _is_program(following):
+        return 1, [(option, "")], [note]
+    if following.isdecimal() or (after is not None and _is_program(after)):
+        return 2, [(option, following)], [note]
+    problem = f"unknown option {words[0]}: is {following!r} its value, or the program?"
+    raise InputError(name, f"{problem} Write {words[0]}={following} for a value.")
+
+
+def _is_option(word: str) -> bool:
+    return re.match(r"-[^\W\d]|--\w", word) is not None
+
+
+def _is_script(word: str) -> bool:
+    return word.endswith((".py", ".sh"))
+
+
+def _is_program(word: str) -> bool:
+    """Whether a word can only be a program: a script, an interpreter, a launcher or a wrapper."""
+    name = PurePosixPath(word).name
+    if _is_script(word) or PYTHON_NAME.fullmatch(name) or name in SHELLS:
+        return True
+    return any(name == known.split()[0] for known in LAUNCHERS)

@@ -1,0 +1,97 @@
+"""``#SBATCH`` lines of a batch script, and the variables that Slurm sets for a job with them."""
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.launchers import SBATCH
+from pipette_opt.read.launches import read_options
+
+LONG_NAMES: Mapping[str, str] = {
+    "A": "account",
+    "a": "array",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "d": "dependency",
+    "e": "error",
+    "G": "gpus",
+    "J": "job-name",
+    "m": "distribution",
+    "N": "nodes",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "q": "qos",
+    "t": "time",
+    "tasks-per-node": "ntasks-per-node",
+    "w": "nodelist",
+    "x": "exclude",
+}
+"""Long names of sbatch's short options and synonyms (sbatch's manual)."""
+
+_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+    "gpus": ("SLURM_GPUS",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE",),
+    "gpus-per-task": ("SLURM_GPUS_PER_TASK",),
+    "cpus-per-gpu": ("SLURM_CPUS_PER_GPU",),
+    "job-name": ("SLURM_JOB_NAME",),
+    "partition": ("SLURM_JOB_PARTITION",),
+    "account": ("SLURM_JOB_ACCOUNT",),
+    "nodelist": ("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+}
+"""Variables that have the value of an option (sbatch's manual, "output environment variables")."""
+
+_FIRST_PROCESS = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+"""Variables of a batch script, which runs on the first host of its job."""
+
+
+def sbatch_options(text: str, where: str) -> dict[str, str]:
+    """
+    Options of the ``#SBATCH`` lines of a script, by long name; the last line counts, as for sbatch.
+
+    sbatch reads them up to the first line that is neither blank nor a comment. A flag has the value ``""``.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.startswith("#"):
+            break
+        if not re.match(r"#SBATCH\s", line):
+            continue
+        place = f"{where}, line {number}"
+        try:
+            words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+        except ValueError as error:
+            raise InputError(place, f"#SBATCH has a quote that is not closed ({error}).") from None
+        options = read_options(place, SBATCH, words)
+        found |= {LONG_NAMES.get(name, name): value for name, value in options.items()}
+    return found
+
+
+def slurm_variables(options: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return variables that Slurm sets in a batch script with these options, as far as the options say them.
+
+    ``SLURM_NTASKS`` follows from the tasks of a host, ``SLURM_GPUS_ON_NODE`` from ``--gpus-per-node`` or ``--gres``.
+    """
+    if not options:
+        return {}
+    found = dict(_FIRST_PROCESS)
+    for option, names in _VARIABLES.items():
+        if options.get(option):
+            found |= dict.fromkeys(names, options[option])
+    if not found.get("SLURM_NNODES", "1").isdecimal():  # 2-4
+        del found["SLURM_NNODES"], found["SLURM_JOB_NUM_NODES"]
+    nodes, tasks = found.get("SLURM_NNODES", ""), options.get("ntasks-per-node", "")
+    if "ntasks" not in options and nodes.isdecimal() and tasks.isdecimal():
+        found["SLURM_NTASKS"] = found["SLURM_NPROCS"] = str(int(nodes) * int(tasks))
+    per_node = options.get("gpus-per-node") or next(iter(re.findall(r"gpu\b[:=]?[^,]*", options.get("gres", ""))), "")
+    gpus = re.search(r"(\d+)$", per_node.split("(")[0])
+    if gpus is not None:
+        found["SLURM_GPUS_ON_NODE"] = gpus[1]
+    return found

@@ -1,0 +1,274 @@
+"""Which training program a command line starts, and with which arguments."""
+
+import shlex
+
+import pytest
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.launchers import LAUNCHERS
+from pipette_opt.read.launches import (
+    LAUNCH_KEYS,
+    Launch,
+    OtherCommand,
+    ShellScript,
+    ShellText,
+    inside,
+    launch_document,
+    launch_of,
+)
+
+ARGUMENTS = "--num-layers 32 --bf16"
+
+STARTS = [
+    f"torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"torchrun --nproc_per_node 8 --nnodes 4 --node_rank 0 --master_addr a --master_port 6 pretrain_gpt.py {ARGUMENTS}",
+    f"torchrun --nproc-per-node=8 --rdzv-id=1 --rdzv-backend c10d --standalone pretrain_gpt.py {ARGUMENTS}",
+    f"torchrun --nproc_per_node --nnodes pretrain_gpt.py {ARGUMENTS}",
+    f"torchrun --nproc_per 8 -r 3 -t3 --max_restarts 0 pretrain_gpt.py {ARGUMENTS}",
+    f"torchrun --no-python python -u pretrain_gpt.py {ARGUMENTS}",
+    f"/opt/venv/bin/torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"python -m torch.distributed.run --nproc_per_node 8 pretrain_gpt.py {ARGUMENTS}",
+    f"python3 -u -W ignore -X faulthandler -m torch.distributed.launch --use_env --nproc_per_node=8 pretrain_gpt.py "
+    f"{ARGUMENTS}",
+    f"python -um torch.distributed.run --nnodes 2 pretrain_gpt.py {ARGUMENTS}",
+    f"python3.11 -Wignore pretrain_gpt.py {ARGUMENTS}",
+    f"./pretrain_gpt.py {ARGUMENTS}".replace("./", ""),
+    f"srun -N 8 -n64 --ntasks-per-node=8 -lu --mpi pmix --gres gpu:8 python -u pretrain_gpt.py {ARGUMENTS}",
+    f"srun --cpu-bind none --kill-on-bad-exit=1 --exclusive --no-kill torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"srun --container-image nvcr.io#nvidia/pytorch:25.01 --container-mounts /d:/d --no-container-mount-home "
+    f"torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"srun --jobid 5 --overlap singularity exec --nv --bind /data -B /x image.sif python pretrain_gpt.py {ARGUMENTS}",
+    f"srun --export=ALL,A=1 numactl --cpunodebind 0 -m 0 python pretrain_gpt.py {ARGUMENTS}",
+    f"srun -N -n 4 python pretrain_gpt.py {ARGUMENTS}",
+    f"salloc -N 2 srun python pretrain_gpt.py {ARGUMENTS}",
+    f"mpirun -np 16 -H a:8,b:8 -x PATH -x A=1 --mca btl ^openib -mca pml ob1 --bind-to none -map-by slot "
+    f"--allow-run-as-root python pretrain_gpt.py {ARGUMENTS}",
+    f"mpiexec -n 16 -ppn 8 -genv A 1 -genvall -f hosts python3 pretrain_gpt.py {ARGUMENTS}",
+    f"mpirun --tag-output --hostfile h --npernode 8 bash_is_not_here=1 python pretrain_gpt.py {ARGUMENTS}".replace(
+        "bash_is_not_here=1 ", ""
+    ),
+    f"deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --no_ssh --master_port 1 pretrain_gpt.py {ARGUMENTS}",
+    f"deepspeed --include localhost:0,1 pretrain_gpt.py {ARGUMENTS}",
+    f"accelerate launch --config_file c --multi_gpu --num_processes 8 --fsdp_version 2 pretrain_gpt.py {ARGUMENTS}",
+    f"accelerate launch --mixed-precision bf16 --deepspeed_config_file d.json pretrain_gpt.py {ARGUMENTS}",
+    f"python -m accelerate.commands.launch --num_machines 2 pretrain_gpt.py {ARGUMENTS}",
+    f"ray job submit --address http://h:8265 --no-wait --working-dir . -- python3 pretrain_gpt.py {ARGUMENTS}",
+    f"nohup env -u B A=1 C=2 nice -n 5 timeout -k 5 1h stdbuf -oL taskset -c 0-7 torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"exec -a name nice -10 setsid torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"command torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"sudo -E -u me A=1 torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"time -p torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"nsys profile -t cuda,nvtx -o out --force-overwrite true --capture-range=cudaProfilerApi torchrun pretrain_gpt.py "
+    f"{ARGUMENTS}",
+    f"ncu --set full -f -k kernel --nvtx python pretrain_gpt.py {ARGUMENTS}",
+    f"docker run -it --rm --gpus all --ipc=host -v /d:/d -e A=1 image:tag torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"docker exec -it name torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"enroot start -m /a:/b --rw image torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"conda run -n env --no-capture-output python pretrain_gpt.py {ARGUMENTS}",
+    f"uv run --frozen --extra gpu torchrun pretrain_gpt.py {ARGUMENTS}",
+    f"uv run pretrain_gpt.py {ARGUMENTS}",
+    f"poetry run python pretrain_gpt.py {ARGUMENTS}",
+    f"python -m cProfile -o out pretrain_gpt.py {ARGUMENTS}",
+    f"python -m debugpy --listen 5678 --wait-for-client pretrain_gpt.py {ARGUMENTS}",
+    f"srun --site-option 3 --other python pretrain_gpt.py {ARGUMENTS}",
+    f"srun --site-option some python pretrain_gpt.py {ARGUMENTS}",
+    f"torchrun --a-new-one=some pretrain_gpt.py {ARGUMENTS}",
+]
+
+
+@pytest.mark.parametrize("line", STARTS)
+def test_program_and_arguments(line: str) -> None:
+    """Options of launchers and wrappers end where the program begins."""
+    found = launch_of(shlex.split(line))
+    assert isinstance(found, Launch)
+    assert (found.program, " ".join(found.arguments)) == ("pretrain_gpt.py", ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("line", "program", "names"),
+    [
+        ("python -m megatron.training.pretrain --num-layers 2", "megatron.training.pretrain", ()),
+        ("torchrun -m torchtitan.train --job.config_file x.toml", "torchtitan.train", ("torchrun",)),
+        ("torchrun --module torchtitan.train", "torchtitan.train", ("torchrun",)),
+        ("deepspeed --module pkg.sft", "pkg.sft", ("deepspeed",)),
+        ("srun torchrun --nproc-per-node 8 -m pkg.train", "pkg.train", ("srun", "torchrun")),
+        ("uv run -m pkg.train", "pkg.train", ("uv run",)),
+    ],
+)
+def test_modules(line: str, program: str, names: tuple[str, ...]) -> None:
+    """``-m`` of Python and of launchers makes the program a module."""
+    found = launch_of(line.split())
+    assert isinstance(found, Launch)
+    assert (found.program, found.is_module) == (program, True)
+    assert tuple(starter.name for starter in found.launchers) == names
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python -c 'import torch; print(1)'",
+        "python -uc print()",
+        "python -m pip install x",
+        "python -m http.server",
+        "python --version",
+        "python",
+        "python -",
+        "python setup.py install",
+        "python tools/preprocess_data.py --input a --tokenizer-type b",
+        "torchrun tools/checkpoint/convert.py --model-type GPT",
+        "python get_port.py",
+        "python train_tokenizer.py --vocab-size 5",
+        "command -v torchrun",
+        "torchrun --help",
+        "srun --version",
+        "srun hostname",
+        "mpirun -np 16 all_reduce_perf -b 8 -e 1G",
+        "srun nvidia-smi",
+        "ray start --head",
+        "ray stop",
+        "accelerate config",
+        "taskset -p 12",
+        "numactl --show",
+        "echo torchrun pretrain_gpt.py --num-layers 3",
+        "pip install torch",
+        "",
+    ],
+)
+def test_other_commands(line: str) -> None:
+    """Commands beside a training are none."""
+    assert isinstance(launch_of(shlex.split(line)), OtherCommand)
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "arguments", "names"),
+    [
+        ("srun -N 2 bash -c 'torchrun a.py $1' x y", "torchrun a.py $1", ("x", "y"), ["srun"]),
+        ("bash -lc 'a b'", "a b", (), []),
+        ("bash -eo pipefail -c 'a b'", "a b", (), []),
+        ("docker run image bash --login -c 'a b'", "a b", (), ["docker run"]),
+        ("sbatch -N 2 --wrap 'a b'", "a b", (), ["sbatch"]),
+        ("pdsh -R ssh -w h[1-4] 'cd d;' a b", "cd d; a b", (), ["pdsh"]),
+        ("ssh -p 22 -t me@host cd d '&&' a", "cd d && a", (), ["ssh"]),
+        ("eval torchrun x.py", "torchrun x.py", (), []),
+    ],
+)
+def test_texts_of_shells(line: str, text: str, arguments: tuple[str, ...], names: list[str]) -> None:
+    """A text that a shell runs comes back to be read."""
+    found = launch_of(shlex.split(line))
+    assert isinstance(found, ShellText)
+    assert (found.text, found.arguments, [starter.name for starter in found.launchers]) == (text, arguments, names)
+    assert found.on_other_hosts is (names in (["pdsh"], ["ssh"]))
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "arguments"),
+    [
+        ("srun bash -e train.sh a b", "train.sh", ("a", "b")),
+        ("srun --ntasks=8 ./train.sh a", "./train.sh", ("a",)),
+        ("sbatch --nodes 4 -W train.slurm a", "train.slurm", ("a",)),
+        ("srun bash", "-", ()),
+        ("sbatch", "-", ()),
+    ],
+)
+def test_scripts_of_shells(line: str, path: str, arguments: tuple[str, ...]) -> None:
+    """A script that a shell runs comes back to be read."""
+    found = launch_of(line.split())
+    assert isinstance(found, ShellScript)
+    assert (found.path, found.arguments) == (path, arguments)
+
+
+def test_what_a_shell_starts_has_the_launchers_around_it() -> None:
+    """``srun bash -c "torchrun ..."`` is started by srun and torchrun."""
+    outer = launch_of(["srun", "-N", "2", "--export=ALL,A=1", "bash", "-c", "torchrun x.py"])
+    assert isinstance(outer, ShellText)
+    found = inside(outer, launch_of(["torchrun", "--nproc-per-node", "8", "x.py"]))
+    assert isinstance(found, Launch)
+    assert [(starter.name, starter.options) for starter in found.launchers] == [
+        ("srun", ("-N", "2", "--export=ALL,A=1")),
+        ("torchrun", ("--nproc-per-node", "8")),
+    ]
+    assert (found.num_nodes, found.num_processes_per_node, found.num_processes) == (2, 8, 16)
+    assert found.environment == {"A": "1"}
+    assert isinstance(inside(outer, launch_of(["python", "main.py"])), Launch)
+
+
+@pytest.mark.parametrize(
+    ("line", "numbers"),
+    [
+        ("torchrun --nnodes 4 --nproc_per_node=8 a.py", (4, 8, 32)),
+        ("torchrun --nnodes 1:4 --nproc_per_node auto a.py", (None, None, None)),
+        ("srun -N 4 --ntasks-per-node 8 python train.py", (4, 8, 32)),
+        ("srun -n 32 python train.py", (None, None, 32)),
+        ("mpirun -np 16 -npernode 8 python train.py", (None, 8, 16)),
+        ("deepspeed --num_nodes 2 --num_gpus 8 train.py", (2, 8, 16)),
+        ("accelerate launch --num_processes 16 --num_machines 2 train.py", (2, None, 16)),
+    ],
+)
+def test_numbers_of_processes(line: str, numbers: tuple[int | None, ...]) -> None:
+    """Launchers say how many hosts and processes there are."""
+    found = launch_of(line.split())
+    assert isinstance(found, Launch)
+    assert (found.num_nodes, found.num_processes_per_node, found.num_processes) == numbers
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env A=1 torchrun x.py",
+        "mpirun -x A=1 python train.py",
+        "mpiexec -genv A 1 python train.py",
+        "srun --export=ALL,A=1 python train.py",
+        "docker run -e A=1 image python train.py",
+        "singularity exec --env A=1 image python train.py",
+        "sudo A=1 torchrun x.py",
+    ],
+)
+def test_environment(line: str) -> None:
+    """Launchers and wrappers set variables of the program."""
+    assert launch_of(line.split()).environment == {"A": "1"}
+
+
+@pytest.mark.parametrize("line", ["srun --site-option some-program --lr 3", "torchrun --new value other --x"])
+def test_ambiguous_option_is_refused(line: str) -> None:
+    """An unknown option may hide where the program begins."""
+    with pytest.raises(InputError, match=r"unknown option --\S+: is '\S+' its value, or the program\? Write --\S+=\S+"):
+        launch_of(line.split())
+
+
+@pytest.mark.parametrize("line", ["mpirun -np 1 python a.py : -np 2 python b.py", "srun --multi-prog programs.conf"])
+def test_several_programs_of_a_launcher_are_refused(line: str) -> None:
+    """A launcher that starts several programs has no single list of arguments."""
+    with pytest.raises(InputError, match="give the command of one of them"):
+        launch_of(line.split())
+
+
+def test_missing_values_and_unknown_options_are_noted() -> None:
+    """What the launcher itself would refuse, or what is not in the table, is said."""
+    assert launch_of(["torchrun", "--nnodes", "train.py"]).notes == ("torchrun: --nnodes has no value.",)
+    assert launch_of(["srun", "--odd", "3", "python", "train.py"]).notes == ("srun: unknown option --odd.",)
+
+
+def test_document() -> None:
+    """JSON documents of a launch have the same keys, whoever read it."""
+    found = launch_of(["env", "A=1", "torchrun", "--nnodes", "2", "-m", "pkg.train", "--lr", "1"])
+    assert isinstance(found, Launch)
+    document = launch_document(found, environment={"A": "0", "B": "2"}, sbatch={"nodes": "2"}, notes=["said"])
+    assert tuple(document) == LAUNCH_KEYS
+    assert document == {
+        "program": "-m pkg.train",
+        "launchers": [{"name": "env", "options": []}, {"name": "torchrun", "options": ["--nnodes", "2", "-m"]}],
+        "arguments": ["--lr", "1"],
+        "environment": {"A": "1", "B": "2"},
+        "sbatch": {"nodes": "2"},
+        "notes": ["said"],
+    }
+
+
+def test_table_of_launchers() -> None:
+    """No option is listed with two different numbers of values, and every row has its source."""
+    for name, launcher in LAUNCHERS.items():
+        listed = [*launcher.flags.split(), *launcher.values.split(), *launcher.pairs.split()]
+        assert len(set(listed)) == len(listed), (name, sorted(o for o in listed if listed.count(o) > 1))
+        assert launcher.source
+        hinted = (*launcher.nodes, *launcher.processes, *launcher.processes_per_node, *launcher.environment)
+        assert launcher.all_take_values or set(hinted) <= set(listed), name
