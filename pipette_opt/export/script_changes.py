@@ -1,0 +1,295 @@
+"""Lines of a user's launch script that a plan changes, each with its reason."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipette_opt.export.megatron import Option, megatron_options
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plans.plan import IterationTime, Plan
+from pipette_opt.read.megatron_table import field_of
+from pipette_opt.read.megatron_table import megatron_options as known_options
+
+Action = Literal["change", "add", "drop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    An option that has another value in the plan, is new there, or goes.
+
+    Parameters
+    ----------
+    line
+        Line of the script that has the option's name; ``None`` where no line, or more than one, has it.
+    before, after
+        Values as they are written, empty for a flag; ``None`` where the option is not given.
+    reason
+        Purpose of the option and, where both launches were simulated, the seconds that it moves.
+    """
+
+    option: str
+    before: str | None
+    after: str | None
+    reason: str
+    line: int | None = None
+
+    @property
+    def action(self) -> Action:
+        """Whether the option stays with another value, comes, or goes."""
+        if self.before is None:
+            return "add"
+        return "drop" if self.after is None else "change"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """
+    A decision of the search, and the options of Megatron that say it.
+
+    Parameters
+    ----------
+    config_fields
+        Fields of :class:`~pipette_opt.parallel.ParallelConfig` that hold it; equal fields need no change, however the
+        script says them.
+    cause
+        Part of the breakdown of an iteration that it moves most; ``None``: memory.
+    """
+
+    purpose: str
+    options: tuple[str, ...]
+    config_fields: tuple[str, ...]
+    cause: str | None
+
+
+_CHOICES = (
+    _Choice(
+        purpose="GPUs that share each layer",
+        options=("tensor_model_parallel_size",),
+        config_fields=("tensor_model_parallel_size",),
+        cause="tensor_parallel",
+    ),
+    _Choice(
+        purpose="stages of the pipeline",
+        options=("pipeline_model_parallel_size",),
+        config_fields=("pipeline_model_parallel_size",),
+        cause="bubble",
+    ),
+    _Choice(
+        purpose="GPUs that share each sequence",
+        options=("context_parallel_size",),
+        config_fields=("context_parallel_size",),
+        cause="compute",
+    ),
+    _Choice(
+        purpose="GPUs that share the experts",
+        options=("expert_model_parallel_size",),
+        config_fields=("expert_model_parallel_size",),
+        cause="expert_parallel",
+    ),
+    _Choice(
+        purpose="GPUs that share each expert",
+        options=("expert_tensor_parallel_size",),
+        config_fields=("expert_tensor_parallel_size",),
+        cause="expert_parallel",
+    ),
+    _Choice(
+        purpose="sequences at a time",
+        options=("micro_batch_size",),
+        config_fields=("micro_batch_size",),
+        cause="compute",
+    ),
+    _Choice(
+        purpose="layers of each stage",
+        options=(
+            "num_layers_per_virtual_pipeline_stage",
+            "num_virtual_stages_per_pipeline_rank",
+            "decoder_first_pipeline_num_layers",
+            "decoder_last_pipeline_num_layers",
+            "account_for_embedding_in_pipeline_split",
+            "account_for_loss_in_pipeline_split",
+            "pipeline_model_parallel_layout",
+        ),
+        config_fields=("layers_per_stage", "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"),
+        cause="bubble",
+    ),
+    _Choice(
+        purpose="norms and dropout divided among tensor ranks",
+        options=("sequence_parallel",),
+        config_fields=("sequence_parallel",),
+        cause=None,
+    ),
+    _Choice(
+        purpose="layers computed again in the backward pass",
+        options=(
+            "recompute_granularity",
+            "recompute_method",
+            "recompute_num_layers",
+            "recompute_modules",
+            "recompute_activations",
+            "moe_layer_recompute",
+        ),
+        config_fields=("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),
+        cause="compute",
+    ),
+    _Choice(
+        purpose="optimizer states, gradients and weights divided among replicas",
+        options=(
+            "use_distributed_optimizer",
+            "use_megatron_fsdp",
+            "use_torch_fsdp2",
+            "data_parallel_sharding_strategy",
+            "num_distributed_optimizer_instances",
+            "outer_dp_sharding_strategy",
+        ),
+        config_fields=(
+            "use_distributed_optimizer",
+            "zero_stage",
+            "num_distributed_optimizer_instances",
+            "outer_dp_sharding_strategy",
+        ),
+        cause="data_parallel",
+    ),
+    _Choice(
+        purpose="gradients and weights sent beside compute",
+        options=("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size"),
+        config_fields=("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size"),
+        cause="data_parallel",
+    ),
+    _Choice(
+        purpose="activations sent between stages beside compute",
+        options=("no_overlap_p2p_communication",),
+        config_fields=("overlap_p2p_communication",),
+        cause="pipeline_parallel",
+    ),
+    _Choice(
+        purpose="kept in the host's memory",
+        options=(
+            "cpu_offloading_num_layers",
+            "fine_grained_activation_offloading",
+            "offload_modules",
+            "optimizer_cpu_offload",
+            "optimizer_offload_fraction",
+        ),
+        config_fields=("offload",),
+        cause=None,
+    ),
+)
+"""Decisions that a plan and a launch script are compared by, in the order in which they are shown."""
+
+_ORDER = _Choice(
+    purpose="order of the ranks on the hosts", options=("use_tp_pp_dp_mapping",), config_fields=(), cause=None
+)
+
+
+def script_changes(
+    plan: Plan,
+    values: Mapping[str, Any],
+    text: str = "",
+    *,
+    today: ParallelConfig | None = None,
+    estimate: IterationTime | None = None,
+) -> list[Change]:
+    """
+    Return the options that turn a launch into the plan: those that change, come, and go.
+
+    Options that the plan does not decide (the model, the data, logs) are left as they are.
+
+    Parameters
+    ----------
+    values
+        Options of the launch by name with underscores, see :func:`~pipette_opt.read.megatron_options.option_values`.
+    text
+        The script, to name the line of each option.
+    today
+        Configuration of the launch; without it options are compared as they are written.
+    estimate
+        Simulated time of the launch, for the seconds that a change moves.
+    """
+    written = {_canonical(option[0]): option for option in megatron_options(plan)}
+    found = []
+    for choice in (*_CHOICES, _ORDER):
+        if today is not None and choice.config_fields and _equal(choice, today, plan.config):
+            continue
+        reason = _reason(choice, estimate, plan.estimate)
+        for field in choice.options:
+            before, after = _words(values.get(field)), _words_of(written.get(field))
+            if before == after or ((before or "1") == (after or "1") and field.endswith("_size")):
+                continue
+            option = known_options()[field].name
+            line = None if before is None else _line_of(option, text)
+            found.append(Change(option=option, before=before, after=after, reason=reason, line=line))
+    return found
+
+
+def _equal(choice: _Choice, today: ParallelConfig, plan: ParallelConfig) -> bool:
+    return all(getattr(today, name) == getattr(plan, name) for name in choice.config_fields)
+
+
+def _canonical(option: str) -> str:
+    """The field of an option, by the name that the table has first for it."""
+    known = known_options().get(field_of(option))
+    return field_of(option) if known is None else known.field
+
+
+def _words(value: Any) -> str | None:
+    """An option's value as a script has it; ``None`` where it is not given."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return ""
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _words_of(option: Option | None) -> str | None:
+    return None if option is None else " ".join(option[1:])
+
+
+def _line_of(option: str, text: str) -> int | None:
+    """Return the only line that names an option, comments apart, from 1."""
+    name = re.compile(rf"(?<![\w-]){re.escape(option)}(?![\w-])")
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if _names(name, line)]
+    return lines[0] if len(lines) == 1 else None
+
+
+def _names(name: re.Pattern[str], line: str) -> bool:
+    return not line.lstrip().startswith("#") and name.search(line) is not None
+
+
+def _reason(choice: _Choice, today: IterationTime | None, plan: IterationTime) -> str:
+    """Purpose of a decision, and the seconds of its part of the iteration before and after the whole change."""
+    if choice.cause is None or today is None:
+        return choice.purpose
+    before, after = today.breakdown.get(choice.cause, 0.0), plan.breakdown.get(choice.cause, 0.0)
+    if max(before, after) == 0:
+        return choice.purpose
+    return f"{choice.purpose}; {choice.cause.replace('_', ' ')} {before:.3g} -> {after:.3g} s"
+
+
+def changes_text(changes: Sequence[Change], where: str) -> list[str]:
+    """
+    Lines for people: how many options change, then a line for each.
+
+    Parameters
+    ----------
+    where
+        Name of the script.
+    """
+    if not changes:
+        return [f"{where}: nothing to change, it starts this plan's configuration already."]
+    counts = [(action, sum(change.action == action for change in changes)) for action in ("change", "add", "drop")]
+    said = ", ".join(f"{count} to {action}" for action, count in counts if count)
+    width = max(len(_edit(change)) for change in changes)
+    lines = [f"{where}: {said}"]
+    for change in changes:
+        at = "" if change.line is None else f"line {change.line}: "
+        lines.append(f"  {_edit(change):<{width}}  {at}{change.reason}")
+    return lines
+
+
+def _edit(change: Change) -> str:
+    if change.action == "change":
+        return f"~ {change.option} {change.before} -> {change.after}"
+    sign, value = ("+", change.after) if change.action == "add" else ("-", change.before)
+    return f"{sign} {change.option} {value}".rstrip()

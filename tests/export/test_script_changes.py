@@ -1,0 +1,100 @@
+"""The lines of a launch script that a plan changes."""
+
+from dataclasses import replace
+
+import pytest
+from plans import small_config, small_plan
+
+from pipette_opt.export.megatron import megatron_arguments
+from pipette_opt.export.script_changes import Change, changes_text, script_changes
+from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.megatron_options import option_values
+
+SCRIPT = """\
+#!/bin/bash
+# --tensor-model-parallel-size 1 was slower
+torchrun pretrain_gpt.py \\
+  --tensor-model-parallel-size 4 \\
+  --pipeline-model-parallel-size 2 \\
+  --micro-batch-size 2 \\
+  --recompute-activations \\
+  --sequence-parallel --train-iters 10
+"""
+
+
+def test_changes_comes_and_goes() -> None:
+    """Tensor parallelism changes, recomputation goes; data, iterations and equal options are left alone."""
+    found = script_changes(small_plan(), option_values(SCRIPT, "train.sh"), SCRIPT)
+
+    assert [(one.action, one.option, one.before, one.after) for one in found] == [
+        ("change", "--tensor-model-parallel-size", "4", "2"),
+        ("drop", "--recompute-activations", "", None),
+        ("add", "--use-distributed-optimizer", None, ""),
+    ]
+
+
+def test_names_the_line_that_is_no_comment() -> None:
+    """Line 4 has the option; line 2 is a comment that names it."""
+    found = script_changes(small_plan(), option_values(SCRIPT, "train.sh"), SCRIPT)
+
+    assert [one.line for one in found] == [4, 7, None]
+
+
+def test_an_option_on_two_lines_has_no_line() -> None:
+    """Which of both counts is not said."""
+    text = SCRIPT + "echo --tensor-model-parallel-size\n"
+
+    assert script_changes(small_plan(), option_values(SCRIPT, "train.sh"), text)[0].line is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"recompute_granularity": "full", "recompute_num_layers": 1}, {"overlap_grad_reduce": True}],
+)
+def test_the_exported_arguments_need_no_change(options: dict[str, object]) -> None:
+    """A script with the plan's own arguments starts the plan."""
+    plan = replace(small_plan(), config=small_config(**options))
+    text = " ".join(megatron_arguments(plan))
+
+    assert script_changes(plan, option_values(text, "plan")) == []
+
+
+def test_equal_configurations_said_in_other_words_need_no_change() -> None:
+    """Chunks by layers a chunk are those of stages by chunks, of the same configuration."""
+    plan = replace(small_plan(), config=small_config(virtual_pipeline_model_parallel_size=2))
+    layers = plan.config.layers_per_stage[0] // 2
+    written = megatron_arguments(plan)
+    at = written.index("--num-virtual-stages-per-pipeline-rank")
+    written[at : at + 2] = ["--num-layers-per-virtual-pipeline-stage", str(layers)]
+    text = " ".join(written)
+    given = parse_megatron_args(text)
+    today = given.parallel_config(sum(plan.config.layers_per_stage), plan.config.world_size)
+
+    assert script_changes(plan, option_values(text, "plan"), today=today) == []
+    assert script_changes(plan, option_values(text, "plan")) != []
+
+
+def test_the_reason_has_the_seconds_before_and_after() -> None:
+    """Of the part of the iteration that the decision moves."""
+    plan = small_plan()
+    breakdown = {**plan.estimate.breakdown, "tensor_parallel": 123.4}
+    slower = replace(plan.estimate, breakdown=breakdown)
+
+    found = script_changes(plan, option_values(SCRIPT, "train.sh"), SCRIPT, estimate=slower)
+
+    assert "tensor parallel 123 -> " in found[0].reason
+
+
+def test_text_for_people() -> None:
+    """How many of each, then a line each."""
+    changes = [
+        Change(option="--micro-batch-size", before="1", after="2", reason="sequences at a time", line=7),
+        Change(option="--sequence-parallel", before=None, after="", reason="memory"),
+    ]
+
+    assert changes_text(changes, "train.sh") == [
+        "train.sh: 1 to change, 1 to add",
+        "  ~ --micro-batch-size 1 -> 2  line 7: sequences at a time",
+        "  + --sequence-parallel        memory",
+    ]
+    assert changes_text([], "train.sh") == ["train.sh: nothing to change, it starts this plan's configuration already."]
