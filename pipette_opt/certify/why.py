@@ -1,24 +1,20 @@
 """Why a configuration is not the plan: illegal by which rule, too big on which stage, or slower, by what."""
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.offload import OFFLOAD_WORDS, offload_of
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
 from pipette_opt.certify.conflicts import conflicts, in_words
 from pipette_opt.certify.finish import PROVEN_WITHIN
+from pipette_opt.certify.labels import pinned
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
-from pipette_opt.parallel.config import SHARDING_STRATEGIES
-from pipette_opt.parallel.recompute import RECOMPUTE_MODULES, known_word
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
@@ -30,12 +26,6 @@ from pipette_opt.verify.space import recorded_space
 Verdict = Literal[
     "illegal", "too big", "cannot be placed", "slower", "not faster", "may win", "not searched", "the plan"
 ]
-
-SWITCH = {"on": True, "off": False, "yes": True, "no": False, "true": True, "false": False}
-"""Words of a choice."""
-
-WHERE = "the configuration"
-"""What errors call the text that asks."""
 
 ILLEGAL_S = 1.0
 """Seconds in which more sets of pins that exclude each other are looked for. Chosen."""
@@ -75,47 +65,6 @@ class Why:
     best_s: float | None = None
     ruled_out_by: str = ""
     space: SearchSpace = field(default_factory=SearchSpace, repr=False)
-
-
-def pinned(space: SearchSpace, text: str) -> SearchSpace:
-    """
-    The space with what a text pins: ``tp=8,pp=2,recompute=full``, or a label such as ``tp8 pp2 dp4 mbs1 sp full``.
-
-    Raises ``InputError`` for an unknown name or value, with those that there are.
-    """
-    changes: dict[str, Any] = {}
-    for name, value in _pairs(text):
-        if name not in PINS:
-            raise InputError(WHERE, f"knows {', '.join(PINS)}, e.g. tp=8,pp=2; got {name!r}.")
-        field_name, read = PINS[name]
-        try:
-            changes[field_name] = read(value)
-        except (KeyError, ValueError):
-            raise InputError(WHERE, f"{name}={value}: {HELP_OF.get(name, 'must be a whole number >= 1')}.") from None
-    return replace(space, **changes)
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values of a text."""
-    if "=" in text:
-        for part in text.split(","):
-            name, _, value = (word.strip() for word in part.partition("="))
-            yield name, value
-        return
-    for word in text.split():
-        if word in OF_LABELS:
-            yield from OF_LABELS[word]
-        elif word.startswith("layers"):
-            yield "layers", word.removeprefix("layers")
-        elif word.startswith("offload:"):
-            yield "offload", word.removeprefix("offload:")
-        elif word.startswith("block"):
-            yield "recompute", "block"
-        elif word.partition("+")[0] in RECOMPUTE_MODULES:
-            yield "recompute", word
-        else:
-            name = word.rstrip("0123456789")
-            yield name, word[len(name) :]
 
 
 def why(
@@ -281,59 +230,3 @@ def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float)
 
 def _time(instance: Instance, plan: FirstPlan) -> IterationTime:
     return estimate(instance, plan.config, block_placement(plan.config, plan.block, plan.nodes))
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    if int(text) < 1:
-        raise ValueError(text)
-    return (int(text),)
-
-
-def _split(text: str) -> tuple[tuple[int, ...], ...]:
-    """Layers of each stage, as labels have them: ``12x6,8``."""
-    layers: list[int] = []
-    for part in text.replace(";", ",").split(","):
-        number, _, times = part.partition("x")
-        layers += [*_sizes(number)] * (_sizes(times)[0] if times else 1)
-    return (tuple(layers),)
-
-
-PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "tp": ("tensor_parallel", _sizes),
-    "pp": ("pipeline_parallel", _sizes),
-    "dp": ("data_parallel", _sizes),
-    "cp": ("context_parallel", _sizes),
-    "ep": ("expert_parallel", _sizes),
-    "etp": ("expert_tensor_parallel", _sizes),
-    "vpp": ("virtual_pipeline", _sizes),
-    "mbs": ("micro_batch_size", _sizes),
-    "gpus": ("num_gpus", lambda text: _sizes(text)[0]),
-    "recompute": ("recompute", lambda text: (None if text == "none" else known_word(text),)),
-    "offload": ("offload", lambda text: (offload_of(text).word,)),
-    "sp": ("sequence_parallel", lambda text: (SWITCH[text],)),
-    "dopt": ("use_distributed_optimizer", lambda text: (SWITCH[text],)),
-    "zero": ("data_parallel_sharding_strategy", lambda text: (SHARDING_STRATEGIES[int(text)],)),
-    "groups": ("num_distributed_optimizer_instances", _sizes),
-    "overlap": ("overlap_grad_reduce", lambda text: SWITCH[text]),
-    "gather": ("overlap_param_gather", lambda text: SWITCH[text]),
-    "layers": ("layers_per_stage", _split),
-}
-"""What can be asked for: field of the search space, and how its value is read."""
-
-OF_LABELS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "sp": (("sp", "on"),),
-    "dopt": (("dopt", "on"),),
-    "overlap": (("overlap", "on"), ("gather", "off")),
-    "overlap+gather": (("overlap", "on"), ("gather", "on")),
-    "full": (("recompute", "full"),),
-    "selective": (("recompute", "selective"),),
-}
-"""Words of labels without a number."""
-
-HELP_OF: Mapping[str, str] = {
-    "offload": f"must be {OFFLOAD_WORDS}",
-    "recompute": "must be none, selective, block, full, or modules as in moe_act+layernorm",
-    "layers": "must be layers of each stage, e.g. 12x6,8 in a label, 12x6;8 elsewhere",
-    **dict.fromkeys(("sp", "dopt", "overlap", "gather"), "must be on or off"),
-}
-"""What a value must be, where it is no number."""

@@ -12,6 +12,8 @@ from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
     from pipette_opt.candidates import SearchSpace
@@ -30,8 +32,8 @@ def explain(
     job_options: opt.JobOptions,
     space_options: opt.SpaceOptions,
     asked: Annotated[
-        str | None,
-        typer.Argument(help="Configurations: tp=8,pp=2,recompute=full, or a label such as 'tp8 pp2 sp'."),
+        list[str] | None,
+        typer.Argument(help="Configurations: tp=8,pp=2,recompute=full, or labels of tables such as 'tp8 pp2 sp'."),
     ] = None,
     args: Annotated[
         str | None, typer.Option(help="Instead: Megatron arguments, or a file that has them.", rich_help_panel=opt.JOB)
@@ -62,10 +64,13 @@ def explain(
     how much, and where the time goes against the plan), or not searched. Without a configuration: which requirements
     cannot be met together, if there is no plan.
 
-    Example: [bold]pipette-opt explain "tp=8,pp=4" --plan plan.json[/]
+    Example: [bold]pipette-opt explain tp=8 pp=4 --plan plan.json[/]
+
+    Example: [bold]pipette-opt explain "tp8 pp4" "tp4 pp8" --plan plan.json[/]
 
     Example: [bold]pipette-opt explain --rules --example lab-16x8[/]
     """
+    from pipette_opt.certify.labels import separate
     from pipette_opt.optimize import OptimizeParams
 
     if asked is not None and args is not None:
@@ -92,9 +97,9 @@ def explain(
     if rules:
         _show_rules(instance, space, params, json=json)
     elif args is not None:
-        _show_why(instance, space, _label_of(instance, space, args), params, old, json=json)
-    elif asked is not None:
-        _show_why(instance, space, asked, params, old, json=json)
+        _show_why(instance, space, [_label_of(instance, space, args)], params, old, json=json)
+    elif asked:
+        _show_why(instance, space, separate(asked), params, old, json=json)
     else:
         _show_conflicts(instance, space, params, json=json)
 
@@ -109,26 +114,44 @@ def _of_plan(path: Path) -> "tuple[Instance, SearchSpace, Plan]":
 
 
 def _show_why(
-    instance: "Instance", space: "SearchSpace", asked: str, params: "OptimizeParams", plan: "Plan | None", *, json: bool
+    instance: "Instance",
+    space: "SearchSpace",
+    asked: "Sequence[str]",
+    params: "OptimizeParams",
+    plan: "Plan | None",
+    *,
+    json: bool,
 ) -> None:
-    """Why some configurations are not the plan."""
-    from dataclasses import asdict
-
+    """Why configurations are not the plan, each placed to say where its time goes; with ``json`` several are a list."""
+    from pipette_opt.certify.labels import pinned
     from pipette_opt.certify.why import why
     from pipette_opt.cli.output import show, show_json
 
-    answer = why(instance, space, asked, params.max_oom_risk, plan)
-    placed = None
-    if plan is not None and answer.verdict in PLACED:
-        placed = _placed(instance, answer, params, quiet=json)
+    for text in asked:
+        pinned(space, text)  # a slip in the last one is said before the first is placed
+    documents = []
+    for text in asked:
+        answer = why(instance, space, text, params.max_oom_risk, plan)
+        placed = None
+        if plan is not None and answer.verdict in PLACED:
+            placed = _placed(instance, answer, params, quiet=json)
+        if json:
+            documents.append(_as_dict(answer, placed, plan))
+            continue
+        by = f", ruled out by {answer.ruled_out_by}" if answer.ruled_out_by else ""
+        show(f"{text}: {answer.verdict}{by}", *(f"  {reason}" for reason in answer.reasons))
+        if placed is not None and plan is not None:
+            show(*_placed_tables(placed, plan))
     if json:
-        found = {name: value for name, value in asdict(answer).items() if name != "space"}
-        show_json({**found, "placed": None if placed is None or plan is None else _placed_as_dict(placed, plan)})
-        return
-    by = f", ruled out by {answer.ruled_out_by}" if answer.ruled_out_by else ""
-    show(f"{asked}: {answer.verdict}{by}", *(f"  {reason}" for reason in answer.reasons))
-    if placed is not None and plan is not None:
-        show(*_placed_tables(placed, plan))
+        show_json(documents[0] if len(asked) == 1 else documents)
+
+
+def _as_dict(answer: "Why", placed: "Plan | None", plan: "Plan | None") -> dict[str, Any]:
+    """The answer for machines."""
+    from dataclasses import asdict
+
+    found = {name: value for name, value in asdict(answer).items() if name != "space"}
+    return {**found, "placed": None if placed is None or plan is None else _placed_as_dict(placed, plan)}
 
 
 def _label_of(instance: "Instance", space: "SearchSpace", text: str) -> str:

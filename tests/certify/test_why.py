@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, instance, random_cluster
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
-from pipette_opt.certify.why import MOST_RULES, _broken_rules, pinned, why
+from pipette_opt.certify.labels import pinned
+from pipette_opt.certify.why import MOST_RULES, _broken_rules, why
 from pipette_opt.optimize import OptimizeParams, optimize
 
 JOB = instance(random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
@@ -24,11 +24,6 @@ def test_illegal_begins_with_what_cannot_go_together() -> None:
     assert {"--data-parallel 4", "--virtual-pipeline 4", "--pipeline-parallel 4", "a batch of 60"} <= set(
         answer.reasons[0].removeprefix(TOGETHER).rstrip(".").split(", ")
     )
-
-
-def test_switches_may_be_said_as_people_do() -> None:
-    """On and off, yes and no."""
-    assert pinned(SPACE, "sp=yes,dopt=no") == pinned(SPACE, "sp=on,dopt=off")
 
 
 def test_without_a_plan_it_is_said_what_is_compared_with() -> None:
@@ -81,34 +76,6 @@ def test_what_nothing_rules_out_may_win() -> None:
     """The whole space holds the best."""
     answer = why(JOB, SPACE, "gpus=32", 0.01)
     assert (answer.verdict, answer.ruled_out_by) == ("may win", "")
-
-
-def test_the_pins_are_read() -> None:
-    """Every name and word; what is unknown is refused with what there is."""
-    found = pinned(SPACE, "tp=8, pp=2,dp=2,vpp=1,mbs=1,recompute=full,sp=on,dopt=off,overlap=on,gather=off")
-    assert (found.tensor_parallel, found.pipeline_parallel, found.recompute) == ((8,), (2,), ("full",))
-    assert (found.sequence_parallel, found.use_distributed_optimizer) == ((True,), (False,))
-    assert (found.overlap_grad_reduce, found.overlap_param_gather) == (True, False)
-    for text, said in (
-        ("tp=x", "whole number"),
-        ("pq=1", "knows tp, pp"),
-        ("recompute=some", "none, selective, block, full, or modules"),
-    ):
-        with pytest.raises(InputError, match=said):
-            pinned(SPACE, text)
-
-
-def test_labels_are_read_as_tables_have_them() -> None:
-    """Each word of a label, and layers in runs."""
-    found = pinned(SPACE, "tp8 pp3 dp2 mbs1 cp2 vpp2 sp block3 dopt overlap layers12x2,8")
-    assert (found.tensor_parallel, found.context_parallel, found.virtual_pipeline) == ((8,), (2,), (2,))
-    assert (found.sequence_parallel, found.use_distributed_optimizer, found.recompute) == ((True,), (True,), ("block",))
-    assert (found.overlap_grad_reduce, found.overlap_param_gather) == (True, False)
-    assert found.layers_per_stage == ((12, 12, 8),)
-    assert pinned(SPACE, "tp2 core_attn+layernorm").recompute == ("core_attn+layernorm",)
-    assert pinned(SPACE, "tp2 overlap+gather").overlap_param_gather is True
-    with pytest.raises(InputError, match=r"knows tp, pp"):
-        pinned(SPACE, "tp8 fast")
 
 
 def test_too_big_names_what_it_is_made_of() -> None:

@@ -72,11 +72,21 @@ def test_without_a_configuration_the_job_is_explained(command: Command) -> None:
     assert json.loads(out) == {"feasible": True, "conflicts": []}
 
 
+def test_several_configurations_at_once(command: Command) -> None:
+    """A list in JSON, a paragraph each for people; one in two words is one."""
+    code, out, _ = command("explain", "tp8 pp1 mbs1", "tp3", "--example", "lab-2x8", *PINS, "--json")
+    assert code == 0
+    assert [one["verdict"] for one in json.loads(out)][1] == "illegal"
+    code, out, _ = command("explain", "tp=3", "pp=2", "--example", "lab-2x8", *PINS)
+    assert code == 0
+    assert out.startswith("tp=3 pp=2: illegal")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--rules", "tp=8"], "--rules: is about the whole job"),
-        (["pq=1"], "the configuration: knows tp, pp"),
+        (["pq=1"], "Known: tp, pp"),
         (["tp=1", "--args", "--tensor-model-parallel-size 1"], "--args: is a configuration, too"),
     ],
 )

@@ -1,0 +1,269 @@
+"""Configurations as people type them: ``tp8 pp4``, ``tp=8,pp=4``, ``--tp 8 --pp 4``, or a label of a table."""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.offload import OFFLOAD_WORDS, offload_of
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.parallel.config import SHARDING_STRATEGIES
+from pipette_opt.parallel.layout import layout_layers
+from pipette_opt.parallel.recompute import RECOMPUTE_MODULES, known_word
+
+WHERE = "the configuration"
+"""Place that errors name."""
+
+SWITCH = {"on": True, "off": False, "yes": True, "no": False, "true": True, "false": False, "1": True, "0": False}
+"""Words of a choice."""
+
+Pin = tuple[str, str]
+"""A name of :data:`PINS` and its value, as typed."""
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    if int(text) < 1:
+        raise ValueError(text)
+    return (int(text),)
+
+
+def _split(text: str) -> tuple[tuple[int, ...], ...]:
+    """Layers of each stage, as labels have them: ``12x6,8``."""
+    layers: list[int] = []
+    for part in text.replace(";", ",").split(","):
+        number, _, times = part.partition("x")
+        layers += [*_sizes(number)] * (_sizes(times)[0] if times else 1)
+    return (tuple(layers),)
+
+
+PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "tp": ("tensor_parallel", _sizes),
+    "pp": ("pipeline_parallel", _sizes),
+    "dp": ("data_parallel", _sizes),
+    "cp": ("context_parallel", _sizes),
+    "ep": ("expert_parallel", _sizes),
+    "etp": ("expert_tensor_parallel", _sizes),
+    "vpp": ("virtual_pipeline", _sizes),
+    "mbs": ("micro_batch_size", _sizes),
+    "gpus": ("num_gpus", lambda text: _sizes(text)[0]),
+    "recompute": ("recompute", lambda text: (None if text == "none" else known_word(text),)),
+    "offload": ("offload", lambda text: (offload_of(text).word,)),
+    "sp": ("sequence_parallel", lambda text: (SWITCH[text],)),
+    "dopt": ("use_distributed_optimizer", lambda text: (SWITCH[text],)),
+    "zero": ("data_parallel_sharding_strategy", lambda text: (SHARDING_STRATEGIES[int(text)],)),
+    "groups": ("num_distributed_optimizer_instances", _sizes),
+    "overlap": ("overlap_grad_reduce", lambda text: SWITCH[text]),
+    "gather": ("overlap_param_gather", lambda text: SWITCH[text]),
+    "overlap-p2p": ("overlap_p2p_communication", lambda text: SWITCH[text]),
+    "layers": ("layers_per_stage", _split),
+    "layout": ("more_layouts", lambda text: (text,)),
+}
+"""What can be asked for: field of the search space, and how its value is read."""
+
+OTHER_NAMES: Mapping[str, str] = {
+    "tensor": "tp",
+    "tensor-parallel": "tp",
+    "tensor-model-parallel-size": "tp",
+    "pipeline": "pp",
+    "pipeline-parallel": "pp",
+    "pipeline-model-parallel-size": "pp",
+    "data": "dp",
+    "data-parallel": "dp",
+    "data-parallel-size": "dp",
+    "context": "cp",
+    "context-parallel": "cp",
+    "context-parallel-size": "cp",
+    "expert": "ep",
+    "experts": "ep",
+    "expert-parallel": "ep",
+    "expert-model-parallel-size": "ep",
+    "expert-tensor-parallel": "etp",
+    "expert-tensor-parallel-size": "etp",
+    "virtual-pipeline": "vpp",
+    "virtual-pipeline-model-parallel-size": "vpp",
+    "num-virtual-stages-per-pipeline-rank": "vpp",
+    "chunks": "vpp",
+    "mbs": "mbs",
+    "micro-batch": "mbs",
+    "micro-batch-size": "mbs",
+    "num-gpus": "gpus",
+    "recomputation": "recompute",
+    "recompute-granularity": "recompute",
+    "sequence-parallel": "sp",
+    "use-distributed-optimizer": "dopt",
+    "distributed-optimizer": "dopt",
+    "overlap-grad-reduce": "overlap",
+    "overlap-param-gather": "gather",
+    "layers-per-stage": "layers",
+    "pipeline-model-parallel-layout": "layout",
+}
+"""Further names of :data:`PINS`: words, and options of Megatron."""
+
+OF_LABELS: Mapping[str, tuple[Pin, ...]] = {
+    "sp": (("sp", "on"),),
+    "dopt": (("dopt", "on"),),
+    "overlap": (("overlap", "on"), ("gather", "off")),
+    "overlap+gather": (("overlap", "on"), ("gather", "on")),
+    "no-overlap-p2p": (("overlap-p2p", "off"),),
+    "full": (("recompute", "full"),),
+    "selective": (("recompute", "selective"),),
+    "block": (("recompute", "block"),),
+}
+"""Words of labels without a number."""
+
+HELP_OF: Mapping[str, str] = {
+    "offload": f"must be {OFFLOAD_WORDS}",
+    "recompute": "must be none, selective, block, full, or modules as in moe_act+layernorm",
+    "layers": "must be layers of each stage, e.g. 12x6,8",
+    "zero": "must be 0 to 3",
+    **dict.fromkeys(("sp", "dopt", "overlap", "gather", "overlap-p2p"), "must be on or off"),
+}
+"""What a value must be, where it is no whole number."""
+
+_LAYERS = r"\d+(?:x\d+)?(?:[,;]\d+(?:x\d+)?)*"
+
+_WORD = re.compile(
+    rf"""
+    layout (?: \s*[=:]\s* | \s+ ) (?P<layout> [EtmL|*(),\d]+ )
+    | layers (?:[-_]per[-_]stage)? \s*[=:]?\s* (?P<layers> {_LAYERS} )
+    | offload \s*[=:]\s* (?P<offload> [^\s,;]+ )
+    | block (?P<block> \d+ )?  (?![\w+])
+    | uniform (?P<uniform> \d+ ) \b
+    | groups \s*[=:]?\s* (?P<groups> \d+ ) (?: \+optim )?
+    | (?P<named> [a-z]+ (?: [-_][a-z]+ )* ) \s*[=:]\s* (?P<value> [^\s,;/]+ )
+    | (?P<flag> no-overlap-p2p | overlap\+gather )
+    | recomput[a-z_-]* (?: \s*[=:]\s* | \s+ ) (?P<recompute> [a-z_+]+ )
+    | (?: no | without ) [-_\s]+ (?P<no> recomput\w* )
+    | (?P<name> [a-z]+ (?: [-_][a-z]+ )* ) \s*[=:]?\s* (?P<number> \d+ )
+    | (?P<plain> [a-z_+-]+ )
+    """,
+    re.VERBOSE,
+)
+"""A name with its value, at the place where the text is read; letters other than a layout's are lower case."""
+
+_BETWEEN = re.compile(r"[\s,;/|_-]*")
+"""Characters that separate names: blanks, commas, slashes, and dashes before options and between degrees."""
+
+
+def pinned(space: SearchSpace, text: str) -> SearchSpace:
+    """
+    Return the space with what a text pins.
+
+    Raises ``InputError`` for an unknown name or value, with the nearest that there are.
+    """
+    changes: dict[str, Any] = {}
+    for name, value in pins(text):
+        field_name, read = PINS[name]
+        try:
+            found = read(value)
+        except (KeyError, IndexError, ValueError):
+            raise InputError(WHERE, f"{name}={value}: {HELP_OF.get(name, 'must be a whole number >= 1')}.") from None
+        if changes.get(field_name, found) != found:
+            raise InputError(WHERE, f"{name} is said twice, {shown(text)}.")
+        changes[field_name] = found
+    return replace(space, **_with_chunks(changes))
+
+
+def _with_chunks(changes: dict[str, Any]) -> dict[str, Any]:
+    """Pins of a layout: its chunks and the layers of each stage."""
+    layouts = changes.get("more_layouts")
+    if not layouts:
+        return changes
+    pipeline = changes.get("pipeline_parallel")
+    if pipeline is None:
+        raise InputError(WHERE, "a layout needs the number of stages, e.g. pp4.")
+    try:
+        layers = layout_layers(layouts[0], pipeline[0])
+    except ValueError as error:
+        raise InputError(WHERE, f"layout {shown(layouts[0])} {error}") from None
+    stages = tuple(map(sum, zip(*layers, strict=True)))
+    return {"layers_per_stage": (stages,), "virtual_pipeline": (len(layers),)} | changes
+
+
+def separate(words: Sequence[str]) -> list[str]:
+    """
+    Return the configurations that several arguments of a command line ask for.
+
+    Each argument is one if any has several names; else they are one together, up to a name that comes again:
+    ``tp8 pp4`` is one, ``tp8 tp4`` are two.
+    """
+    named = [[name for name, _ in pins(word)] for word in words]
+    if any(len(set(names)) > 1 for names in named):
+        return list(words)
+    groups: list[list[str]] = [[]]
+    seen: set[str] = set()
+    for word, names in zip(words, named, strict=True):
+        if seen.intersection(names):
+            groups.append([])
+            seen = set()
+        groups[-1].append(word)
+        seen.update(names)
+    return [" ".join(group) for group in groups if group]
+
+
+def pins(text: str) -> list[Pin]:
+    """Return the names and values that a text has, by the names of :data:`PINS`; ``InputError`` for none."""
+    found = list(_read(_lower(text), text))
+    if not found:
+        raise InputError(WHERE, f"must say a degree, e.g. tp=8,pp=2; got {shown(text)}.")
+    if ("recompute", "block") in found:  # a label says both: whole layers, of the first ones of each chunk
+        found = [pin for pin in found if pin != ("recompute", "full")]
+    return found
+
+
+def _lower(text: str) -> str:
+    """The text in lower case, but for layouts."""
+    at = re.search(r"layout\s*[=:\s]\s*", text, re.IGNORECASE)
+    return text.lower() if at is None else text[: at.end()].lower() + text[at.end() :]
+
+
+def _read(text: str, whole: str) -> Iterator[Pin]:
+    place = 0
+    while (place := _BETWEEN.match(text, place).end()) < len(text):  # type: ignore[union-attr]
+        found = _WORD.match(text, place)
+        if found is None:
+            raise _unknown(text[place:].split()[0], whole)
+        yield from _pins_of(found, whole)
+        place = found.end()
+
+
+def _pins_of(found: re.Match[str], whole: str) -> Iterator[Pin]:
+    for group in ("layout", "layers", "offload", "groups", "recompute"):
+        if found[group] is not None:
+            yield group, found[group]
+            return
+    typed = found["named"] or found["name"]
+    if typed is not None:
+        name = typed.replace("_", "-")
+        if (name := OTHER_NAMES.get(name, name)) not in PINS:
+            raise _unknown(typed, whole)
+        yield name, found["value"] or found["number"]
+    elif found["no"] is not None:
+        yield "recompute", "none"
+    elif found["uniform"] is not None:  # how many layers are recomputed at a time: the word before says that all are
+        return
+    else:
+        yield from _pins_of_word(found["flag"] or found["plain"] or "block", whole)
+
+
+def _pins_of_word(word: str, whole: str) -> tuple[Pin, ...]:
+    """A word without a value."""
+    name = word.strip("-+").replace("_", "-")
+    name = OTHER_NAMES.get(name, name)
+    if name in OF_LABELS:
+        return OF_LABELS[name]
+    if all(part in RECOMPUTE_MODULES for part in word.split("+")):
+        return (("recompute", word),)
+    if name in PINS:
+        raise InputError(WHERE, f"{word} needs a value: {HELP_OF.get(name, 'a whole number, e.g. ' + name + '8')}.")
+    raise _unknown(word, whole)
+
+
+def _unknown(word: str, whole: str) -> InputError:
+    """An error with the nearest names."""
+    known = [*PINS, *OTHER_NAMES, *OF_LABELS]
+    near = difflib.get_close_matches(word.strip("0123456789=:,").replace("_", "-"), known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(PINS)}, e.g. tp=8,pp=2."
+    return InputError(WHERE, f"{shown(word)} in {shown(whole)} is not known. {hint}")
