@@ -27,6 +27,7 @@ from pipette_opt.cli import (
     whatif,
 )
 from pipette_opt.cli import options as opt
+from pipette_opt.cli.help_text import Command
 from pipette_opt.cli.memory import app as memory
 
 app = typer.Typer(
@@ -112,8 +113,9 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _give_common(group: typer.Typer) -> None:
-    """Give every command of a group, and of the groups in it, the options of all."""
+    """Give every command of a group, and of the groups in it, the options of all, and help that fits the terminal."""
     for one in group.registered_commands:
+        one.cls = Command
         if one.callback is not None:
             one.callback = _with_common(one.callback)
     for inner in group.registered_groups:

@@ -223,6 +223,12 @@ def script_changes(
     return found
 
 
+def decided_options(plan: Plan) -> list[Option]:
+    """Return the options of Megatron-LM that say what the search decided, in the order of its arguments."""
+    decided = {field for choice in (*_CHOICES, _ORDER) for field in choice.options}
+    return [option for option in megatron_options(plan) if _canonical(option[0]) in decided]
+
+
 def _equal(choice: _Choice, today: ParallelConfig, plan: ParallelConfig) -> bool:
     return all(getattr(today, name) == getattr(plan, name) for name in choice.config_fields)
 

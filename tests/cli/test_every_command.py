@@ -55,6 +55,19 @@ def test_examples_can_be_typed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_help_cuts_no_option_at_80_columns(name: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each name of each option stands whole, and texts are wrapped."""
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = command(*name.split(), "--help")
+    names = [one for parameter in COMMANDS[name].params for one in parameter.opts if one.startswith("--")]
+    assert code == 0
+    assert set(names) <= set(re.findall(r"--[\w-]+", out))
+    assert all(len(line) <= 80 or line.lstrip().startswith("-") for line in out.splitlines())
+    assert "…" not in out
+    assert "[bold]" not in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_wrong_option_is_one_document(name: str, command: Command) -> None:
     """With ``--json`` an error is JSON on standard output, and nothing else is there."""
     code, out, _ = command(*name.split(), "--no-such-option", "--json")
