@@ -77,6 +77,7 @@ def models(
         return ModelRow(
             name=preset,
             num_parameters=model.num_parameters,
+            num_mtp_parameters=model.num_mtp_parameters,
             num_layers=model.num_layers,
             hidden_size=model.hidden_size,
             num_attention_heads=model.num_attention_heads,

@@ -210,10 +210,13 @@ def model(
         fields = {name: value for name, value in fields.items() if "moe" not in name and name != "num_dense_layers"}
     if json:
         not_modelled = [asdict(one) for one in left_out]
-        show_json({**asdict(spec), "num_parameters": spec.num_parameters, "not_modelled": not_modelled})
+        counts = {"num_parameters": spec.num_parameters, "num_mtp_parameters": spec.num_mtp_parameters}
+        show_json({**asdict(spec), **counts, "not_modelled": not_modelled})
     else:
         console().out(yaml.safe_dump(fields, sort_keys=False), end="")
-        say(f"{spec.name}: {spec.num_parameters / 1e9:.2f} billion parameters")
+        of_mtp = spec.num_mtp_parameters / 1e9
+        more = f", and {of_mtp:.2f} billion of multi-token prediction" if of_mtp else ""
+        say(f"{spec.name}: {spec.num_parameters / 1e9 - of_mtp:.2f} billion parameters{more}")
         show(*left_out_table(left_out), beside=out)
     if out is not None and not is_stdout(out):
         write_atomically(out, yaml.safe_dump(fields, sort_keys=False))

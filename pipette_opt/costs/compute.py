@@ -379,7 +379,7 @@ def _outside_attention_times_s(
         inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
         gradients += latent.down_size / share
         rotated, normed = rotated_latent(latent) * model.num_attention_heads, branches * h + latent.latent_size
-    normed += branches * h * model.post_norms
+    normed += branches * h * model.more_norms
     split = (2.0 * up + ffn + rotated) / tp
     stream = tokens * element / (gpu.memory_bytes_per_s * rates.streaming)
     fused = (whole + split) * rates.elementwise

@@ -60,7 +60,7 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
 def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, kind: LayerKind) -> dict[str, int]:
     """Launches of one pass by the part of the layer that they are in, as CUDA graphs name them; the rest is ``moe``."""
     norm, mixer, mlp = 0 if training.fused_norm else 6, MIXER_KERNELS[kind.mixer], 0
-    norm += model.post_norms * (1 if training.fused_norm else 7)
+    norm += model.more_norms * (1 if training.fused_norm else 7)
     if kind.has_attention:
         mixer += 0 if training.attention_kernel == "flash" else 4 if training.fused_softmax else 8
         mixer += 8 if kind.rotary else 0

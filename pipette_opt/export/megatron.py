@@ -58,7 +58,14 @@ SAID_OF_TRAINING = (
     "exp_avg_dtype",
     "exp_avg_sq_dtype",
 )
-NOT_SAID_OF_MODEL = ("parallel_residual", "post_norms", "local_rotary_base")
+NOT_SAID_OF_MODEL = (
+    "parallel_residual",
+    "pre_norms",
+    "post_norms",
+    "qk_layernorm_across_heads",
+    "local_rotary_base",
+    "multipliers",
+)
 """What Megatron-Core has no layer for."""
 
 SAID_OF_MODEL = tuple(field.name for field in fields(ModelSpec) if field.name not in NOT_SAID_OF_MODEL)

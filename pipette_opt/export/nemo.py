@@ -36,7 +36,16 @@ SAID_OF_TRAINING = (
     "moe_flex_dispatcher_backend",
     "moe_flex_dispatcher_num_sms",
 )
-NOT_SAID_OF_MODEL = ("activation_func", "other_arguments", "parallel_residual", "post_norms", "local_rotary_base")
+NOT_SAID_OF_MODEL = (
+    "activation_func",
+    "other_arguments",
+    "parallel_residual",
+    "pre_norms",
+    "post_norms",
+    "qk_layernorm_across_heads",
+    "local_rotary_base",
+    "multipliers",
+)
 """A function, which Hydra's overrides cannot name; words of Megatron-LM; what megatron-core has no layer for."""
 
 OF_GEMMA_3 = ("activation_func", "post_norms", "local_rotary_base")

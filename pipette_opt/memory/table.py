@@ -241,7 +241,7 @@ def stage_table(
         "heads": heads,
         "scores": unfused * heads * tokens * (training.seq_length // cp),
         "statistics": 2 if model.normalization == "LayerNorm" else 1,
-        "post_norms": model.post_norms,
+        "post_norms": model.more_norms,
         "hidden_dropout": model.hidden_dropout > 0,
         "attention_dropout": model.attention_dropout > 0,
         "rope": model.has_rotary_positions,

@@ -1,6 +1,8 @@
 """Hugging Face ``config.json`` of decoder-only transformers, dense or with experts."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
@@ -15,12 +17,40 @@ from pipette_opt.read.hugging_face_common import (
     one_dropout,
     per_head,
 )
-from pipette_opt.read.hugging_face_keys import Keys
+from pipette_opt.read.hugging_face_experts import (
+    bailing_moe,
+    deepseek,
+    deepseek_v3,
+    dots1,
+    ernie_moe,
+    glm4_moe,
+    minimax_m2,
+    mixtral,
+    olmoe,
+    qwen2_moe,
+    qwen3_moe,
+)
+from pipette_opt.read.hugging_face_granite import granite, granite_hybrid, granite_moe
+from pipette_opt.read.hugging_face_keys import Keys, other_program
 from pipette_opt.read.hugging_face_lists import gemma3_text, gpt_oss, llama4_text, nemotron_h, qwen3_next
-from pipette_opt.read.hugging_face_positions import layer_frequency_of, rotary_fields, window_fields, windowed_layers
-from pipette_opt.specs import LatentAttention, ModelSpec
+from pipette_opt.read.hugging_face_positions import (
+    layer_frequency_of,
+    local_rotary_base,
+    rotary_fields,
+    window_fields,
+    windowed_layers,
+)
+from pipette_opt.specs import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+Reader = Callable[[Keys], dict[str, Any]]
+"""Fields of a model from the keys of a file."""
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+_OF_TEXT = ("text_config", "llm_config", "language_config")
+"""Keys under which models with images or sound have their text part."""
 
 
 def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
@@ -28,23 +58,15 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
     Turn a ``config.json`` into a model; ``model_type`` decides how it is read.
 
     Defaults of absent optional fields are those of the ``transformers`` configuration classes. Every key is used,
-    known to change nothing, or refused (:mod:`pipette_opt.read.hugging_face_keys`).
+    known to change nothing, named in a warning, or refused (:mod:`pipette_opt.read.hugging_face_keys`). Of a model with
+    images the text part is read.
     """
     if not isinstance(config, dict):
         raise InputError(where, f"must be an object, as Hugging Face writes it, got {shown(config)}.")
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str):
-        raise InputError(where, f"model_type is missing; it says how to read the rest, one of {', '.join(_READERS)}.")
-    experts = [key for key in _EXPERT_KEYS if isinstance(config.get(key), int) and config[key] > 1]
-    if model_type not in _WITH_EXPERTS and (experts or "moe" in model_type or model_type in _OTHER_EXPERTS):
-        supported = ", ".join(_WITH_EXPERTS)
-        raise InputError(
-            where, f"model_type {model_type!r} is a mixture of experts that is not supported; supported: {supported}."
-        )
-    reader = _READERS.get(model_type)
-    if reader is None:
-        raise InputError(where, f"model_type {model_type!r} is not supported; supported: {', '.join(_READERS)}.")
+    if "model_type" in config:
+        config = _text_part(config, where)
     keys = Keys(where, config)
+    reader = _reader(keys)
     try:
         model = ModelSpec(name=name, **reader(keys))
     except InputError:
@@ -53,6 +75,40 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
         raise InputError(where, str(error)) from None
     keys.refuse_others()
     return model
+
+
+def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """The text part of a model with images or sound, whose other parts are named; any other config as it is."""
+    held = next((key for key in _OF_TEXT if isinstance(config.get(key), dict)), None)
+    if held is None:
+        return config
+    text: dict[str, Any] = config[held]
+    others = sorted(key for key, value in config.items() if isinstance(value, dict) and key.endswith("_config"))
+    left = [key for key in others if key not in (held, "quantization_config")]
+    if left:
+        logger.warning("%s: only the text part, %s, is read; left out: %s.", where, held, ", ".join(left))
+    inherited = {key: config[key] for key in ("tie_word_embeddings", "vocab_size") if key in config}
+    return inherited | text
+
+
+def _reader(keys: Keys) -> Reader:
+    """How a file is read, by its ``model_type``; raises ``InputError`` where it is no model that is known."""
+    config, where = keys.data, keys.where
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise InputError(where, f"{other_program(config)}model_type is missing; one of {', '.join(_READERS)}.")
+    model_type = _ALIKE.get(model_type, model_type)
+    if keys.has("index_topk"):
+        problem = f"model_type {model_type!r} has sparse attention (DSA, index_topk {shown(config['index_topk'])})"
+        raise InputError(where, f"{problem}, which has no price yet.")
+    experts = [key for key in _EXPERT_KEYS if isinstance(config.get(key), int) and config[key] > 1]
+    if model_type not in _WITH_EXPERTS and (experts or "moe" in model_type or model_type in _OTHER_EXPERTS):
+        supported = ", ".join(_WITH_EXPERTS)
+        problem = f"model_type {model_type!r} is a mixture of experts that is not supported"
+        raise InputError(where, f"{problem}; supported: {supported}.")
+    if model_type not in _READERS:
+        raise InputError(where, f"model_type {model_type!r} is not supported; supported: {', '.join(_READERS)}.")
+    return _READERS[model_type]
 
 
 def _llama(keys: Keys) -> dict[str, Any]:
@@ -93,6 +149,69 @@ def _qwen(keys: Keys) -> dict[str, Any]:
     )
 
 
+def _seed_oss(keys: Keys) -> dict[str, Any]:
+    # SeedOssConfig: biases of queries, keys and values, and those of the output projection and the MLP apart.
+    out, mlp = keys.flag("attention_out_bias", False), keys.flag("mlp_bias", False)
+    if out is not mlp:
+        raise keys.wrong("attention_out_bias", "Megatron-LM has that bias with those of the MLP only")
+    return llama_like(keys) | {
+        "add_bias_linear": out,
+        "add_qkv_bias": keys.flag("attention_bias", True),
+        "hidden_dropout": keys.not_negative("residual_dropout", 0.0),
+    }
+
+
+def _olmo2(keys: Keys) -> dict[str, Any]:
+    # Olmo2Config: the output of each branch is normalised, its input is not; queries and keys over all heads.
+    no_attention_bias(keys)
+    return llama_like(keys, norm=1e-5) | {
+        "pre_norms": False,
+        "post_norms": True,
+        "qk_layernorm": True,
+        "qk_layernorm_across_heads": True,
+    }
+
+
+def _olmo3(keys: Keys) -> dict[str, Any]:
+    # Olmo3Config: three layers with a window, then one without; only this one has scaled positions.
+    keys.has_local_positions = True
+    layers = keys.whole("num_hidden_layers")
+    windowed = windowed_layers(keys, layers, [(layer + 1) % 4 != 0 for layer in range(layers)])
+    window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
+    found = _olmo2(keys) | window_fields(keys, window, windowed)
+    base = local_rotary_base(keys, float(found["rotary_base"]))
+    scaled = found["position_embedding_type"] == "yarn" or base != found["rotary_base"]
+    return found | {"local_rotary_base": base if scaled and "window_size" in found else None}
+
+
+def _glm4(keys: Keys) -> dict[str, Any]:
+    # Glm4Config: norms before and after each branch, half of a head rotated, neighbouring channels as pairs.
+    return _glm(keys) | {"post_norms": True}
+
+
+def _glm(keys: Keys) -> dict[str, Any]:
+    # GlmConfig: as GLM-4 without norms after the branches.
+    return llama_like(keys, norm=1.5625e-07, percent=0.5) | {
+        "num_query_groups": keys.whole("num_key_value_heads", 2),
+        "kv_channels": keys.whole("head_dim", 128),
+        "add_qkv_bias": keys.flag("attention_bias", False),
+        "rotary_interleaved": True,
+    }
+
+
+def _ernie(keys: Keys) -> dict[str, Any]:
+    # Ernie4_5Config: neighbouring channels are pairs, embeddings tied, no biases unless told.
+    bias = keys.flag("use_bias", False)
+    return llama_like(keys, theta=500000.0, norm=1e-5) | {
+        "num_query_groups": keys.whole("num_key_value_heads", 2),
+        "kv_channels": keys.whole("head_dim", 128),
+        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
+        "add_bias_linear": bias,
+        "add_qkv_bias": bias,
+        "rotary_interleaved": True,
+    }
+
+
 def _smollm3(keys: Keys) -> dict[str, Any]:
     # SmolLM3Config: 4 key-value heads, tied embeddings, base 2,000,000, no positions in every fourth layer.
     layers, interval = keys.whole("num_hidden_layers"), keys.whole("no_rope_layer_interval", 4)
@@ -128,153 +247,6 @@ def _phi3(keys: Keys) -> dict[str, Any]:
         | {"hidden_dropout": one_dropout(keys, "resid_pdrop", "embd_pdrop", 0.0)}
         | window_fields(keys, window, [True] * keys.whole("num_hidden_layers"))
     )
-
-
-def _mixtral(keys: Keys) -> dict[str, Any]:
-    # MixtralConfig: 8 experts, 2 of them for each token, each as wide as intermediate_size; no window.
-    return (
-        llama_like(keys, theta=1e6, norm=1e-5)
-        | {
-            "num_query_groups": keys.whole("num_key_value_heads", 8),
-            "num_experts": keys.whole("num_local_experts", 8),
-            "moe_router_topk": keys.whole("num_experts_per_tok", 2),
-        }
-        | window_fields(keys, keys.value("sliding_window"), [True] * keys.whole("num_hidden_layers"))
-    )
-
-
-def _qwen3_moe(keys: Keys) -> dict[str, Any]:
-    # Qwen3MoeConfig: every layer has experts unless told otherwise.
-    if keys.value("mlp_only_layers") or keys.whole("decoder_sparse_step", 1) != 1:
-        problem = "mlp_only_layers must be empty and decoder_sparse_step 1: dense layers between others"
-        raise InputError(keys.where, f"{problem} are not supported.")
-    if keys.flag("use_sliding_window", False):
-        raise keys.wrong("use_sliding_window", "versions of transformers disagree which layers have a window")
-    for name in ("sliding_window", "max_window_layers"):
-        keys.value(name)  # without use_sliding_window they say nothing
-    no_attention_bias(keys)
-    heads = keys.whole("num_attention_heads")
-    return llama_like(keys) | {
-        "num_query_groups": keys.whole("num_key_value_heads", 4),
-        "kv_channels": keys.whole("head_dim", per_head(keys, keys.whole("hidden_size"), heads)),
-        "qk_layernorm": True,
-        "num_experts": keys.whole("num_experts", 128),
-        "moe_router_topk": keys.whole("num_experts_per_tok", 8),
-        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 768),
-        "moe_router_pre_softmax": not keys.flag("norm_topk_prob", False),
-    }
-
-
-def _deepseek(keys: Keys) -> dict[str, Any]:
-    # DeepSeek-MoE (the first, with ordinary attention): shared experts, and dense layers before the others.
-    if keys.has("kv_lora_rank"):
-        raise InputError(keys.where, "kv_lora_rank: model_type deepseek has none; DeepSeek-V2's is deepseek_v2.")
-    if keys.whole("moe_layer_freq", 1) != 1:
-        raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
-    no_attention_bias(keys)
-    return (
-        llama_like(keys) | _shared_and_dense(keys) | {"moe_router_pre_softmax": not keys.flag("norm_topk_prob", False)}
-    )
-
-
-def _deepseek_v3(keys: Keys) -> dict[str, Any]:
-    """
-    DeepSeek-V2, -V3 and Kimi-K2: latent attention, experts in groups, and a router of softmax or sigmoid.
-
-    ``quantization_config`` of V3 says in which format its weights are stored, as ``torch_dtype`` does.
-    """
-    if keys.whole("moe_layer_freq", 1) != 1:
-        raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
-    no_attention_bias(keys)
-    for name in ("quantization_config", "qk_head_dim", "rope_interleave"):
-        keys.value(name)  # stored weights; a sum; which channels are a pair
-    sizes = {name: keys.whole(key) for name, key in _LATENT_KEYS.items() if name != "q_lora_rank" or keys.has(key)}
-    found, heads = llama_like(keys) | _shared_and_dense(keys), keys.whole("num_attention_heads")
-    if keys.whole("num_key_value_heads", heads) != heads:
-        raise keys.wrong("num_key_value_heads", f"latent attention has as many as num_attention_heads, {heads}")
-    scaling = found.pop("yarn", None)
-    return (
-        found
-        | _router(keys)
-        | {
-            "mtp_num_layers": count(keys, "num_nextn_predict_layers"),
-            "kv_channels": sizes["v_head_dim"],
-            "num_query_groups": heads,
-            "qk_layernorm": True,
-            "position_embedding_type": "rope",
-            "multi_latent_attention": LatentAttention(**sizes, yarn=scaling),
-        }
-    )
-
-
-def _glm4_moe(keys: Keys) -> dict[str, Any]:
-    """GLM-4.5: grouped queries, half of a head rotated, biases of queries, keys and values, DeepSeek-V3's experts."""
-    found = llama_like(keys, norm=1e-5, percent=0.5)
-    return (
-        found
-        | _shared_and_dense(keys)
-        | _router(keys)
-        | {
-            "mtp_num_layers": count(keys, "num_nextn_predict_layers"),
-            "num_query_groups": keys.whole("num_key_value_heads", 8),
-            "qk_layernorm": keys.flag("use_qk_norm", False),
-            "add_qkv_bias": keys.flag("attention_bias", False),
-        }
-    )
-
-
-_LATENT_KEYS = {
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_head_dim": "qk_nope_head_dim",
-    "qk_pos_emb_head_dim": "qk_rope_head_dim",
-    "v_head_dim": "v_head_dim",
-}
-"""Keys of the sizes of latent attention, by megatron-core's names."""
-
-
-def _shared_and_dense(keys: Keys) -> dict[str, Any]:
-    """Experts as DeepSeek names them: routed and shared ones of one width, dense layers before the others."""
-    width = keys.whole("moe_intermediate_size")
-    return {
-        "num_experts": keys.whole("n_routed_experts"),
-        "moe_router_topk": keys.whole("num_experts_per_tok"),
-        "moe_ffn_hidden_size": width,
-        "moe_shared_expert_intermediate_size": width * count(keys, "n_shared_experts"),
-        "num_dense_layers": count(keys, "first_k_dense_replace"),
-    }
-
-
-def _router(keys: Keys) -> dict[str, Any]:
-    """
-    Scores and groups of DeepSeek-V2 (softmax) and V3 (sigmoid, with a bias of each expert that balances loads).
-
-    V3's scores of the chosen experts are divided by their sum, which megatron-core does with every sigmoid.
-    """
-    method = keys.text("topk_method", "noaux_tc")
-    if method not in ("greedy", "group_limited_greedy", "noaux_tc"):
-        raise keys.wrong("topk_method", "it must be greedy, group_limited_greedy or noaux_tc")
-    sigmoid = keys.text("scoring_func", "sigmoid" if method == "noaux_tc" else "softmax") == "sigmoid"
-    if not sigmoid and keys.text("scoring_func", "softmax") != "softmax":
-        raise keys.wrong("scoring_func", "it must be softmax or sigmoid")
-    normed = keys.flag("norm_topk_prob", sigmoid)
-    if sigmoid and not normed:
-        raise keys.wrong("norm_topk_prob", "Megatron-Core divides sigmoid scores by their sum")
-    scale, groups = keys.positive("routed_scaling_factor", 1.0), keys.whole("n_group", 1)
-    if groups > 1 and method == "greedy":
-        raise keys.wrong("n_group", "with topk_method greedy it must be 1")
-    said: list[tuple[str, ...]] = [("--moe-router-enable-expert-bias",)] if method == "noaux_tc" else []
-    said += [("--moe-router-score-function", "sigmoid")] if sigmoid else []
-    said += [("--moe-router-topk-scaling-factor", f"{scale:g}")] if scale != 1.0 else []
-    chosen = keys.whole("topk_group", 1)
-    if chosen > groups:
-        raise keys.wrong("topk_group", f"it must be <= n_group, {groups}")
-    return {
-        "moe_router_num_groups": groups if groups > 1 else None,
-        "moe_router_group_topk": chosen if groups > 1 else None,
-        "moe_router_pre_softmax": sigmoid or not normed,
-        "other_arguments": tuple(said) or None,
-    }
 
 
 def _gpt2(keys: Keys) -> dict[str, Any]:
@@ -358,41 +330,70 @@ def _nemotron(keys: Keys) -> dict[str, Any]:
     return found
 
 
-_READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
-    "llama": _llama,
-    "mistral": _mistral,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "phi3": _phi3,
-    "smollm3": _smollm3,
-    "starcoder2": _starcoder2,
-    "nemotron": _nemotron,
-    "gpt2": _gpt2,
-    "gpt_neox": _gpt_neox,
-    "mixtral": _mixtral,
-    "qwen3_moe": _qwen3_moe,
-    "deepseek": _deepseek,
-    "gemma3_text": gemma3_text,
-    "gpt_oss": gpt_oss,
-    "llama4_text": llama4_text,
-    "nemotron_h": nemotron_h,
-    "qwen3_next": qwen3_next,
-    "deepseek_v2": _deepseek_v3,
-    "deepseek_v3": _deepseek_v3,
-    "kimi_k2": _deepseek_v3,
-    "glm4_moe": _glm4_moe,
-}
-_WITH_EXPERTS = (
-    "mixtral",
-    "qwen3_moe",
-    "deepseek",
-    "deepseek_v2",
-    "deepseek_v3",
-    "kimi_k2",
-    "glm4_moe",
-    "gpt_oss",
-    "llama4_text",
-    "nemotron_h",
-    "qwen3_next",
+_DENSE: Mapping[str, Reader] = MappingProxyType(
+    {
+        "llama": _llama,
+        "mistral": _mistral,
+        "qwen2": _qwen2,
+        "qwen3": _qwen3,
+        "phi3": _phi3,
+        "smollm3": _smollm3,
+        "starcoder2": _starcoder2,
+        "nemotron": _nemotron,
+        "gpt2": _gpt2,
+        "gpt_neox": _gpt_neox,
+        "seed_oss": _seed_oss,
+        "olmo2": _olmo2,
+        "olmo3": _olmo3,
+        "glm": _glm,
+        "glm4": _glm4,
+        "ernie4_5": _ernie,
+        "granite": granite,
+        "gemma3_text": gemma3_text,
+    }
 )
+"""Readers of families without experts, by ``model_type``."""
+
+_WITH_EXPERTS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "mixtral": mixtral,
+        "qwen2_moe": qwen2_moe,
+        "qwen3_moe": qwen3_moe,
+        "olmoe": olmoe,
+        "deepseek": deepseek,
+        "deepseek_v2": deepseek_v3,
+        "deepseek_v3": deepseek_v3,
+        "kimi_k2": deepseek_v3,
+        "glm4_moe": glm4_moe,
+        "glm4_moe_lite": deepseek_v3,
+        "dots1": dots1,
+        "minimax_m2": minimax_m2,
+        "bailing_moe": bailing_moe,
+        "bailing_moe_v2": bailing_moe,
+        "ernie4_5_moe": ernie_moe,
+        "granitemoe": granite_moe,
+        "granitemoeshared": granite_moe,
+        "granitemoehybrid": granite_hybrid,
+        "gpt_oss": gpt_oss,
+        "llama4_text": llama4_text,
+        "nemotron_h": nemotron_h,
+        "qwen3_next": qwen3_next,
+    }
+)
+"""Readers of families that have experts, or may have them."""
+
+_ALIKE: Mapping[str, str] = MappingProxyType(
+    {
+        "qwen2_5_vl_text": "qwen2",
+        "qwen2_vl_text": "qwen2",
+        "qwen3_vl_text": "qwen3",
+        "qwen3_vl_moe_text": "qwen3_moe",
+        "glm4v_moe_text": "glm4_moe",
+    }
+)
+"""Text parts of models with images, read as the family that they are of."""
+
+_READERS: Mapping[str, Reader] = MappingProxyType({**_DENSE, **_WITH_EXPERTS})
+
 _OTHER_EXPERTS = ("dbrx", "jamba")
+"""Families with experts whose names do not say so."""

@@ -86,7 +86,7 @@ def count(keys: Keys, name: str) -> int:
 
 
 def per_head(keys: Keys, hidden: int, heads: int) -> int:
-    """Channels of one head; must come out whole unless ``head_dim`` says otherwise."""
-    if hidden % heads and not keys.has("head_dim"):
+    """Channels of one head; must come out whole unless ``head_dim`` says otherwise, or latent attention has its own."""
+    if hidden % heads and not keys.has("head_dim") and not keys.has("kv_lora_rank"):
         raise InputError(keys.where, f"{heads} heads must divide the hidden size {hidden}, or head_dim be given.")
     return max(1, hidden // heads)

@@ -1,12 +1,16 @@
 """Keys of Hugging Face's ``config.json``: those that change nothing, and those that must have one value."""
 
 import difflib
+import logging
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.fields import Fields
+
+logger = logging.getLogger(__name__)
 
 HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -18,7 +22,11 @@ HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "tokenizer_class",
             "transformers_version",
         ),
-        "number format of the stored weights; --precision says what is trained": ("dtype", "torch_dtype"),
+        "number format of the stored weights; --precision says what is trained": (
+            "dtype",
+            "quantization_config",
+            "torch_dtype",
+        ),
         "of inference": (
             "attn_implementation",
             "do_sample",
@@ -31,6 +39,14 @@ HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "top_p",
             "use_cache",
         ),
+        "which kernel computes it": (
+            "attention_implementation",
+            "experts_implementation",
+            "moe_implementation",
+            "use_flash_attention",
+            "use_grouped_mm",
+        ),
+        "says nothing where no layer has a window": ("max_window_layers",),
         "numbers of special tokens": (
             "bos_token_id",
             "decoder_start_token_id",
@@ -64,7 +80,14 @@ HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "task_specific_params",
         ),
         "sums in another order": ("pretraining_tp", "reorder_and_upcast_attn"),
-        "a term of the loss, which the training chooses": ("aux_loss_alpha", "router_aux_loss_coef", "seq_aux"),
+        "a term of the loss, which the training chooses": (
+            "aux_loss_alpha",
+            "mtp_loss_scaling_factor",
+            "router_aux_loss_coef",
+            "router_z_loss_coef",
+            "seq_aux",
+            "z_loss_coef",
+        ),
     }
 )
 """Keys that change neither the model nor time nor memory, whatever their value; by why."""
@@ -76,7 +99,6 @@ REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
         "tie_encoder_decoder": ((False,), "only decoders are supported"),
         "pruned_heads": (({},), "every layer must have all its heads"),
         "chunk_size_feed_forward": ((0,), "Megatron's MLP takes all tokens at once"),
-        "quantization_config": ((), "take the file of the model whose weights are not quantized"),
         "attn_logit_softcapping": ((), "Megatron-Core has no soft cap of attention scores"),
         "final_logit_softcapping": ((), "Megatron-Core has no soft cap of logits"),
         "logit_scale": ((1,), "Megatron-Core does not scale logits"),
@@ -97,7 +119,7 @@ REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
         "use_bias": ((False,), "this family has no such biases"),
         "sliding_window": ((), "this family has no windows"),
         "use_sliding_window": ((False,), "this family has no windows"),
-        "layer_types": ((), "this family has layers of one kind"),
+        "layer_types": ((), "this family has layers of one kind, full_attention"),
         "full_attn_mod": ((1,), "every layer must have full attention"),
         "interpolate_factor": ((1,), "positions must not be interpolated apart from rope_scaling"),
         "use_mrope": ((False,), "positions of images and video are not supported"),
@@ -119,7 +141,43 @@ REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
 )
 """Keys that a family does not read: values with which they change nothing, and what is wrong with others."""
 
+_STRUCTURE = re.compile(
+    r"(^|_)(index|indexer|experts?|layers?|heads?|hidden|intermediate|dims?|size|width|rank|ranks|attention|attn|mlp|ffn|"
+    r"norms?|layernorm|rope|rotary|window|gates?|gated|linear|conv|state|ssm|mamba|vocab|embeddings?|mtp|share|shared|"
+    r"topk|router|routing|bias|factor|multiplier|scale|scaling|softcap\w*)(_|$)"
+)
+"""Words in the names of keys that may say how a model is built."""
+
+_OF_TRAINING = re.compile(
+    r"drop|loss|coef|init|dtype|precision|fuse|kernel|token|parallel|checkpoint|recompute|cache|plan|version"
+)
+"""Words in the names of keys that say how a model is trained or run; no estimate takes them from a config."""
+
+_OF_OTHER_PROGRAMS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("DeepSpeed's settings", frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})),
+    ("an index of weights (safetensors)", frozenset({"weight_map"})),
+    ("a tokenizer's settings", frozenset({"added_tokens_decoder", "tokenizer_class", "chat_template", "added_tokens"})),
+    ("settings of generation", frozenset({"do_sample", "temperature", "max_new_tokens", "_from_model_config"})),
+    ("a LoRA adapter (peft)", frozenset({"peft_type", "lora_alpha", "base_model_name_or_path"})),
+    ("Meta's params.json, not Hugging Face's config.json", frozenset({"n_layers", "n_heads", "ffn_dim_multiplier"})),
+    ("a diffusion model (diffusers)", frozenset({"_diffusers_version", "_class_name"})),
+    ("a trainer's state or arguments", frozenset({"log_history", "per_device_train_batch_size"})),
+    ("a package of JavaScript", frozenset({"dependencies", "devDependencies"})),
+    ("a plan of pipette-opt", frozenset({"pipette_opt_version", "certificate"})),
+)
+"""Files that are not a model's config, and keys of which each has at least one."""
+
 _HARMLESS = {key for keys in HARMLESS.values() for key in keys}
+
+
+def other_program(config: Mapping[str, Any]) -> str:
+    """Say of which other program a file without a model's keys seems to be, as the start of an error message."""
+    if not config:
+        return "is empty: "
+    for what, signs in _OF_OTHER_PROGRAMS:
+        if signs & config.keys():
+            return f"looks like {what}: "
+    return ""
 
 
 class Keys(Fields):
@@ -132,6 +190,8 @@ class Keys(Fields):
     def __init__(self, where: str, data: Mapping[str, Any]) -> None:
         super().__init__(where, data, data.keys())
         self.asked: set[str] = {"model_type"}
+        self.left_out: list[str] = []
+        self.has_local_positions = False
 
     def has(self, name: str) -> bool:
         """Whether the key is there and not null."""
@@ -152,19 +212,44 @@ class Keys(Fields):
         """The error for a value that is not supported."""
         return InputError(self.where, f"{name}: {shown(self.value(name))} is not supported; {why}.")
 
+    def leave_out(self, name: str) -> None:
+        """Ask for a key that is not used, so that it is named in the warning if it says something."""
+        if self.value(name):
+            self.left_out.append(name)
+
     def refuse_others(self) -> None:
         """
-        Raise ``InputError`` for a key that nobody asked for and that may change something.
+        Raise ``InputError`` for a key that nobody asked for and that may say how the model is built; name the others.
 
-        Keys that begin with ``_`` are transformers' own notes, and null says nothing.
+        Keys that begin with ``_`` are transformers' own notes, null says nothing, and so does an unknown key that is
+        switched off. All unknown keys that are passed over are named in one warning.
         """
         for name, value in self.data.items():
             if name in self.asked or name in _HARMLESS or name.startswith("_") or value is None:
                 continue
-            if name not in REQUIRED:
-                near = difflib.get_close_matches(name, [*self.asked, *_HARMLESS, *REQUIRED], n=1, cutoff=0.85)
-                hint = f"Did you mean {near[0]}?" if near else "Take it out of the file if it changes nothing."
-                raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). {hint}")
-            allowed, why = REQUIRED[name]
-            if not any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in allowed):
-                raise self.wrong(name, why)
+            if name in REQUIRED:
+                self._check_required(name, value)
+            else:
+                self._check_unknown(name, value)
+        if self.left_out:
+            named = ", ".join(f"{name} ({shown(self.data[name])})" for name in self.left_out)
+            logger.warning("%s: not used: %s", self.where, named)
+
+    def _check_required(self, name: str, value: object) -> None:
+        """Raise unless a key of another family says that what it speaks of is not here."""
+        allowed, why = REQUIRED[name]
+        if name == "layer_types" and isinstance(value, list) and {*map(str, value)} <= {"full_attention", "attention"}:
+            return
+        if not any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in allowed):
+            raise self.wrong(name, why)
+
+    def _check_unknown(self, name: str, value: object) -> None:
+        """Raise for a key that may be a misspelt one, or that may say how the model is built; else remember it."""
+        near = difflib.get_close_matches(name, [*self.asked, *_HARMLESS, *REQUIRED], n=1, cutoff=0.85)
+        if near and near[0] not in _HARMLESS:
+            raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). Did you mean {near[0]}?")
+        is_off = value is False or value in ([], {}, "")
+        if _STRUCTURE.search(name) and not _OF_TRAINING.search(name) and not is_off:
+            hint = "Take it out of the file if it changes nothing."
+            raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). {hint}")
+        self.left_out.append(name)

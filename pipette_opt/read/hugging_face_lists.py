@@ -5,7 +5,13 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.hugging_face_common import activation, common, count, llama_like, no_attention_bias
 from pipette_opt.read.hugging_face_keys import Keys
-from pipette_opt.read.hugging_face_positions import layer_frequency_of, rotary_fields, window_fields, windowed_layers
+from pipette_opt.read.hugging_face_positions import (
+    layer_frequency_of,
+    local_rotary_base,
+    rotary_fields,
+    window_fields,
+    windowed_layers,
+)
 from pipette_opt.specs import GatedDeltaNet, Mamba
 
 
@@ -42,6 +48,7 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
 def gemma3_text(keys: Keys) -> dict[str, Any]:
     """Gemma 3: windows in five of six layers, normed queries and keys, norms around each branch, a gated GELU."""
     layers = keys.whole("num_hidden_layers")
+    keys.has_local_positions = True
     for name in ("query_pre_attn_scalar", "cache_implementation", "use_bidirectional_attention", "hidden_act"):
         keys.value(name)  # scales of attention, and how a model generates
     no_attention_bias(keys)
@@ -65,7 +72,7 @@ def gemma3_text(keys: Keys) -> dict[str, Any]:
             "layernorm_zero_centered_gamma": True,
             "norm_epsilon": keys.positive("rms_norm_eps", 1e-6),
             "post_norms": True,
-            "local_rotary_base": round(keys.positive("rope_local_base_freq", 10000.0)),
+            "local_rotary_base": local_rotary_base(keys, keys.positive("rope_local_base_freq", 10000.0)),
         }
         | window_fields(keys, window, windowed)
     )

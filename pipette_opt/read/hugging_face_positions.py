@@ -1,5 +1,6 @@
 """Rotary positions and windows of attention in Hugging Face's words."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,11 @@ from pipette_opt.specs import YarnScaling
 ROUNDING = 1e-6
 """Share of the rotary base by which the next whole number may differ (StarCoder2 has 999,999.442)."""
 
-_COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-"""Keys of ``rope_scaling`` and ``rope_parameters`` whatever the kind."""
+_COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
+"""Keys of ``rope_scaling`` and ``rope_parameters`` whatever the kind; positions of text are alike in all sections."""
+
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+"""Kinds of layer that ``rope_parameters`` may tell apart."""
 
 _OF_KIND = {
     "default": (),
@@ -54,6 +58,8 @@ def rotary_fields(
         The family's keys for both outside of ``rope_parameters``.
     """
     scaling = _parameters(keys)
+    if any(isinstance(one, dict) for one in scaling.values()):
+        scaling = _of_full_attention(keys, scaling)
     kind = _kind(keys, scaling)
     for name in scaling:
         if name not in (*_COMMON, *_OF_KIND[kind]):
@@ -77,6 +83,15 @@ def rotary_fields(
     if kind == "yarn":
         return found | {"position_embedding_type": "yarn", "yarn": _yarn(keys, scaling)}
     return found
+
+
+def local_rotary_base(keys: Keys, default: float) -> int:
+    """Rotary base of layers with a window: that of ``rope_parameters``, or the default."""
+    local = _parameters(keys).get(_LOCAL)
+    base = default if local is None else _number(keys, _cleaned(local), "rope_theta", default)
+    if abs(round(base) - base) > ROUNDING * base:
+        raise _wrong(keys, f"a rotary base of {base} is not whole")
+    return round(base)
 
 
 def window_fields(keys: Keys, window: int | None, windowed: Sequence[bool]) -> dict[str, Any]:
@@ -107,12 +122,12 @@ def windowed_layers(keys: Keys, num_layers: int, default: Sequence[bool]) -> Seq
     types = keys.value("layer_types")
     if types is None:
         return default
-    known = ("full_attention", "sliding_attention")
+    known = (_GLOBAL, _LOCAL)
     if not isinstance(types, list) or len(types) != num_layers or any(one not in known for one in types):
         raise InputError(
             keys.where, f"layer_types must be {num_layers} times {' or '.join(known)}; other kinds are not supported."
         )
-    return [one == "sliding_attention" for one in types]
+    return [one == _LOCAL for one in types]
 
 
 def _skipping(windowed: Sequence[bool]) -> int | tuple[int, ...] | None:
@@ -130,9 +145,30 @@ def _parameters(keys: Keys) -> dict[str, Any]:
     parameters = given[0] if given else {}
     if not isinstance(parameters, dict):
         raise _wrong(keys, "must be an object")
-    if any(isinstance(one, dict) for one in parameters.values()):
-        raise _wrong(keys, "positions that differ by kind of layer are none of Megatron's")
+    return _cleaned(parameters)
+
+
+def _cleaned(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Parameters without what is null."""
     return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _of_full_attention(keys: Keys, by_kind: dict[str, Any]) -> dict[str, Any]:
+    """
+    Parameters of layers without a window, where those with a window have plain positions.
+
+    A family whose windowed layers have positions of their own asks for :func:`local_rotary_base`, too; in any other
+    both kinds must be alike.
+    """
+    kinds = {name: _cleaned(one) for name, one in by_kind.items() if isinstance(one, dict)}
+    if len(kinds) != len(by_kind) or not kinds.keys() <= {_LOCAL, _GLOBAL} or _GLOBAL not in kinds:
+        raise _wrong(keys, f"by kind of layer it must have {_GLOBAL} and {_LOCAL}")
+    local = kinds.get(_LOCAL, {})
+    if local.get("rope_type", "default") != "default":
+        raise _wrong(keys, f"scaled positions of {_LOCAL} are none of Megatron's")
+    if local and local != kinds[_GLOBAL] and not keys.has_local_positions:
+        raise _wrong(keys, "positions that differ by kind of layer are none of this family's")
+    return kinds[_GLOBAL]
 
 
 def _kind(keys: Keys, scaling: dict[str, Any]) -> str:
@@ -153,9 +189,12 @@ def _yarn(keys: Keys, scaling: dict[str, Any]) -> YarnScaling:
 
     Without ``mscale`` and ``mscale_all_dim``, both of them, it is ``0.1 ln(factor) + 1``, as with 1 and 0.
     """
-    if "attention_factor" in scaling:
-        raise _wrong(keys, "Megatron computes attention_factor from the factor; leave it out")
     both = scaling.get("mscale") and scaling.get("mscale_all_dim")
+    if "attention_factor" in scaling:
+        factor = max(1.0, _number(keys, scaling, "factor"))
+        follows = 0.1 * math.log(factor) + 1
+        if both or abs(_number(keys, scaling, "attention_factor") - follows) > ROUNDING:
+            raise _wrong(keys, f"Megatron computes attention_factor from the factor, here {follows:.6g}; leave it out")
     return YarnScaling(
         rotary_scaling_factor=_number(keys, scaling, "factor"),
         original_max_position_embeddings=scaling.get(

@@ -48,6 +48,7 @@ class ModelRow:
 
     name: str
     num_parameters: int
+    num_mtp_parameters: int
     num_layers: int
     hidden_size: int
     num_attention_heads: int
@@ -96,7 +97,7 @@ def models_table(rows: Iterable[ModelRow]) -> RenderableType:
         experts = "-" if row.num_experts is None else f"{row.moe_router_topk} of {row.num_experts}"
         table.add_row(
             Text(row.name),
-            Text(f"{row.num_parameters / 1e9:,.2f} B"),
+            Text(f"{(row.num_parameters - row.num_mtp_parameters) / 1e9:,.2f} B"),
             Text(str(row.num_layers)),
             Text(str(row.hidden_size)),
             Text(heads),
@@ -106,8 +107,8 @@ def models_table(rows: Iterable[ModelRow]) -> RenderableType:
         )
     legend = (
         "Heads: of queries, and of keys and values if fewer. Tokens: longest sequence of the source. Experts: used by "
-        "a token, of all. Parameters are tested against the published counts. --json has whole sources; any other "
-        "model: a Hugging Face config.json, or Megatron arguments."
+        "a token, of all. Parameters: without multi-token prediction, tested against the published counts. --json has "
+        "whole sources and further names; any other model: a Hugging Face config.json, or Megatron arguments."
     )
     return Group(spaced(table), Text(), Text(legend, style=QUIET))
 

@@ -22,12 +22,13 @@ def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
     """Parameters of one layer that every tensor rank holds whole: norms, row-parallel biases, router and latents."""
     hidden, bias = model.hidden_size, model.hidden_size if model.add_bias_linear else 0
     total = 0
-    norms = norm_parameters(model) * (1 + model.post_norms)
+    norms = norm_parameters(model) * (1 + model.more_norms)
     if kind.mixer != "none":
         total += norms
     if kind.has_attention:
         latent = model.multi_latent_attention
-        qk_norms = 2 * model.kv_channels
+        heads = (model.num_attention_heads, model.num_query_groups) if model.qk_layernorm_across_heads else (1, 1)
+        qk_norms = sum(heads) * model.kv_channels
         if latent is not None:
             qk_norms = norm_parameters(model) // hidden * latent.latent_size
         total += bias + model.qk_layernorm * qk_norms + model.replicated_attention_matrices

@@ -50,6 +50,9 @@ class ModelSpec:
         Layers at both ends whose products stay in 16 bits where the training has them in fewer.
     qk_layernorm
         Queries and keys are normalised, each head by itself, with weights; of latent attention the latents.
+    qk_layernorm_across_heads
+        That norm goes over all heads of a token together, with a weight for each channel of each head (OLMo,
+        MiniMax-M2). Megatron-LM has no argument for it.
     multi_latent_attention
         Sizes of latent attention, which then say all of queries, keys and values; ``kv_channels`` means nothing there.
     attention_output_gate
@@ -129,12 +132,18 @@ class ModelSpec:
         Megatron-LM has no argument for it.
     softmax_type
         Of attention: ``off-by-one`` adds 1 to the denominator, ``learnable`` a parameter of each head.
+    pre_norms
+        The input of each branch is normalised. Without it only the output is (OLMo 2 and 3), which needs
+        ``post_norms``.
     post_norms
-        What each branch gives is normalised, too (Gemma). Megatron-LM has no argument for it.
+        The output of each branch is normalised (Gemma). Megatron-LM has no argument for it.
     local_rotary_base
         Rotary base of layers with a window, where it is another (Gemma 3); Megatron-LM has no argument for it.
     parallel_residual
         Attention and MLP of a layer read the same input, as in GPT-NeoX. Megatron-Core has no such layer.
+    multipliers
+        Constant factors of embeddings, residuals, attention scores and logits, each with its name in Hugging Face's
+        config (Granite). No estimate depends on them, and Megatron-LM has no argument for them. ``None`` for none.
     init_method_std
         Standard deviation of a new model's weights.
     other_arguments
@@ -156,6 +165,7 @@ class ModelSpec:
     add_bias_linear: bool = True
     add_qkv_bias: bool = True
     qk_layernorm: bool = False
+    qk_layernorm_across_heads: bool = False
     multi_latent_attention: LatentAttention | None = None
     attention_output_gate: bool = False
     mamba: Mamba | None = None
@@ -199,9 +209,11 @@ class ModelSpec:
     window_attn_skip_freq: LayerFrequency = None
     attention_chunk_size: int | None = None
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
+    pre_norms: bool = True
     post_norms: bool = False
     local_rotary_base: int | None = None
     parallel_residual: bool = False
+    multipliers: tuple[tuple[str, ...], ...] | None = None
     init_method_std: float = 0.02
     other_arguments: tuple[tuple[str, ...], ...] | None = None
 
@@ -308,6 +320,11 @@ class ModelSpec:
         return self.kv_head_size * self.num_query_groups
 
     @property
+    def more_norms(self) -> int:
+        """Norms of a branch beside the first: 1 where both its input and its output are normalised, else 0."""
+        return self.pre_norms + self.post_norms - 1
+
+    @property
     def norm_parameters(self) -> int:
         """Parameters of one normalisation layer."""
         return norm_parameters(self)
@@ -348,16 +365,20 @@ class ModelSpec:
 
     @property
     def num_parameters(self) -> int:
-        """All parameters, vocabulary unpadded."""
+        """All parameters, those of multi-token prediction among them, vocabulary unpadded."""
         embedding = self.vocab_size * self.hidden_size
         position = (
             self.max_position_embeddings * self.hidden_size if self.position_embedding_type == "learned_absolute" else 0
         )
         head = embedding if self.untie_embeddings_and_output_weights else 0
         layers = sum(count * layer_parameters(self, kind) for kind, count in Counter(self.layers).items())
+        return layers + embedding + position + head + self.norm_parameters + self.num_mtp_parameters
+
+    @property
+    def num_mtp_parameters(self) -> int:
+        """Parameters of multi-token prediction, which published counts often leave out."""
         of_depth = sum(layer_parameters(self, kind) for kind in self.depth_layers)
-        layers += self.held_depths * (of_depth + sum(depth_parameters(self)))
-        return layers + embedding + position + head + self.norm_parameters
+        return self.held_depths * (of_depth + sum(depth_parameters(self)))
 
     def flops_per_token(
         self, seq_length: int, *, causal: bool = True, recompute: RecomputeGranularity | None = None

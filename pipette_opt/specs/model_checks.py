@@ -56,6 +56,7 @@ def check_model(model: "ModelSpec") -> None:
         _check_frequency(model, field, divides=field == "no_rope_freq")  # before anything asks for the layers
     if model.multi_latent_attention is not None:
         _check_latent(model)
+    _check_norms(model)
     _check_lists(model)
     _check_experts(model)
     _check_depths(model)
@@ -92,6 +93,16 @@ def _check_lists(model: "ModelSpec") -> None:
             raise ValueError(f"{field} must be given if and only if some layer is of that kind.")
     if ("E" in letters) is not (model.num_experts is not None) and pattern is not None:
         raise ValueError("num_experts must be given if and only if hybrid_layer_pattern has an E.")
+
+
+def _check_norms(model: "ModelSpec") -> None:
+    """Each branch has a norm; a norm over all heads is one of queries and keys."""
+    if not (model.pre_norms or model.post_norms):
+        raise ValueError("pre_norms=False needs post_norms=True: each branch has a norm.")
+    if model.qk_layernorm_across_heads and (not model.qk_layernorm or model.multi_latent_attention is not None):
+        raise ValueError("qk_layernorm_across_heads=True needs qk_layernorm=True, and no multi_latent_attention.")
+    if model.multipliers == ():
+        raise ValueError("multipliers must be None or name a factor, got none.")
 
 
 def _check_latent(model: "ModelSpec") -> None:

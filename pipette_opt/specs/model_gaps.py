@@ -20,6 +20,7 @@ def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[No
         *_softmax(model),
         *_no_positions(model),
         *_parallel_residual(model),
+        *_norm_across_heads(model),
         *_recurrent(model),
     )
 
@@ -98,6 +99,19 @@ def _parallel_residual(model: ModelSpec) -> tuple[NotModelled, ...]:
             effect="time",
             direction="less",
             why="Attention and MLP can share one reduction over tensor ranks; two are counted.",
+        ),
+    )
+
+
+def _norm_across_heads(model: ModelSpec) -> tuple[NotModelled, ...]:
+    if not model.qk_layernorm_across_heads:
+        return ()
+    return (
+        NotModelled(
+            option="qk_layernorm_across_heads",
+            effect="time",
+            direction="more",
+            why="Tensor ranks sum the squares of their heads before queries and keys are normalised; not counted.",
         ),
     )
 

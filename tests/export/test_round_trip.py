@@ -120,7 +120,10 @@ def models(draw: st.DrawFn) -> ModelSpec:
         "softmax_type": draw(st.sampled_from(["vanilla", "off-by-one", "learnable"])),
         "parallel_residual": False,
         "attention_chunk_size": None,
+        "pre_norms": True,
         "post_norms": False,
+        "qk_layernorm_across_heads": False,
+        "multipliers": None,
         "local_rotary_base": None,
         "num_layers_at_start_in_bf16": 0,  # with products in fewer bits only: a test of their own
         "num_layers_at_end_in_bf16": 0,

@@ -1,0 +1,324 @@
+"""Families of Hugging Face's ``config.json`` with experts, whose layers have attention of one kind."""
+
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.hugging_face_common import count, llama_like, no_attention_bias, per_head
+from pipette_opt.read.hugging_face_keys import Keys
+from pipette_opt.read.hugging_face_positions import window_fields
+from pipette_opt.specs import LatentAttention
+
+
+def mixtral(keys: Keys) -> dict[str, Any]:
+    """Mixtral: 8 experts, 2 of them for each token, each as wide as ``intermediate_size``; no window."""
+    return (
+        llama_like(keys, theta=1e6, norm=1e-5)
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", 8),
+            "num_experts": keys.whole("num_local_experts", 8),
+            "moe_router_topk": keys.whole("num_experts_per_tok", 2),
+        }
+        | window_fields(keys, keys.value("sliding_window"), [True] * keys.whole("num_hidden_layers"))
+    )
+
+
+def qwen2_moe(keys: Keys) -> dict[str, Any]:
+    """Qwen 1.5 and 2 with experts: biases of queries, keys and values, and a shared expert behind a gate."""
+    return _qwen_moe(keys) | {
+        "add_qkv_bias": keys.flag("qkv_bias", True),
+        "num_query_groups": keys.whole("num_key_value_heads", 16),
+        "num_experts": keys.whole("num_experts", 60),
+        "moe_router_topk": keys.whole("num_experts_per_tok", 4),
+        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 1408),
+        "moe_shared_expert_intermediate_size": keys.whole("shared_expert_intermediate_size", 5632),
+        "other_arguments": (("--moe-shared-expert-gate",),),
+    }
+
+
+def qwen3_moe(keys: Keys) -> dict[str, Any]:
+    """Qwen 3 with experts in every layer unless told otherwise; normalised queries and keys."""
+    return _qwen_moe(keys) | {
+        "num_query_groups": keys.whole("num_key_value_heads", 4),
+        "kv_channels": _head_dim(keys),
+        "qk_layernorm": True,
+        "num_experts": keys.whole("num_experts", 128),
+        "moe_router_topk": keys.whole("num_experts_per_tok", 8),
+        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 768),
+    }
+
+
+def _qwen_moe(keys: Keys) -> dict[str, Any]:
+    """Layers and router of Qwen's families with experts."""
+    layers, step, dense = keys.whole("num_hidden_layers"), keys.whole("decoder_sparse_step", 1), _listed_layers(keys)
+    if keys.flag("use_sliding_window", False):
+        raise keys.wrong("use_sliding_window", "versions of transformers disagree which layers have a window")
+    for name in ("sliding_window", "max_window_layers"):
+        keys.value(name)  # without use_sliding_window they say nothing
+    no_attention_bias(keys)
+    with_experts = tuple(int(layer not in dense and (layer + 1) % step == 0) for layer in range(layers))
+    return llama_like(keys) | {
+        "moe_layer_freq": None if all(with_experts) else with_experts,
+        "moe_router_pre_softmax": not keys.flag("norm_topk_prob", False),
+    }
+
+
+def _listed_layers(keys: Keys) -> frozenset[int]:
+    """Layers that ``mlp_only_layers`` says are dense."""
+    listed = keys.value("mlp_only_layers") or []
+    if not isinstance(listed, list) or any(isinstance(one, bool) or not isinstance(one, int) for one in listed):
+        raise keys.wrong("mlp_only_layers", "it must be a list of layers")
+    return frozenset(listed)
+
+
+def _head_dim(keys: Keys) -> int:
+    return keys.whole("head_dim", per_head(keys, keys.whole("hidden_size"), keys.whole("num_attention_heads")))
+
+
+def olmoe(keys: Keys) -> dict[str, Any]:
+    """OLMoE: experts as wide as ``intermediate_size``, queries and keys normalised over all heads."""
+    no_attention_bias(keys)
+    return llama_like(keys, norm=1e-5) | {
+        "qk_layernorm": True,
+        "qk_layernorm_across_heads": True,
+        "num_experts": keys.whole("num_experts", 64),
+        "moe_router_topk": keys.whole("num_experts_per_tok", 8),
+        "moe_ffn_hidden_size": keys.whole("intermediate_size"),
+        "moe_router_pre_softmax": not keys.flag("norm_topk_prob", False),
+    }
+
+
+def dots1(keys: Keys) -> dict[str, Any]:
+    """dots.llm1: DeepSeek-V3's experts behind grouped queries, with normalised queries and keys."""
+    no_attention_bias(keys)
+    keys.value("layer_types")  # all full attention
+    return (
+        llama_like(keys)
+        | _shared_and_dense(keys)
+        | _router(keys)
+        | {"num_query_groups": keys.whole("num_key_value_heads", 32), "qk_layernorm": True}
+    )
+
+
+def minimax_m2(keys: Keys) -> dict[str, Any]:
+    """
+    MiniMax-M2: experts as wide as ``intermediate_size``, part of a head rotated, one norm over all heads.
+
+    ``use_mtp`` and its kin speak of layers that the published weights do not have, and that neither transformers nor
+    Megatron-Bridge builds.
+    """
+    for name in ("use_mtp", "num_mtp_modules", "mtp_transformer_layers"):
+        keys.leave_out(name)
+    kinds = keys.value("attn_type_list")
+    if isinstance(kinds, list) and any(one != 1 for one in kinds):
+        raise keys.wrong("attn_type_list", "only 1, full attention, is supported")
+    if count(keys, "shared_intermediate_size"):
+        raise keys.wrong("shared_intermediate_size", "this family has no shared expert")
+    if keys.text("qk_norm_type", "per_layer") != "per_layer":
+        raise keys.wrong("qk_norm_type", "it must be per_layer")
+    head = _head_dim(keys)
+    normed = keys.flag("use_qk_norm", True)
+    return (
+        llama_like(keys, theta=5e6, percent=keys.whole("rotary_dim", head) / head)
+        | _sigmoid_router(keys, bias="use_routing_bias", score="scoring_func")
+        | {
+            "num_query_groups": keys.whole("num_key_value_heads", 8),
+            "qk_layernorm": normed,
+            "qk_layernorm_across_heads": normed,
+            "num_experts": keys.whole("num_local_experts", 256),
+            "moe_router_topk": keys.whole("num_experts_per_tok", 8),
+            "moe_ffn_hidden_size": keys.whole("intermediate_size"),
+        }
+    )
+
+
+def bailing_moe(keys: Keys) -> dict[str, Any]:
+    """Ling and Ring: DeepSeek's experts under names of their own, behind grouped queries."""
+    for name in ("multi_gate", "norm_head", "norm_softmax", "embedding_dropout", "output_dropout"):
+        if keys.value(name):
+            raise keys.wrong(name, "this family is read without it")
+    width, shared = keys.whole("moe_intermediate_size"), count(keys, "num_shared_experts")
+    is_second = keys.value("model_type") == "bailing_moe_v2"
+    bias, depths = keys.flag("use_bias", False), count(keys, "num_nextn_predict_layers")
+    router = (
+        _sigmoid_router(keys, bias="moe_router_enable_expert_bias", score="score_function")
+        if is_second
+        else {"moe_router_pre_softmax": not keys.flag("norm_topk_prob", False)}
+    )
+    return (
+        llama_like(keys, percent=1.0)
+        | router
+        | {
+            "add_bias_linear": bias,
+            "add_qkv_bias": keys.flag("use_qkv_bias", False),
+            "qk_layernorm": keys.flag("use_qk_norm", is_second),
+            "num_experts": keys.whole("num_experts"),
+            "moe_router_topk": keys.whole("num_experts_per_tok"),
+            "moe_ffn_hidden_size": width,
+            "moe_shared_expert_intermediate_size": shared * keys.whole("moe_shared_expert_intermediate_size", width),
+            "num_dense_layers": count(keys, "first_k_dense_replace"),
+            "mtp_num_layers": depths,
+        }
+    )
+
+
+def ernie_moe(keys: Keys) -> dict[str, Any]:
+    """ERNIE 4.5: experts from one layer on, with a bias of each for balance; neighbouring channels are pairs."""
+    layers, width = keys.whole("num_hidden_layers"), keys.whole("moe_intermediate_size")
+    first, step = count(keys, "moe_layer_start_index"), keys.whole("moe_layer_interval", 1)
+    last = keys.value("moe_layer_end_index")
+    last = layers - 1 if last in (None, -1) else last
+    if not isinstance(last, int) or isinstance(last, bool):
+        raise keys.wrong("moe_layer_end_index", "it must be a layer, or -1")
+    keys.value("num_nextn_predict_layers")  # transformers reads none
+    bias = keys.flag("use_bias", False)
+    with_experts = tuple(int((n + 1) % step == 0 and first <= n <= last) for n in range(layers))
+    return llama_like(keys, theta=500000.0, norm=1e-5) | {
+        "num_query_groups": keys.whole("num_key_value_heads", 4),
+        "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
+        "add_bias_linear": bias,
+        "add_qkv_bias": bias,
+        "rotary_interleaved": True,
+        "num_experts": keys.whole("moe_num_experts", 64),
+        "moe_router_topk": keys.whole("moe_k", 6),
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": width * count(keys, "moe_num_shared_experts"),
+        "moe_layer_freq": with_experts,
+        "moe_router_pre_softmax": True,
+        "other_arguments": (("--moe-router-enable-expert-bias",),),
+    }
+
+
+def _sigmoid_router(keys: Keys, *, bias: str, score: str) -> dict[str, Any]:
+    """
+    DeepSeek-V3's router under other names: sigmoid scores, divided by their sum, perhaps in groups.
+
+    Parameters
+    ----------
+    bias, score
+        The family's keys for a bias of each expert, and for the function of the scores.
+    """
+    if keys.text(score, "sigmoid") != "sigmoid" or not keys.flag("norm_topk_prob", True):
+        raise keys.wrong(score, "it must be sigmoid, with norm_topk_prob")
+    scale, groups, chosen = keys.positive("routed_scaling_factor", 1.0), keys.value("n_group"), keys.value("topk_group")
+    grouped = bool(groups) and keys.whole("n_group") > 1
+    said: list[tuple[str, ...]] = [("--moe-router-enable-expert-bias",)] if keys.flag(bias, True) else []
+    said += [("--moe-router-score-function", "sigmoid")]
+    said += [("--moe-router-topk-scaling-factor", f"{scale:g}")] if scale != 1.0 else []
+    return {
+        "moe_router_num_groups": groups if grouped else None,
+        "moe_router_group_topk": chosen if grouped else None,
+        "moe_router_pre_softmax": True,
+        "other_arguments": tuple(said),
+    }
+
+
+def deepseek(keys: Keys) -> dict[str, Any]:
+    """DeepSeek-MoE, the first, with ordinary attention: shared experts, and dense layers before the others."""
+    if keys.has("kv_lora_rank"):
+        raise InputError(keys.where, "kv_lora_rank: model_type deepseek has none; DeepSeek-V2's is deepseek_v2.")
+    if keys.whole("moe_layer_freq", 1) != 1:
+        raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
+    no_attention_bias(keys)
+    return (
+        llama_like(keys) | _shared_and_dense(keys) | {"moe_router_pre_softmax": not keys.flag("norm_topk_prob", False)}
+    )
+
+
+def deepseek_v3(keys: Keys) -> dict[str, Any]:
+    """
+    DeepSeek-V2, -V3 and Kimi-K2: latent attention, experts in groups, and a router of softmax or sigmoid.
+
+    ``quantization_config`` of V3 says in which format its weights are stored, as ``torch_dtype`` does.
+    """
+    if keys.whole("moe_layer_freq", 1) != 1:
+        raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
+    no_attention_bias(keys)
+    for name in ("quantization_config", "qk_head_dim", "rope_interleave"):
+        keys.value(name)  # stored weights; a sum; which channels are a pair
+    sizes = {name: keys.whole(key) for name, key in _LATENT_KEYS.items() if name != "q_lora_rank" or keys.has(key)}
+    found, heads = llama_like(keys) | _shared_and_dense(keys), keys.whole("num_attention_heads")
+    if keys.whole("num_key_value_heads", heads) != heads:
+        raise keys.wrong("num_key_value_heads", f"latent attention has as many as num_attention_heads, {heads}")
+    scaling = found.pop("yarn", None)
+    return (
+        found
+        | _router(keys)
+        | {
+            "mtp_num_layers": count(keys, "num_nextn_predict_layers"),
+            "kv_channels": sizes["v_head_dim"],
+            "num_query_groups": heads,
+            "qk_layernorm": True,
+            "position_embedding_type": "rope",
+            "multi_latent_attention": LatentAttention(**sizes, yarn=scaling),
+        }
+    )
+
+
+def glm4_moe(keys: Keys) -> dict[str, Any]:
+    """GLM-4.5: grouped queries, half of a head rotated, biases of queries, keys and values, DeepSeek-V3's experts."""
+    found = llama_like(keys, norm=1e-5, percent=0.5)
+    return (
+        found
+        | _shared_and_dense(keys)
+        | _router(keys)
+        | {
+            "mtp_num_layers": count(keys, "num_nextn_predict_layers"),
+            "num_query_groups": keys.whole("num_key_value_heads", 8),
+            "qk_layernorm": keys.flag("use_qk_norm", False),
+            "add_qkv_bias": keys.flag("attention_bias", False),
+        }
+    )
+
+
+_LATENT_KEYS = {
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_head_dim": "qk_nope_head_dim",
+    "qk_pos_emb_head_dim": "qk_rope_head_dim",
+    "v_head_dim": "v_head_dim",
+}
+"""Keys of the sizes of latent attention, by megatron-core's names."""
+
+
+def _shared_and_dense(keys: Keys) -> dict[str, Any]:
+    """Experts as DeepSeek names them: routed and shared ones of one width, dense layers before the others."""
+    width = keys.whole("moe_intermediate_size")
+    return {
+        "num_experts": keys.whole("n_routed_experts"),
+        "moe_router_topk": keys.whole("num_experts_per_tok"),
+        "moe_ffn_hidden_size": width,
+        "moe_shared_expert_intermediate_size": width * count(keys, "n_shared_experts"),
+        "num_dense_layers": count(keys, "first_k_dense_replace"),
+    }
+
+
+def _router(keys: Keys) -> dict[str, Any]:
+    """
+    Scores and groups of DeepSeek-V2 (softmax) and V3 (sigmoid, with a bias of each expert that balances loads).
+
+    V3's scores of the chosen experts are divided by their sum, which megatron-core does with every sigmoid.
+    """
+    method = keys.text("topk_method", "noaux_tc")
+    if method not in ("greedy", "group_limited_greedy", "noaux_tc"):
+        raise keys.wrong("topk_method", "it must be greedy, group_limited_greedy or noaux_tc")
+    sigmoid = keys.text("scoring_func", "sigmoid" if method == "noaux_tc" else "softmax") == "sigmoid"
+    if not sigmoid and keys.text("scoring_func", "softmax") != "softmax":
+        raise keys.wrong("scoring_func", "it must be softmax or sigmoid")
+    normed = keys.flag("norm_topk_prob", sigmoid)
+    if sigmoid and not normed:
+        raise keys.wrong("norm_topk_prob", "Megatron-Core divides sigmoid scores by their sum")
+    scale, groups = keys.positive("routed_scaling_factor", 1.0), keys.whole("n_group", 1)
+    if groups > 1 and method == "greedy":
+        raise keys.wrong("n_group", "with topk_method greedy it must be 1")
+    said: list[tuple[str, ...]] = [("--moe-router-enable-expert-bias",)] if method == "noaux_tc" else []
+    said += [("--moe-router-score-function", "sigmoid")] if sigmoid else []
+    said += [("--moe-router-topk-scaling-factor", f"{scale:g}")] if scale != 1.0 else []
+    chosen = keys.whole("topk_group", 1)
+    if chosen > groups:
+        raise keys.wrong("topk_group", f"it must be <= n_group, {groups}")
+    return {
+        "moe_router_num_groups": groups if groups > 1 else None,
+        "moe_router_group_topk": chosen if groups > 1 else None,
+        "moe_router_pre_softmax": sigmoid or not normed,
+        "other_arguments": tuple(said) or None,
+    }

@@ -1,0 +1,107 @@
+"""Granite's families of Hugging Face's ``config.json``: constant factors, and hybrids of Mamba-2 with attention."""
+
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.hugging_face_common import biases, count, llama_like
+from pipette_opt.read.hugging_face_keys import Keys
+from pipette_opt.read.hugging_face_positions import rotary_fields
+from pipette_opt.specs import Mamba
+from pipette_opt.specs.model_checks import ROTARY_FIELDS
+
+_MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+"""Keys of Granite's constant factors, which change neither time nor memory."""
+
+
+def granite(keys: Keys) -> dict[str, Any]:
+    """Granite 3: Llama with constant factors."""
+    return _granite(keys) | biases(keys)
+
+
+def granite_moe(keys: Keys) -> dict[str, Any]:
+    """Granite 3 with experts in every layer, and perhaps a shared one."""
+    return _granite(keys) | _experts(keys)
+
+
+def granite_hybrid(keys: Keys) -> dict[str, Any]:
+    """
+    Granite 4: Mamba-2 or attention in each layer, and a dense MLP, or experts beside a shared one.
+
+    Without experts the shared MLP is the only one. A hybrid is read as a pattern of layers with one branch each.
+    """
+    layers = keys.whole("num_hidden_layers")
+    default = ["mamba"] * layers
+    types = default if keys.value("layer_types") is None else keys.value("layer_types")
+    known = {"mamba", "attention"}
+    if not isinstance(types, list) or len(types) != layers or any(one not in known for one in types):
+        raise keys.wrong("layer_types", f"it must be {layers} times mamba or attention")
+    found = _granite(keys) | _mlp(keys)
+    if keys.text("position_embedding_type", "rope") == "nope":
+        found = {name: value for name, value in found.items() if name not in ROTARY_FIELDS}
+        found["position_embedding_type"] = "none"
+    sizes = _mamba_sizes(keys)
+    if "mamba" not in types:
+        return found
+    mlp = "-" if "num_experts" not in found else "E"
+    pattern = "".join(("M" if one == "mamba" else "*") + mlp for one in types)
+    try:
+        return found | {"num_layers": len(pattern), "hybrid_layer_pattern": pattern, "mamba": Mamba(**sizes)}
+    except ValueError as error:
+        raise InputError(keys.where, str(error)) from None
+
+
+def _granite(keys: Keys) -> dict[str, Any]:
+    """Sizes, positions and factors that all of them have."""
+    factors = tuple((name, f"{keys.positive(name):g}") for name in _MULTIPLIERS if keys.has(name))
+    if keys.text("normalization_function", "rmsnorm") != "rmsnorm":
+        raise keys.wrong("normalization_function", "this family has rmsnorm")
+    if keys.text("position_embedding_type", "rope") not in ("rope", "nope"):
+        raise keys.wrong("position_embedding_type", "this family has rope or nope")
+    return (
+        llama_like(keys)
+        | rotary_fields(keys)
+        | {
+            "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", False),
+            "multipliers": factors or None,
+        }
+    )
+
+
+def _experts(keys: Keys) -> dict[str, Any]:
+    """Experts as wide as ``intermediate_size``; the softmax goes over those that were chosen."""
+    shared = count(keys, "shared_intermediate_size")
+    return {
+        "num_experts": keys.whole("num_local_experts", 8),
+        "moe_router_topk": keys.whole("num_experts_per_tok", 2),
+        "moe_ffn_hidden_size": keys.whole("intermediate_size"),
+        "moe_shared_expert_intermediate_size": shared,
+    }
+
+
+def _mlp(keys: Keys) -> dict[str, Any]:
+    experts, topk = keys.value("num_local_experts"), keys.value("num_experts_per_tok")
+    if experts:
+        return _experts(keys)
+    if experts is None:
+        raise InputError(keys.where, "the field num_local_experts is missing; 0 for a dense model.")
+    if topk:
+        raise keys.wrong("num_experts_per_tok", "with num_local_experts 0 it must be 0")
+    return {"ffn_hidden_size": keys.whole("shared_intermediate_size", 1024)}
+
+
+def _mamba_sizes(keys: Keys) -> dict[str, int]:
+    """Sizes of Mamba-2 layers, which a file may have although no layer is one."""
+    if keys.whole("mamba_d_conv", 4) != 4 or not keys.flag("mamba_conv_bias", True):
+        raise keys.wrong("mamba_d_conv", "Megatron-Core's convolution sees four tokens and has a bias")
+    if keys.flag("mamba_proj_bias", False):
+        raise keys.wrong("mamba_proj_bias", "this family has no such biases")
+    keys.value("mamba_chunk_size")  # how the scan is computed
+    heads = keys.whole("mamba_n_heads", 128)
+    width = keys.whole("mamba_expand", 2) * keys.whole("hidden_size")
+    head = keys.value("mamba_d_head")
+    return {
+        "num_heads": heads,
+        "head_dim": width // heads if head in (None, "auto") else keys.whole("mamba_d_head"),
+        "num_groups": keys.whole("mamba_n_groups", 1),
+        "state_dim": keys.whole("mamba_d_state", 256),
+    }

@@ -1,0 +1,264 @@
+"""Further families of Hugging Face's ``config.json``, and files that other programs wrote."""
+
+import json
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hugging_face_configs import LLAMA_3_8B, QWEN3_8B
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.hugging_face import model_from_hugging_face
+from pipette_opt.read.model import read_model
+from pipette_opt.specs import ModelSpec
+
+SIZES: dict[str, dict[str, int]] = {
+    "olmo2": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
+    "olmoe": {"hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16},
+    "qwen2_moe": {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16},
+    "ernie4_5_moe": {
+        "hidden_size": 2560,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 20,
+        "num_key_value_heads": 4,
+        "moe_num_experts": 64,
+        "moe_k": 6,
+        "moe_intermediate_size": 1536,
+        "moe_num_shared_experts": 2,
+        "moe_layer_start_index": 1,
+        "moe_layer_interval": 1,
+    },
+    "glm4": {
+        "hidden_size": 4096,
+        "intermediate_size": 13696,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "attention_bias": True,
+    },
+    "dots1": {
+        "hidden_size": 4096,
+        "intermediate_size": 10944,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 32,
+        "moe_intermediate_size": 1408,
+        "n_routed_experts": 128,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "first_k_dense_replace": 1,
+    },
+    "glm4_moe_lite": {
+        "hidden_size": 2048,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 47,
+        "num_attention_heads": 20,
+        "moe_intermediate_size": 1536,
+        "n_routed_experts": 64,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 4,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 768,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 192,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 256,
+    },
+}
+VOCABULARY = {
+    "olmo2": 100352,
+    "olmoe": 50304,
+    "qwen2_moe": 151936,
+    "ernie4_5_moe": 103424,
+    "glm4": 151552,
+    "dots1": 152064,
+    "glm4_moe_lite": 154880,
+}
+PUBLISHED = {
+    "olmo2": 7.30e9,
+    "olmoe": 6.92e9,
+    "qwen2_moe": 14.3e9,
+    "ernie4_5_moe": 21.8e9,
+    "glm4": 9.4e9,
+    "dots1": 142.8e9,
+    "glm4_moe_lite": 29.9e9,
+}
+"""Parameters as the models' pages say them: OLMo 2 7B, OLMoE, Qwen1.5-MoE-A2.7B, ERNIE-4.5-21B-A3B, GLM-4-9B-0414,
+dots.llm1, GLM-4.7-Flash without multi-token prediction."""
+
+GRANITE_H_SMALL: dict[str, Any] = {
+    "model_type": "granitemoehybrid",
+    "attention_multiplier": 0.0078125,
+    "embedding_multiplier": 12,
+    "hidden_size": 4096,
+    "intermediate_size": 768,
+    "layer_types": [("attention" if layer % 10 == 5 else "mamba") for layer in range(40)],
+    "logits_scaling": 16,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_n_groups": 1,
+    "mamba_n_heads": 128,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 10,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 8,
+    "num_local_experts": 72,
+    "position_embedding_type": "nope",
+    "residual_multiplier": 0.22,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000,
+    "shared_intermediate_size": 1536,
+    "tie_word_embeddings": True,
+    "vocab_size": 100352,
+}
+
+
+def read(config: dict[str, Any]) -> ModelSpec:
+    """The model of a config."""
+    return model_from_hugging_face(config, "config.json", "model")
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_families_have_the_published_parameters(family: str) -> None:
+    """Within the digits of the models' pages."""
+    config = {"model_type": family, "vocab_size": VOCABULARY[family], "max_position_embeddings": 4096, **SIZES[family]}
+    assert read(config).num_parameters == pytest.approx(PUBLISHED[family], rel=0.005)
+
+
+def test_granite_hybrids() -> None:
+    """Granite 4.0 H Small: 32.2 billion parameters, 9.1 active; a layer is two letters, factors are kept."""
+    model = read(GRANITE_H_SMALL)
+    assert model.num_parameters == pytest.approx(32.2e9, rel=0.005)
+    assert (model.num_layers, model.num_moe_layers, model.has_rotary_positions) == (80, 40, False)
+    assert model.hybrid_layer_pattern is not None
+    assert model.hybrid_layer_pattern.count("*E") == 4
+    assert dict(model.multipliers or ())["logits_scaling"] == "16"
+
+
+def test_granite_without_experts() -> None:
+    """``num_local_experts`` 0 is a dense MLP of the shared width, however wide experts would be."""
+    dense = GRANITE_H_SMALL | {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 8192}
+    assert read(dense).num_experts is None
+    plain = read(dense | {"layer_types": ["attention"] * 40, "position_embedding_type": "rope"})
+    assert (plain.num_layers, plain.ffn_hidden_size, plain.hybrid_layer_pattern) == (40, 8192, None)
+    with pytest.raises(InputError, match=r"layer_types: .* it must be 40 times mamba or attention"):
+        read(dense | {"layer_types": ["full_attention"] * 40})
+    with pytest.raises(InputError, match="num_experts_per_tok: 10 is not supported; with num_local_experts 0"):
+        read(dense | {"num_experts_per_tok": 10})
+
+
+def test_norms_after_branches_only() -> None:
+    """OLMo: as many norms as with norms before, queries and keys over all heads."""
+    config = {"model_type": "olmo2", "vocab_size": 1024, "max_position_embeddings": 4096, **SIZES["olmo2"]}
+    model = read(config)
+    assert (model.pre_norms, model.post_norms, model.more_norms) == (False, True, 0)
+    by_head = replace(model, qk_layernorm_across_heads=False)
+    assert model.num_parameters - by_head.num_parameters == 32 * 2 * (4096 - 128)
+
+
+def test_positions_by_kind_of_layer() -> None:
+    """Transformers 5 writes them apart; OLMo 3 scales only those of layers without a window."""
+    sizes = {"model_type": "olmo3", "vocab_size": 1024, "max_position_embeddings": 65536, **SIZES["olmo2"]}
+    factor = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
+    old = read(sizes | {"rope_theta": 5e5, "rope_scaling": factor})
+    by_kind = {
+        "full_attention": {**factor, "rope_theta": 5e5, "attention_factor": 1.2079441541679836},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+    }
+    assert read(sizes | {"rope_parameters": by_kind}) == old
+    assert (old.position_embedding_type, old.local_rotary_base, old.window_attn_skip_freq) == ("yarn", 500000, 4)
+    assert read(sizes | {"rope_theta": 5e5}).local_rotary_base is None
+
+
+def test_text_parts(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a model with images the text part is read, and the rest is named."""
+    text = QWEN3_8B | {"model_type": "qwen3_vl_text"}
+    text["rope_scaling"] = {"mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"}
+    nested = {
+        "model_type": "qwen3_vl",
+        "text_config": text,
+        "vision_config": {"depth": 27},
+        "tie_word_embeddings": True,
+    }
+    assert read(nested) == read(QWEN3_8B)
+    assert "only the text part, text_config, is read; left out: vision_config" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("resid_pdrop", 0.1),
+        ("unsloth_version", "2025.1"),
+        ("router_dtype", "float32"),
+        ("use_lm_head_gate", False),
+        ("eos_token_ids", [1, 2]),
+    ],
+)
+def test_keys_that_change_nothing_are_named(caplog: pytest.LogCaptureFixture, key: str, value: object) -> None:
+    """They refuse no file."""
+    with caplog.at_level(logging.WARNING):
+        assert read(LLAMA_3_8B | {key: value}) == read(LLAMA_3_8B)
+    assert f"not used: {key} (" in caplog.text
+
+
+@pytest.mark.parametrize("config", [{"quantization_config": {"quant_method": "fp8"}}, {"use_grouped_mm": True}])
+def test_stored_formats_and_kernels_say_nothing(caplog: pytest.LogCaptureFixture, config: dict[str, Any]) -> None:
+    """Without a warning, as they are known."""
+    assert read(LLAMA_3_8B | config) == read(LLAMA_3_8B)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({}, "is empty: model_type is missing"),
+        ({"zero_optimization": {"stage": 3}}, "looks like DeepSpeed's settings: model_type is missing"),
+        ({"weight_map": {}, "metadata": {}}, r"looks like an index of weights \(safetensors\)"),
+        ({"tokenizer_class": "LlamaTokenizer"}, "looks like a tokenizer's settings"),
+        ({"dim": 4096, "n_layers": 32, "n_heads": 32}, r"looks like Meta's params.json"),
+        ({"peft_type": "LORA", "r": 8}, r"looks like a LoRA adapter"),
+        ({"hello": 1}, "config.json: model_type is missing; one of llama"),
+    ],
+)
+def test_files_of_other_programs(tmp_path: Path, content: dict[str, Any], problem: str) -> None:
+    """The error says what the file looks like."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=problem):
+        read_model(path)
+
+
+CONFIGS = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "cases" / "configs"
+needs_configs = pytest.mark.skipif(not CONFIGS.is_dir(), reason="the published configs are not here")
+
+SHARED = {
+    "GLM-4.7": 352.8,
+    "INTELLECT-3": 106.9,
+    "MiniMax-M2.7-BF16": 228.7,
+    "Seed-OSS-36B": 36.15,
+    "Olmo-3-7B": 7.30,
+    "Ling-mini-2.0": 16.3,
+    "Granite-4.0-micro-dense": 3.4,
+    "v5-glm4moe-tiny": 0.543,
+    "llama-pruna": 8.25,
+}
+"""Billions of parameters without multi-token prediction."""
+
+
+@needs_configs
+@pytest.mark.parametrize("name", SHARED)
+def test_configs_as_published(name: str) -> None:
+    """Each is read, with its parameters."""
+    model = read_model(CONFIGS / name)
+    assert (model.num_parameters - model.num_mtp_parameters) / 1e9 == pytest.approx(SHARED[name], rel=0.005)
+
+
+@needs_configs
+def test_sparse_attention_has_no_price() -> None:
+    """GLM-5 is refused by name."""
+    with pytest.raises(InputError, match=r"sparse attention \(DSA, index_topk 2048\), which has no price yet"):
+        read_model(CONFIGS / "GLM-5_20layer")
