@@ -58,6 +58,7 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
     from pipette_opt.judge.orders import SCHEDULES, named_schedule, parse_order
     from pipette_opt.judge.program import schedule_program
     from pipette_opt.read.files import read_text
+    from pipette_opt.read.kinds_of_files import reads
 
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
     grouped = GROUPS.fullmatch(given)
@@ -70,7 +71,7 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
         except ValueError as error:
             raise InputError(f"{OPTION} {given}", str(error)) from None
     elif Path(given).is_file():
-        schedule = parse_order(read_text(given), given)
+        schedule = reads()(lambda path: parse_order(read_text(path), path))(given)
     else:
         names = ", ".join((*SCHEDULES, "interleaved", "interleaved:8 (micro-batches of a group)"))
         raise InputError(OPTION, f"must be one of {names}, or a file, got {given!r}.")

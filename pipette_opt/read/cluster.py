@@ -20,6 +20,7 @@ from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_c
 from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
+from pipette_opt.read.kinds_of_files import CLUSTER_FILE, reads
 from pipette_opt.read.levels import level_entries, levels_of, says_levels
 from pipette_opt.read.matrices import MOST_LATENCY_S, bandwidth_of, gb_text, latencies_csv, matrix_csv
 from pipette_opt.read.prices import check_price
@@ -36,6 +37,7 @@ _NODE = ("hosts", "gpu", "gpus_per_node", "speed", "price_per_gpu_hour")
 _INTRA = ("bandwidth_gb_per_s", "latency_us", "matrices")
 
 
+@reads(CLUSTER_FILE)
 def read_cluster(path: str | Path) -> ClusterSpec:
     """
     Read a cluster file; the format is described in ``data/README.md``.

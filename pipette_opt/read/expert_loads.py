@@ -7,6 +7,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.read.files import read_text
+from pipette_opt.read.kinds_of_files import reads
 from pipette_opt.specs import ModelSpec
 from pipette_opt.specs.expert_loads import zipf_loads
 
@@ -22,6 +23,7 @@ SLACK = 1e-3
 """Relative; shares are often written with three digits."""
 
 
+@reads()
 def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
     """
     Share of the tokens' copies that each expert gets, shape ``(layers, num_experts)``; each layer sums up to 1.

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.kinds_of_files import binary_kind
 
 TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
 
@@ -21,7 +22,10 @@ def read_text(path: str | Path) -> str:
     except FileNotFoundError:
         raise InputError(str(path), "there is no such file.") from None
     except UnicodeDecodeError as error:
-        raise InputError(str(path), f"must be a UTF-8 text file ({error.reason} at byte {error.start}).") from None
+        kind = binary_kind(error.object)
+        hint = f" It looks like {kind}." if kind else ""
+        problem = f"must be a UTF-8 text file ({error.reason} at byte {error.start}).{hint}"
+        raise InputError(str(path), problem) from None
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
     except ValueError:  # no file has a name with a zero byte

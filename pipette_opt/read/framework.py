@@ -7,8 +7,10 @@ from pipette_opt.base.shipped import shipped_path
 from pipette_opt.memory.framework import Framework, framework_of
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_yaml
+from pipette_opt.read.kinds_of_files import reads
 
 
+@reads()
 def read_framework(source: str | Path) -> Framework:
     """
     A profile of ``data/frameworks`` by name, or any file with a block ``memory``, such as ``calibrate`` writes.

@@ -14,6 +14,7 @@ from pipette_opt.base.types import FloatArray, is_number, read_only
 from pipette_opt.base.units import GB, US
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_json, read_text
+from pipette_opt.read.kinds_of_files import reads
 
 MPIGRAPH_MB = 2**20
 """mpiGraph prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``): its MB is 2^20 bytes."""
@@ -131,6 +132,7 @@ def read_matrix_csv(path: str | Path) -> HostMatrix:
     return reduce_to_hosts(names, values * GB)
 
 
+@reads()
 def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[list[str], FloatArray]:
     """
     Names of a square CSV and its values, NaN where it is empty and on the diagonal.

@@ -8,6 +8,14 @@ from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import parse_json, read_text, read_yaml
 from pipette_opt.read.hugging_face import model_from_hugging_face
+from pipette_opt.read.kinds_of_files import (
+    ARCHITECTURE_FILE,
+    HUGGING_FACE_CONFIG,
+    LAUNCH_SCRIPT,
+    PRINTED_ARGUMENTS,
+    TYPED_ARGUMENTS,
+    reads,
+)
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.specs import ModelSpec
 from pipette_opt.specs.recorded import recorded_spec
@@ -67,6 +75,7 @@ def _number(name: str, value: object) -> object:
     return value
 
 
+@reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS)
 def _read_model_file(path: Path) -> ModelSpec:
     """Tell by suffix and content what a file is."""
     if path.suffix.lower() in (".yaml", ".yml"):

@@ -5,6 +5,7 @@ from pathlib import Path
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
 from pipette_opt.read.files import read_csv
+from pipette_opt.read.kinds_of_files import PROFILE_TABLE, reads
 from pipette_opt.specs import ComputeProfile, ProfileKey
 
 COLUMNS = (
@@ -17,6 +18,7 @@ COLUMNS = (
 )
 
 
+@reads(PROFILE_TABLE)
 def read_profile(path: str | Path) -> ComputeProfile:
     """
     Read ``gpu, tensor_model_parallel_size, micro_batch_size, seq_length, forward_s, backward_s``.

@@ -22,6 +22,7 @@ from pipette_opt.base.units import GB, US
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.kinds_of_files import REGIONS_TABLE, reads
 from pipette_opt.read.matrices import latencies_csv, matrix_csv
 from pipette_opt.read.nics import INTER_NODE_LATENCY_US, Nics
 
@@ -47,6 +48,7 @@ class RegionLinks:
     latency_s: Mapping[frozenset[str], float]
 
 
+@reads(REGIONS_TABLE)
 def read_region_links(path: str | Path, gpu: str | None = None) -> RegionLinks:
     """
     Read a table of pairs of regions.

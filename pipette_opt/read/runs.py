@@ -13,6 +13,7 @@ from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, recognise_gpu
+from pipette_opt.read.kinds_of_files import RUNS_TABLE, reads
 from pipette_opt.read.named_models import named_model
 from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
 from pipette_opt.read.precision_words import precision_of
@@ -174,6 +175,7 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
     return runs
 
 
+@reads(RUNS_TABLE)
 def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
     """
     The rows that can be, in the file's order, and those that cannot.

@@ -11,6 +11,7 @@ from pipette_opt.base.files import write_atomically
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
+from pipette_opt.read.kinds_of_files import STACK_FILE, reads
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.stack import CONSTANTS, OTHERS
@@ -47,6 +48,11 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
         hint = did_you_mean(str(source), shipped)
         problem = f"is neither a .yaml file nor shipped.{hint} Shipped: {', '.join(shipped)}."
         raise InputError(f"stack {str(source)!r}", problem)
+    return _read_stack_file(path)
+
+
+@reads(STACK_FILE)
+def _read_stack_file(path: Path) -> StackSpec:
     content = read_yaml(path)
     old = [name for name in RETIRED if isinstance(content, dict) and name in content]
     if old:

@@ -34,6 +34,7 @@ from pipette_opt.plans.plan import (
 )
 from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.read.hosts import checked_host
+from pipette_opt.read.kinds_of_files import PLAN_FILE, reads
 from pipette_opt.report.certificate_file import certificate_to_dict, read_certificate
 from pipette_opt.report.config_file import config_to_dict, read_config
 from pipette_opt.report.entries import Entries, damaged
@@ -98,6 +99,7 @@ def keep_plan(plan: Plan, path: str | Path) -> None:
         raise InputError(error.where, f"{error.problem} The plan is kept in {kept}.") from None
 
 
+@reads(PLAN_FILE)
 def read_plan(path: str | Path) -> Plan:
     """Read ``plan.json``. ``InputError`` names the file and the field of whatever is damaged."""
     try:

@@ -1,0 +1,155 @@
+"""
+Lines of logs without what launchers, schedulers and loggers put before them.
+
+``srun --label``, ``mpirun --tag-output`` and ``--timestamp-output`` (Open MPI 4 and 5), HPE MPT, ``torchrun``, pdsh and
+clush, ``kubectl logs --timestamps`` and ``--prefix``, Ray, and the formats of Python's logging, NeMo, Primus and
+nanotron. They may stand before each other in any order. Colours are removed, and a progress bar that returns to the
+start of its line is several lines.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_COLOUR = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\([A-B0-2])")
+
+_MONTH_AND_DAY = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_DATE = rf"(?:\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?|\d\d/\d\d/\d{{4}} {_CLOCK})"
+_BEHIND = r"(?: - | \| |: ?| ?)"
+
+_LEVEL = r"(?:DEBUG|INFO|NOTICE|WARNING|WARN)"
+"""Levels of logging that are taken off; a line that says that it is an error goes on saying so."""
+
+_TAGS_BY_START = {
+    "digit": (
+        r"(?P<source>\d{1,7}):(?: |$)",  # srun --label
+        rf"{_DATE}{_BEHIND}",  # kubectl logs --timestamps, loggers
+    ),
+    "letter": (
+        rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH_AND_DAY} {_CLOCK} \d{{4}}){_BEHIND}",  # mpirun --timestamp-output
+        rf"{_MONTH_AND_DAY} {_CLOCK} (?P<source>[\w.-]{{1,253}}) [\w./-]{{1,100}}\[\d{{1,10}}\]: ",  # journalctl
+        rf"{_MONTH_AND_DAY} {_CLOCK} ",  # ts
+        rf"(?:[\w.-]{{1,80}} - )?{_LEVEL} - |{_LEVEL}:[\w.-]{{1,200}}:|{_LEVEL}:? ",  # logging of Python
+    ),
+    "[": (
+        r"\[(?P<source>[^\[\]<>\s]{1,300}[,@]\d{1,9})\](?:\[[^\[\]\s]{1,300}\])?<std(?:out|err|diag)>: ?",  # Open MPI
+        r"\[(?P<source>(?:default|rank|trainer|worker)_?\d{1,7})\]: ?",  # torchrun
+        r"\[(?P<source>\d{1,7})\]",  # HPE MPT, Hydra
+        r"\[(?P<source>pod/[^\[\]\s]{1,300})\] ?",  # kubectl logs --prefix
+        rf"\[(?:{_DATE}|{_CLOCK})\]{_BEHIND}",
+        r"\[\d{8} \d\d:\d\d:\d\d\]\[(?P<source>rank-\d{1,7})/\d{1,7}\]",  # Primus
+        rf"\[{_LEVEL} *(?:\|[^\[\]]{{0,200}})?\]:? ?",  # nanotron, Primus, DeepSpeed
+        r"\[[-\w./]{1,300}\.(?:py|cc|cpp|cu):\d{1,7}(?::\w{1,100})?\](?: ?: ?| )",  # a place in the source
+        r"\[titan\] ",
+        r"\[NeMo [DIW] [^\[\]]{0,300}\] ?",
+    ),
+    "(": (r"\((?P<source>[^()]{0,200}\bpid=\d{1,10}[^()]{0,200})\) ?",),  # Ray
+    "<": (r"<std(?:out|err|diag)>: ?",),  # Open MPI 4 with --timestamp-output alone
+}
+_TAGS = {start: tuple(re.compile(pattern) for pattern in patterns) for start, patterns in _TAGS_BY_START.items()}
+"""What may stand before a line, behind blanks, by how it starts; each matches in linear time."""
+
+MAX_TAGS = 12
+"""Tags of one line at most. Chosen."""
+
+_HOST = re.compile(r"(?P<host>[A-Za-z][A-Za-z0-9._-]{0,252}): ")
+"""Tag of pdsh and clush; a word before a colon that is a host where it stands before most lines of a log."""
+
+HOST_SHARE, LINES_OF_A_HOST = 0.5, 3
+"""Least share of a log's lines that hosts stand before, and least number of lines of each on average. Chosen."""
+
+
+class LogLine(NamedTuple):
+    """
+    One line of a log.
+
+    Parameters
+    ----------
+    number
+        Line of the file, from 1.
+    text
+        What the program printed.
+    source
+        Ranks and hosts of the tags, which tell the processes of a job apart; empty without.
+    """
+
+    number: int
+    text: str
+    source: str = ""
+
+
+def log_lines(text: str) -> list[LogLine]:
+    """All lines of a log without tags, colours and returns to the start of a line."""
+    lines = []
+    number = 1
+    start = 0
+    for end in _LINE_END.finditer(text):
+        lines.append(_without_tags(LogLine(number, text[start : end.start()])))
+        number += end.group() != "\r"
+        start = end.end()
+    if start < len(text):
+        lines.append(_without_tags(LogLine(number, text[start:])))
+    for _ in range(MAX_TAGS):
+        hosts = _hosts_before(lines)
+        if not hosts:
+            break
+        lines = [_without_host(line, hosts) for line in lines]
+    return lines
+
+
+def untagged(text: str) -> str:
+    """A log without tags; it ends without a line break if the file does."""
+    lines = "\n".join(line.text for line in log_lines(text))
+    return lines + "\n" if text.endswith(("\n", "\r")) else lines
+
+
+def by_source(lines: Iterable[LogLine]) -> dict[str, list[LogLine]]:
+    """Lines of each rank or host, in the order of the log."""
+    found: dict[str, list[LogLine]] = {}
+    for line in lines:
+        found.setdefault(line.source, []).append(line)
+    return found
+
+
+def _without_tags(line: LogLine) -> LogLine:
+    text = _COLOUR.sub("", line.text) if "\x1b" in line.text else line.text
+    sources = [line.source] if line.source else []
+    for _ in range(MAX_TAGS):
+        tag = _tag_before(text)
+        if tag is None:
+            break
+        text = text[tag.end() :]
+        source = tag.groupdict().get("source")
+        if source is not None:
+            sources.append(source)
+            if tag.group().strip() == f"[{source}]":  # HPE MPT repeats it before each write
+                text = text.replace(f"[{source}]", "")
+    return LogLine(line.number, text, " ".join(sources))
+
+
+def _tag_before(text: str) -> re.Match[str] | None:
+    """The tag that a line starts with, behind blanks."""
+    start = len(text) - len(text.lstrip(" \t"))
+    first = text[start : start + 1]
+    kind = "digit" if first.isdigit() else "letter" if first.isalpha() else first
+    return next((match for pattern in _TAGS.get(kind, ()) if (match := pattern.match(text, start)) is not None), None)
+
+
+def _hosts_before(lines: Sequence[LogLine]) -> frozenset[str]:
+    """Hosts that stand before most lines; none where the words before colons are many and each is rare."""
+    written = [line.text for line in lines if line.text.strip()]
+    words = Counter(match["host"] for text in written if (match := _HOST.match(text + " ")) is not None)
+    if not words or words.total() < HOST_SHARE * len(written) or words.total() < LINES_OF_A_HOST * len(words):
+        return frozenset()
+    return frozenset(words)
+
+
+def _without_host(line: LogLine, hosts: frozenset[str]) -> LogLine:
+    match = _HOST.match(line.text + " ")
+    if match is None or match["host"] not in hosts:
+        return line
+    sources = f"{line.source} {match['host']}".strip()
+    return _without_tags(LogLine(line.number, line.text[match.end() :], sources))

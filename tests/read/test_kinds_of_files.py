@@ -1,0 +1,107 @@
+"""Files of other programs are told by what they contain, and readers say so."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.cluster import read_cluster
+from pipette_opt.read.kinds_of_files import KINDS, LAUNCH_SCRIPT, binary_kind, kind_of, looks_like, unused_lines
+from pipette_opt.read.model import read_model
+from pipette_opt.read.runs import read_runs
+
+FORMATS = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "formats"
+
+NOT_PRINTED = ("training-configs", "out-")
+"""Folders of formats with files to write and notes, which are no input."""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "reader"),
+    [
+        ('{"Instances": [{"InstanceId": "i-0", "NetworkNodes": ["nn-0"]}]}', "AWS's topology of instances", ""),
+        ('{"apiVersion": "v1", "kind": "List", "items": [{"kind": "Node"}]}', "a list of Kubernetes nodes", ""),
+        ('{"nvbandwidth": {"version": "v0.8"}}', "output of nvbandwidth", ""),
+        ("63:   num_layers ...................... 32\n", "arguments of Megatron-LM, as it prints them", "import runs"),
+        (" iteration 1/ 9 | elapsed time per iteration (ms): 5.1 |\n", "a log of Megatron-LM", "import runs"),
+        (" 0: # nThread 1 nGpus 1\n", "output of nccl-tests or rccl-tests", "import links"),
+        ("SwitchName=a Nodes=n[1-2]\n", "Slurm's list of switches", "import links"),
+        ("BlockName=a Nodes=n[1-2]\n", "Slurm's list of blocks", ""),
+        ('{"model_type": "llama"}', "a config.json of Hugging Face", "import model"),
+        ("nodes:\n  - {hosts: a, gpu: h100}\n", "a cluster file of pipette-opt", "solve --cluster"),
+        ('{"schema_version": 1, "parallel": {}, "placement": []}', "a plan of pipette-opt", "verify"),
+        ("#!/bin/bash\nset -e\n", "a shell script", "solve --args"),
+        ('A="--bf16"\neval torchrun $A\n', "a shell script", "solve --args"),
+        ("--num-layers 4\n", "arguments of Megatron-LM, as they are typed", "solve --args"),
+        ("<!DOCTYPE html><html>", "a page of HTML", ""),
+    ],
+)
+def test_kinds_by_their_contents(text: str, name: str, reader: str) -> None:
+    """Words that a program always prints tell its files; tags before lines do not matter."""
+    kind = kind_of(text)
+    assert kind is not None
+    assert name in kind.name
+    assert kind.reader.startswith(reader)
+    assert bool(kind.reader) == bool(reader)
+
+
+def test_a_text_of_nobody() -> None:
+    """Prose and numbers are like nothing."""
+    assert kind_of("Some notes about a run.\n1 2 3\n") is None
+    assert looks_like("") == ""
+    assert looks_like("#!/bin/sh\n", but=(LAUNCH_SCRIPT,)) == ""
+
+
+def test_readers_say_what_a_file_looks_like(tmp_path: Path) -> None:
+    """Each names the kind of a file of another program, and not its own kind."""
+    aws = tmp_path / "hosts.json"
+    aws.write_text('{"Instances": [{"InstanceId": "i-0", "NetworkNodes": []}]}')
+    for reader in (read_cluster, read_model, read_runs):
+        with pytest.raises(InputError, match=r"It looks like AWS's topology of instances .* which no command reads"):
+            reader(aws)
+    own = tmp_path / "cluster.yaml"
+    own.write_text("nodes:\n  - {hosts: a, gpu: none-such}\n")
+    with pytest.raises(InputError) as caught:
+        read_cluster(own)
+    assert "looks like" not in str(caught.value)
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    """Their first bytes say what they are."""
+    assert binary_kind(b"\x89HDF\r\n") == "an HDF5 file"
+    file = tmp_path / "runs.csv"
+    file.write_bytes(b"%PDF-1.7\n\xff\xfe")
+    with pytest.raises(InputError, match=r"UTF-8 text file .* It looks like a PDF"):
+        read_runs(file)
+
+
+def test_lines_that_were_not_used_are_counted() -> None:
+    """The first is shown with its number, cut to what can be read."""
+    assert unused_lines([], 9) == ""
+    said = unused_lines([(17, "x" * 100), (18, "y")], 480)
+    assert said == f"2 of 480 lines were not used: first, line 17: '{'x' * 57}...'."
+
+
+@pytest.mark.parametrize("part", ["failed: ", "\n", " ", "GPU0 ", "[Rank 0] ", "a: b\n", "[a]\n", "step: 1 ", "\x1b["])
+def test_hostile_texts_take_no_time(part: str) -> None:
+    """Repeated words that kinds start with do not slow the search down."""
+    start = time.process_time()
+    kind_of(part * (100_000 // len(part)))
+    assert time.process_time() - start < 3
+
+
+def test_names_of_kinds_begin_with_what_they_are() -> None:
+    """They stand behind 'It looks like'."""
+    assert all(kind.name and not kind.name.endswith(".") for kind in KINDS)
+
+
+@pytest.mark.skipif(not FORMATS.is_dir(), reason=f"{FORMATS} is not here")
+def test_every_format_is_known() -> None:
+    """No example of the formats around the tool is like nothing."""
+    files = [file for file in FORMATS.glob("*/*") if file.is_file() and file.name != "about.md"]
+    printed = [file for file in files if not file.parent.name.startswith(NOT_PRINTED)]
+    unknown = [file for file in printed if kind_of(file.read_text(encoding="utf-8", errors="replace")) is None]
+    assert printed
+    assert unknown == []

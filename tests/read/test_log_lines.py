@@ -1,0 +1,104 @@
+"""Tags of launchers, schedulers and loggers are taken off the lines of logs."""
+
+import random
+import time
+
+import pytest
+
+from pipette_opt.read.log_lines import by_source, log_lines, untagged
+
+TAGS = (
+    "0: ",
+    " 0: ",
+    "  17: ",
+    "127: ",
+    "[1,0]<stdout>:",
+    "[1,12]<stderr>: ",
+    "[prterun-gpu01-48211@1,0]<stdout>: ",
+    "[prterun-gpu01-48211@1,3][gpu01:4711]<stdout>: ",
+    "Wed Jun 10 11:02:13 2026[1,0]<stdout>:",
+    "Fri Jun  5 10:02:11 2026<stdout>: ",
+    "2026-06-10T11:02:13.000Z ",
+    "2026-06-10T11:02:13.123456789Z [pod/train-0/main] ",
+    "[0]",
+    "[default0]:",
+    "[rank3]: ",
+    "(TaskRunner pid=48211) ",
+    "\x1b[36m(Actor pid=1, ip=10.0.0.2)\x1b[0m ",
+    "2026-01-01 12:00:00,123 - INFO - ",
+    "2026-01-01 12:00:00,123 - root - INFO - ",
+    "INFO:megatron.core.utils:",
+    "[rank0]:[titan] 2026-06-10 11:01:00,001 - root - INFO - ",
+    "[NeMo I 2026-06-10 11:00:01 nemo_logging:393] ",
+    "10/17/2026 16:31:31 [INFO|DP=0|PP=0|TP=0|ip-10-0-0-225]: ",
+    "\x1b[32m[20260610 11:02:13][rank-7/8][INFO ] \x1b[0m [---------trainer.py:1553] : ",
+    "[2026-06-10 11:02:13,123] [INFO] [config.py:1001:print] ",
+    "Jun 10 11:02:13 ",
+    "Jun 10 11:02:13 gpu01 train.sh[4711]: ",
+)
+
+LINES = (
+    "# nThread 1 nGpus 1 minBytes 1048576",
+    "#  Rank  0 Group  0 Pid 114101 on r1i0n0 device  0 [0x1a] NVIDIA A100-SXM4-40GB",
+    "     1048576        262144     float     sum      -1    1626.5    0.64    0.64      0",
+    "tensor_model_parallel_size ...................... 8",
+    "[Rank 16] (after 1 iterations) memory (MB) | allocated: 31048.00",
+    "iteration        2/    1000 | elapsed time per iteration (ms): 23074.4 |",
+    "gpu01:5425:5460 [1] NCCL INFO Connection closed by localRank 0",
+)
+
+
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("line", LINES)
+def test_one_tag(tag: str, line: str) -> None:
+    """The line is what the program printed, but for blanks before it."""
+    (found,) = log_lines(tag + line)
+    assert found.text.lstrip() == line.lstrip()
+
+
+def test_tags_before_tags() -> None:
+    """Any order of any tags, a host's before them, is taken off; what is not tagged stays as it is."""
+    chosen = random.Random(3)
+    for _ in range(300):
+        tags = [chosen.choice(TAGS) for _ in range(chosen.randrange(4))]
+        hosts = chosen.choice(("", "gpu01: ", "ip-10-0-0-1.cluster.local: "))
+        before = hosts + " " * chosen.randrange(3) * bool(tags) + "".join(tags)
+        text = "".join(f"{before}{line}\n" for line in LINES)
+        assert [line.text.lstrip() for line in log_lines(text)] == [line.lstrip() for line in LINES], before
+
+
+def test_ranks_and_hosts_stay_known() -> None:
+    """Lines of interleaved processes can be told apart."""
+    lines = log_lines("gpu01:  0: a\ngpu02:  1: b\ngpu01:  0: c\ngpu02:  1: d\ngpu01:  0: e\ngpu02:  1: f\n")
+    assert {source: [line.text for line in own] for source, own in by_source(lines).items()} == {
+        "gpu01 0": ["a", "c", "e"],
+        "gpu02 1": ["b", "d", "f"],
+    }
+
+
+def test_words_before_colons_are_no_hosts() -> None:
+    """Fields of a report, each of its own name, stay; so do few hosts' names in a long text."""
+    report = "Mtu: 4096\nLink: IB\nGID: 3\n"
+    assert untagged(report) == report
+    legend = "GPU0 X NV18\n" * 20 + "NIC0: mlx5_0\n"
+    assert untagged(legend) == legend
+
+
+def test_line_ends_and_progress_bars() -> None:
+    """Lines of Windows, and a bar that returns to the start of its line; numbers are those of an editor."""
+    lines = log_lines("a\r\n 10%\r 20%\r done\nb")
+    assert [(line.number, line.text) for line in lines] == [(1, "a"), (2, " 10%"), (2, " 20%"), (2, " done"), (3, "b")]
+
+
+def test_errors_stay_errors() -> None:
+    """A level that says that something went wrong is no tag."""
+    assert untagged("2026-01-01 12:00:00,123 - ERROR - lost\n") == "ERROR - lost\n"
+
+
+@pytest.mark.parametrize("part", ["failed: ", "1: ", "[0]", "[", "(a", "INFO ", "a: ", "\x1b[1;", "\r", "[rank0]: "])
+def test_long_lines_take_linear_time(part: str) -> None:
+    """Sixteen kilobytes of what tags start with."""
+    text = (part * (16_384 // len(part)) + "\n") * 4
+    start = time.process_time()
+    log_lines(text)
+    assert time.process_time() - start < 2
