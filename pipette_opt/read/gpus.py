@@ -1,5 +1,6 @@
 """The GPU catalogue, ``data/gpus.yaml``."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,8 +10,8 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.base.units import GB, MIB, TFLOP, US
-from pipette_opt.read.fields import Fields, did_you_mean
+from pipette_opt.base.units import GB, GIB, MIB, TFLOP, US
+from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.nics import Nics, parse_nics
 from pipette_opt.specs import ClusterSpec, GpuSpec
@@ -104,6 +105,8 @@ class CatalogueEntry:
         ``None`` where no host is usual.
     usual_domain
         ``None`` where NVLink ends at the host.
+    note
+        What a user of this GPU has to know; empty for most.
     """
 
     gpu: GpuSpec
@@ -114,6 +117,14 @@ class CatalogueEntry:
     aliases: tuple[str, ...] = ()
     usual_host: UsualHost | None = None
     usual_domain: UsualDomain | None = None
+    note: str = ""
+
+    @property
+    def sizes_gb(self) -> frozenset[int]:
+        """Sizes of memory in GB that a name of this GPU may say: those that names have, and what the driver reports."""
+        memory = self.gpu.memory_bytes
+        told = {int(word[:-2]) for name in (self.gpu.name, *self.aliases) for word in _words(name) if _is_size(word)}
+        return frozenset({*told, math.floor(memory / GIB), math.ceil(memory / GIB), round(memory / GB)})
 
 
 @cache
@@ -157,22 +168,86 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
 
     Of several kinds that differ in form and memory only, the SXM one with most memory is taken, which is the commonest
     of its family in clusters; :func:`note_on_gpu` names the others. ``where`` starts the error message if there is
-    none, or if kinds of several families have the name.
+    none, if kinds of several families have the name, or if the name says a size of memory that no such GPU has.
     """
-    catalogue = read_gpu_catalogue()
     words = _words(name)
-    if words:
-        named = _entries_by_name().get("".join(words)) or recognise_gpu(name)
-        if named is not None:
-            return named
+    named = _entries_by_name().get("".join(words)) or recognise_gpu(name)
+    sizes = [int(word[:-2]) for word in words if _is_size(word)]
+    if named is not None and ("".join(words) in _entries_by_name() or named.sizes_gb.issuperset(sizes)):
+        return named
+    if words and not sizes:
+        found = _commonest(name, gpus_called(name), where)
+        if found is not None:
+            return found
+    unsized = " ".join(word for word in words if not _is_size(word))
+    if unsized and sizes:
+        return _of_size(name, unsized, sizes, where)
+    if sizes:
         kinds = gpus_called(name)
-        if len({_family(kind) for kind in kinds}) == 1:
-            return max((catalogue[kind] for kind in kinds), key=_commonness)
         if kinds:
             raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; say which.")
-    hint = did_you_mean(name, [known for one, entry in catalogue.items() for known in (one, *entry.aliases)])
+    raise _unknown(name, where)
+
+
+def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> CatalogueEntry:
+    """The GPU that is called ``unsized`` and has memory of that size; raises ``InputError`` where none has it."""
+    catalogue, exact = read_gpu_catalogue(), _entries_by_name().get("".join(_words(unsized)))
+    recognised = recognise_gpu(unsized)
+    kinds = gpus_called(unsized) or tuple(one.gpu.name for one in (exact, recognised) if one is not None)
+    fitting = tuple(kind for kind in kinds if catalogue[kind].sizes_gb.issuperset(sizes))
+    found = _commonest(name, fitting, where)
+    if found is not None:
+        return found
+    if kinds:
+        known = ", ".join(f"{kind} ({round(catalogue[kind].gpu.memory_bytes / GIB)} GB)" for kind in kinds)
+        note = "".join(f" {kind}: {catalogue[kind].note}." for kind in kinds if catalogue[kind].note)
+        told = " and ".join(f"{size} GB" for size in sizes)
+        written = "In a cluster file any other GPU can be written out (data/README.md)."
+        raise InputError(where, f"GPU {name!r}: no such GPU with {told} is known; known: {known}.{note} {written}")
+    raise _unknown(name, where)
+
+
+def _commonest(name: str, kinds: tuple[str, ...], where: str) -> CatalogueEntry | None:
+    """The commonest of kinds of one family; ``None`` of none; raises ``InputError`` for several families."""
+    catalogue = read_gpu_catalogue()
+    if len({_family(kind) for kind in kinds}) > 1:
+        raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; say which.")
+    return max((catalogue[kind] for kind in kinds), key=_commonness) if kinds else None
+
+
+def _unknown(name: str, where: str) -> InputError:
+    near = _of_like_name(name)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
     written = " In a cluster file any other GPU can be written out (data/README.md)."
-    raise InputError(where, f"unknown GPU {name!r}.{hint} Known: {', '.join(catalogue)}.{written}")
+    return InputError(where, f"unknown GPU {name!r}.{hint} Known: {', '.join(read_gpu_catalogue())}.{written}")
+
+
+MOST_HINTS = 3
+"""Names that an error suggests at most; chosen."""
+
+
+def _of_like_name(name: str) -> tuple[str, ...]:
+    """
+    Names of the catalogue whose letters are those of a word of ``name``, the nearest number first.
+
+    A model number with a digit too few comes before all others: ``h10`` is more likely ``h100`` than ``h20``.
+    """
+    found: dict[str, tuple[bool, float]] = {}
+    for letters, number in _numbered(name):
+        for kind in read_gpu_catalogue():
+            for known_letters, known_number in _numbered(kind):
+                if known_letters == letters:
+                    starts = str(known_number).startswith(str(number))
+                    rank = (not starts, abs(math.log(known_number / number)))
+                    found[kind] = min(found.get(kind, rank), rank)
+    return tuple(sorted(found, key=lambda kind: found[kind])[:MOST_HINTS])
+
+
+def _numbered(name: str) -> list[tuple[str, int]]:
+    """Letters and numbers of the words of a name that are a model's: ``("h", 100)``, ``("rtx", 4090)``."""
+    joined = re.sub(r"\brtx\W*(?=\d)", "rtx", " ".join(word for word in _words(name) if not _is_size(word)))
+    found = re.findall(r"\b([a-z]+)(\d{1,5})[a-z]?\b", joined)
+    return [(letters, int(number)) for letters, number in found if int(number)]
 
 
 def _family(name: str) -> str:
@@ -205,11 +280,12 @@ def gpus_called(name: str) -> tuple[str, ...]:
 
 
 def note_on_gpu(name: str, entry: CatalogueEntry) -> str | None:
-    """What to say where a name leaves the kind open and the commonest was taken; ``None`` where it does not."""
+    """What to say of a GPU, and where a name leaves the kind open and the commonest was taken; ``None`` for nothing."""
     others = [other for other in gpus_called(name) if other != entry.gpu.name]
-    if not others or "".join(_words(name)) == "".join(_words(entry.gpu.name)):
-        return None
-    return f"GPU {name!r} is taken for {entry.gpu.name}; others of that name: {', '.join(others)}."
+    said = [f"GPU {entry.gpu.name}: {entry.note}."] if entry.note else []
+    if others and "".join(_words(name)) != "".join(_words(entry.gpu.name)):
+        said.append(f"GPU {name!r} is taken for {entry.gpu.name}; others of that name: {', '.join(others)}.")
+    return " ".join(said) or None
 
 
 def gpu_record(cluster: ClusterSpec) -> dict[str, int | None]:
@@ -314,12 +390,29 @@ def _entries_by_name() -> Mapping[str, CatalogueEntry]:
 
 def _words(name: str) -> list[str]:
     """Words of a name in lower case, without those that tell nothing: ``h100``, ``80gb``."""
-    joined = re.sub(r"(\d)\s+gi?b\b", r"\1gb", name.lower())
-    return [word for word in re.split(r"[^a-z0-9]+", joined) if word and not _NOISE.match(word)]
+    joined = re.sub(r"(?<![a-z\d])(\d+)[\s_-]*g(i?b)?(?![a-z\d])", r"\1gb", name.lower())
+    words = [word for word in re.split(r"[^a-z0-9]+", joined) if word and not _NOISE.match(word)]
+    if len(words) > 1 and re.fullmatch(r"\d{2,3}", words[-1]):
+        words[-1] += "gb"  # A100-80
+    return words
+
+
+def _is_size(word: str) -> bool:
+    """Whether a word is a size of memory, ``80gb``."""
+    return re.fullmatch(r"\d+gb", word) is not None
 
 
 def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
-    own = ("intra_node", "usual_host", "usual_domain", "device_names", "aliases", "compute_capability", "measured")
+    own = (
+        "intra_node",
+        "usual_host",
+        "usual_domain",
+        "device_names",
+        "aliases",
+        "compute_capability",
+        "measured",
+        "note",
+    )
     fields = Fields(where, data, (*GPU_FIELDS, *own))
     inside = Fields(f"{where}, intra_node", fields.any("intra_node"), ("bandwidth_gb_per_s", "latency_us", "source"))
     capability = fields.whole("compute_capability") if fields.has("compute_capability") else None
@@ -334,6 +427,7 @@ def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
         aliases=tuple(str(name) for name in fields.any("aliases")) if fields.has("aliases") else (),
         usual_host=_read_host(f"{where}, usual_host", fields.any("usual_host")) if fields.has("usual_host") else None,
         usual_domain=_read_domain(f"{where}, usual_domain", fields.data.get("usual_domain")),
+        note=fields.text("note", ""),
     )
 
 

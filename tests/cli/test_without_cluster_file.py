@@ -61,7 +61,7 @@ def test_candidates_and_estimates_say_that_no_link_was_measured(command: Run) ->
         ((*HOSTS, "--cluster", "c.yaml"), "--nodes: contradicts --cluster"),
         (("--example", "lab-2x8", "--gpu", "h100"), "--gpu: has no effect on"),
         (("--nodes", "4", "--gpu", "h100", "--nics", "8"), "--nics: must be NICs x Gbit/s, such as 8x400"),
-        (("--nodes", "4", "--gpu", "80GB"), "--gpu: GPU '80GB' may be a100-80gb or h100-80gb"),
+        (("--nodes", "4", "--gpu", "80GB"), "--gpu: GPU '80GB' may be a100-80gb or a800-80gb or h100-80gb"),
     ],
 )
 def test_what_is_missing_or_contradicts(command: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -72,7 +72,7 @@ def test_written_to_a_file_it_needs_no_matrix(tmp_path: Path) -> None:
         ({"nodes": "n[1-5000]"}, "a cluster may have 4,096 hosts, got 5,000"),
         ({"nodes": "-2"}, "--nodes: must be from 1"),
         ({"nodes": "gpu[1-"}, "--nodes: hosts 'gpu.1-' have an unmatched bracket"),
-        ({"gpu": "80gb"}, "--gpu: GPU '80gb' may be a100-80gb or h100-80gb"),
+        ({"gpu": "80gb"}, "--gpu: GPU '80gb' may be a100-80gb or a800-80gb or h100-80gb"),
         ({"gpu": "h10"}, "--gpu: unknown GPU 'h10'. Did you mean h100"),
         ({"gpu": "a40"}, "--gpus-per-node: is needed: no number of GPUs is usual for a host of a40"),
         ({"gpu": "a40", "gpus_per_node": 4, "nics": None}, "--nics: is needed, e.g. 8x400: no NICs are usual"),

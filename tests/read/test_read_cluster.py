@@ -184,7 +184,7 @@ WRONG_YAML = [
     ("gpus_per_node: 8", "gpus_per_node: 0", r"nodes\[0\]: gpus_per_node must be a whole number >= 1, got 0"),
     ("gpus_per_node: 8", "gpus_per_nod: 8", r"unknown field 'gpus_per_nod'. Did you mean gpus_per_node"),
     ("gpu: a100-80gb, ", "", r"nodes\[0\]: the field gpu is missing"),
-    ("a100-80gb", "a100-81gb", r"unknown GPU 'a100-81gb'. Did you mean a100-80gb"),
+    ("a100-80gb", "a100-81gb", r"no such GPU with 81 GB is known; known: a100-40gb"),
     ("gpu[01-02]", "gpu[01-02", r"unmatched bracket"),
     ("gpu[01-02]", "gpu[02-01]", r"the range 02-01 runs backwards"),
     ("[big]", "[gpu02]", r"nodes: host 'gpu02' is listed 2 times"),
@@ -194,7 +194,7 @@ WRONG_YAML = [
         r"give nics, such as 8x400, or nics_per_node, not",
     ),
     ("  nics_per_node: 4", "  nics: eight", r"inter_node, nics: must be NICs x Gbit/s, such as 8x400 .* got 'eight'"),
-    ("gpu: a100-80gb", "gpu: 80gb", r"may be a100-80gb or h100-80gb"),
+    ("gpu: a100-80gb", "gpu: 80gb", r"may be a100-80gb or a800-80gb or h100-80gb"),
     ("file: links.csv", "file: nowhere.csv", r"nowhere.csv: there is no such file"),
     (
         "  latency_us: 12\n",

@@ -40,6 +40,19 @@ REQUIRED = [
     "mi300x",
     "mi350x",
     "mi355x",
+    "a800-40gb",
+    "a800-80gb",
+    "a800-pcie-80gb",
+    "h800-80gb",
+    "h20-96gb",
+    "h20-141gb",
+    "l20",
+    "mi250x",
+    "mi300a",
+    "mi325x",
+    "gb10",
+    "h200-nvl",
+    "rtx-4090-48gb",
 ]
 
 
@@ -68,6 +81,14 @@ def test_the_catalogue_is_complete_and_sourced() -> None:
         ("r100", 278, 288e3 / 72),
         ("mi300x", 192, 1307.4),
         ("mi355x", 288, 2516.6),
+        ("a800-80gb", 80, 312),
+        ("h800-80gb", 80, 989.4),
+        ("h20-96gb", 96, 148),
+        ("h20-141gb", 141, 148),
+        ("l20", 45, 119.5),
+        ("mi250x", 64, 383 / 2),
+        ("mi325x", 256, 1307.4),
+        ("gb10", 120, 1000 / 8),
     ],
 )
 def test_figures_by_hand(name: str, nominal_gb: float, bf16_tflops: float) -> None:
@@ -109,6 +130,26 @@ def test_figures_by_hand(name: str, nominal_gb: float, bf16_tflops: float) -> No
         ("NVIDIA GeForce RTX 3090", "rtx-3090"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
         ("Tesla V100-SXM2-32GB", "v100-32gb"),
+        ("a800", "a800-80gb"),
+        ("NVIDIA A800-SXM4-80GB", "a800-80gb"),
+        ("NVIDIA A800 80GB PCIe", "a800-pcie-80gb"),
+        ("h800", "h800-80gb"),
+        ("h20", "h20-96gb"),
+        ("NVIDIA H20-3e", "h20-141gb"),
+        ("H20 141G", "h20-141gb"),
+        ("L20", "l20"),
+        ("MI250X", "mi250x"),
+        ("AMD Instinct MI325X", "mi325x"),
+        ("NVIDIA GB10", "gb10"),
+        ("DGX Spark", "gb10"),
+        ("RTX 4090 48G", "rtx-4090-48gb"),
+        ("RTX 4090-48", "rtx-4090-48gb"),
+        ("RTX 4090 24GB", "rtx-4090"),
+        ("NVIDIA H200 NVL", "h200-nvl"),
+        ("MI300X 192GB", "mi300x"),
+        ("L40S 48GB", "l40s"),
+        ("B300 288GB", "b300"),
+        ("GH200 480GB", "gh200-96gb"),
     ],
 )
 def test_names_as_people_write_them(name: str, expected: str) -> None:
@@ -119,10 +160,17 @@ def test_names_as_people_write_them(name: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("80gb", "may be a100-80gb or h100-80gb or a100-pcie-80gb; say which"),
+        ("80gb", "may be a100-80gb or a800-80gb or h100-80gb or .*; say which"),
         ("pcie", "may be .*h100-pcie.*; say which"),
-        ("a100-81gb", "unknown GPU 'a100-81gb'.*Did you mean a100-80gb"),
-        ("h10", "Did you mean h100"),
+        ("a100-81gb", r"no such GPU with 81 GB is known; known: a100-40gb \(40 GB\), a100-80gb \(80 GB\)"),
+        ("RTX 4090 32GB", r"no such GPU with 32 GB is known; known: rtx-4090 \(24 GB\), rtx-4090-48gb \(48 GB\)"),
+        ("H100 96GB", r"no such GPU with 96 GB is known; known: h100-80gb \(80 GB\), .*h100-nvl \(94 GB\)"),
+        ("MI250X 128GB", r"known: mi250x \(64 GB\). mi250x: a GPU is one of the two dies \(GCD\) of a card"),
+        ("h10", r"Did you mean h100-80gb or h100-pcie or h100-nvl\?"),
+        ("l30", r"Did you mean l40 or l40s or l20\?"),
+        ("mi400x", r"Did you mean mi355x or mi350x or mi325x\?"),
+        ("rtx 4080", "Did you mean rtx-4090 or"),
+        ("gaudi2", r"unknown GPU 'gaudi2'. Known"),
         ("NVIDIA", "unknown GPU 'NVIDIA'.*Known: v100-16gb"),
     ],
 )
@@ -155,6 +203,16 @@ def test_the_commonest_of_a_name_is_said() -> None:
     )
     assert note_on_gpu("h100-sxm", read_gpu_entry("h100-sxm")) is None
     assert note_on_gpu("h100-80gb", read_gpu_entry("h100-80gb")) is None
+    note = note_on_gpu("mi250x", read_gpu_entry("mi250x"))
+    assert note is not None
+    assert note.startswith("GPU mi250x: a GPU is one of the two dies (GCD)")
+
+
+def test_links_of_cards_for_export() -> None:
+    """A800 and H800 have 400 GB/s of NVLink both ways, H20 has all of H100's."""
+    catalogue = read_gpu_catalogue()
+    for name, both_ways in {"a800-40gb": 400, "a800-80gb": 400, "h800-80gb": 400, "h20-96gb": 900}.items():
+        assert catalogue[name].intra_node_bytes_per_s == pytest.approx(0.8 * both_ways / 2 * 1e9)
 
 
 def test_usual_hosts_say_their_source() -> None:
