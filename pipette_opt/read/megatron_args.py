@@ -12,7 +12,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.files import read_text
-from pipette_opt.read.megatron_conflicts import check_conflicts
+from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
 from pipette_opt.read.megatron_layers import given_pattern, stage_bounds
 from pipette_opt.read.megatron_model import model_of_options
 from pipette_opt.read.megatron_options import given_options
@@ -23,6 +23,9 @@ from pipette_opt.specs.training import Dispatcher
 
 _EXPERT_FIELDS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
 
+
+DEFAULT_STRATEGY = "optim_grads_params"
+"""What Megatron-FSDP shares without ``--data-parallel-sharding-strategy``, from Megatron-LM 0.18 on."""
 
 _TRIAL = re.compile(r"^TRIAL_ARGS=\(\n.*?^\)$", re.DOTALL | re.MULTILINE)
 """The array of an exported file that makes it a trial run; it has another vocabulary, for its tokenizer."""
@@ -131,6 +134,7 @@ class MegatronArgs:
             raise InputError(self.where, problem)
         layers = self.layers_per_stage(num_layers)
         sharded = self._fully_sharded(num_gpus // (ranks * pp) * self.context_parallel_size)
+        shares = self.use_distributed_optimizer if self.zero_stage is None else self.zero_stage > 0
         try:
             config = ParallelConfig(
                 tensor_model_parallel_size=self.tensor_model_parallel_size,
@@ -147,11 +151,11 @@ class MegatronArgs:
                 recompute_num_layers=self.recompute_num_layers,
                 recompute_modules=self.recompute_modules,
                 expert_tensor_parallel_size=self.expert_tensor_parallel_size,
-                use_distributed_optimizer=self.zero_stage > 0 if self.zero_stage else self.use_distributed_optimizer,
+                use_distributed_optimizer=shares,
                 zero_stage=self.zero_stage if sharded else None,
                 **(self.groups_of_replicas if sharded else {}),
                 overlap_grad_reduce=self.overlap_grad_reduce and not sharded,
-                overlap_param_gather=self.overlap_param_gather and not sharded,
+                overlap_param_gather=self.overlap_param_gather and shares and not sharded,
                 ddp_bucket_size=None if sharded else self.ddp_bucket_size,
                 overlap_p2p_communication=not self.no_overlap_p2p_communication,
                 pipeline_model_parallel_layout=self.pipeline_layout,
@@ -271,7 +275,8 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     an error. Of a file that was exported here the job counts, not the trial run that stands beside it.
     """
     said = given_options(_TRIAL.sub("", text), where)
-    given = said.values
+    given = derived_options(said.values)
+    check_conflicts(given, where)
     model = model_of_options(given, where, name) if "num_layers" in given or given_pattern(given) else None
     read_apart = (
         "recompute_granularity",
@@ -283,10 +288,10 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     simple = {
         name: given[name] for name in MegatronArgs.__dataclass_fields__ if name in given and name not in read_apart
     }
-    found = MegatronArgs(
+    return MegatronArgs(
         where=where,
         model=model,
-        precision=_precision(given, where),
+        precision=_precision(given),
         fp8="fp8_format" in given,
         recompute_granularity=_granularity(given),
         recompute_method=given.get("recompute_method", "uniform"),
@@ -297,26 +302,18 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
-        zero_stage=_zero_stage(given, where),
+        zero_stage=_zero_stage(given),
         groups_of_replicas=_groups_of_replicas(given, where),
         pipeline_layout=given.get("pipeline_model_parallel_layout") or stage_bounds(given, where),
-        gradients_in_fp32=gradients_in_fp32(given, where),
+        gradients_in_fp32=gradients_in_fp32(given),
         training_fields=training_fields(given, where) | ({"other_arguments": said.passed_on} if said.passed_on else {}),
         not_modelled=(*said.not_modelled, *_absent(given)),
         **simple,
     )
-    _check_overlap(found)
-    check_conflicts(given, where)
-    is_block = found.recompute_granularity == "full" and found.recompute_method == "block"
-    if is_block and "recompute_num_layers" not in given:
-        raise InputError(where, "--recompute-method block needs --recompute-num-layers, as in Megatron.")
-    return found
 
 
-def _precision(given: Mapping[str, Any], where: str) -> Precision | None:
+def _precision(given: Mapping[str, Any]) -> Precision | None:
     """What is said; a whole launch that says nothing trains in fp32, as Megatron does."""
-    if given.get("bf16") and given.get("fp16"):
-        raise InputError(where, "--bf16 contradicts --fp16; give one of them.")
     if given.get("bf16") or given.get("fp16"):
         return "bf16" if given.get("bf16") else "fp16"
     whole = ("num_layers", "global_batch_size", "micro_batch_size")
@@ -341,21 +338,12 @@ def _modules(given: Mapping[str, Any], where: str) -> tuple[str, ...]:
         raise InputError(where, f"--{str(error).replace('_', '-', 1)}") from None
 
 
-def _zero_stage(given: Mapping[str, Any], where: str) -> int | None:
+def _zero_stage(given: Mapping[str, Any]) -> int | None:
     if given.get("use_torch_fsdp2"):
-        if given.get("use_megatron_fsdp"):
-            raise InputError(where, "--use-torch-fsdp2 contradicts --use-megatron-fsdp; give one of them.")
-        for name in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
-            if given.get(name, 1) > 1:
-                option = f"--{name.replace('_', '-')} {given[name]}"
-                raise InputError(where, f"--use-torch-fsdp2 does not go with {option} (Megatron-LM's own check).")
         return 2 if given.get("torch_fsdp2_no_reshard_after_forward") else 3
     if not given.get("use_megatron_fsdp"):
         return None
-    if "data_parallel_sharding_strategy" not in given:
-        problem = "needs --data-parallel-sharding-strategy, whose default differs between releases"
-        raise InputError(where, f"--use-megatron-fsdp {problem}: {' or '.join(SHARDING_STRATEGIES)}.")
-    return SHARDING_STRATEGIES.index(given["data_parallel_sharding_strategy"])
+    return SHARDING_STRATEGIES.index(given.get("data_parallel_sharding_strategy", DEFAULT_STRATEGY))
 
 
 def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -364,7 +352,7 @@ def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     outer = "optim" if given.get("enable_full_sharding_in_hsdp") else outer
     groups = given.get("num_distributed_optimizer_instances", 1)
     if outer == "optim" and given.get("use_megatron_fsdp"):
-        if given.get("data_parallel_sharding_strategy") != "optim_grads_params":
+        if given.get("data_parallel_sharding_strategy", DEFAULT_STRATEGY) != "optim_grads_params":
             problem = "optim needs --data-parallel-sharding-strategy optim_grads_params"
             raise InputError(where, f"--outer-dp-sharding-strategy {problem}.")
         if groups < 2:
@@ -377,15 +365,14 @@ def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _absent(given: Mapping[str, Any]) -> list[NotModelled]:
     """What the numbers assume and the options do not ask for."""
-    if not given.get("num_experts") or given.get("moe_grouped_gemm"):
-        return []
-    why = "Without it the experts' products run one after another; all in one are counted."
-    return [NotModelled(option="--moe-grouped-gemm", value="not given", effect="time", direction="more", why=why)]
-
-
-def _check_overlap(given: MegatronArgs) -> None:
-    """Megatron-LM's own rule, in its options' names."""
-    if given.overlap_param_gather and not (given.overlap_grad_reduce and given.use_distributed_optimizer):
-        raise InputError(
-            given.where, "--overlap-param-gather needs --overlap-grad-reduce and --use-distributed-optimizer."
+    found = []
+    if given.get("num_experts") and not given.get("moe_grouped_gemm"):
+        why = "Without it the experts' products run one after another; all in one are counted."
+        found.append(
+            NotModelled(option="--moe-grouped-gemm", value="not given", effect="time", direction="more", why=why)
         )
+    option = "--data-parallel-sharding-strategy"
+    if given.get("use_megatron_fsdp") and "data_parallel_sharding_strategy" not in given:
+        why = f"{DEFAULT_STRATEGY} is counted, the default from Megatron-LM 0.18 on; before it was no_shard."
+        found.append(NotModelled(option=option, value="not given", effect="both", direction="either", why=why))
+    return found

@@ -1,69 +1,388 @@
-"""Options of a Megatron-LM launch that exclude or need each other, by its own checks, whatever the degrees."""
+"""
+Options of a Megatron-LM launch that exclude or need each other, by Megatron's own checks, whatever the degrees.
 
-from collections.abc import Iterator, Mapping
+Each check is a row of :data:`RULES`, with the file that has it. A row refuses only what all releases from 0.16.1 to
+:data:`LATEST` refuse. What Megatron changes in silence before it checks is in :func:`derived_options`. What Megatron
+takes and no number here is right for is in :data:`NOT_PRICED`, and in the table of options.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.megatron_layers import counts_of_pattern
+
+RELEASE, LATEST = "core_v0.16.1 (55ac708)", "d98e8a6 (2026-08-22)"
+"""First and last state of the repository NVIDIA/Megatron-LM whose checks were compared."""
+
+PARSER = "megatron/training/arguments.py, validate_args"
+TRANSLATION = "megatron/training/argument_utils.py, core_transformer_config_from_args"
+TRANSFORMER = "megatron/core/transformer/transformer_config.py, TransformerConfig.__post_init__"
+PARALLEL = "megatron/core/model_parallel_config.py, ModelParallelConfig.__post_init__"
+OPTIMIZER = "megatron/core/optimizer/optimizer_config.py, OptimizerConfig.__post_init__"
+
+Options = Mapping[str, Any]
+"""Options by name with underscores: as given, or with Megatron's defaults."""
+
+DEFAULTS: Options = {
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+    "recompute_granularity": None,
+    "recompute_modules": ("core_attn",),
+    "moe_token_dispatcher_type": "allgather",
+    "moe_flex_dispatcher_backend": "deepep",
+    "optimizer": "adam",
+    "transformer_impl": "transformer_engine",
+    "gradient_accumulation_fusion": True,
+    "cuda_graph_impl": "none",
+    "position_embedding_type": "learned_absolute",
+    "main_grads_dtype": "fp32",
+    "cp_comm_type": ("p2p",),
+}
+"""Values of options that are not given, where a rule looks at them; all others are absent or false."""
 
 
-def check_conflicts(given: Mapping[str, Any], where: str) -> None:
-    """Raise ``InputError`` for the first of Megatron's own checks that the options fail."""
-    for problem in _conflicts(given):
-        raise InputError(where, problem)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronRule:
+    """
+    One check.
+
+    Parameters
+    ----------
+    is_broken
+        Asked with the options that are in effect.
+    problem
+        Message, with options in braces.
+    source
+        File and function of Megatron-LM that has the check.
+    """
+
+    is_broken: Callable[[Options], bool]
+    problem: str
+    source: str
 
 
-def _conflicts(given: Mapping[str, Any]) -> Iterator[str]:
-    """From ``TransformerConfig.__post_init__``, ``OptimizerConfig.__post_init__`` and ``validate_args`` (0.16)."""
-    if {"num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"} <= given.keys():
-        yield (
-            "--num-layers-per-virtual-pipeline-stage contradicts --num-virtual-stages-per-pipeline-rank; give one of "
-            "them."
-        )
-    if given.get("recompute_granularity") == "selective":
-        for name in ("recompute_method", "recompute_num_layers"):
-            if name in given:
-                yield f"--{name.replace('_', '-')} goes with --recompute-granularity full, got selective."
-    if given.get("use_precision_aware_optimizer"):
-        if not given.get("use_distributed_optimizer"):
-            yield "--use-precision-aware-optimizer needs --use-distributed-optimizer."
-        if given.get("optimizer", "adam") != "adam":
-            yield f"--use-precision-aware-optimizer needs --optimizer adam, got {given['optimizer']}."
-    if given.get("delay_wgrad_compute") and not given.get("overlap_moe_expert_parallel_comm"):
-        yield "--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm."
-    if given.get("overlap_moe_expert_parallel_comm") and "num_layers" in given and not given.get("num_experts"):
-        yield "--overlap-moe-expert-parallel-comm needs --num-experts."
-    yield from _levels_of_context(given)
-    yield from _kinds_of_layers(given)
-    dispatcher = given.get("moe_token_dispatcher_type", "allgather")
-    if given.get("moe_shared_expert_overlap") and dispatcher != "alltoall":
-        yield f"--moe-shared-expert-overlap needs --moe-token-dispatcher-type alltoall, got {dispatcher}."
-    if given.get("moe_pad_expert_input_to_capacity"):
-        if "moe_expert_capacity_factor" not in given:
-            yield "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor."
-        if given.get("moe_enable_deepep") or given.get("moe_flex_dispatcher_backend") == "deepep":
-            yield "--moe-pad-expert-input-to-capacity does not go with DeepEP (--moe-flex-dispatcher-backend deepep)."
+def check_conflicts(given: Options, where: str) -> None:
+    """Raise ``InputError`` for the first rule that the options break, or for what has no price."""
+    options = {**DEFAULTS, **derived_options(given)}
+    for rule in (*RULES, *NOT_PRICED):
+        if rule.is_broken(options):
+            raise InputError(where, rule.problem.format_map(_Words(options)))
 
 
-def _kinds_of_layers(given: Mapping[str, Any]) -> Iterator[str]:
-    """What layers without Transformer Engine, and products that wait for the end of a pipeline, do not go with."""
-    if given.get("transformer_impl") == "local":
-        for name in ("fp8_format", "fp4_format"):
-            if name in given:
-                yield f"--{name.replace('_', '-')} needs --transformer-impl transformer_engine, got local."
-    if given.get("defer_embedding_wgrad_compute") and "num_layers" in given:
-        if given.get("pipeline_model_parallel_size", 1) == 1:
-            yield "--defer-embedding-wgrad-compute needs --pipeline-model-parallel-size of 2 or more."
-        if given.get("gradient_accumulation_fusion") is False or given.get("no_gradient_accumulation_fusion"):
-            yield "--defer-embedding-wgrad-compute does not go with --no-gradient-accumulation-fusion."
+def derived_options(given: Options) -> dict[str, Any]:
+    """
+    The options with what ``validate_args`` changes in silence, or with a warning.
+
+    ``--recompute-activations`` is selective recomputation, whatever else is said; without tensor parallelism there is
+    no sequence parallelism; Megatron-FSDP has the distributed optimizer; 0 experts are none; a hybrid pattern says how
+    many layers and depths of prediction there are.
+    """
+    options = dict(given)
+    if options.get("recompute_activations"):
+        options["recompute_granularity"] = "selective"
+    if options.get("tensor_model_parallel_size", 1) == 1:
+        options.pop("sequence_parallel", None)
+    if options.get("use_megatron_fsdp"):
+        options["use_distributed_optimizer"] = True
+    if options.get("use_rotary_position_embeddings"):
+        options["position_embedding_type"] = "rope"
+    if options.get("no_gradient_accumulation_fusion"):
+        options["gradient_accumulation_fusion"] = False
+    if not options.get("num_experts"):
+        options.pop("num_experts", None)
+    return options | counts_of_pattern(given)
 
 
-def _levels_of_context(given: Mapping[str, Any]) -> Iterator[str]:
-    """Sizes of the levels in which context-parallel ranks exchange: there if need be, and a product of their number."""
-    option, ranks = "--hierarchical-context-parallel-sizes", given.get("context_parallel_size", 1)
-    sizes = given.get("hierarchical_context_parallel_sizes")
+class _Words(dict[str, Any]):
+    """Values for messages: lists as words."""
+
+    def __missing__(self, name: str) -> str:
+        return "none"
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def _is_whole(options: Options) -> bool:
+    """Whether the arguments are those of a whole launch, so that an option that is absent is known to be."""
+    return "num_layers" in options
+
+
+def _wrong_levels(options: Options) -> bool:
+    """Whether the levels of context parallelism do not multiply to its ranks; words are no numbers."""
+    sizes = options.get("hierarchical_context_parallel_sizes")
     if sizes is None:
-        if "a2a+p2p" in given.get("cp_comm_type", ()) and ranks > 1:
-            yield f"--cp-comm-type a2a+p2p needs {option}, with a product of {ranks}."
-    elif not all(str(size).isdecimal() for size in sizes) or prod(map(int, sizes)) != ranks:
-        yield f"{option} must be whole numbers with a product of {ranks}, got {' '.join(map(str, sizes))}."
+        return False
+    numbers = all(str(size).isdecimal() for size in sizes)
+    return not numbers or prod(map(int, sizes)) != options["context_parallel_size"]
+
+
+def _capacity(options: Options) -> float | None:
+    """Capacity of an expert, ``None`` where there is none; a negative number is none."""
+    try:
+        factor = float(options.get("moe_expert_capacity_factor", -1))
+    except ValueError:
+        return None
+    return None if factor < 0 else factor
+
+
+RULES: tuple[MegatronRule, ...] = (
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("bf16") and o.get("fp16")),
+        problem="--bf16 contradicts --fp16; give one of them.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: {
+            "num_layers_per_virtual_pipeline_stage",
+            "num_virtual_stages_per_pipeline_rank",
+        }.issubset(o),
+        problem="--num-layers-per-virtual-pipeline-stage contradicts --num-virtual-stages-per-pipeline-rank; give one "
+        "of them.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            "pipeline_model_parallel_layout" in o
+            and not {"num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"}.isdisjoint(o)
+        ),
+        problem="--pipeline-model-parallel-layout says how many chunks there are; leave "
+        "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank out.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            "num_layers_per_virtual_pipeline_stage" in o
+            and not {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"}.isdisjoint(o)
+        ),
+        problem="--num-layers-per-virtual-pipeline-stage does not go with --decoder-first- or "
+        "--decoder-last-pipeline-num-layers; say --num-virtual-stages-per-pipeline-rank.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: o["recompute_granularity"] == "selective" and "recompute_method" in o,
+        problem="--recompute-method goes with --recompute-granularity full, got selective.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: o["recompute_granularity"] == "selective" and "recompute_num_layers" in o,
+        problem="--recompute-num-layers goes with --recompute-granularity full, got selective.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            o["recompute_granularity"] == "full"
+            and o.get("recompute_method") == "block"
+            and "recompute_num_layers" not in o
+        ),
+        problem="--recompute-method block needs --recompute-num-layers, as in Megatron.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: o["recompute_granularity"] == "full" and bool(o.get("moe_layer_recompute")),
+        problem="--moe-layer-recompute does not go with --recompute-granularity full, which has it.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("use_precision_aware_optimizer")) and not o.get("use_distributed_optimizer"),
+        problem="--use-precision-aware-optimizer needs --use-distributed-optimizer.",
+        source=OPTIMIZER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("use_precision_aware_optimizer")) and o["optimizer"] != "adam",
+        problem="--use-precision-aware-optimizer needs --optimizer adam, got {optimizer}.",
+        source=OPTIMIZER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            bool(o.get("bf16") and o.get("accumulate_allreduce_grads_in_fp32"))
+            and o["main_grads_dtype"] not in ("fp32", "auto")
+        ),
+        problem="--main-grads-dtype {main_grads_dtype} contradicts --accumulate-allreduce-grads-in-fp32.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            bool(o.get("overlap_param_gather"))
+            and not o.get("use_distributed_optimizer")
+            and o["optimizer"] != "dist_muon"
+        ),
+        problem="--overlap-param-gather needs --use-distributed-optimizer, --use-megatron-fsdp or --optimizer "
+        "dist_muon.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("overlap_param_gather")) and not o.get("overlap_grad_reduce"),
+        problem="--overlap-param-gather needs --overlap-grad-reduce.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("use_torch_fsdp2")) and o["pipeline_model_parallel_size"] > 1,
+        problem="--use-torch-fsdp2 does not go with --pipeline-model-parallel-size {pipeline_model_parallel_size}.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("use_torch_fsdp2")) and o["expert_model_parallel_size"] > 1,
+        problem="--use-torch-fsdp2 does not go with --expert-model-parallel-size {expert_model_parallel_size}.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            bool(o.get("use_torch_fsdp2") and o.get("use_distributed_optimizer")) and not o.get("use_megatron_fsdp")
+        ),
+        problem="--use-torch-fsdp2 does not go with --use-distributed-optimizer.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("use_torch_fsdp2") and o.get("fp16")),
+        problem="--use-torch-fsdp2 does not go with --fp16.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: "fp8_format" in o and "fp4_format" in o,
+        problem="--fp8-format contradicts --fp4-format; give one of them.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("tp_comm_overlap")) and _is_whole(o) and not o.get("sequence_parallel"),
+        problem="--tp-comm-overlap needs --sequence-parallel with --tensor-model-parallel-size of 2 or more.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("delay_wgrad_compute")) and not o.get("overlap_moe_expert_parallel_comm"),
+        problem="--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            bool(o.get("overlap_moe_expert_parallel_comm")) and _is_whole(o) and not o.get("num_experts")
+        ),
+        problem="--overlap-moe-expert-parallel-comm needs --num-experts.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("overlap_moe_expert_parallel_comm") and o.get("moe_shared_expert_overlap")),
+        problem="--overlap-moe-expert-parallel-comm does not go with --moe-shared-expert-overlap.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            "a2a+p2p" in o["cp_comm_type"]
+            and o["context_parallel_size"] > 1
+            and "hierarchical_context_parallel_sizes" not in o
+        ),
+        problem="--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes, with a product of "
+        "{context_parallel_size}.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=_wrong_levels,
+        problem="--hierarchical-context-parallel-sizes must be whole numbers with a product of "
+        "{context_parallel_size}, got {hierarchical_context_parallel_sizes}.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            bool(o.get("defer_embedding_wgrad_compute")) and _is_whole(o) and o["pipeline_model_parallel_size"] == 1
+        ),
+        problem="--defer-embedding-wgrad-compute needs --pipeline-model-parallel-size of 2 or more.",
+        source=PARALLEL,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("defer_embedding_wgrad_compute")) and not o["gradient_accumulation_fusion"],
+        problem="--defer-embedding-wgrad-compute does not go with --no-gradient-accumulation-fusion.",
+        source=PARALLEL,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            bool(o.get("moe_shared_expert_overlap"))
+            and "moe_shared_expert_intermediate_size" in o
+            and o["moe_token_dispatcher_type"] not in ("alltoall", "flex")
+        ),
+        problem="--moe-shared-expert-overlap needs --moe-token-dispatcher-type alltoall or flex, got "
+        "{moe_token_dispatcher_type}.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("moe_enable_deepep")) and o["moe_token_dispatcher_type"] != "flex",
+        problem="--moe-enable-deepep needs --moe-token-dispatcher-type flex, got {moe_token_dispatcher_type}.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("moe_enable_deepep")) and o["moe_flex_dispatcher_backend"] == "hybridep",
+        problem="--moe-enable-deepep contradicts --moe-flex-dispatcher-backend hybridep; give one of them.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("moe_pad_expert_input_to_capacity")) and _capacity(o) is None,
+        problem="--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor.",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            bool(o.get("moe_pad_expert_input_to_capacity"))
+            and o["moe_token_dispatcher_type"] == "flex"
+            and o["moe_flex_dispatcher_backend"] == "deepep"
+        ),
+        problem="--moe-pad-expert-input-to-capacity does not go with DeepEP (--moe-flex-dispatcher-backend deepep).",
+        source=TRANSFORMER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("swiglu")) and bool(o.get("squared_relu") or o.get("quick_geglu")),
+        problem="--swiglu contradicts --squared-relu and --quick-geglu; give one of them.",
+        source=TRANSLATION,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("no_position_embedding")) and o["position_embedding_type"] != "rope",
+        problem="--no-position-embedding is refused by Megatron; say --position-embedding-type none.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("group_query_attention") and o.get("multi_latent_attention")),
+        problem="--group-query-attention does not go with --multi-latent-attention.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: (
+            bool(o.get("enable_cuda_graph") or o.get("external_cuda_graph")) and o["cuda_graph_impl"] != "none"
+        ),
+        problem="--enable-cuda-graph and --external-cuda-graph contradict --cuda-graph-impl; give one of them.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("enable_cuda_graph") and o.get("external_cuda_graph")),
+        problem="--enable-cuda-graph contradicts --external-cuda-graph; give one of them.",
+        source=PARSER,
+    ),
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("fine_grained_activation_offloading")) and not o.get("offload_modules"),
+        problem="--fine-grained-activation-offloading needs --offload-modules.",
+        source=TRANSFORMER,
+    ),
+)
+"""All checks, in the order in which they are asked."""
+
+NOT_PRICED: tuple[MegatronRule, ...] = (
+    MegatronRule(
+        is_broken=lambda o: bool(o.get("use_torch_fsdp2") and o.get("use_megatron_fsdp")),
+        problem="--use-torch-fsdp2 contradicts --use-megatron-fsdp; give one of them.",
+        source="PyTorch's wraps the model, and Megatron-FSDP's options change the optimizer under it.",
+    ),
+    MegatronRule(
+        is_broken=lambda o: o["transformer_impl"] == "local" and "fp8_format" in o,
+        problem="--fp8-format needs --transformer-impl transformer_engine, got local.",
+        source="Megatron-LM's own layers have no fp8: the launch trains in 16 bits, and does not say so.",
+    ),
+    MegatronRule(
+        is_broken=lambda o: o["transformer_impl"] == "local" and "fp4_format" in o,
+        problem="--fp4-format needs --transformer-impl transformer_engine, got local.",
+        source="Megatron-LM's own layers have no fp4: the launch trains in 16 bits, and does not say so.",
+    ),
+)
+"""Launches that Megatron takes and that have no numbers here; ``source`` says why."""

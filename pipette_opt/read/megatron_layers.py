@@ -34,14 +34,13 @@ def given_pattern(given: Mapping[str, Any]) -> str | None:
     return None if pattern is None else str(pattern)
 
 
-def num_layers_of(given: Mapping[str, Any], where: str) -> int:
-    """``--num-layers``, or as many as the pattern has letters."""
+def counts_of_pattern(given: Mapping[str, Any]) -> dict[str, int]:
+    """Layers, and depths of multi-token prediction, that the pattern says, whatever the options for them say."""
     pattern = given_pattern(given)
-    if "num_layers" in given:
-        return int(given["num_layers"])
     if pattern is None:
-        raise InputError(where, "--num-layers is missing.")
-    return len(_main_part(pattern).replace("|", ""))
+        return {}
+    depths = pattern.count("/")
+    return {"num_layers": len(_main_part(pattern).replace("|", ""))} | ({"mtp_num_layers": depths} if depths else {})
 
 
 def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -86,11 +85,10 @@ def _main_part(pattern: str) -> str:
 
 
 def _depth_pattern(given: Mapping[str, Any], pattern: str, where: str) -> str | None:
-    """Layers of each depth, which are as many as ``--mtp-num-layers`` says and all alike; ``None`` for none."""
+    """Layers of each depth of multi-token prediction, all alike; ``None`` for none."""
     depths = pattern.split("/")[1:]
-    if len(depths) != given.get("mtp_num_layers", 0):
-        said = given.get("mtp_num_layers", 0)
-        problem = f"has {len(depths)} depths of multi-token prediction (after /), but --mtp-num-layers is {said}"
+    if not depths and given.get("mtp_num_layers"):
+        problem = f"must say the layers of each depth after a slash with --mtp-num-layers {given['mtp_num_layers']}"
         raise InputError(where, f"--hybrid-layer-pattern {problem}.")
     if len(set(depths)) > 1:
         problem = f"must have the same layers after each /, got {' '.join(depths)}"

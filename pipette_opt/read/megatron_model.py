@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields, num_layers_of
+from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
 from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_frequency
@@ -72,13 +72,13 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         latent = _latent(given, where)
         return ModelSpec(
             name=name,
-            num_layers=num_layers_of(given, where),
+            num_layers=_required(given, "num_layers", where),
             num_layers_at_start_in_bf16=_wide_layers(given, "num_layers_at_start_in_bf16"),
             num_layers_at_end_in_bf16=_wide_layers(given, "num_layers_at_end_in_bf16"),
             hidden_size=hidden,
             ffn_hidden_size=given.get("ffn_hidden_size") or _default_ffn(hidden, bool(given.get("swiglu"))),
             num_attention_heads=heads,
-            num_query_groups=_query_groups(given, heads, latent, where),
+            num_query_groups=_query_groups(given, heads),
             kv_channels=given.get("kv_channels") or max(1, hidden // heads),
             multi_latent_attention=latent,
             vocab_size=vocab,
@@ -131,12 +131,8 @@ def _latent(given: Mapping[str, Any], where: str) -> LatentAttention | None:
     return LatentAttention(**sizes, yarn=scaling)
 
 
-def _query_groups(given: Mapping[str, Any], heads: int, latent: LatentAttention | None, where: str) -> int:
-    if not given.get("group_query_attention"):
-        return heads
-    if latent is not None:
-        raise InputError(where, "--group-query-attention does not go with --multi-latent-attention.")
-    return int(given.get("num_query_groups", 1))
+def _query_groups(given: Mapping[str, Any], heads: int) -> int:
+    return int(given.get("num_query_groups", 1)) if given.get("group_query_attention") else heads
 
 
 def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
@@ -153,11 +149,10 @@ def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
 
 
 def _activation(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Gate and activation; Megatron refuses SwiGLU beside another, and squared ReLU goes before quick GEGLU."""
-    swiglu, relu, geglu = (bool(given.get(name)) for name in ("swiglu", "squared_relu", "quick_geglu"))
-    if swiglu + relu + geglu > 1:
-        raise InputError(where, "only one of --swiglu, --squared-relu and --quick-geglu can be given.")
-    gated = swiglu or geglu
+    """Gate and activation; squared ReLU goes before quick GEGLU, as in Megatron."""
+    relu = bool(given.get("squared_relu"))
+    geglu = bool(given.get("quick_geglu")) and not relu
+    gated = bool(given.get("swiglu")) or geglu
     return {
         "gated_linear_unit": gated,
         "activation_func": "squared_relu" if relu else "quick_gelu" if geglu else None,
@@ -173,8 +168,6 @@ def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind in ("mrope", "relative"):
         what = {"mrope": "positions of images and video", "relative": "positions of encoder-decoder models"}[kind]
         raise InputError(where, f"--position-embedding-type {kind} is not supported: {what}.")
-    if given.get("no_position_embedding") and kind != "rope":
-        raise InputError(where, "--no-position-embedding is refused by Megatron; say --position-embedding-type none.")
     if kind not in ("rope", "yarn"):
         return {"position_embedding_type": kind}
     scaled = kind == "rope" and given.get("use_rope_scaling")

@@ -8,13 +8,14 @@ from pipette_opt.specs.precision import FP8_RECIPES
 from pipette_opt.specs.training import BACKENDS, CONTEXT_KINDS
 
 
-def gradients_in_fp32(given: Mapping[str, Any], where: str) -> bool | None:
-    """What is said of the format in which gradients are added up and reduced; ``None`` if nothing is."""
-    if given.get("accumulate_allreduce_grads_in_fp32") and given.get("grad_reduce_in_bf16"):
-        raise InputError(
-            where, "--accumulate-allreduce-grads-in-fp32 contradicts --grad-reduce-in-bf16; give one of them."
-        )
-    if given.get("grad_reduce_in_bf16") or _main_grads(given) == "bf16":
+def gradients_in_fp32(given: Mapping[str, Any]) -> bool | None:
+    """
+    What is said of the format in which gradients are added up and reduced; ``None`` if nothing is.
+
+    ``--grad-reduce-in-bf16`` goes before ``--accumulate-allreduce-grads-in-fp32``, and says nothing with fp16
+    (``validate_args``).
+    """
+    if (given.get("grad_reduce_in_bf16") and not given.get("fp16")) or _main_grads(given) == "bf16":
         return False
     return True if given.get("accumulate_allreduce_grads_in_fp32") else None
 
@@ -47,12 +48,7 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields["attention_kernel"] = _ATTENTION_KERNELS[given["attention_backend"]]
     if "flash_attention_version" in given and given.get("attention_backend", "auto") in ("flash", "auto"):
         fields["flash_version"] = min(int(given["flash_attention_version"]), 3)
-    fields |= (
-        _token_fields(given)
-        | _recipe_fields(given, where)
-        | _graph_fields(given, where)
-        | _offload_fields(given, where)
-    )
+    fields |= _token_fields(given) | _recipe_fields(given) | _graph_fields(given) | _offload_fields(given, where)
     if given.get("optimizer") in ("muon", "dist_muon"):
         fields["optimizer"] = "muon"
     if given.get("use_precision_aware_optimizer"):
@@ -79,11 +75,9 @@ def _context_kind(given: Mapping[str, Any]) -> str | None:
     return words.pop() if len(words) == 1 and words.issubset(CONTEXT_KINDS) else None
 
 
-def _recipe_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Products in fewer than 16 bits; a recipe of the user's own counts as Megatron's default."""
     fp8, fp4 = given.get("fp8_format"), given.get("fp4_format")
-    if fp8 and fp4:
-        raise InputError(where, "--fp8-format contradicts --fp4-format; give one of them.")
     if not fp8 and not fp4:
         return {}
     fields: dict[str, Any] = {"fp4" if fp4 else "fp8": True}
@@ -94,14 +88,10 @@ def _recipe_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     return fields
 
 
-def _graph_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _graph_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """CUDA graphs, by today's words or by older ones."""
-    older = [name for name in ("enable_cuda_graph", "external_cuda_graph") if given.get(name)]
     impl = given.get("cuda_graph_impl", "none")
-    if older and (impl != "none" or len(older) > 1):
-        others = "--cuda-graph-impl" if impl != "none" else "--external-cuda-graph"
-        raise InputError(where, f"--{older[0].replace('_', '-')} contradicts {others}; give one of them.")
-    if impl == "none" and not older:
+    if impl == "none" and not given.get("enable_cuda_graph") and not given.get("external_cuda_graph"):
         return {}
     modules = tuple(
         dict.fromkeys(word for name in ("cuda_graph_modules", "cuda_graph_scope") for word in given.get(name, ()))
@@ -116,8 +106,6 @@ def _offload_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if given.get("cpu_offloading_num_layers"):
         fields["cpu_offloading_num_layers"] = given["cpu_offloading_num_layers"]
     if given.get("fine_grained_activation_offloading"):
-        if not given.get("offload_modules"):
-            raise InputError(where, "--fine-grained-activation-offloading needs --offload-modules.")
         fields["offload_modules"] = tuple(dict.fromkeys(given["offload_modules"]))
     if given.get("optimizer_cpu_offload"):
         try:

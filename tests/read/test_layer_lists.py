@@ -49,10 +49,9 @@ def test_delta_nets_in_place_of_attention() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ("--hybrid-layer-pattern M-M/MM", "1 depths of multi-token prediction .after /., but --mtp-num-layers is 0"),
+        ("--hybrid-layer-pattern M-M --mtp-num-layers 1", "the layers of each depth after a slash"),
         ("--hybrid-layer-pattern M-X", "with 'X'"),
         ("--hybrid-layer-pattern M-M --mamba-head-dim foo", "^Megatron arguments: --mamba-head-dim must be a whole"),
-        ("--hybrid-layer-pattern M-M --num-layers 4", "must be 4 letters of"),
         ("--num-layers 4 --experimental-attention-variant gated_delta_net", "needs --linear-attention-freq"),
         ("--num-layers 4 --experimental-attention-variant dsa", "dsa is refused"),
         (

@@ -88,7 +88,7 @@ def test_yarn_is_not_rope() -> None:
             "must be learned_absolute or rope or yarn or none or mrope or relative, got 'alibi'",
         ),
         ("--no-position-embedding", "--no-position-embedding is refused by Megatron"),
-        ("--swiglu --squared-relu", "only one of --swiglu, --squared-relu and --quick-geglu"),
+        ("--swiglu --squared-relu", "--swiglu contradicts --squared-relu and --quick-geglu"),
         ("--position-embedding-type rope --rotary-base 1e6", "--rotary-base must be a"),
         ("--norm-epsilon small", "--norm-epsilon must be a number, got 'small'"),
         ("--window-size 127", "--window-size must be two whole numbers such as 4095,0, got '127'"),

@@ -227,7 +227,6 @@ def test_counted_layers_that_megatron_refuses(more: str, message: str) -> None:
         ("--num-layers $LAYERS", r"--num-layers is the shell variable \$LAYERS"),
         ("--num-layers 4", r"--hidden-size is missing"),
         ("--tensor-model-paralel-size 4", r"Did you mean --tensor-model-parallel-size"),
-        ("--use-megatron-fsdp", r"--use-megatron-fsdp needs --data-parallel-sharding-strategy"),
         ("--fp4-format e3m0", r"--fp4-format must be e2m1, got"),
         ("--num-layers 4 --hidden-size 8 --num-attention-heads 2 --seq-length 8", r"--vocab-size .* is missing"),
         ("--num-layers 4 --hidden-size 8 --num-attention-heads 3 --seq-length 8 --vocab-size 9", r"must divide"),
