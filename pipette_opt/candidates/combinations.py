@@ -343,9 +343,14 @@ def _expert_degrees(instance: Instance, space: SearchSpace, degrees: _Degrees) -
 
 
 def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
-    """The grid of stages and replicas is tiled by hosts in a way that the launcher can express."""
+    """The grid of stages and replicas is tiled by hosts in a way that the launcher, and user buffers, can express."""
     gpus_per_node = instance.cluster.gpus_per_node
     slot = config.tensor_model_parallel_size * config.context_parallel_size
+    reach = instance.cluster.scale_up_gpus
+    if instance.training.tp_comm_overlap and config.tensor_model_parallel_size > reach:
+        tp = config.tensor_model_parallel_size
+        reason = f"tp_comm_overlap: user buffers of {tp} tensor ranks do not leave an NVLink domain of {reach} GPUs"
+        return {"packing": reason}
     if instance.model.num_experts is not None and config.tensor_model_parallel_size > gpus_per_node:
         slot = config.tensor_model_parallel_size
         return {"packing": f"groups of {slot} GPUs of a model with experts span hosts of {gpus_per_node} GPUs"}

@@ -6,6 +6,7 @@ from typing import Any
 from pipette_opt.base.units import counted
 from pipette_opt.candidates.enumeration import Enumeration
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
+from pipette_opt.candidates.unsearched_options import unsearched_options
 from pipette_opt.specs import Instance
 
 DIMENSIONS: Mapping[str, str] = {
@@ -140,6 +141,9 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     if max(values["pipeline_parallel"], default=1) > 1:
         near = f" but for {counted(len(space.more_layouts), 'layout')}" if space.more_layouts else ""
         yield f"unequal model chunks of one stage{near}"
+    options = unsearched_options(instance)
+    if options:
+        yield f"options that may save time: {', '.join(options)}"
     for limit in space.limits:
         name, _, most = limit.partition("<=")
         yield f"{name} above {most} (worse by the objective)"

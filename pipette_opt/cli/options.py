@@ -225,6 +225,14 @@ OverlapExperts = Annotated[
         rich_help_panel=JOB,
     ),
 ]
+TensorOverlap = Annotated[
+    bool,
+    typer.Option(
+        "--tp-comm-overlap",
+        help="Tensor ranks send beside the products (Transformer Engine's user buffers, inside an NVLink domain).",
+        rich_help_panel=JOB,
+    ),
+]
 CudaGraph = Annotated[
     bool,
     typer.Option(
@@ -329,6 +337,7 @@ class JobOptions(said.JobOptions):
     moe_token_dispatcher: MoeTokenDispatcher = None
     overlap_moe_expert_parallel_comm: OverlapExperts = False
     cuda_graph: CudaGraph = False
+    tp_comm_overlap: TensorOverlap = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

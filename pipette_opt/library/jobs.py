@@ -6,7 +6,7 @@ A command's options and the arguments of :func:`pipette_opt.solve` are both the 
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +16,7 @@ from pipette_opt.library.options import OF_TRAINING, JobOptions
 
 if TYPE_CHECKING:
     from pipette_opt.read.megatron_args import MegatronArgs
-    from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
+    from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, NotModelled, TrainingSpec
     from pipette_opt.specs.expert_loads import RankImbalance
 
 
@@ -127,7 +127,15 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
         launcher=options.launcher,  # type: ignore[arg-type]
         profile=_profile(options.profile),
         stack=read_stack(options.calibration) if options.calibration else read_stack(),
-        not_modelled=(*(arguments.not_modelled if arguments else ()), *not_modelled_of(model_spec, training)),
+        not_modelled=tuple(
+            dict.fromkeys(
+                (
+                    *(arguments.not_modelled if arguments else ()),
+                    *_of_flags(options),
+                    *not_modelled_of(model_spec, training),
+                )
+            )
+        ),
     )
     inputs: dict[str, Any] = {
         "cluster": record,
@@ -144,6 +152,17 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     }
     num_gpus = shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus
     return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs, arguments=arguments)
+
+
+def _of_flags(options: JobOptions) -> "Iterator[NotModelled]":
+    """What the numbers leave out of options that are given by name."""
+    from pipette_opt.read.megatron_table import megatron_options
+
+    known = megatron_options()
+    if options.tp_comm_overlap:
+        yield from known["tp_comm_overlap"].not_modelled(("",))
+    if options.cuda_graph:
+        yield from known["cuda_graph_impl"].not_modelled(("local",))
 
 
 def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
@@ -181,6 +200,7 @@ def _training(
     options: JobOptions, base: "TrainingSpec | None", arguments: "MegatronArgs | None", model: "ModelSpec"
 ) -> "TrainingSpec":
     """What an iteration is: as the options say, or else the example's."""
+    from pipette_opt.candidates.unsearched_options import graph_modules
     from pipette_opt.specs import TrainingSpec
     from pipette_opt.specs.precision import FP8_RECIPES
     from pipette_opt.specs.training import dispatcher_fields
@@ -208,6 +228,7 @@ def _training(
         **dispatcher_fields(options.moe_token_dispatcher or scripted or "alltoall"),
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
         cuda_graph=options.cuda_graph,
+        tp_comm_overlap=options.tp_comm_overlap,
         cuda_graph_modules=graph_modules(model) if options.cuda_graph else (),
         expert_imbalance=options.expert_imbalance,
         rank_imbalances=_rank_imbalances(options, model),
@@ -316,8 +337,3 @@ def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ``InputError`` unless the value is one of the allowed."""
     if value not in allowed:
         raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")
-
-
-def graph_modules(model: "ModelSpec") -> tuple[str, ...]:
-    """Parts of layers that graphs can launch: all of a dense one, all but routed experts else."""
-    return ("attn", "mlp") if model.num_experts is None else ("attn", "moe_router", "moe_preprocess")

@@ -22,6 +22,7 @@ OF_TRAINING = (
     "moe_token_dispatcher",
     "overlap_moe_expert_parallel_comm",
     "cuda_graph",
+    "tp_comm_overlap",
 )
 """Options that a :class:`TrainingSpec` says itself."""
 
@@ -86,6 +87,8 @@ class JobOptions:
         Whether tokens travel beside the compute of another micro-batch.
     cuda_graph
         Whether layers are launched as CUDA graphs.
+    tp_comm_overlap
+        Whether tensor ranks send beside the products, inside an NVLink domain.
     """
 
     cluster: "Path | ClusterSpec | None" = None
@@ -117,6 +120,7 @@ class JobOptions:
     moe_token_dispatcher: str | None = None
     overlap_moe_expert_parallel_comm: bool = False
     cuda_graph: bool = False
+    tp_comm_overlap: bool = False
 
     def filled_in(self, arguments: "MegatronArgs") -> Self:
         """The options with what Megatron arguments say where they are silent."""

@@ -262,6 +262,11 @@ class ClusterSpec:
         return int(np.bincount(self.domain_of_node).max())
 
     @property
+    def scale_up_gpus(self) -> int:
+        """GPUs of the largest NVLink domain; of a host without any."""
+        return self.gpus_per_node * self.most_in_domain
+
+    @property
     def pair_latency_s(self) -> FloatArray:
         """Fixed cost of a message from host i to host j, shape ``(num_nodes, num_nodes)``."""
         if not self._latency_cache:

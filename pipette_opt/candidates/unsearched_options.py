@@ -1,0 +1,153 @@
+"""Options of the launcher that save time, have a price, and are not searched: a job has them, or has them not."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipette_opt.candidates.legality import check_legal
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import Instance, ModelSpec
+from pipette_opt.specs.precision import fp8_copies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsearchedOption:
+    """
+    An option of Megatron-LM that changes the training.
+
+    Parameters
+    ----------
+    option
+        As a launch script has it.
+    job_fields
+        Fields of :class:`~pipette_opt.specs.TrainingSpec` that it sets; ``None`` where a job cannot have it, or has it.
+    goes_with
+        Whether it has an effect in a configuration of such a job.
+    condition
+        Requirement or cost that the simulated time leaves out.
+    """
+
+    option: str
+    job_fields: Callable[[Instance], Mapping[str, Any] | None]
+    goes_with: Callable[[Instance, ParallelConfig], bool]
+    condition: str
+
+
+def _tensor_overlap(instance: Instance) -> Mapping[str, Any] | None:
+    return None if instance.training.tp_comm_overlap else {"tp_comm_overlap": True}
+
+
+def _reaches_tensor_group(instance: Instance, config: ParallelConfig) -> bool:
+    """User buffers reach the GPUs of an NVLink domain (Transformer Engine, ``userbuffers``)."""
+    return 1 < config.tensor_model_parallel_size <= instance.cluster.scale_up_gpus and config.sequence_parallel
+
+
+def graph_modules(model: ModelSpec) -> tuple[str, ...]:
+    """Return the parts of layers that CUDA graphs can launch: all of a dense one, all but routed experts else."""
+    return ("attn", "mlp") if model.num_experts is None else ("attn", "moe_router", "moe_preprocess")
+
+
+def _graphs(instance: Instance) -> Mapping[str, Any] | None:
+    modules = graph_modules(instance.model)
+    return None if instance.training.cuda_graph else {"cuda_graph": True, "cuda_graph_modules": modules}
+
+
+def _narrow_gradients(instance: Instance) -> Mapping[str, Any] | None:
+    training = instance.training
+    wide = training.precision == "bf16" and training.accumulate_allreduce_grads_in_fp32
+    return {"accumulate_allreduce_grads_in_fp32": False} if wide else None
+
+
+def _fp8(instance: Instance) -> Mapping[str, Any] | None:
+    training, peaks = instance.training, [gpu.peak_flops for gpu in instance.cluster.gpu_kinds]
+    if training.recipe is not None or training.precision == "fp32" or not all("fp8" in peak for peak in peaks):
+        return None
+    return {"fp8": True, "fp8_copies": fp8_copies(peaks)}
+
+
+def _narrow_gather(instance: Instance) -> Mapping[str, Any] | None:
+    training = instance.training
+    return {"fp8_param_gather": True} if training.recipe is not None and not training.fp8_param_gather else None
+
+
+def _deepep(instance: Instance) -> Mapping[str, Any] | None:
+    if instance.model.num_experts is None or instance.training.moe_token_dispatcher_type == "flex":
+        return None
+    return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
+
+
+def _expert_overlap(instance: Instance) -> Mapping[str, Any] | None:
+    if instance.model.num_experts is None or instance.training.overlap_moe_expert_parallel_comm:
+        return None
+    return {"overlap_moe_expert_parallel_comm": True}
+
+
+def _sends_tokens(instance: Instance, config: ParallelConfig) -> bool:
+    return config.expert_model_parallel_size > 1
+
+
+def _any(instance: Instance, config: ParallelConfig) -> bool:
+    return True
+
+
+UNSEARCHED_OPTIONS = (
+    UnsearchedOption(
+        option="--tp-comm-overlap",
+        job_fields=_tensor_overlap,
+        goes_with=_reaches_tensor_group,
+        condition="Transformer Engine inside an NVLink domain; the products are taken to last long enough",
+    ),
+    UnsearchedOption(
+        option="--cuda-graph-impl local",
+        job_fields=_graphs,
+        goes_with=lambda instance, config: config.recompute_granularity != "full",
+        condition="memory of the graphs' pools is not counted",
+    ),
+    UnsearchedOption(
+        option="--grad-reduce-in-bf16",
+        job_fields=_narrow_gradients,
+        goes_with=_any,
+        condition="gradients are summed in 16 bits",
+    ),
+    UnsearchedOption(
+        option="--fp8-format hybrid", job_fields=_fp8, goes_with=_any, condition="products of the layers are in 8 bits"
+    ),
+    UnsearchedOption(
+        option="--fp8-param-gather",
+        job_fields=_narrow_gather,
+        goes_with=lambda instance, config: config.use_distributed_optimizer,
+        condition="weights of the layers are kept in 8 bits only",
+    ),
+    UnsearchedOption(
+        option="--moe-token-dispatcher-type flex",
+        job_fields=_deepep,
+        goes_with=_sends_tokens,
+        condition="needs DeepEP",
+    ),
+    UnsearchedOption(
+        option="--overlap-moe-expert-parallel-comm",
+        job_fields=_expert_overlap,
+        goes_with=_sends_tokens,
+        condition="a second micro-batch is under way in each layer",
+    ),
+)
+"""The options, in no order."""
+
+
+def unsearched_options(instance: Instance) -> list[str]:
+    """Names of the options that a job could have and has not."""
+    return [one.option for one in UNSEARCHED_OPTIONS if one.job_fields(instance) is not None]
+
+
+def with_unsearched_options(instance: Instance, config: ParallelConfig) -> Iterator[tuple[UnsearchedOption, Instance]]:
+    """The options that a configuration could have, each with the job that has it."""
+    for one in UNSEARCHED_OPTIONS:
+        fields = one.job_fields(instance)
+        if fields is None or not one.goes_with(instance, config):
+            continue
+        try:
+            training = replace(instance.training, **fields)
+        except ValueError:  # it does not go with another option of the training
+            continue
+        if not check_legal(instance.model, training, config):
+            yield one, replace(instance, training=training)
