@@ -53,7 +53,7 @@ def gpus(
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Only this one, by any name, e.g. its id on the Hub.")] = None,
     json: opt.Json = False,
 ) -> None:
     """
@@ -66,9 +66,9 @@ def models(
     from pipette_opt.base.errors import InputError
     from pipette_opt.base.shipped import shipped_path
     from pipette_opt.cli.output import show, show_json
-    from pipette_opt.read.fields import did_you_mean
     from pipette_opt.read.files import read_yaml
-    from pipette_opt.read.model import list_models, read_model
+    from pipette_opt.read.model import read_model
+    from pipette_opt.read.model_names import hub_ids, list_models, preset_called, presets_like
     from pipette_opt.report.catalogue import ModelRow, models_table
 
     def row(preset: str) -> ModelRow:
@@ -86,14 +86,16 @@ def models(
             max_position_embeddings=model.max_position_embeddings,
             num_experts=model.num_experts,
             moe_router_topk=None if model.num_experts is None else model.moe_router_topk,
+            hub_ids=hub_ids()[preset],
             source=content["source"],
         )
 
-    known = list_models()
-    if name is not None and name.strip().lower() not in known:
-        hint = did_you_mean(name, known)
+    preset = None if name is None else preset_called(name)
+    if name is not None and preset is None:
+        near = presets_like(name)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise InputError("models", f"no model {name!r} is shipped.{hint} `pipette-opt models` lists all of them.")
-    rows = [row(preset) for preset in known if name is None or preset == name.strip().lower()]
+    rows = [row(known) for known in (list_models() if preset is None else [preset])]
     if json:
         show_json([asdict(one) for one in rows])
     else:

@@ -31,7 +31,7 @@ from pipette_opt.read.hugging_face_experts import (
     qwen3_moe,
 )
 from pipette_opt.read.hugging_face_granite import granite, granite_hybrid, granite_moe
-from pipette_opt.read.hugging_face_keys import Keys, other_program
+from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_lists import gemma3_text, gpt_oss, llama4_text, nemotron_h, qwen3_next
 from pipette_opt.read.hugging_face_positions import (
     layer_frequency_of,
@@ -96,7 +96,7 @@ def _reader(keys: Keys) -> Reader:
     config, where = keys.data, keys.where
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise InputError(where, f"{other_program(config)}model_type is missing; one of {', '.join(_READERS)}.")
+        raise InputError(where, f"model_type is missing; it says how to read the rest, one of {', '.join(_READERS)}.")
     model_type = _ALIKE.get(model_type, model_type)
     if keys.has("index_topk"):
         problem = f"model_type {model_type!r} has sparse attention (DSA, index_topk {shown(config['index_topk'])})"

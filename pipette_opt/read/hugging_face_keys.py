@@ -153,31 +153,7 @@ _OF_TRAINING = re.compile(
 )
 """Words in the names of keys that say how a model is trained or run; no estimate takes them from a config."""
 
-_OF_OTHER_PROGRAMS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("DeepSpeed's settings", frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})),
-    ("an index of weights (safetensors)", frozenset({"weight_map"})),
-    ("a tokenizer's settings", frozenset({"added_tokens_decoder", "tokenizer_class", "chat_template", "added_tokens"})),
-    ("settings of generation", frozenset({"do_sample", "temperature", "max_new_tokens", "_from_model_config"})),
-    ("a LoRA adapter (peft)", frozenset({"peft_type", "lora_alpha", "base_model_name_or_path"})),
-    ("Meta's params.json, not Hugging Face's config.json", frozenset({"n_layers", "n_heads", "ffn_dim_multiplier"})),
-    ("a diffusion model (diffusers)", frozenset({"_diffusers_version", "_class_name"})),
-    ("a trainer's state or arguments", frozenset({"log_history", "per_device_train_batch_size"})),
-    ("a package of JavaScript", frozenset({"dependencies", "devDependencies"})),
-    ("a plan of pipette-opt", frozenset({"pipette_opt_version", "certificate"})),
-)
-"""Files that are not a model's config, and keys of which each has at least one."""
-
 _HARMLESS = {key for keys in HARMLESS.values() for key in keys}
-
-
-def other_program(config: Mapping[str, Any]) -> str:
-    """Say of which other program a file without a model's keys seems to be, as the start of an error message."""
-    if not config:
-        return "is empty: "
-    for what, signs in _OF_OTHER_PROGRAMS:
-        if signs & config.keys():
-            return f"looks like {what}: "
-    return ""
 
 
 class Keys(Fields):

@@ -142,6 +142,10 @@ KINDS = (
     ),
     # Models and training.
     FileKind("an index of safetensors", "", ('"weight_map"',)),
+    FileKind("a tokenizer's settings", "", pattern=r'"(?:tokenizer_class|added_tokens_decoder)" *:'),
+    FileKind("a LoRA adapter's config", "", pattern=r'"peft_type" *:'),
+    FileKind("settings of generation", "", pattern=r'"_from_model_config" *:|"do_sample" *:'),
+    FileKind("Meta's params.json, not Hugging Face's config.json", "", ('"n_layers"', '"n_heads"')),
     FileKind("a trainer_state.json of Hugging Face", "", ('"log_history"',)),
     FileKind(HUGGING_FACE_CONFIG, MODEL, pattern=r'"model_type" *:|"architectures" *:|"num_hidden_layers" *:'),
     FileKind("a config of DeepSpeed", "", pattern=r'"zero_optimization" *:|"train_micro_batch_size_per_gpu" *:'),

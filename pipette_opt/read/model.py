@@ -17,22 +17,23 @@ from pipette_opt.read.kinds_of_files import (
     reads,
 )
 from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.model_names import list_models as list_models
+from pipette_opt.read.model_names import preset_called, presets_like
 from pipette_opt.specs import ModelSpec
 from pipette_opt.specs.recorded import recorded_spec
 
-
-def list_models() -> tuple[str, ...]:
-    """Names of the shipped presets."""
-    return tuple(sorted(path.stem for path in shipped_path("data", "architectures").glob("*.yaml")))
+_SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh")
+"""Endings of names that are files, be they there or not."""
 
 
 def read_model(name_or_path: str | Path) -> ModelSpec:
     """
     Read a model from whatever the user has.
 
-    A preset name (``llama-3-8b``, any case), Megatron arguments (text that starts with ``--``), or a file: an
+    A preset name (``llama-3-8b``, any case), Megatron arguments (text that starts with ``--``), a file: an
     architecture in our YAML, a Hugging Face ``config.json`` (or the folder that holds it), or Megatron arguments in a
-    text file or shell script.
+    text file or shell script; or a preset by its id on the Hugging Face Hub or another of its names
+    (:func:`~pipette_opt.read.model_names.preset_called`).
     """
     text = str(name_or_path).strip()
     if text.lower() in list_models():
@@ -42,23 +43,29 @@ def read_model(name_or_path: str | Path) -> ModelSpec:
     path = Path(text)
     if path.is_dir() and (path / "config.json").is_file():
         path = path / "config.json"
+    if path.is_file():
+        return _read_model_file(path)
+    is_path = path.suffix in _SUFFIXES or text.startswith(("/", ".", "~")) or text.count("/") > 1
+    preset = None if is_path else preset_called(text)
+    if preset is not None:
+        return read_architecture(shipped_path("data", "architectures", f"{preset}.yaml"))
     if path.is_dir():
         raise InputError(f"model {text!r}", "is a folder without a config.json.")
-    if not path.is_file() and (path.suffix in (".json", ".yaml", ".yml", ".txt", ".sh") or "/" in text):
+    if is_path:
         raise InputError(f"model {text!r}", "there is no such file.")
-    if not path.is_file():
-        hint = did_you_mean(text, list_models())
-        problem = f"is neither a preset nor a file.{hint} Presets: {', '.join(list_models())}."
-        raise InputError(f"model {text!r}", problem)
-    return _read_model_file(path)
+    near = presets_like(text)
+    hint = f" Did you mean {' or '.join(near)}?" if near else did_you_mean(text, list_models())
+    problem = f"is neither a preset nor a file.{hint} Presets: {', '.join(list_models())}."
+    raise InputError(f"model {text!r}", problem)
 
 
 def read_architecture(path: str | Path) -> ModelSpec:
     """Read an architecture in our YAML: the fields of :class:`~pipette_opt.specs.ModelSpec`, and ``source``."""
     path = Path(path)
-    found = Fields(str(path), read_yaml(path), (*(field.name for field in fields(ModelSpec)), "source"))
+    found = Fields(str(path), read_yaml(path), (*(field.name for field in fields(ModelSpec)), "hub_ids", "source"))
     values = {name: _number(name, value) for name, value in found.data.items() if value is not None}
-    values.pop("source", None)
+    for name in ("hub_ids", "source"):
+        values.pop(name, None)
     for name in ("moe_router_topk", "moe_ffn_hidden_size"):
         if name in values and "num_experts" not in values:
             raise InputError(str(path), f"{name} has no effect without num_experts.")

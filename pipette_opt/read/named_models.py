@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from pipette_opt.read.model import list_models, read_model
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.model import read_model
+from pipette_opt.read.model_names import preset_called
 from pipette_opt.specs import ModelSpec
 
 _FILES = (".json", ".yaml", ".yml")
@@ -17,10 +19,11 @@ def named_model(name: str, folder: Path) -> ModelSpec | None:
     folder
         Where a relative path starts: the folder of the table.
     """
-    preset = name.strip().lower().rpartition("/")[2]
-    if preset in list_models():
-        return read_model(preset)
     path = folder / name.strip()
     if path.suffix.lower() in _FILES or (path / "config.json").is_file():
         return read_model(path)
-    return None
+    try:
+        preset = preset_called(name)
+    except InputError:  # a name that several presets have is none
+        return None
+    return None if preset is None else read_model(preset)

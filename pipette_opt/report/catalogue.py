@@ -57,6 +57,7 @@ class ModelRow:
     max_position_embeddings: int
     num_experts: int | None
     moe_router_topk: int | None
+    hub_ids: tuple[str, ...]
     source: str
 
 

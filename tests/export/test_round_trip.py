@@ -52,15 +52,14 @@ YARN_DEFAULTS: dict[str, Any] = {name: getattr(YarnScaling(), name) for name in 
 
 @pytest.mark.parametrize("name", list_models())
 def test_presets_come_back(name: str) -> None:
-    """To the last field; GPT-NeoX's parallel layers and Gemma's norms and GELU are refused by name."""
+    """To the last field; what Megatron-LM has no argument for is refused by name: parallel layers, norms, factors."""
     model = read_model(name)
     said = {field.name for field in fields(ModelSpec)} - {*NOT_SAID_OF_MODEL}
-    if model.parallel_residual or model.post_norms:
-        with pytest.raises(
-            InputError, match=r"(parallel_residual|post_norms): is True; an export for Megatron-LM has no"
-        ):
+    usual = {field.name: field.default for field in fields(ModelSpec) if field.name in NOT_SAID_OF_MODEL}
+    if any(getattr(model, name) != value for name, value in usual.items()):
+        with pytest.raises(InputError, match=rf"({'|'.join(usual)}): is .*; an export for Megatron-LM has no"):
             refuse_unsaid("Megatron-LM", model, said)
-        model = replace(model, parallel_residual=False, post_norms=False, local_rotary_base=None)
+        model = replace(model, **usual)
     if model.activation_func == "gelu":
         with pytest.raises(InputError, match="activation_func: is gelu with a gate"):
             written_and_read(model)

@@ -215,13 +215,13 @@ def test_stored_formats_and_kernels_say_nothing(caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({}, "is empty: model_type is missing"),
-        ({"zero_optimization": {"stage": 3}}, "looks like DeepSpeed's settings: model_type is missing"),
-        ({"weight_map": {}, "metadata": {}}, r"looks like an index of weights \(safetensors\)"),
-        ({"tokenizer_class": "LlamaTokenizer"}, "looks like a tokenizer's settings"),
-        ({"dim": 4096, "n_layers": 32, "n_heads": 32}, r"looks like Meta's params.json"),
-        ({"peft_type": "LORA", "r": 8}, r"looks like a LoRA adapter"),
-        ({"hello": 1}, "config.json: model_type is missing; one of llama"),
+        ({}, "config.json: model_type is missing; it says how to read the rest, one of llama"),
+        ({"zero_optimization": {"stage": 3}}, "model_type is missing.* It looks like a config of DeepSpeed"),
+        ({"weight_map": {}, "metadata": {}}, "It looks like an index of safetensors"),
+        ({"tokenizer_class": "LlamaTokenizer"}, "It looks like a tokenizer's settings"),
+        ({"dim": 4096, "n_layers": 32, "n_heads": 32}, r"It looks like Meta's params.json"),
+        ({"peft_type": "LORA", "r": 8}, r"It looks like a LoRA adapter"),
+        ({"_from_model_config": True, "temperature": 0.6}, r"It looks like settings of generation"),
     ],
 )
 def test_files_of_other_programs(tmp_path: Path, content: dict[str, Any], problem: str) -> None:
@@ -262,3 +262,20 @@ def test_sparse_attention_has_no_price() -> None:
     """GLM-5 is refused by name."""
     with pytest.raises(InputError, match=r"sparse attention \(DSA, index_topk 2048\), which has no price yet"):
         read_model(CONFIGS / "GLM-5_20layer")
+
+
+@needs_configs
+@pytest.mark.parametrize(
+    ("folder", "preset"),
+    [
+        ("GLM-4.7", "glm-4.7"),
+        ("MiniMax-M2.7-BF16", "minimax-m2.7"),
+        ("Seed-OSS-36B", "seed-oss-36b"),
+        ("Olmo-3-7B", "olmo-3-7b"),
+        ("Ling-mini-2.0", "ling-mini-2.0"),
+        ("Granite-4.0-micro-dense", "granite-4.0-micro"),
+    ],
+)
+def test_presets_are_what_published_configs_say(folder: str, preset: str) -> None:
+    """To the last field."""
+    assert replace(read_model(CONFIGS / folder), name=preset) == read_model(preset)

@@ -1,0 +1,113 @@
+"""Names of the shipped models as people write them: the presets' own, ids of the Hugging Face Hub, and short forms."""
+
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.read.files import read_yaml
+
+MOST_HINTS = 3
+"""Names that an error suggests at most; chosen."""
+
+_OF_TUNING = frozenset(
+    {
+        *("instruct", "base", "chat", "thinking", "think", "it", "pt", "hf", "preview", "latest", "meta", "nvidia"),
+        *("fp8", "fp4", "nvfp4", "mxfp4", "bf16", "int4", "int8", "4bit", "8bit", "awq", "gptq", "gguf"),
+    }
+)
+"""Words of a name that say how a model was tuned or stored, not how it is built."""
+
+_RELEASE = re.compile(r"\d{4}")
+"""Words that date a release, ``2507``."""
+
+_PART = re.compile(r"\d+x\d+b|a?\d+(?:\.\d+)?[bm]|[a-z]+|\d+(?:\.\d+)?")
+"""Parts of a name: sizes, words, versions."""
+
+
+def list_models() -> tuple[str, ...]:
+    """Names of the shipped presets."""
+    return tuple(sorted(path.stem for path in shipped_path("data", "architectures").glob("*.yaml")))
+
+
+@cache
+def hub_ids() -> Mapping[str, tuple[str, ...]]:
+    """Ids on the Hugging Face Hub of models that are built as a preset, by preset."""
+    folder = shipped_path("data", "architectures")
+    found = {name: tuple(read_yaml(folder / f"{name}.yaml").get("hub_ids", ())) for name in list_models()}
+    return MappingProxyType(found)
+
+
+def preset_called(name: str) -> str | None:
+    """
+    The preset that a name stands for; ``None`` if there is none.
+
+    Case, separators, an organisation before a slash, and words such as Instruct, Base or FP8 do not matter. The
+    beginning of a preset's name stands for it if no other preset's begins so.
+
+    Raises
+    ------
+    InputError
+        If several presets' names begin so; it names them.
+    """
+    known, bare = _presets_by_key(), _without_organisation(name)
+    for key in (_parts(bare), _parts(_plain(bare))):
+        if key in known:
+            return known[key]
+    parts = _parts(_plain(bare))
+    named = tuple(one for one in list_models() if parts and _parts(one)[: len(parts)] == parts)
+    if len(named) > 1:
+        raise InputError(f"model {name!r}", f"may be {' or '.join(named)}; say which.")
+    return named[0] if named else None
+
+
+def presets_like(name: str) -> tuple[str, ...]:
+    """Presets of the family of a name, those of its version and then of the nearest size first; none of no family."""
+    family, *rest = _parts(_plain(_without_organisation(name))) or ("",)
+    version = next((one for one in rest if not _size_b(one)), "")
+    size = next((size for one in rest if (size := _size_b(one))), 0.0)
+    found = {}
+    for preset in list_models():
+        parts = _parts(preset)
+        if parts[0] != family:
+            continue
+        sizes = [math.log(known / size) for one in parts if size and (known := _size_b(one))]
+        found[preset] = (version not in parts, abs(sizes[0]) if sizes else math.inf, preset)
+    return tuple(sorted(found, key=lambda preset: found[preset])[:MOST_HINTS])
+
+
+@cache
+def _presets_by_key() -> Mapping[tuple[str, ...], str]:
+    """Presets by the parts of their names and ids, with and without what says how they were tuned."""
+    found: dict[tuple[str, ...], str] = {}
+    for preset in list_models():
+        for name in (preset, *map(_without_organisation, hub_ids()[preset])):
+            for key in {_parts(name), _parts(_plain(name))}:
+                other = found.setdefault(key, preset)
+                if other != preset:
+                    raise ValueError(f"{name} is a name of both {other} and {preset}.")
+    return MappingProxyType(found)
+
+
+def _without_organisation(name: str) -> str:
+    """``Qwen/Qwen3-8B`` as ``qwen3-8b``."""
+    return name.strip().lower().rpartition("/")[2]
+
+
+def _plain(name: str) -> str:
+    """A name without the words that say how a model was tuned or stored, or when it was released."""
+    words = re.split(r"[^a-z0-9.]+", name)
+    return "-".join(word for word in words if word not in _OF_TUNING and not _RELEASE.fullmatch(word))
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return tuple(_PART.findall(name))
+
+
+def _size_b(part: str) -> float:
+    """Billions of parameters that a part says, ``8x7b`` as 56; 0 for none."""
+    found = re.fullmatch(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])", part)
+    return 0.0 if found is None else int(found[1] or 1) * float(found[2]) * (1.0 if found[3] == "b" else 1e-3)
