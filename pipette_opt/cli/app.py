@@ -10,6 +10,7 @@ from pipette_opt.cli import (
     benchmark,
     calibrate,
     candidates,
+    capture,
     catalogue,
     estimate,
     explain,
@@ -75,6 +76,7 @@ app.command("links")(links.links)
 app.command("whatif")(whatif.whatif)
 app.command("candidates")(candidates.candidates)
 app.command("export")(export.export)
+app.command("capture", context_settings={"allow_interspersed_args": False})(capture.capture)
 app.command("init")(init.init)
 app.command("gpus")(catalogue.gpus)
 app.command("models")(catalogue.models)

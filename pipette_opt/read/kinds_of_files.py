@@ -37,6 +37,7 @@ HUGGING_FACE_CONFIG = "a config.json of Hugging Face"
 LAUNCH_SCRIPT = "a shell script"
 PRINTED_ARGUMENTS = "arguments of Megatron-LM, as it prints them"
 TYPED_ARGUMENTS = "arguments of Megatron-LM, as they are typed"
+CAPTURED_LAUNCH = "a launch that capture wrote"
 PIPETTE_MATRICES = "Pipette's bandwidth matrices"
 
 
@@ -77,6 +78,7 @@ class FileKind:
 KINDS = (
     # What pipette-opt writes.
     FileKind(PLAN_FILE, "verify, explain, report and export", ('"schema_version"', '"parallel"', '"placement"')),
+    FileKind(CAPTURED_LAUNCH, ARGUMENTS, ('"program"', '"launchers"', '"arguments"')),
     FileKind("a log of profile links", LINKS, ('"pipette_opt_links"',)),
     FileKind(CLUSTER_FILE, "solve --cluster", pattern=r"^nodes:\s*(?:$|\[|#)"),
     FileKind(STACK_FILE, "solve --calibration", pattern=r"^(?:matmul_speed|assumed_links|host_kernel_s):"),

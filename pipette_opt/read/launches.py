@@ -330,6 +330,9 @@ def _of_python(words: Sequence[str], launched: bool = False) -> Started:
     rest = words[index:]
     if not rest or rest[0] == "-":
         return other
+    known, behind = _launcher_named(PurePosixPath(rest[0]).name, rest[1:])
+    if known is not None:  # the file of torchrun, which is a Python script
+        return _of_launcher(known, behind)
     found = _program(rest, is_module=False, launched=launched)
     return found if isinstance(found, Launch) else other
 

@@ -12,6 +12,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.files import read_text
+from pipette_opt.read.launch_file import is_launch, without_document
 from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
 from pipette_opt.read.megatron_layers import given_pattern, stage_bounds
 from pipette_opt.read.megatron_model import model_of_options
@@ -250,10 +251,11 @@ def arguments_behind(source: str) -> MegatronArgs | None:
     if text.startswith("--"):
         return parse_megatron_args(text)
     path = Path(text)
-    if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml", ".json") or not path.is_file():
+    if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml") or not path.is_file():
         return None
     content = read_text(path)
-    return None if content.lstrip().startswith("{") else parse_megatron_args(content, str(path), path.stem)
+    is_other = path.suffix.lower() == ".json" or content.lstrip().startswith("{")
+    return None if is_other and not is_launch(content) else parse_megatron_args(content, str(path), path.stem)
 
 
 def read_megatron_args(arguments: str, where: str) -> MegatronArgs:
@@ -274,6 +276,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     Options that change the numbers and are not modelled come out as ``not_modelled``; what there are no numbers for is
     an error. Of a file that was exported here the job counts, not the trial run that stands beside it.
     """
+    text = without_document(text, where)
     said = given_options(_TRIAL.sub("", text), where)
     given = derived_options(said.values)
     check_conflicts(given, where)

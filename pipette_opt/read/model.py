@@ -10,12 +10,14 @@ from pipette_opt.read.files import parse_json, read_text, read_yaml
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.kinds_of_files import (
     ARCHITECTURE_FILE,
+    CAPTURED_LAUNCH,
     HUGGING_FACE_CONFIG,
     LAUNCH_SCRIPT,
     PRINTED_ARGUMENTS,
     TYPED_ARGUMENTS,
     reads,
 )
+from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model_names import list_models as list_models
 from pipette_opt.read.model_names import preset_called, presets_like
@@ -82,13 +84,13 @@ def _number(name: str, value: object) -> object:
     return value
 
 
-@reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS)
+@reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS, CAPTURED_LAUNCH)
 def _read_model_file(path: Path) -> ModelSpec:
     """Tell by suffix and content what a file is."""
     if path.suffix.lower() in (".yaml", ".yml"):
         return read_architecture(path)
     text = read_text(path)
-    if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
+    if not is_launch(text) and (path.suffix.lower() == ".json" or text.lstrip().startswith("{")):
         name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
         return model_from_hugging_face(parse_json(text, str(path)), str(path), name)
     return _model_of_arguments(text, str(path), path.stem)

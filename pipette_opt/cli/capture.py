@@ -1,0 +1,96 @@
+"""``pipette-opt capture``."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipette_opt.cli import options as opt
+
+if TYPE_CHECKING:
+    from pipette_opt.read.capture.captured import Captured
+
+
+def capture(
+    command: Annotated[list[str], typer.Argument(help="Your command, after --: bash train.sh ARGUMENTS.")],
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="A variable of the script, NAME=VALUE; may be repeated.", metavar="NAME=VALUE"),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the launch goes.")] = Path("captured.json"),
+    time_limit: Annotated[float, typer.Option(help="Seconds until the script is stopped.", min=0.1, max=86400)] = 60,
+    which: Annotated[
+        int | None, typer.Option(help="Number of the training program, of a script that starts several.", min=1)
+    ] = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    Run your own launch script, with stand-ins for launchers, and write down what it would have started.
+
+    The script runs as you, with all that it does beside the launch; `import args` reads it without running it.
+
+    Example: [bold]pipette-opt capture -o captured.json -- bash train.sh[/]
+    """
+    import json as documents
+    import shlex
+
+    from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.cli.output import answer, check_place, check_stdout, say, show_json
+    from pipette_opt.read.capture.captured import capture as run_captured
+
+    check_place(out)
+    check_stdout(json, out)
+    people = say if is_stdout(out) or json else answer
+    people(f"Running your own script: {shlex.join(command)}. Stand-ins replace its launchers; nothing is trained.")
+    found = run_captured(command, environment=_environment(env or []), time_limit_s=time_limit, which=which)
+    document = found.document()
+    write_atomically(out, documents.dumps(document, indent=2) + "\n")
+    if json:
+        show_json(document)
+        return
+    for line in _summary(found, document["notes"], out):
+        people(line)
+
+
+def _environment(given: list[str]) -> dict[str, str]:
+    from pipette_opt.base.errors import InputError, shown
+
+    for setting in given:
+        if not re.match(r"[A-Za-z_]\w*=", setting):
+            raise InputError("--env", f"must be NAME=VALUE, got {shown(setting)}.")
+    return {name: value for name, _, value in (setting.partition("=") for setting in given)}
+
+
+_DEGREES = {
+    "--tensor-model-parallel-size": "tensor",
+    "--pipeline-model-parallel-size": "pipeline",
+    "--context-parallel-size": "context",
+    "--expert-model-parallel-size": "expert",
+    "--micro-batch-size": "micro-batch",
+    "--global-batch-size": "global batch",
+}
+"""Options that the summary shows, with their names in it."""
+
+
+def _summary(found: "Captured", notes: list[str], out: Path) -> list[str]:
+    from itertools import pairwise
+
+    from pipette_opt.base.files import is_stdout
+    from pipette_opt.base.units import counted
+
+    launch = found.launch
+    by = " ".join(starter.name for starter in launch.launchers) or "nothing before it"
+    often = "" if found.num_starts == 1 else f", started {found.num_starts} times"
+    lines = [f"Program: {launch.program}, {counted(len(launch.arguments), 'argument')}, launched by {by}{often}."]
+    arguments = [part for word in launch.arguments for part in ([word] if word[:2] != "--" else word.split("=", 1))]
+    degrees = [f"{_DEGREES[word]} {value}" for word, value in pairwise(arguments) if word in _DEGREES]
+    if degrees:
+        lines.append(f"Degrees: {', '.join(degrees)}.")
+    processes = launch.num_processes
+    if processes is not None:
+        lines.append(f"Processes: {processes}.")
+    lines += [f"- {note}" for note in notes]
+    if not is_stdout(out):
+        lines.append(f"Written to {out}. Next: pipette-opt estimate --args {out} --cluster cluster.yaml")
+    return lines

@@ -1,0 +1,304 @@
+"""Run of a user's script, and the training program that it would have started."""
+
+import os
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.capture import guard
+from pipette_opt.read.capture.records import num_starts, outer_of, read_records, started_by, write_record
+from pipette_opt.read.capture.stand_in import CONTAINERS, LAUNCHERS, PYTHONS
+from pipette_opt.read.capture.stand_ins import stand_ins
+from pipette_opt.read.launchers import LAUNCHERS as KNOWN
+from pipette_opt.read.launches import Launch, OtherCommand, ShellScript, launch_document, launch_of
+from pipette_opt.read.sbatch_header import sbatch_options, slurm_variables
+
+AFTER_START_S = 10.0
+"""Seconds that a script goes on after it has started a training program, as it may start another; chosen."""
+
+LINGER_S = 5.0
+"""Seconds that processes in the background have after the script has ended; chosen."""
+
+MAX_STARTS = 256
+"""Number of recorded starts at which a script is stopped: it starts its program in a loop; chosen."""
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|(^|_)KEY($|_)|APIKEY|PRIVATE", re.IGNORECASE)
+"""Names of variables whose values are not written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """
+    A training program that a script would have started.
+
+    Parameters
+    ----------
+    launch
+        The program with its launchers and arguments.
+    environment
+        Variables that the script set before, without secrets.
+    sbatch
+        Options of the ``#SBATCH`` header.
+    scripts
+        Scripts that were run, each with its number of lines.
+    num_starts
+        How often the program was started with these arguments.
+    status
+        Exit code of the script; ``None`` if it was stopped.
+    """
+
+    launch: Launch
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    sbatch: Mapping[str, str]
+    scripts: Mapping[str, int]
+    num_starts: int
+    status: int | None
+    notes: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return the launch as ``captured.json`` has it."""
+        found = launch_document(self.launch, environment=self.environment, sbatch=self.sbatch, notes=self.notes)
+        secret = [name for name in found["environment"] if _SECRET.search(name)]
+        for name in secret:
+            del found["environment"][name]
+        if secret:
+            found["notes"].append(f"Left out as secret: {', '.join(sorted(secret))}.")
+        return found | {
+            "command": list(self.command),
+            "scripts": [{"path": path, "lines": lines} for path, lines in self.scripts.items()],
+            "num_starts": self.num_starts,
+            "status": self.status,
+        }
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run's folder with what is known of it while it goes on."""
+
+    folder: Path
+    began_s: float
+    time_limit_s: float
+    first_start_s: float | None = None
+    num_starts: int = 0
+    stopped: list[str] = field(default_factory=list)
+
+    def is_over(self) -> bool:
+        """Return true when the time limit, the time after the first start, or the number of starts is reached."""
+        now = time.monotonic()
+        self.num_starts = num_starts(self.folder)
+        if self.first_start_s is None and self.num_starts:
+            self.first_start_s = now
+        late = self.first_start_s is not None and now - self.first_start_s >= AFTER_START_S
+        return late or now - self.began_s >= self.time_limit_s or self.num_starts >= MAX_STARTS
+
+    def may_run(self, words: Sequence[str], pid: int) -> bool:
+        """Record and refuse a launcher or training program that no stand-in stands for."""
+        if not words or any(word.startswith(str(self.folder)) for word in words[:4]):
+            return True
+        if len(words) > 1 and "/" in words[1] and Path(words[1]).name in (*LAUNCHERS, *PYTHONS):
+            words = words[1:]  # a launcher that is a script itself, behind its interpreter
+        environment = guard.environment_of(pid)
+        name = Path(words[0]).name
+        try:
+            found = started_by(words, outer_of(environment))
+        except InputError as error:
+            write_record(self.folder, "refused", words, environment, problem=str(error))
+            return False
+        if name in KNOWN and KNOWN[name].role == "wrapper":
+            return True  # nohup, env and their like execute the command that follows, which is looked at then
+        if isinstance(found, Launch):
+            write_record(self.folder, "start", words, environment, past=words[0])
+            return False
+        if name in LAUNCHERS and not isinstance(launch_of(words), OtherCommand):
+            write_record(self.folder, "left out", words, environment, past=words[0])
+            return False
+        return not _starts_elsewhere(name, words)
+
+
+def _starts_elsewhere(name: str, words: Sequence[str]) -> bool:
+    """Whether a real launcher would start a command on other machines, in a container, or as a job."""
+    if name in CONTAINERS:
+        return bool(words[1:2]) and words[1] in ("run", "exec", "start")
+    return name in LAUNCHERS
+
+
+def capture(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    time_limit_s: float = 60.0,
+    which: int | None = None,
+) -> Captured:
+    """
+    Run a user's command, and return the training program that it would have started.
+
+    Parameters
+    ----------
+    environment
+        Variables beside those of this process; they win.
+    which
+        Number of the program, from 1, of a script that starts several.
+
+    Raises
+    ------
+    InputError
+        If no training program is started, or several and ``which`` does not choose one.
+    """
+    where = shlex.join(command)
+    header, script = _header_of(command)
+    given = {**_of_job(header), **os.environ, **(environment or {})}
+    with stand_ins(given) as (folder, inner):
+        _check_can_be_watched(script)
+        going = _Run(folder, began_s=time.monotonic(), time_limit_s=time_limit_s)
+        watch = guard.Watch(may_run=going.may_run, is_over=going.is_over, linger_s=LINGER_S)
+        ended = guard.run(command, inner, watch)
+        records = read_records(folder)
+    starts = _distinct(records)
+    if not starts:
+        raise InputError(where, _nothing_started(records, ended, going))
+    chosen = _chosen(where, starts, which)
+    scripts = {path: _num_lines(path) for path in _scripts(script, records)}
+    if not header:
+        header = next((found for path in scripts if (found := sbatch_options(_text(path), path))), {})
+    return Captured(
+        launch=chosen[0],
+        command=tuple(command),
+        environment=chosen[1],
+        sbatch=header,
+        scripts=scripts,
+        num_starts=chosen[2],
+        status=ended.status,
+        notes=tuple(_notes(records, ended, header, given)),
+    )
+
+
+_Start = tuple[Launch, Mapping[str, str], int]
+"""A launch, its environment, and how often it was started."""
+
+
+def _distinct(records: Sequence[Mapping[str, Any]]) -> list[_Start]:
+    """Different programs or arguments; the same ones on several hosts are one launch."""
+    found: dict[tuple[str, tuple[str, ...]], _Start] = {}
+    for record in records:
+        if record["kind"] == "refused":
+            raise InputError(shlex.join(record["words"])[:200], record["problem"])
+        if record["kind"] != "start":
+            continue
+        launch = started_by(record["words"], record["outer"])
+        assert isinstance(launch, Launch)
+        key = (launch.program, launch.arguments)
+        first = found.get(key, (launch, record["environment"], 0))
+        found[key] = (first[0], first[1], first[2] + 1)
+    return list(found.values())
+
+
+def _chosen(where: str, starts: Sequence[_Start], which: int | None) -> _Start:
+    if which is not None and not 1 <= which <= len(starts):
+        raise InputError(
+            "--which", f"must be from 1 to {len(starts)}, the programs that the script starts, got {which}."
+        )
+    if which is not None or len(starts) == 1:
+        return starts[(which or 1) - 1]
+    listed = "; ".join(f"{number}: {_described(start, starts)}" for number, start in enumerate(starts, start=1))
+    raise InputError(where, f"starts {len(starts)} training programs; choose one with --which. {listed}.")
+
+
+def _described(start: _Start, starts: Sequence[_Start]) -> str:
+    """A launch with its first arguments that the others do not have."""
+    shared = set.intersection(*(set(_pairs(other[0].arguments)) for other in starts))
+    own = [" ".join(filter(None, pair)) for pair in _pairs(start[0].arguments) if pair not in shared]
+    shown = " ".join(own[:3]) + (" ..." if len(own) > 3 else "")
+    return f"{start[0].program} {shown}".strip()
+
+
+def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Each argument with the option before it, if it is a value; an option with a value only as a pair."""
+    found: list[tuple[str, str]] = []
+    for word in arguments:
+        if found and found[-1][0].startswith("--") and not found[-1][1] and not word.startswith("--"):
+            found[-1] = (found[-1][0], word)
+        else:
+            found.append((word, ""))
+    return found
+
+
+def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, going: _Run) -> str:
+    """Why there is no launch: the script's own end, its last lines, and what was left out."""
+    left_out = [shlex.join(record["words"])[:80] for record in records if record["kind"] == "left out"]
+    beside = f" Left out: {'; '.join(dict.fromkeys(left_out))}." if left_out else ""
+    last = [line.strip() for line in ended.errors if line.strip()][-3:]
+    lines = f" Its last lines: {' | '.join(last)}." if last else ""
+    if ended.status is None:
+        return (
+            f"started no training program in {going.time_limit_s:g} s, and was stopped; --time-limit gives it more."
+            f"{beside}{lines}"
+        )
+    if ended.status:
+        return f"ended with status {ended.status} before it started a training program.{beside}{lines}"
+    return f"ended without starting a training program.{beside}{lines}"
+
+
+def _notes(
+    records: Sequence[Mapping[str, Any]], ended: guard.Ended, header: Mapping[str, str], given: Mapping[str, str]
+) -> list[str]:
+    notes = []
+    if ended.status is None:
+        notes.append("The script still ran, and was stopped.")
+    elif ended.status and not any("past" in record for record in records):
+        last = [line.strip() for line in ended.errors if line.strip()][-1:]
+        notes.append(f"The script ended with status {ended.status}{': ' if last else ''}{''.join(last)}.")
+    past = dict.fromkeys(record["past"] for record in records if "past" in record)
+    if past:
+        notes.append(f"Stopped before it ran, as its path goes past the stand-ins: {', '.join(past)}.")
+    left_out = dict.fromkeys(shlex.join(record["words"])[:80] for record in records if record["kind"] == "left out")
+    if left_out:
+        notes.append(f"Not run: {'; '.join(left_out)}.")
+    made = [name for name in _of_job(header) if given.get(name) == _of_job(header)[name] and name not in os.environ]
+    if made:
+        notes.append(f"Set as Slurm would for this #SBATCH header: {', '.join(made)}.")
+    return notes
+
+
+def _of_job(header: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a job with this header, unless this is one."""
+    return {} if "SLURM_JOB_ID" in os.environ else slurm_variables(header)
+
+
+def _header_of(command: Sequence[str]) -> tuple[dict[str, str], str | None]:
+    """``#SBATCH`` header of the command's script, and the script's path."""
+    found = launch_of(command)
+    if not isinstance(found, ShellScript) or not Path(found.path).is_file():
+        return {}, None
+    return sbatch_options(_text(found.path), found.path), found.path
+
+
+def _scripts(script: str | None, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Scripts that were run: the command's own, and those behind launchers."""
+    behind = [str(Path(record["folder"], record["path"])) for record in records if record["kind"] == "script"]
+    return [path for path in dict.fromkeys(filter(None, (script, *behind))) if Path(path).is_file()]
+
+
+def _text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8", errors="replace")
+
+
+def _num_lines(path: str) -> int:
+    return len(_text(path).splitlines())
+
+
+def _check_can_be_watched(script: str | None) -> None:
+    """Where processes cannot be traced, refuse a script that may find a real launcher past the stand-ins."""
+    if script is None or guard.can_trace():
+        return
+    names = "|".join(re.escape(name) for name in (*LAUNCHERS, *PYTHONS))
+    past = re.compile(rf"[\w}}\)]/({names})(?=[\s\"';)]|$)|\bPATH=|\bactivate\b|\bmodule\s+load\b")
+    for number, line in enumerate(_text(script).splitlines(), start=1):
+        if past.search(line) and not line.lstrip().startswith("#"):
+            problem = f"{line.strip()[:80]!r} may find a real launcher, and processes cannot be traced here"
+            raise InputError(f"{script}, line {number}", f"{problem}; run it on Linux, or use `import args`.")

@@ -1,0 +1,353 @@
+"""
+A run of a user's script from which no process escapes: each program is looked at before its first step.
+
+Linux stops a traced process at every ``execve`` (``ptrace(2)``, ``PTRACE_EVENT_EXEC``): also a program that is named by
+its absolute path, or found through another ``PATH``. Where tracing is not allowed the run goes without it.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+PR_SET_CHILD_SUBREAPER = 36
+PTRACE_CONT, PTRACE_SEIZE, PTRACE_LISTEN = 7, 0x4206, 0x4208
+EVENT_EXEC, EVENT_STOP = 4, 128
+OPTIONS = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 20
+"""Follow fork, vfork and clone, stop at exec, and kill all traced processes with the tracer (``linux/ptrace.h``)."""
+
+WALL = 0x40000000
+"""``__WALL`` of ``waitpid``: threads, too."""
+
+STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+
+POLL_S = 0.02
+"""Seconds between two looks at the clock; chosen."""
+
+QUIET_POLLS = 3
+"""Polls without a new process after which none is expected; chosen."""
+
+KILLING_S = 5.0
+"""Seconds in which killed processes must be gone; chosen."""
+
+KEPT_LINES = 40
+"""Last lines of the script's error output that are kept; chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """
+    Decisions about a run.
+
+    Parameters
+    ----------
+    may_run
+        Tells by its words and process id if a process may run the program that it has just been given.
+    is_over
+        Tells if the run's time is over.
+    linger_s
+        Seconds that background processes have after the script has ended.
+    """
+
+    may_run: Callable[[Sequence[str], int], bool]
+    is_over: Callable[[], bool]
+    linger_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """
+    End of a run.
+
+    Parameters
+    ----------
+    status
+        Exit code of the script, that of a signal negative; ``None`` if its time was over.
+    errors
+        Last lines of its error output.
+    """
+
+    status: int | None
+    errors: Sequence[str] = field(default_factory=tuple)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], watch: Watch) -> Ended:
+    """Run a command in a session of its own until it ends or its time is over; no process of it remains."""
+    before = _children()
+    _adopt_orphans(True)
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", 'read go; exec "$@" </dev/null', "sh", *command],
+        env=dict(environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    errors: deque[str] = deque(maxlen=KEPT_LINES)
+    reader = threading.Thread(target=_keep_lines, args=(process.stderr.fileno(), errors), daemon=True)
+    tracer = _Tracer(process.pid) if _seize(process.pid) else None
+    try:
+        with _blocked_child_signal():
+            reader.start()
+            _send_go(process.stdin)
+            status = tracer.run(watch) if tracer is not None else _wait(process, watch)
+    finally:
+        if tracer is not None:
+            tracer.kill_all()
+        _kill_group(process.pid, before)
+        process.returncode = 0  # it was waited for here, not by subprocess
+        _adopt_orphans(False)
+        reader.join(timeout=KILLING_S)
+        process.stderr.close()
+    return Ended(status=status, errors=tuple(errors))
+
+
+def can_trace() -> bool:
+    """Return true where processes can be traced: on Linux, unless a container or the administrator forbids it."""
+    if sys.platform != "linux":
+        return False
+    process = subprocess.Popen(["/bin/sh", "-c", "read go"], stdin=subprocess.PIPE)
+    try:
+        return _seize(process.pid)
+    finally:
+        process.kill()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, WALL)
+        process.returncode = 0
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def words_of(pid: int) -> list[str]:
+    """Command line of a process."""
+    return [os.fsdecode(word) for word in _proc(pid, "cmdline").split(b"\0")[:-1]]
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Environment that a process was started with."""
+    pairs = (os.fsdecode(entry).partition("=") for entry in _proc(pid, "environ").split(b"\0") if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
+def folder_of(pid: int) -> str:
+    """Current folder of a process."""
+    try:
+        return str(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError:
+        return ""
+
+
+def _proc(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+class _Tracer:
+    """Traced processes, from the first one on."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self.alive = {root}
+        self.status: int | None = None
+
+    def run(self, watch: Watch) -> int | None:
+        """
+        Let processes run until all have ended, or the time is over; return the first one's exit code.
+
+        A process that was just made is seen a moment later, perhaps after the end of the one that made it: all have
+        ended when none comes up for a while.
+        """
+        end_s: float | None = None
+        quiet = 0
+        while self.alive or quiet < QUIET_POLLS:
+            if watch.is_over():
+                return self.status
+            if end_s is not None and time.monotonic() >= end_s:
+                return self.status
+            pid, state = _next_state()
+            if pid < 0:
+                return self.status
+            if pid == 0:
+                quiet += 1
+                signal.sigtimedwait({signal.SIGCHLD}, POLL_S)
+                continue
+            quiet = 0
+            self.alive.add(pid)
+            if os.WIFSTOPPED(state):
+                _go_on(pid, state, watch)
+                continue
+            self.alive.discard(pid)
+            if pid == self.root:
+                self.status = os.waitstatus_to_exitcode(state)
+                end_s = time.monotonic() + watch.linger_s
+        return self.status
+
+    def kill_all(self) -> None:
+        """Kill what is left; a process that was just made is traced, too, and comes up as a new one."""
+        end_s = time.monotonic() + KILLING_S
+        quiet = 0
+        while (self.alive or quiet < QUIET_POLLS) and time.monotonic() < end_s:
+            for pid in self.alive:
+                _kill(pid)
+            pid, state = _next_state()
+            if pid < 0:
+                return
+            if pid == 0:
+                quiet += 1
+                time.sleep(0.002)
+                continue
+            quiet = 0
+            if os.WIFSTOPPED(state):
+                self.alive.add(pid)
+                _kill(pid)
+                _ptrace(PTRACE_CONT, pid)
+            else:
+                self.alive.discard(pid)
+
+
+def _go_on(pid: int, state: int, watch: Watch) -> None:
+    """Let a stopped process go on, unless it was given a program that may not run."""
+    number, event = os.WSTOPSIG(state), state >> 16
+    if event == EVENT_STOP and number in STOPPING:
+        _ptrace(PTRACE_LISTEN, pid)
+        return
+    if event == EVENT_EXEC and not watch.may_run(words_of(pid), pid):
+        _kill(pid)
+    _ptrace(PTRACE_CONT, pid, 0 if event else number)
+
+
+def _next_state() -> tuple[int, int]:
+    """Process that changed its state, 0 if none did, -1 if there is none left."""
+    try:
+        return os.waitpid(-1, os.WNOHANG | WALL)
+    except ChildProcessError:
+        return -1, 0
+
+
+def _wait(process: subprocess.Popen[bytes], watch: Watch) -> int | None:
+    """Wait for a process that is not traced, then for those that it left in the background."""
+    while process.poll() is None:
+        if watch.is_over():
+            return None
+        time.sleep(POLL_S / 4)
+    end_s = time.monotonic() + watch.linger_s
+    while _has_group(process.pid) and time.monotonic() < end_s and not watch.is_over():
+        time.sleep(POLL_S / 4)
+    return process.returncode
+
+
+def _kill_group(root: int, before: set[int]) -> None:
+    """Kill the script's group, and processes that left it and came to us when their parents ended."""
+    end_s = time.monotonic() + KILLING_S
+    while time.monotonic() < end_s:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(root, signal.SIGKILL)
+        left = {pid for pid in _children() - before if pid == root or _session(pid) != os.getsid(0)}
+        for pid in left:
+            _kill(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        if not left and not _has_group(root):
+            return
+        time.sleep(0.002)
+
+
+def _has_group(root: int) -> bool:
+    try:
+        os.killpg(root, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # macOS, for a group of zombies
+        return False
+    return True
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _children() -> set[int]:
+    """Children of this process, as far as Linux lists them."""
+    found: set[int] = set()
+    for listing in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found |= {int(word) for word in listing.read_text().split()}
+    return found
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _send_go(pipe: IO[bytes]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        pipe.write(b"\n")
+        pipe.flush()
+    with contextlib.suppress(BrokenPipeError):
+        pipe.close()
+
+
+@contextlib.contextmanager
+def _blocked_child_signal() -> Iterator[None]:
+    """Keep SIGCHLD for ``sigtimedwait``; threads that start within keep it blocked, processes started before do not."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    libc.ptrace.restype = ctypes.c_long
+    return libc
+
+
+def _ptrace(request: int, pid: int, data: int = 0) -> bool:
+    """Return false if the process is gone, or tracing is not allowed."""
+    return sys.platform == "linux" and bool(_libc().ptrace(request, pid, None, data) != -1)
+
+
+def _seize(pid: int) -> bool:
+    return _ptrace(PTRACE_SEIZE, pid, OPTIONS)
+
+
+def _adopt_orphans(wanted: bool) -> None:
+    """Become the parent of processes whose own parent has ended, so that they can be killed, too."""
+    if sys.platform == "linux":
+        _libc().prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+
+
+def _keep_lines(handle: int, lines: deque[str]) -> None:
+    """Keep the last lines that come through a pipe, each cut to 2,000 characters."""
+    rest = ""
+    while True:
+        try:
+            chunk = os.read(handle, 65536)
+        except OSError:
+            return
+        *whole, rest = (rest + chunk.decode(errors="replace")).split("\n")
+        lines.extend(line[-2000:] for line in whole)
+        rest = rest[-2000:]
+        if not chunk:
+            if rest:
+                lines.append(rest)
+            return

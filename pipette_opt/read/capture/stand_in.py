@@ -1,0 +1,210 @@
+"""
+What a stand-in does in place of the program whose name it has.
+
+A training program is recorded, and the stand-in ends with status 0. A shell that a launcher starts is run, so that bash
+itself finds what is behind it; a text for other hosts or a container is run without any other command. Everything else
+is passed to the real program, or left out where it would start work on a cluster.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.capture.records import DRY, OUTER, outer_of, started_by, write_record
+from pipette_opt.read.launchers import PYTHON_NAME, REMOTE
+from pipette_opt.read.launches import (
+    STANDARD_INPUT,
+    Launch,
+    OtherCommand,
+    ShellScript,
+    ShellText,
+    Started,
+)
+from pipette_opt.read.sbatch_header import sbatch_options, slurm_variables
+
+CONTAINERS = ("docker", "podman", "nvidia-docker", "podman-hpc", "singularity", "apptainer", "enroot", "shifter")
+"""Programs that run commands in containers."""
+
+LAUNCHERS = (
+    "torchrun",
+    "deepspeed",
+    "accelerate",
+    "accelerate-launch",
+    "srun",
+    "salloc",
+    "sbatch",
+    "mpirun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "orterun",
+    "prterun",
+    "ray",
+    "jsrun",
+    *REMOTE,
+    *CONTAINERS,
+)
+"""Programs that start work elsewhere or in many processes; a real one is never started."""
+
+LOOKED_THROUGH = ("numactl", "nsys", "ncu", "rocprof", "rocprofv3", "py-spy", "uv", "conda", "mamba", "poetry", "sudo")
+"""Wrappers that a planning machine may lack; with a command that does not train the real one runs."""
+
+PYTHONS = ("python", "python3")
+
+NEVER_RUN = ("sudo", "salloc")
+"""Programs that are not passed on: they wait for a password or for machines."""
+
+HARMLESS = ("hostname", "echo", "printf", "date", "env", "printenv", "true", "false", "pwd", "whoami", "id", "uname")
+"""Commands behind a launcher that are run here, for their output; all others are left out."""
+
+_DRY_BEGINNING = r"""
+cd() { :; }; pushd() { :; }; popd() { :; }; source() { :; }; exec() { "$@"; }; module() { :; }; ulimit() { :; }
+command_not_found_handle() { :; }
+__stand_in() { local name=${1##*/}; shift; if [ -x BIN/"$name" ]; then BIN/"$name" "$@"; fi; }
+__assigned='^(([A-Za-z_][A-Za-z_0-9]*=([^[:space:]"'\'']|"[^"]*"|'\''[^'\'']*'\'')*[[:space:]]+)*)(([^[:space:]=(`]+).*)$'
+__by_name() {
+    [[ $BASH_COMMAND =~ $__assigned ]] || return 0
+    local before=${BASH_REMATCH[1]} command=${BASH_REMATCH[4]} first
+    eval "first=( ${BASH_REMATCH[5]} )" 2> /dev/null
+    [[ ${first[0]} == */* ]] || return 0
+    eval "$before __stand_in $command"
+    return 1
+}
+shopt -s extdebug; trap __by_name DEBUG
+"""
+"""
+Beginning of a text that is not for this place: its folders and programs are not looked for, and a program that is named
+by its path is its stand-in (a DEBUG trap that fails skips the command, with ``extdebug``).
+"""
+
+
+def main(folder: str, words: Sequence[str]) -> int:
+    """Stand in for a command line; ``folder`` is the run's own."""
+    place, environment = Path(folder), os.environ
+    outer = outer_of(environment)
+    try:
+        found = started_by(words, outer)
+    except InputError as error:
+        write_record(place, "refused", words, environment, problem=str(error))
+        return 0
+    if isinstance(found, Launch):
+        write_record(place, "start", words, environment)
+        return 0
+    if words[0] == "scontrol":
+        return _scontrol(place, words)
+    if isinstance(found, ShellText | ShellScript):
+        return _shell(place, words, found, environment)
+    return _other(place, words, found, environment)
+
+
+def _other(place: Path, words: Sequence[str], found: OtherCommand, environment: Mapping[str, str]) -> int:
+    """A command that does not train."""
+    if DRY in environment:
+        return 0
+    name = words[0]
+    if PYTHON_NAME.fullmatch(name) or (name in LOOKED_THROUGH and name not in NEVER_RUN):
+        _pass_on(place, words, environment)
+    if name in CONTAINERS and found.launchers == () and words[1:2] not in (["run"], ["exec"], ["start"]):
+        _pass_on(place, words, environment)
+    if found.launchers and found.words and Path(found.words[0]).name in HARMLESS and not _is_elsewhere(found):
+        _pass_on(place, found.words, environment)
+    write_record(place, "left out", words, environment)
+    return 0
+
+
+def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, environment: Mapping[str, str]) -> int:
+    """A shell behind a launcher: its text or script is run, with the variables of a first process."""
+    inner = {**environment, **_of_first_process(found), **found.environment}
+    inner[OUTER] = json.dumps([*outer_of(environment), list(words)])
+    shell = shutil.which("bash", path=_real_path(place, environment)) or "/bin/sh"
+    dry = DRY in environment or _is_elsewhere(found)
+    if isinstance(found, ShellScript) and found.path != STANDARD_INPUT:
+        write_record(place, "script", words, environment, path=found.path)
+        if not Path(found.path).is_file():
+            write_record(place, "left out", words, environment)
+            return 0
+    if isinstance(found, ShellText):
+        arguments = ["-c", found.text, *(found.arguments or ("bash",))]
+    elif found.path == STANDARD_INPUT:
+        text = sys.stdin.read()
+        inner |= _of_header(text, words)
+        arguments = ["-c", text, "bash", *found.arguments]
+    else:
+        inner |= _of_header(Path(found.path).read_text(encoding="utf-8", errors="replace"), words)
+        arguments = [found.path, *found.arguments]
+    if words[0] == "sbatch":
+        _say_submitted(words)
+    if not dry:
+        os.execve(shell, ["bash", *arguments], inner)
+    return _dry(place, shell, arguments, inner)
+
+
+def _dry(place: Path, shell: str, arguments: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a text that is meant for another place: no command but the stand-ins can be found."""
+    beginning = place / "elsewhere.sh"
+    beginning.write_text(_DRY_BEGINNING.replace("BIN", str(place / "bin")), encoding="utf-8")
+    first = f"builtin source {shlex.quote(str(beginning))}\n"
+    if arguments[0] == "-c":
+        arguments = ["-c", first + arguments[1], *arguments[2:]]
+    else:
+        path = str(Path(arguments[0]).resolve())
+        arguments = ["-c", f'{first}builtin source "$0" "$@"', path, *arguments[1:]]
+    environment |= {DRY: "1", "PATH": str(place / "bin")}
+    os.chdir(place / "elsewhere")
+    os.execve(shell, ["bash", *arguments], environment)
+
+
+def _is_elsewhere(found: Started) -> bool:
+    """Whether a command is for other hosts or in a container, whose files are not here."""
+    names = [starter.name.split()[0] for starter in found.launchers]
+    in_container = any("container-image" in starter.values for starter in found.launchers)
+    return in_container or any(name in (*REMOTE, *CONTAINERS, "ray") for name in names)
+
+
+def _of_first_process(found: Started) -> dict[str, str]:
+    """Variables that srun and mpirun give their first process."""
+    names = {starter.name for starter in found.launchers}
+    variables: dict[str, str] = {}
+    if "srun" in names:
+        variables |= dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0")
+    if names & {"mpirun", "mpiexec", "orterun", "prterun"}:
+        variables |= dict.fromkeys(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK"), "0")
+    return variables
+
+
+def _of_header(text: str, words: Sequence[str]) -> dict[str, str]:
+    """Variables of a job that ``sbatch`` submits: of its header, and of the options before the script."""
+    if words[0] != "sbatch":
+        return {}
+    return slurm_variables(sbatch_options(text, "the submitted script"))
+
+
+def _say_submitted(words: Sequence[str]) -> None:
+    print("1" if "--parsable" in words else "Submitted batch job 1", flush=True)
+
+
+def _scontrol(place: Path, words: Sequence[str]) -> int:
+    """``scontrol show hostnames`` where Slurm is not installed: this host."""
+    if shutil.which("scontrol", path=_real_path(place, os.environ)):
+        _pass_on(place, words, os.environ)
+    print("localhost")
+    return 0
+
+
+def _real_path(place: Path, environment: Mapping[str, str]) -> str:
+    folders = environment.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(folder for folder in folders if folder != str(place / "bin"))
+
+
+def _pass_on(place: Path, words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Become the real program; without it, end as a shell does that does not find a command."""
+    real = shutil.which(words[0], path=_real_path(place, environment))
+    if real is None:
+        print(f"{words[0]}: command not found", file=sys.stderr)
+        sys.exit(127)
+    os.execve(real, list(words), dict(environment))

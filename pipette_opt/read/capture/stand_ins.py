@@ -1,0 +1,81 @@
+"""The folder of a run: stand-ins for launchers and Python, and what they record."""
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipette_opt.read.capture.records import DRY, starts_folder
+from pipette_opt.read.capture.stand_in import LAUNCHERS, LOOKED_THROUGH, PYTHONS
+
+_SHELL = """#!/bin/sh
+exec {python} -IS {main} "$0" "$@"
+"""
+
+_PYTHON = """#!/bin/sh
+case "$1" in
+-c|-V|--version|-)
+    [ -n "${variable}" ] && exit 0
+    fields=$IFS; IFS=:
+    for folder in $PATH; do
+        if [ "$folder" != {folder} ] && [ -x "$folder/{name}" ] && [ ! -d "$folder/{name}" ]; then
+            IFS=$fields; exec "$folder/{name}" "$@"
+        fi
+    done
+    echo "{name}: command not found" >&2; exit 127;;
+esac
+exec {python} -IS {main} "$0" "$@"
+"""
+"""Python's stand-in; what certainly does not train is passed on at once, as scripts may ask Python often."""
+
+_MAIN = """import os, sys
+sys.path.insert(0, {package!r})
+from pipette_opt.read.capture.stand_in import main
+sys.exit(main({folder!r}, [os.path.basename(sys.argv[1]), *sys.argv[2:]]))
+"""
+
+VERSIONS = tuple(f"python3.{minor}" for minor in range(6, 16))
+"""Names of Python that have a stand-in where they are installed."""
+
+
+@contextmanager
+def stand_ins(environment: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
+    """
+    Make a private folder of stand-ins; it is gone at the end.
+
+    Yields the folder, and the environment with the stand-ins first on its path.
+    """
+    with tempfile.TemporaryDirectory(prefix="pipette-opt-capture-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        path = environment.get("PATH", os.defpath)
+        inner = {**environment, "PATH": f"{folder / 'bin'}{os.pathsep}{path}"}
+        for part in ("bin", "starts", "elsewhere"):
+            (folder / part).mkdir()
+        assert starts_folder(folder).is_dir()
+        (folder / "environment.json").write_text(json.dumps(inner), encoding="utf-8", errors="surrogateescape")
+        package = str(Path(__file__).resolve().parents[3])
+        (folder / "stand_in.py").write_text(_MAIN.format(package=package, folder=str(folder)), encoding="utf-8")
+        installed = [version for version in VERSIONS if shutil.which(version, path=path)]
+        for program in (*LAUNCHERS, *LOOKED_THROUGH, "scontrol"):
+            _write(folder, program, _SHELL)
+        for program in (*PYTHONS, *installed):
+            _write(folder, program, _PYTHON)
+        yield folder, inner
+
+
+def _write(folder: Path, program: str, text: str) -> None:
+    filled = text.format(
+        python=shlex.quote(sys.executable),
+        main=shlex.quote(str(folder / "stand_in.py")),
+        folder=shlex.quote(str(folder / "bin")),
+        name=program,
+        variable=DRY,
+    )
+    target = folder / "bin" / program
+    target.write_text(filled, encoding="utf-8")
+    target.chmod(0o700)

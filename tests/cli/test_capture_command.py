@@ -1,0 +1,95 @@
+"""``capture``, and the commands that read what it writes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.launch_file import without_document
+
+Command = Callable[..., tuple[int, str, str]]
+
+JOB = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 11008 --seq-length 4096 "
+    "--max-position-embeddings 4096 --vocab-size 32000 --swiglu --bf16 --micro-batch-size 1 --global-batch-size 64 "
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --data-path '0.7 a  b'"
+)
+
+
+@pytest.fixture
+def captured(command: Command, tmp_path: Path) -> Path:
+    """Launch of a script that keeps an option in an array."""
+    (tmp_path / "train.sh").write_text(
+        f"P=(--untie-embeddings-and-output-weights)\ntorchrun pretrain_gpt.py {JOB} ${{P[@]}}\n"
+    )
+    code, out, err = command("capture", "--", "bash", "train.sh")
+    assert (code, err) == (0, "")
+    first, *rest = out.splitlines()
+    assert first.startswith("Running your own script: bash train.sh.")
+    assert "nothing is trained" in first
+    assert any(line.startswith("Program: pretrain_gpt.py, 27 arguments, launched by torchrun") for line in rest)
+    assert "Degrees: micro-batch 1, global batch 64, tensor 2, pipeline 2." in rest
+    assert rest[-1].startswith("Written to captured.json. Next: pipette-opt estimate --args captured.json")
+    return tmp_path / "captured.json"
+
+
+def test_commands_read_it(captured: Path, command: Command) -> None:
+    """As Megatron's arguments, as a model, and as what is run today."""
+    code, out, err = command(
+        "estimate", "--nodes", "1", "--gpu", "h100", "--args", "captured.json", "--model", "captured.json", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)
+    code, out, err = command("import", "model", "captured.json", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["num_layers"], found["vocab_size"], found["untie_embeddings_and_output_weights"]) == (32, 32000, True)
+
+
+def test_document(captured: Path) -> None:
+    """The file holds words exactly."""
+    document = json.loads(captured.read_text())
+    assert document["arguments"][-2:] == ["0.7 a  b", "--untie-embeddings-and-output-weights"]
+    assert (document["num_starts"], document["status"]) == (1, 0)
+    assert document["command"] == ["bash", "train.sh"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [('"--a"', "arguments must be a list of words, got '--a'"), ("[]", "'x.py' was started without arguments")],
+)
+def test_broken_document_is_refused(arguments: str, problem: str) -> None:
+    """A document that was edited is checked."""
+    text = (
+        f'{{"program": "x.py", "launchers": [], "arguments": {arguments}, "environment": {{}}, "sbatch": {{}}, '
+        '"notes": []}'
+    )
+    with pytest.raises(InputError, match=problem):
+        without_document(text, "captured.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--env", "2=b", "--", "true"), "--env: must be NAME=VALUE, got '2=b'"),
+        (("-o", "missing/captured.json", "--", "true"), "there is no folder missing"),
+        (("--", "true"), "true: ended without starting a training program"),
+        (("--time-limit", "0.2", "--", "sleep", "100"), "started no training program in 0.2 s, and was stopped"),
+    ],
+)
+def test_refusals(command: Command, options: tuple[str, ...], problem: str) -> None:
+    """Bad options and scripts without a launch end with code 2, and write nothing."""
+    code, _, err = command("capture", *options)
+    assert (code, problem in err) == (2, True), err
+    assert not Path("captured.json").exists()
+
+
+def test_json_and_standard_output(command: Command, tmp_path: Path) -> None:
+    """Standard output holds the document alone where it is asked for."""
+    (tmp_path / "train.sh").write_text("torchrun train.py --lr $LR\n")
+    for options in (("--json",), ("-o", "-")):
+        code, out, _ = command("capture", "--env", "LR=3", *options, "--", "bash", "train.sh")
+        assert code == 0
+        assert json.loads(out)["arguments"] == ["--lr", "3"]
