@@ -1,20 +1,21 @@
 """
 How far public runs were from their predictions, by kind of job: ``python benchmarks/backtest/bands.py [--out FILE]``.
 
-Every visible row whose job the clock knows is predicted by the shipped stack, with nothing fitted; ``data/bands.yaml``
-gets a band of measured over predicted time of each kind, and nothing else of the rows. A row seldom
+Every visible row whose job the clock knows is predicted by the shipped stack, with nothing fitted. ``data/bands.yaml``
+gets the middle and the spread of measured over predicted time of each kind, and nothing else of the rows. A row seldom
 says what its network attains and what its recipe overlaps. Both are set to what its machine and its framework usually
 have, as users give their own links and their own overlap.
 
-How well a band holds where nobody has measured is tried by leaving out each source, and the larger jobs: 5 and 95 %
-quantiles of the others are stretched until nine in ten of what is left out lie inside. WANT (CC BY-NC-SA) is used for a
-check of the result only.
+A source is a draw: its mean differs from that of its kind by what sources of any kind differ, and its jobs differ from
+its mean by what jobs of a source differ. Kinds are taken to differ as much as sources do, so that a kind with few
+sources is drawn towards the mean of all. How well that holds where nobody has measured is tried by leaving out each
+source, and the larger jobs. WANT (CC BY-NC-SA) is used for a check of the result only.
 """
 
 import argparse
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,24 +29,33 @@ from pipette_opt.calibrate.cases import Case, make_cases, untimed
 from pipette_opt.calibrate.metrics import ORDERED, job_of, pairs_of_jobs, told_apart
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.backtests import ComparedRun, write_backtests
-from pipette_opt.read.bands import DISTANCES, FEWEST_RUNS, FEWEST_SOURCES, SHARE, job_kind
+from pipette_opt.read.bands import (
+    ANY_JOB,
+    DISTANCES,
+    SHARE,
+    SMALL_MODEL,
+    WORLD_SIZE,
+    any_kind,
+    job_kind,
+    student_reach,
+)
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 
 ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = """\
-# How far public runs were from their predictions by the shipped stack, by kind of job: 5 and 95 % quantiles of measured
-# over predicted iteration time, nothing fitted, `stretch` times as far from the median, so that they hold for runs left
-# out. Made by benchmarks/backtest/bands.py, which says how. `left_out`: share of the runs of one source inside the band
-# that the other sources make, over all sources. `larger`: share of the larger jobs inside the band of the smaller ones.
-# A kind without a band has fewer than 20 runs, or one source, or sources that contradict each other (then these shares
-# are without a stretch). `gpus`: runs of each kind of GPU.
-# `middle`: median. `seen`: the most that {fewest} runs of the kind or more have of what a configuration may have.
-# `beyond`: the stretch that bands needed to hold for nine in ten runs with more of it than the runs that made them, all
-# kinds together; a configuration beyond what was seen has the larger of both stretches.
-# `apart`: predicted time over that of another run of the same job from which on `share` of such pairs had that order.
-# Rows are measurements published by: {sources}.
+# How far public runs were from their predictions by the shipped stack, by kind of job. Made by
+# benchmarks/backtest/bands.py, which says how. `middle`: measured over predicted iteration time of the mean source,
+# drawn towards that of all kinds. Standard deviations of its logarithm: `within` the jobs of a source, `spread` of
+# a job of a source that nobody measured. A band ends `reach` spreads from the middle. `any job` is for kinds
+# without a row. `left_out`: share of the runs of one source inside the band that the other sources make, over all
+# sources. `larger`: share of the larger jobs inside the band that the smaller ones make. `seen`: the most that
+# {fewest} runs or more have of what a configuration may have. `beyond`: variance that a configuration with more of
+# it adds; of GPUs, each doubling. `pairs`: variance of the measured over the predicted ratio of two runs of a job:
+# where `equal` is predicted, and how it `grows` with the logarithm of the predicted ratio. `gpus`: runs of each
+# kind of GPU. `apart`: predicted time over that of another run of the same job from which on `share` of such pairs
+# had that order. Rows are measurements published by: {sources}.
 """
 
 SOURCES = {
@@ -71,14 +81,11 @@ that this program does not export to), and WANT, by its licence.
 CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
 """Rows that never make a band."""
 
-WIDEST = 2.5
-"""Width of a band over the median error, at most: what was aimed at."""
-
 FEWEST_SEEN = 5
 """Runs that have to have a size, or more of it, for it to be called seen; chosen."""
 
-MOST_STRETCH, STRETCH_STEP = 3.0, 0.05
-"""Of a band's width, in the logarithm: beyond the former it says nothing; chosen."""
+FEWEST_OF_SOURCE = 5
+"""Runs of a kind from one source that say how much the jobs of a source differ; chosen."""
 
 NOT_THIS_JOB = ("sft", "lora", "hybrid", "nemotron-h", "nemotron-3", "nemotron v3", "gpt-oss", "gpt oss", "deepseek")
 """Words of rows that are other jobs than the clock knows: fine-tuning, and layers that it does not have."""
@@ -120,10 +127,9 @@ def main() -> None:
         print(name, row)
     checked = [file for file in CHECKED_ONLY if (folder / f"{file}.csv").is_file()]
     told = []
-    for kind, ratios in _by(points_of(folder, checked), lambda one: one.kind).items():
-        row = table["kinds"].get(kind)
-        inside = "no band" if row is None or row["low"] is None else f"{_inside(ratios, row['low'], row['high']):.0%}"
-        told.append(f"Not used for any band: {len(ratios)} runs of {', '.join(checked)}, {kind}: {inside} inside.")
+    for (kind, source), own in _by_source(points_of(folder, checked)).items():
+        inside = np.mean([_is_inside(point, table) for point in own])
+        told.append(f"Not used for any band: {len(own)} runs of {source}, {kind}: {inside:.0%} inside.")
         print(told[-1])
     if options.page is not None:
         write_atomically(options.page, page_of(points, table, told))
@@ -131,76 +137,66 @@ def main() -> None:
 
 def page_of(points: Sequence[Point], table: Mapping[str, Any], told: Sequence[str]) -> str:
     """The page of results: how bands hold, and how wide they are."""
-    known = {kind: row for kind, row in table["kinds"].items() if row["low"] is not None}
-    held = {name: _mean_share(points, known, name) for name in ("left_out", "larger")}
-    widths, errors = {}, {}
-    for kind, row in known.items():
-        ratios = np.array([one.ratio for one in points if one.kind == kind])
-        errors[kind] = float(np.median(np.abs(1 / ratios - 1)))
-        widths[kind] = (row["high"] - row["low"]) / row["middle"]
-    wide = sum(widths[kind] > WIDEST * errors[kind] for kind in known)
+    kinds = {kind: row for kind, row in table["kinds"].items() if not kind.startswith(ANY_JOB)}
+    held = {name: _mean_share(points, kinds, name) for name in ("left_out", "larger")}
     lines = [
         "# Bands of predicted times",
         "",
         f"- {held['left_out']:.0%} of the runs of a source left out lie inside the band of the others, "
-        f"{held['larger']:.0%} of the larger jobs inside that of the smaller ones; stretched until both are nine in "
-        "ten for each kind.",
-        f"- {wide} of {len(known)} bands are wider than {WIDEST} times the median error. The inner nine tenths of "
-        "normally distributed errors are 4.9 times as wide as the median of their sizes.",
+        f"{held['larger']:.0%} of the larger jobs inside that of the smaller ones.",
         *(f"- {line}" for line in told),
         "",
         "Measured over predicted iteration time, shipped stack, nothing fitted: `python benchmarks/backtest/bands.py "
         "--page PAGE`. A calibrated stack has bands of its own, of runs that its fit did not see.",
         "",
-        "| public runs of | runs | sources | band | median error | width over it | source left out | larger jobs |",
-        "|---|---|---|---|---|---|---|---|",
+        "| public runs of | runs | sources | middle | band | source left out | larger jobs |",
+        "|---|---|---|---|---|---|---|",
     ]
     for kind, row in table["kinds"].items():
-        if kind not in known:
-            why = (
-                "contradict each other"
-                if row["runs"] >= FEWEST_RUNS and row["sources"] >= FEWEST_SOURCES
-                else "too few"
-            )
-            lines.append(f"| {kind} | {row['runs']} | {row['sources']} | none: {why} | | | | |")
-            continue
-        cells = [
-            f"{row['low']} to {row['high']}",
-            f"{errors[kind]:.1%}",
-            f"{widths[kind] / errors[kind]:.1f}",
-            f"{row['left_out']:.0%}",
-            "" if row["larger"] is None else f"{row['larger']:.0%}",
-        ]
-        lines.append(f"| {kind} | {row['runs']} | {row['sources']} | {' | '.join(cells)} |")
+        low, high = _ends(row, table["reach"])
+        shares = ["" if row.get(name) is None else f"{row[name]:.0%}" for name in ("left_out", "larger")]
+        lines.append(
+            f"| {kind} | {row['runs']} | {row['sources']} | {row['middle']} | {low:.2f} to {high:.2f} | "
+            f"{' | '.join(shares)} |"
+        )
     lines += [
         "",
         "## Beyond what was seen",
         "",
-        "Stretch with which a band of runs with less of something holds for nine in ten runs with more, all kinds "
-        "together; and what each kind has seen. A configuration beyond that has the larger of this and its kind's own "
-        "stretch, which is what `solve --objective robust` weighs.",
+        "Standard deviation of the logarithm that runs with more of something than others of their kind and source had "
+        "beside that of these others; of GPUs for each doubling. And what was measured.",
         "",
-        f"| | stretch needed | {' | '.join(known)} |",
-        "|---" * (2 + len(known)) + "|",
-        "| stretch of the kind | | " + " | ".join(f"{row['stretch']}" for row in known.values()) + " |",
+        "| | added | models | small models |",
+        "|---|---|---|---|",
     ]
-    for name, stretch in table["beyond"].items():
-        lines.append(f"| {name} | {stretch} | {' | '.join(str(row['seen'][name]) for row in known.values())} |")
-    apart = table["apart"]
+    large, small = (table["kinds"][name] for name in (ANY_JOB, ANY_JOB + SMALL_MODEL))
+    for name, variance in table["beyond"].items():
+        seen = [row["largest_gpus"] if name == WORLD_SIZE else row["seen"][name] for row in (large, small)]
+        lines.append(f"| {name} | {np.sqrt(variance):.3f} | {' | '.join(map(str, seen))} |")
+    apart, pairs = table["apart"], table["pairs"]
+    ends = [table["reach"] * np.sqrt(pairs["equal"] + pairs["grows"] * np.log(ratio)) for ratio in (1.0, 1.1, 1.5)]
     lines += [
         "",
         f"Two plans of one job are told apart from a ratio of {apart['ratio']} on: {apart['share']:.0%} of such pairs "
-        f"had the predicted order ({apart['pairs']:,} pairs).",
+        f"had the predicted order ({apart['pairs']:,} pairs). Of pairs predicted equal, 1.1 and 1.5 times as long, "
+        f"nine in ten were within a factor of {', '.join(f'{np.exp(end):.2f}' for end in ends)} of that; every job "
+        "counts as much.",
         "",
     ]
     return "\n".join(lines)
 
 
-def _mean_share(points: Sequence[Point], known: Mapping[str, Any], name: str) -> float:
-    """Of the kinds with a band, by their runs."""
-    some = {kind: row for kind, row in known.items() if row[name] is not None}
-    counts = [sum(one.kind == kind for one in points) for kind in some]
-    return float(np.average([row[name] for row in some.values()], weights=counts))
+def _ends(row: Mapping[str, Any], reach: float, variance: float = 0.0) -> tuple[float, float]:
+    """Ends of the band of a row."""
+    factor = float(np.exp(reach * np.sqrt(row["spread"] ** 2 + variance)))
+    return row["middle"] / factor, row["middle"] * factor
+
+
+def _mean_share(points: Sequence[Point], kinds: Mapping[str, Any], name: str) -> float:
+    """Share of runs inside, over the kinds by their runs."""
+    known = {kind: row for kind, row in kinds.items() if row[name] is not None}
+    counts = [sum(point.kind == kind for point in points) for kind in known]
+    return float(np.average([row[name] for row in known.values()], weights=counts))
 
 
 def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
@@ -216,7 +212,7 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
         for case, predicted in zip(cases, predicted_times_s(cases).tolist(), strict=True):
             kind = job_kind(case.instance)
             measured = case.run.iter_time_s
-            if kind is not None and measured is not None and np.isfinite(predicted):
+            if measured is not None and np.isfinite(predicted):
                 gpu = case.instance.cluster.nodes[0].gpu.name
                 points.append(
                     Point(
@@ -243,58 +239,130 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
 
 def bands_of(points: Sequence[Point]) -> dict[str, Any]:
     """The content of ``data/bands.yaml``."""
-    kinds = {}
-    for kind in sorted({one.kind for one in points}):
-        own = [one for one in points if one.kind == kind]
-        sources = sorted({one.source for one in own})
-        enough = len(own) >= FEWEST_RUNS and len(sources) >= FEWEST_SOURCES
-        stretch = stretch_of(own) if enough else None
-        low, high = (None, None) if stretch is None else _band(_ratios(own), stretch)
-        kinds[kind] = {
-            "low": low,
-            "high": high,
-            "middle": None if stretch is None else round(float(np.median(_ratios(own))), 2),
-            "stretch": stretch,
-            "seen": seen_of(own),
-            "runs": len(own),
-            "sources": len(sources),
-            "largest_gpus": max(one.num_gpus for one in own),
-            "left_out": _share(own, _sources_left_out(own), stretch or 1.0) if enough else None,
-            "larger": _share(own, _larger_left_out(own), stretch or 1.0) if enough else None,
-        }
-    return {
-        "share": SHARE,
-        "kinds": kinds,
-        "gpus": dict(sorted(Counter(one.gpu for one in points).items())),
-        "beyond": {name: beyond_of(points, name) for name in DISTANCES},
+    table = _spreads_of(points)
+    for kind, row in table["kinds"].items():
+        if not kind.startswith(ANY_JOB):
+            row["left_out"] = _share(points, _sources_left_out(points, kind))
+            row["larger"] = _share(points, _larger_left_out(points, kind))
+    return table | {
+        "gpus": dict(sorted(Counter(point.gpu for point in points).items())),
         "apart": apart_of(points),
     }
 
 
+def _spreads_of(points: Sequence[Point]) -> dict[str, Any]:
+    """Middles and spreads, with nothing about how they hold."""
+    sizes = [[point for point in points if any_kind(point.kind) == name] for name in (ANY_JOB, ANY_JOB + SMALL_MODEL)]
+    found = [_rows_of_size(own) for own in sizes if own]
+    return {
+        "share": SHARE,
+        "reach": round(student_reach(max(sum(degrees for _, degrees in found), 1)), 3),
+        "kinds": {kind: row for rows, _ in found for kind, row in rows.items()},
+        "beyond": {name: round(beyond_of(points, name), 5) for name in (WORLD_SIZE, *DISTANCES)},
+        "pairs": pairs_of(points),
+    }
+
+
+def _rows_of_size(points: Sequence[Point]) -> tuple[dict[str, Any], int]:
+    """Rows of the kinds of small models, or of the others, and the degrees of freedom of the spread between sources."""
+    means = _means(points)
+    within = within_of(points)
+    squares = sum(float(((np.array(own) - np.mean(own)) ** 2).sum()) for own in means.values())
+    degrees = sum(len(own) - 1 for own in means.values())
+    between = squares / max(degrees, 1)
+    weights = [len(own) / (len(own) + 1) for own in means.values()]
+    middle = float(np.average([np.mean(own) for own in means.values()], weights=weights))
+    rows = {}
+    for kind, own in {any_kind(points[0].kind): [], **means}.items():
+        members = [point for point in points if not own or point.kind == kind]
+        # Kinds differ as much as sources do: the mean of all counts as one more source.
+        rows[kind] = {
+            "middle": round(float(np.exp((sum(own) + middle) / (len(own) + 1))), 3),
+            "within": round(within**0.5, 3),
+            "spread": round((between * (1 + 1 / (len(own) + 1)) + within) ** 0.5, 3),
+            "runs": len(members),
+            "sources": len({point.source for point in members}),
+            "largest_gpus": max(point.num_gpus for point in members),
+            **({} if own else {"seen": seen_of(members)}),
+        }
+    return rows, degrees
+
+
+def _means(points: Sequence[Point]) -> dict[str, list[float]]:
+    """Mean logarithm of each source, by kind."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for (kind, _), own in sorted(_by_source(points).items()):
+        found[kind].append(float(np.log(_ratios(own)).mean()))
+    return found
+
+
+def within_of(points: Sequence[Point]) -> float:
+    """Mean variance of the logarithm between the jobs of a source and kind."""
+    found = [np.log(_ratios(own)).var(ddof=1) for own in _by_source(points).values() if len(own) >= FEWEST_OF_SOURCE]
+    return float(np.mean(found)) if found else 0.0
+
+
+def _by_source(points: Iterable[Point]) -> dict[tuple[str, str], list[Point]]:
+    found: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    for point in points:
+        found[point.kind, point.source].append(point)
+    return found
+
+
 def seen_of(points: Sequence[Point]) -> dict[str, int]:
     """Of each of ``DISTANCES`` the most that some runs have."""
-    sizes = {name: sorted((one.sizes[name] for one in points if name in one.sizes), reverse=True) for name in DISTANCES}
-    return {name: found[min(FEWEST_SEEN, len(found)) - 1] for name, found in sizes.items() if found}
+    sizes = {name: sorted((one.sizes.get(name, 1) for one in points), reverse=True) for name in DISTANCES}
+    return {name: found[min(FEWEST_SEEN, len(found)) - 1] for name, found in sizes.items()}
 
 
 def beyond_of(points: Sequence[Point], name: str) -> float:
     """
-    The stretch with which bands of runs with less of something hold for those with more; at least 1.
+    Variance that runs with more of something have beside that of those with less; of GPUs for each doubling.
 
-    Every kind is split at every size that leaves enough runs on both sides; residuals of the runs with more, over the
-    band of the others, are pooled.
+    The runs of each kind and source are split at every size. The mean of those of a larger size differs from that of
+    the smaller ones by what jobs of a source differ, and by this.
     """
-    residuals: list[float] = []
-    for kind in sorted({one.kind for one in points}):
-        own = [one for one in points if one.kind == kind and name in one.sizes]
-        sizes, logs = np.array([one.sizes[name] for one in own]), np.log(_ratios(own))
+    more, doublings = 0.0, 0.0
+    noise = {kind: within_of([point for point in points if any_kind(point.kind) == kind]) for kind in _sizes(points)}
+    for (kind, _), own in _by_source(points).items():
+        logs = np.log(_ratios(own))
+        sizes = np.array([point.num_gpus if name == WORLD_SIZE else point.sizes.get(name, 1) for point in own])
         for most in sorted(set(sizes.tolist()))[:-1]:
-            more = sizes > most
-            if more.sum() >= FEWEST_SEEN and (~more).sum() >= FEWEST_RUNS:
-                low, middle, high = np.quantile(logs[~more], [(1 - SHARE) / 2, 0.5, (1 + SHARE) / 2])
-                gaps = logs[more] - middle
-                residuals += np.where(gaps > 0, gaps / (high - middle), gaps / (low - middle)).tolist()
-    return max(1.0, float(np.ceil(np.quantile(residuals, SHARE) * 100) / 100)) if residuals else 1.0
+            fewer = logs[sizes <= most]
+            for size in sorted(set(sizes[sizes > most].tolist())):
+                larger = logs[sizes == size]
+                expected = noise[any_kind(kind)] * (1 / len(larger) + 1 / len(fewer))
+                more += (larger.mean() - fewer.mean()) ** 2 - expected
+                doublings += float(np.log2(size / most)) if name == WORLD_SIZE else 1.0
+    return float(max(more / doublings, 0.0)) if doublings else 0.0
+
+
+def _sizes(points: Iterable[Point]) -> set[str]:
+    return {any_kind(point.kind) for point in points}
+
+
+def pairs_of(points: Sequence[Point]) -> dict[str, float]:
+    """Squares of measured over predicted ratios of pairs of runs of a job as a line; every job counts as much."""
+    gaps, squares, weights = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
+    for own in _by_job(points).values():
+        predicted = np.array([point.predicted_s for point in own])
+        pairs = pairs_of_jobs(predicted, predicted * _ratios(own), [0] * len(own))
+        gaps.append(pairs[:, 0])
+        squares.append((pairs[:, 1] - pairs[:, 0]) ** 2)
+        weights.append(np.full(len(pairs), 1 / max(len(pairs), 1)))
+    gap, square, root = np.concatenate(gaps), np.concatenate(squares), np.sqrt(np.concatenate(weights))
+    if len(gap) < FEWEST_SEEN:
+        return {"equal": 0.0, "grows": 0.0}
+    columns = np.column_stack([np.ones(len(gap)), gap])
+    equal, grows = np.maximum(np.linalg.lstsq(columns * root[:, None], square * root, rcond=None)[0], 0.0)
+    return {"equal": round(float(equal), 5), "grows": round(float(grows), 5)}
+
+
+def _by_job(points: Iterable[Point]) -> dict[Hashable, list[Point]]:
+    found: dict[Hashable, list[Point]] = defaultdict(list)
+    for point in points:
+        found[point.job].append(point)
+    return found
 
 
 def apart_of(points: Sequence[Point]) -> dict[str, Any]:
@@ -306,64 +374,45 @@ def apart_of(points: Sequence[Point]) -> dict[str, Any]:
     return {"ratio": None if ratio is None else round(ratio, 2), "share": ORDERED, "pairs": len(pairs)}
 
 
-def stretch_of(points: Sequence[Point]) -> float | None:
-    """
-    How much wider than its runs' quantiles the band of a kind must be to hold where nobody has measured.
-
-    The least factor with which a band of the other sources holds ``SHARE`` of the runs of a source left out, and a band
-    of the smaller jobs that share of the larger ones (conformal prediction, whose residuals are those of whole groups
-    left out). ``None`` if no factor up to ``MOST_STRETCH`` does: the sources contradict each other.
-    """
-    portions = _sources_left_out(points), _larger_left_out(points)
-    for stretch in np.arange(1.0, MOST_STRETCH + 0.01, STRETCH_STEP).round(2).tolist():
-        shares = [_share(points, one, stretch) for one in portions]
-        if all(share is None or share >= SHARE for share in shares):
-            return float(stretch)
-    return None
+def _sources_left_out(points: Sequence[Point], kind: str) -> list[BoolArray]:
+    """Each source of a kind in turn, with all its runs."""
+    sources = dict.fromkeys(point.source for point in points if point.kind == kind)
+    return [np.array([point.source == source for point in points]) for source in sources]
 
 
-def _sources_left_out(points: Sequence[Point]) -> list[BoolArray]:
-    """Each source in turn."""
-    return [
-        np.array([one.source == source for one in points]) for source in dict.fromkeys(one.source for one in points)
-    ]
-
-
-def _larger_left_out(points: Sequence[Point]) -> list[BoolArray]:
-    """The jobs with more GPUs than half of the jobs have; none if all have equally many."""
-    gpus = np.array([one.num_gpus for one in points])
-    larger = gpus > np.median(gpus)
+def _larger_left_out(points: Sequence[Point], kind: str) -> list[BoolArray]:
+    """The jobs of a kind with more GPUs than half of them have; none if all have equally many."""
+    middle = np.median([point.num_gpus for point in points if point.kind == kind])
+    larger = np.array([point.kind == kind and point.num_gpus > middle for point in points])
     return [larger] if larger.any() else []
 
 
-def _share(points: Sequence[Point], portions: Sequence[BoolArray], stretch: float) -> float | None:
-    """Share of the runs in portions that lie in the band of the others; ``None`` without a portion."""
-    ratios = _ratios(points)
-    inside = [_inside(ratios[out], *_band(ratios[~out], stretch)) for out in portions]
-    return round(float(np.average(inside, weights=[out.sum() for out in portions])), 2) if portions else None
+def _share(points: Sequence[Point], portions: Sequence[BoolArray]) -> float | None:
+    """Share of the runs of a portion's kind that lie in the band that the others make; ``None`` without a portion."""
+    inside: list[bool] = []
+    for out in portions:
+        table = _spreads_of([point for point, left in zip(points, out, strict=True) if not left])
+        kinds = {point.kind for point, left in zip(points, out, strict=True) if left}
+        inside += [
+            _is_inside(point, table) for point, left in zip(points, out, strict=True) if left and point.kind in kinds
+        ]
+    return round(float(np.mean(inside)), 2) if inside else None
+
+
+def _is_inside(point: Point, table: Mapping[str, Any]) -> bool:
+    """Whether a run lies in the band of its kind, or of any job, in a table."""
+    any_job = table["kinds"].get(any_kind(point.kind))
+    if any_job is None:
+        return False
+    row = table["kinds"].get(point.kind, any_job)
+    variance = table["beyond"][WORLD_SIZE] * max(0.0, np.ceil(np.log2(point.num_gpus / row["largest_gpus"])))
+    more = [table["beyond"][name] for name in DISTANCES if point.sizes.get(name, 1) > any_job["seen"][name]]
+    low, high = _ends(row, table["reach"], max([variance, *more]))
+    return bool(low <= point.ratio <= high)
 
 
 def _ratios(points: Sequence[Point]) -> FloatArray:
-    return np.array([one.ratio for one in points])
-
-
-def _band(ratios: FloatArray, stretch: float) -> tuple[float, float]:
-    """Quantiles, so many times as far from the median in the logarithm, rounded outwards."""
-    tail = (1 - SHARE) / 2
-    low, middle, high = np.quantile(np.log(ratios), [tail, 0.5, 1 - tail])
-    ends = np.exp(middle + stretch * (low - middle)), np.exp(middle + stretch * (high - middle))
-    return float(np.floor(ends[0] * 100 + 1e-9) / 100), float(np.ceil(ends[1] * 100 - 1e-9) / 100)
-
-
-def _inside(ratios: FloatArray, low: float, high: float) -> float:
-    return float(((ratios >= low) & (ratios <= high)).mean())
-
-
-def _by(points: Iterable[Point], key: Callable[[Point], str]) -> dict[str, FloatArray]:
-    found: dict[str, list[float]] = defaultdict(list)
-    for one in points:
-        found[key(one)].append(one.ratio)
-    return {name: np.array(ratios) for name, ratios in found.items()}
+    return np.array([point.ratio for point in points])
 
 
 def _is_this_job(run: MeasuredRun) -> bool:

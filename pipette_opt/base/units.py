@@ -18,6 +18,13 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
+def three_digits(value: float) -> str:
+    """Three significant digits without an exponent: ``66.0``, ``0.0123``, ``7,940``."""
+    mantissa, exponent = f"{value:.2e}".split("e")
+    decimals = 2 - int(exponent)
+    return f"{float(f'{mantissa}e{exponent}'):,.{max(decimals, 0)}f}"
+
+
 MOST_DIGITS = 18
 """More digits than any size has; Python itself refuses to read numbers of thousands."""
 

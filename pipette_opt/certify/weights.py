@@ -11,7 +11,6 @@ these products bounds the objective.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.chosen import Choice, ChoiceStep
 from pipette_opt.read.bands import job_bands
@@ -30,8 +29,6 @@ class Larger:
         Property of a configuration (:data:`~pipette_opt.candidates.space.LIMITED`).
     most
         Up to this value the factor is not raised.
-    factor
-        Infinite: such a configuration is never chosen.
     """
 
     name: str
@@ -70,24 +67,13 @@ class Weights:
 
 
 def robust_weights(instance: Instance) -> Weights:
-    """
-    Upper ends of the bands of a job's configurations, over the predicted time.
-
-    ``InputError`` where nobody knows how far off times of such jobs are.
-    """
+    """Upper ends of the bands of a job's configurations, over the predicted time."""
     bands = job_bands(instance)
-    if bands is None:
-        raise InputError(
-            "--objective",
-            "robust needs a band of the time, and too few runs like this job were measured, or their sources "
-            "contradict each other; calibrate makes a stack with a band of its own.",
-        )
+    num_gpus = sum(node.num_gpus for node in instance.cluster.nodes)
+    farther = (*bands.beyond, *bands.more_gpus(num_gpus))
     return Weights(
-        base=bands.high,
-        larger=tuple(
-            Larger(name=one.name, most=one.most, factor=float("inf") if one.high is None else one.high)
-            for one in bands.beyond
-        ),
+        base=bands.ends()[1],
+        larger=tuple(Larger(name=one.name, most=one.most, factor=bands.ends(one.variance)[1]) for one in farther),
     )
 
 

@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from pipette_opt.base.units import counted, gib
+from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan, rank_rows
 
@@ -118,8 +118,8 @@ def html_of(plan: Plan, verdict: str) -> str:
     columns = ["layers", "predicted_gib", "at_most_gib", "capacity_gib", "oom_probability"]
     stages = stage_frame(plan).reindex(columns=columns)
     facts = (
-        f"{estimate.iteration_time_s:.4f} s per iteration, {estimate.tokens_per_s:,.0f} tokens/s, MFU "
-        f"{estimate.mfu:.2%}, gap {plan.certificate.gap:.2%} ({plan.certificate.status})"
+        f"{three_digits(estimate.expected_tokens_per_s)} tokens/s, MFU {three_digits(100 * estimate.expected_mfu)} %, "
+        f"gap {plan.certificate.gap:.2%} ({plan.certificate.status})"
     )
     where = f"{counted(used, 'host')}, {counted(plan.config.world_size, 'GPU')}"
     return (

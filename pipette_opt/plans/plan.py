@@ -17,28 +17,34 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
+FEW_RUNS = 20
+"""Measured runs of a kind of job below which people are told that they are few; chosen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
     """
-    How far the time may be off: what a share of measured runs like this one took, had each been predicted so.
+    How long the iteration may take: what a share of measured runs like this took, had each been predicted so.
 
     Parameters
     ----------
     low_s, high_s
         Ends of the band.
+    middle_s
+        The expected time, inside.
     share
         Share of those runs whose time lies inside.
     source
         Which runs, for people.
     runs
-        How many.
+        How many of them are of this kind of job.
     apart
         Predicted time of a plan over that of another of the same job from which on three in four such pairs of runs
         took their times in that order; nearer plans cannot be told apart. ``None`` where nobody knows.
     """
 
     low_s: float
+    middle_s: float
     high_s: float
     share: float
     source: str
@@ -51,10 +57,13 @@ class IterationTime:
     """
     The judge's answer for one placed configuration.
 
+    There are two clocks. ``iteration_time_s`` is the simulator's, on which solver and proof work; ``expected_s`` is
+    what people are shown: the middle of what runs like this took.
+
     Parameters
     ----------
     iteration_time_s
-        One training iteration.
+        One training iteration, as simulated; the rates and utilisations beside it are of this time.
     mfu
         Model FLOPs utilisation: FLOPs of the model, forward and backward, over the peak of the GPUs used, in [0, 1].
         Attention is causal (half of the scores), and recomputation does not count.
@@ -70,7 +79,7 @@ class IterationTime:
         Seconds by cause of the longest chain of work and messages, adding up to ``iteration_time_s``; it never idles.
         Empty in plans of older versions.
     band
-        ``None`` if no run like this was ever measured.
+        ``None`` before anyone asked, and in plans of older versions.
     """
 
     iteration_time_s: float
@@ -81,6 +90,26 @@ class IterationTime:
     breakdown: Mapping[str, float]
     critical_path: Mapping[str, float] = field(default_factory=dict)
     band: Band | None = None
+
+    @property
+    def expected_s(self) -> float:
+        """Expected seconds of an iteration: the middle of the band; the simulated time without one."""
+        return self.iteration_time_s if self.band is None else self.band.middle_s
+
+    @property
+    def expected_tokens_per_s(self) -> float:
+        """Tokens per second at the expected time."""
+        return self.tokens_per_s * self.iteration_time_s / self.expected_s
+
+    @property
+    def expected_tokens_per_s_per_gpu(self) -> float:
+        """Tokens per second of each GPU at the expected time."""
+        return self.tokens_per_s_per_gpu * self.iteration_time_s / self.expected_s
+
+    @property
+    def expected_mfu(self) -> float:
+        """Model FLOPs utilisation at the expected time."""
+        return self.mfu * self.iteration_time_s / self.expected_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

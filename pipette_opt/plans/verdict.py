@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from pipette_opt.base.units import gib
-from pipette_opt.plans.plan import Band, Certificate, IterationTime, Plan, StageMemory
+from pipette_opt.base.units import gib, three_digits
+from pipette_opt.plans.plan import FEW_RUNS, Certificate, IterationTime, Plan, StageMemory
 from pipette_opt.specs import NotModelled
 
 MEMORY_IGNORED = 1.0
@@ -40,7 +40,7 @@ def verdict(
     parts = [_memory(memory, max_oom_risk)]
     if certificate is not None:
         parts.append(_proof(certificate, estimate.iteration_time_s))
-    parts.append(_time(estimate.band, estimate.iteration_time_s))
+    parts.append(expected_time(estimate))
     if not links_measured:
         parts.append("no link was measured")
     options = list(dict.fromkeys(one.option for one in not_modelled))
@@ -110,19 +110,17 @@ def _proof(certificate: Certificate, iteration_time_s: float) -> str:
     return f"at most {_share(tenths / 1000)} above the best of the searched space"
 
 
-def _time(band: Band | None, iteration_time_s: float) -> str:
-    """How far off the time may be."""
+def expected_time(estimate: IterationTime) -> str:
+    """The time that people are shown: the middle of the band, with the band."""
+    said, band = f"about {three_digits(estimate.expected_s)} s per iteration", estimate.band
     if band is None:
-        return "nobody knows how far off the time is: no run like this was ever measured, or too few"
-    low, high = (end / iteration_time_s - 1 for end in (band.low_s, band.high_s))
-    tenths = band.share * 10
-    of_ten = "nine in ten" if round(tenths, 6) == 9 else _share(band.share)
-    as_runs = f"as {of_ten} of {band.runs:,} {band.source}"
-    if low > 0:
-        return f"expect {100 * low:.0f} to {100 * high:.0f} % more time, {as_runs}"
-    if high < 0:
-        return f"expect {-100 * high:.0f} to {-100 * low:.0f} % less time, {as_runs}"
-    return f"time within {100 * low:+.0f} % to {100 * high:+.0f} %, {as_runs}"
+        return f"{said}, as simulated"
+    of_ten = "nine of ten" if round(10 * band.share, 6) == 9 else f"{_share(band.share)} of"
+    ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s in {of_ten}"
+    if band.runs >= FEW_RUNS:
+        return f"{said} ({ends} jobs like this)"
+    few = f"few runs like this were measured: {band.runs}" if band.runs else "no run like this was measured"
+    return f"{said} ({ends} jobs; {few}, so the band is wide)"
 
 
 def _share(share: float) -> str:

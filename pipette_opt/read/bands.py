@@ -1,31 +1,36 @@
 """
-How far off times may be: what public runs of the same kind of job took, over what was predicted for them.
+How far off times may be: what public runs took over what was predicted for them, and how that differs between sources.
 
-The table is ``data/bands.yaml``; ``benchmarks/backtest/bands.py`` makes it.
+The table is ``data/bands.yaml``; ``benchmarks/backtest/bands.py`` makes it. The logarithm of measured over predicted
+time is a middle for each kind of job, plus a difference between sources, plus one between the jobs of a source, plus
+what a configuration beyond every measured run adds. A band is the middle, and ``reach`` standard deviations of the sum
+to each side.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import ceil, exp, log, log1p, log2, sqrt
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.units import counted
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plans.plan import Band, IterationTime
+from pipette_opt.plans.plan import FEW_RUNS, Band, IterationTime
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
 from pipette_opt.specs import Instance, ModelSpec
 
 SHARE = 0.9
-"""Of the runs of a kind that its band covers."""
+"""Share of runs like a job whose time lies inside its band."""
 
-FEWEST_RUNS, FEWEST_SOURCES = 20, 2
-"""Of a kind for which a band is given."""
+TABLE_FIELDS = ("share", "reach", "kinds", "beyond", "pairs", "gpus", "apart")
+KIND_FIELDS = ("middle", "within", "spread", "runs", "sources", "largest_gpus", "seen", "left_out", "larger")
+"""Fields of the table and of a kind in it; its head says what they are."""
 
-KIND_FIELDS = ("low", "high", "middle", "stretch", "seen", "runs", "sources", "largest_gpus", "left_out", "larger")
-"""Of a kind in the table; its head says what they are."""
-
+WORLD_SIZE = "world_size"
 DISTANCES = (
     "tensor_model_parallel_size",
     "context_parallel_size",
@@ -34,36 +39,45 @@ DISTANCES = (
     "micro_batch_size",
 )
 """
-Properties of a configuration whose size says how far it is from measured runs. A configuration with more of one than a
-kind's runs have is predicted with less certainty.
+Properties of a configuration whose size says how far it is from measured runs. A configuration with more of one than
+runs of models of its size have is predicted with less certainty.
 """
 
 HELD_OUT = "held_out_groups"
 """Errors of a calibrated stack on runs that its fit did not see."""
+
+RESIDUALS = "residuals"
+"""Middle and spread of measured over predicted time of a calibrated stack, and the kinds of job of its runs."""
 
 COLUMN_DISTANCES = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
     "mbs": "micro_batch_size",
 }
-"""The same of a calibrated stack, by the column of runs."""
+"""Columns of measured runs by which a calibrated stack knows such properties."""
 
 MORE_OF = "more_"
-"""How errors of a calibrated stack on runs with the most of a column begin, which its fit did not see."""
+"""Prefix of the errors of a calibrated stack on runs with the most of a column, which its fit did not see."""
+
+PRIOR_RUNS = 4
+"""Runs that the spread between jobs of one source, from the shipped table, weighs as much as; chosen."""
 
 SMALL = 2048
 """Hidden size below which the time of launching kernels, which depends on the host, weighs much."""
 
+WIDE, FP8, FP32 = "16 bit", "fp8", "fp32"
+"""Precisions of the products of a model, as kinds of jobs name them."""
+
+SMALL_MODEL = ", small model"
+ANY_JOB = "any job"
+"""Row of the table for kinds without a row of their own; small models have one with ``SMALL_MODEL`` behind."""
+
 GENERATIONS = {
-    "Ampere or older": ("v100", "t4", "a100", "a10g", "a40", "l4"),
+    "Ampere or older": ("v100", "t4", "a100", "a800", "a10g", "a40", "l4"),
     "Hopper": ("h100", "h200", "h800", "h20", "gh200"),
     "Blackwell": ("b200", "b300", "gb200", "gb300"),
 }
-"""Families of GPUs, by the first word of their names in the catalogue."""
-
-
-NEVER_MEASURED = ("l40", "l40s", "mi300x", "mi350x", "mi355x", "rtx", "vr200", "r100")
-"""Families in the catalogue of which no public run was compared, and that are unlike those of which some were."""
+"""Families of GPUs of which runs were measured, by the first word of their names in the catalogue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,101 +87,148 @@ class KindBand:
 
     Parameters
     ----------
-    low, high
-        Nine in ten runs left out took between these times the prediction; ``None`` where too few runs are known.
+    middle
+        Measured over predicted time of the mean source.
+    within
+        Standard deviation of the logarithm of that ratio between the jobs of one source.
+    spread
+        Standard deviation for a job of a source that nobody measured.
+    runs, sources
+        How many were measured.
     largest_gpus
         GPUs of the largest run.
-    middle
-        Median of the same ratio.
-    stretch
-        How much farther from the median the ends are than those of the runs themselves.
     seen
-        Of each of ``DISTANCES``, the largest value that some runs have.
+        Largest value of each of ``DISTANCES`` that several runs have; of a row of all kinds, others have none.
     """
 
-    low: float | None
-    high: float | None
+    middle: float
+    within: float
+    spread: float
     runs: int
+    sources: int
     largest_gpus: int
-    middle: float = 1.0
-    stretch: float = 1.0
     seen: Mapping[str, int] = field(default_factory=dict)
 
-    def beyond(self, name: str, stretch: float) -> "Beyond":
-        """The band of configurations with more of one of ``DISTANCES``, by the larger of both stretches."""
-        wider = max(1.0, stretch / self.stretch)
-        ends = (None if end is None else self.middle * (end / self.middle) ** wider for end in (self.low, self.high))
-        return Beyond(name=name, most=self.seen[name], low=next(ends), high=next(ends))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandTable:
+    """
+    The shipped table.
+
+    Parameters
+    ----------
+    reach
+        Standard deviations from the middle of a band to its ends.
+    beyond
+        Variance that configurations beyond measured runs add, by property; of ``WORLD_SIZE`` for each doubling.
+    pairs
+        Variance of measured over predicted ratio of two runs of one job: at a predicted ratio of 1, and how it grows
+        with the logarithm of that.
+    apart
+        Predicted time of one plan over another's of the same job from which on public runs had that order; ``None``
+        where too few pairs were compared (:func:`pipette_opt.calibrate.metrics.told_apart`).
+    gpus
+        Runs of each kind of GPU; kinds without any are absent.
+    """
+
+    reach: float
+    kinds: Mapping[str, KindBand]
+    beyond: Mapping[str, float]
+    pairs: tuple[float, float]
+    apart: float | None
+    gpus: Mapping[str, int]
+
+    def row(self, kind: str) -> KindBand:
+        """The row of a kind, or the one of all kinds where nobody measured this one."""
+        return self.kinds.get(kind) or self.kinds[any_kind(kind)]
 
 
-def job_kind(instance: Instance) -> str | None:
-    """The kind of a job, by what moves errors most; ``None`` for GPUs of which no run is known."""
-    if len(instance.cluster.gpu_kinds) > 1:
-        return None
-    return kind_of(instance.model, instance.training.fp8, instance.cluster.nodes[0].gpu.kind)
+def any_kind(kind: str) -> str:
+    """Name of the row of all runs of models of the size that a kind has."""
+    return f"{ANY_JOB}{SMALL_MODEL if SMALL_MODEL in kind else ''}"
 
 
-def kind_of(model: ModelSpec, fp8: bool, gpu: str) -> str | None:
-    """The same of a model whose products are in fp8, or in 16 bits, on a kind of GPU."""
+def job_kind(instance: Instance) -> str:
+    """The kind of a job, by what moves errors most."""
+    gpus = [kind.name for kind in instance.cluster.gpu_kinds]
+    training = instance.training
+    precision = FP8 if training.fp8 else FP32 if training.precision == FP32 else WIDE
+    return kind_of(instance.model, precision, gpus[0] if len(gpus) == 1 else "several kinds of GPU")
+
+
+def kind_of(model: ModelSpec, precision: str, gpu: str) -> str:
+    """The kind of a job on a kind of GPU; GPUs of no family that was measured stand for themselves."""
     family = gpu.lower().split("-")[0]
-    generation = next((name for name, families in GENERATIONS.items() if family in families), None)
-    if generation is None:
-        return None
+    generation = next((name for name, families in GENERATIONS.items() if family in families), gpu)
     shape = "mixture of experts" if model.num_experts is not None else "dense"
-    size = ", small model" if model.hidden_size < SMALL else ""
-    precision = "fp8" if fp8 else "16 bit"
+    size = SMALL_MODEL if model.hidden_size < SMALL else ""
     return f"{shape}{size}, {precision}, {generation}"
 
 
-def read_bands(path: Path | None = None) -> dict[str, KindBand]:
-    """The table by kind, the shipped one by default."""
+def read_bands(path: Path | None = None) -> BandTable:
+    """Read a table, the shipped one by default."""
     place = path or shipped_path("data", "bands.yaml")
-    kinds = _fields(place).any("kinds")
-    found = {}
-    for name, content in kinds.items():
-        row = Fields(f"{place}, {name}", content, KIND_FIELDS)
-        known = row.has("low")
-        found[name] = KindBand(
-            low=row.positive("low") if known else None,
-            high=row.positive("high") if known else None,
-            runs=row.whole("runs"),
-            largest_gpus=row.whole("largest_gpus"),
-            middle=row.positive("middle") if known else 1.0,
-            stretch=row.positive("stretch") if known else 1.0,
-            seen={str(one): int(most) for one, most in row.any("seen").items()},
-        )
-    return found
+    table = Fields(str(place), read_yaml(place), TABLE_FIELDS)
+    pairs = Fields(f"{place}, pairs", table.any("pairs"), ("equal", "grows"))
+    apart = Fields(f"{place}, apart", table.any("apart"), ("ratio", "share", "pairs"))
+    return BandTable(
+        reach=table.positive("reach"),
+        kinds={
+            str(name): _kind(Fields(f"{place}, {name}", row, KIND_FIELDS)) for name, row in table.any("kinds").items()
+        },
+        beyond={str(name): float(variance) for name, variance in table.any("beyond").items()},
+        pairs=(pairs.not_negative("equal"), pairs.not_negative("grows")),
+        apart=apart.positive("ratio") if apart.has("ratio") else None,
+        gpus={str(name): int(count) for name, count in table.any("gpus").items()},
+    )
 
 
-def told_apart(path: Path | None = None) -> float | None:
+def _kind(row: Fields) -> KindBand:
+    return KindBand(
+        middle=row.positive("middle"),
+        within=row.positive("within"),
+        spread=row.positive("spread"),
+        runs=row.whole("runs"),
+        sources=row.whole("sources"),
+        largest_gpus=row.whole("largest_gpus"),
+        seen={str(name): int(most) for name, most in row.data.get("seen", {}).items()},
+    )
+
+
+@cache
+def shipped_bands() -> BandTable:
+    """The shipped table, read once."""
+    return read_bands()
+
+
+def student_reach(degrees: float) -> float:
     """
-    Predicted time of one plan over another's of the same job from which on public runs had that order.
+    Standard deviations within which ``SHARE`` of Student's t distribution lies.
 
-    ``None`` where too few pairs were compared. See :func:`pipette_opt.calibrate.metrics.told_apart`.
+    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5; within 0.1 % from 5 degrees of freedom on.
     """
-    place = path or shipped_path("data", "bands.yaml")
-    row = Fields(f"{place}, apart", _fields(place).any("apart"), ("ratio", "share", "pairs"))
-    return row.positive("ratio") if row.has("ratio") else None
+    z = NormalDist().inv_cdf((1 + SHARE) / 2)
+    return (
+        z
+        + (z**3 + z) / (4 * degrees)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees**3)
+    )
 
 
-def beyond(path: Path | None = None) -> dict[str, float]:
+def gain_band(ratio: float) -> tuple[float, float]:
     """
-    Stretch that bands needed to hold for runs with more of one of ``DISTANCES`` than those that made the band.
+    Ends of the measured ratio of the times of two plans of one job, in ``SHARE`` of such pairs of public runs.
 
-    At least 1. Bands of kinds whose own stretch is larger are wide enough.
+    Parameters
+    ----------
+    ratio
+        Predicted, positive.
     """
-    found = _fields(path or shipped_path("data", "bands.yaml")).any("beyond")
-    return {str(name): float(stretch) for name, stretch in found.items()}
-
-
-def runs_by_gpu(path: Path | None = None) -> dict[str, int]:
-    """How many public runs of each kind of GPU were compared with their predictions; kinds without any are absent."""
-    runs = _fields(path or shipped_path("data", "bands.yaml")).any("gpus")
-    return {str(name): int(count) for name, count in runs.items()}
-
-
-def _fields(place: Path) -> Fields:
-    return Fields(str(place), read_yaml(place), ("share", "kinds", "gpus", "apart", "beyond"))
+    table = shipped_bands()
+    equal, grows = table.pairs
+    reach = table.reach * sqrt(equal + grows * abs(log(ratio)))
+    return ratio * exp(-reach), ratio * exp(reach)
 
 
 def with_band(estimate: IterationTime, instance: Instance, config: ParallelConfig) -> IterationTime:
@@ -178,7 +239,7 @@ def with_band(estimate: IterationTime, instance: Instance, config: ParallelConfi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
     """
-    Measured over predicted time of configurations with more of something than measured runs had.
+    What configurations with more of something than measured runs had add to the variance of the logarithm of a time.
 
     Parameters
     ----------
@@ -186,14 +247,11 @@ class Beyond:
         Property of a configuration.
     most
         Its largest value among measured runs.
-    low, high
-        Ends of the band beyond that, over the predicted time; ``None`` where nobody knows.
     """
 
     name: str
     most: int
-    low: float | None
-    high: float | None
+    variance: float
 
     def has(self, config: ParallelConfig) -> bool:
         """Whether a configuration is beyond."""
@@ -203,123 +261,138 @@ class Beyond:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobBands:
     """
-    Bands of all configurations of a job: one for those like measured runs, wider ones for those beyond them.
+    Bands of all configurations of a job: narrowest for those like measured runs, wider for those beyond them.
 
     Parameters
     ----------
-    low, high
-        Ends of the former, over the predicted time.
+    middle
+        Expected over predicted time.
+    spread, reach
+        As of :class:`KindBand` and :class:`BandTable`.
     source, runs, apart
         As of :class:`~pipette_opt.plans.plan.Band`.
+    largest_gpus, per_doubling
+        GPUs of the largest run, and the variance that each doubling beyond adds.
     beyond
-        The latter. A configuration that is beyond in several ways has the widest of all.
+        What else adds to the variance. Of a configuration that is beyond in several ways the largest counts.
     """
 
-    low: float
-    high: float
+    middle: float
+    spread: float
+    reach: float
     source: str
     runs: int
     apart: float | None
+    largest_gpus: int
+    per_doubling: float
     beyond: tuple[Beyond, ...]
 
-    def of(self, config: ParallelConfig, iteration_time_s: float) -> Band | None:
-        """Of one configuration; ``None`` where nobody knows."""
-        farther = [one for one in self.beyond if one.has(config)]
-        lows, highs = [self.low], [self.high]
-        for one in farther:
-            if one.low is None or one.high is None:
-                return None
-            lows.append(one.low)
-            highs.append(one.high)
-        wider = [one.name for one in farther if one.high is not None and one.high > self.high]
-        less = f", with less {_words(wider)}" if wider else ""
+    def more_gpus(self, num_gpus: int) -> Iterator[Beyond]:
+        """Numbers of GPUs from which on the band is wider, up to some number."""
+        doublings = ceil(log2(max(1.0, num_gpus / self.largest_gpus)))
+        for number in range(doublings):
+            yield Beyond(name=WORLD_SIZE, most=self.largest_gpus << number, variance=self.per_doubling * (number + 1))
+
+    def ends(self, variance: float = 0.0) -> tuple[float, float]:
+        """Ends of the band over the predicted time."""
+        reach = self.reach * sqrt(self.spread**2 + variance)
+        return self.middle * exp(-reach), self.middle * exp(reach)
+
+    def of(self, config: ParallelConfig, iteration_time_s: float) -> Band:
+        """The band of one configuration."""
+        farther = [one for one in (*self.beyond, *self.more_gpus(config.world_size)) if one.has(config)]
+        low, high = self.ends(max((one.variance for one in farther), default=0.0))
+        names = list(dict.fromkeys(one.name for one in farther if one.variance))
         return Band(
-            low_s=min(lows) * iteration_time_s,
-            high_s=max(highs) * iteration_time_s,
+            low_s=low * iteration_time_s,
+            middle_s=self.middle * iteration_time_s,
+            high_s=high * iteration_time_s,
             share=SHARE,
-            source=f"{self.source}{less}",
+            source=f"{self.source}, with less {_words(names)}" if names else self.source,
             runs=self.runs,
             apart=self.apart,
         )
 
 
-def job_band(instance: Instance, config: ParallelConfig, iteration_time_s: float) -> Band | None:
-    """
-    The band of a predicted time.
-
-    ``None`` where too few runs of the kind were measured, or none with so many GPUs. A calibrated stack that records
-    its errors on runs that its fit did not see has a band of its own.
-    """
-    bands = job_bands(instance)
-    return None if bands is None else bands.of(config, iteration_time_s)
+def job_band(instance: Instance, config: ParallelConfig, iteration_time_s: float) -> Band:
+    """The band of a predicted time; a calibrated stack has its own."""
+    return job_bands(instance).of(config, iteration_time_s)
 
 
-def job_bands(instance: Instance) -> JobBands | None:
-    """The bands of a job's configurations; ``None`` where nobody knows any."""
-    fitted = instance.stack.fitted or {}
-    if HELD_OUT in fitted.get("p90_error", {}):
-        return _own_bands(fitted)
-    kind = job_kind(instance)
-    row = _shipped().get(kind or "")
-    if row is None or row.low is None or row.high is None:
-        return None
-    shipped = ", predicted by the shipped stack" if fitted else ""
+def job_bands(instance: Instance) -> JobBands:
+    """The bands of a job's configurations."""
+    table, kind = shipped_bands(), job_kind(instance)
+    row, seen = table.row(kind), table.kinds[any_kind(kind)].seen
+    if instance.stack.fitted is not None:
+        return _own_bands(instance.stack.fitted, row, kind, table)
+    runs = row.runs if kind in table.kinds else 0
     return JobBands(
-        low=row.low,
-        high=row.high,
-        source=f"public runs like this ({kind}{shipped})",
-        runs=row.runs,
-        apart=_shipped_apart(),
-        beyond=(
-            Beyond(name="world_size", most=row.largest_gpus, low=None, high=None),
-            *(row.beyond(name, stretch) for name, stretch in _beyond().items() if name in row.seen),
-        ),
+        middle=row.middle,
+        spread=row.spread,
+        reach=table.reach,
+        source=_like_this(runs, table.kinds[any_kind(kind)].runs, kind),
+        runs=runs,
+        apart=table.apart,
+        largest_gpus=row.largest_gpus,
+        per_doubling=table.beyond[WORLD_SIZE],
+        beyond=tuple(Beyond(name=name, most=most, variance=table.beyond[name]) for name, most in seen.items()),
     )
 
 
-def _own_bands(fitted: Mapping[str, Any]) -> JobBands | None:
-    """From nine tenths of the errors, of predicted over measured time, of runs that a fit did not see."""
-    error, ranges = float(fitted["p90_error"][HELD_OUT]), fitted.get("ranges", {})
-    if not 0 <= error < 1:
-        return None
-    beyond = [Beyond(name="world_size", most=ranges.get("num_gpus", (0, 0))[1], low=None, high=None)]
+def _like_this(runs: int, all_runs: int, kind: str) -> str:
+    """Which public runs make a band, for people."""
+    if runs >= FEW_RUNS:
+        return f"{counted(runs, 'public run')} like this ({kind})"
+    return f"{counted(all_runs, 'public run')}, {runs or 'none'} of them like this ({kind})"
+
+
+def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandTable) -> JobBands:
+    """
+    Bands of a calibrated stack, by the residuals of its runs.
+
+    The spread between jobs of one source in the shipped table counts as ``PRIOR_RUNS`` runs, so that one run makes a
+    band, too. A job of another kind than the runs is as uncertain as one of a source that nobody measured.
+    """
+    runs, ranges = int(fitted.get("num_runs", 0)), fitted.get("ranges", {})
+    middle, spread, kinds = _residuals(fitted)
+    variance = (PRIOR_RUNS * row.within**2 + runs * spread**2) / (PRIOR_RUNS + runs)
+    between = row.spread**2 - row.within**2 if kinds and kind not in kinds else 0.0
+    beyond = []
     for column, name in COLUMN_DISTANCES.items():
-        farther = fitted["p90_error"].get(f"{MORE_OF}{column}")
+        farther = fitted.get("p90_error", {}).get(f"{MORE_OF}{column}")
         if farther is not None and column in ranges:
-            ends = _ends(max(error, float(farther)))
-            beyond.append(Beyond(name=name, most=ranges[column][1], low=ends and ends[0], high=ends and ends[1]))
+            more = max(0.0, _spread_of(float(farther)) ** 2 - variance)
+            beyond.append(Beyond(name=name, most=ranges[column][1], variance=more))
     return JobBands(
-        low=1 / (1 + error),
-        high=1 / (1 - error),
-        source="runs that the stack was calibrated with, each predicted without those like it",
-        runs=int(fitted.get("num_runs", 0)),
+        middle=middle,
+        spread=sqrt(variance * (1 + 1 / (1 + runs)) + between),
+        reach=student_reach(PRIOR_RUNS + runs),
+        source=f"{counted(runs, 'run')} that the stack was calibrated with"
+        + (", of another kind of job" if between else ""),
+        runs=runs,
         apart=fitted.get("apart", {}).get(HELD_OUT),
+        largest_gpus=ranges.get("num_gpus", (1, 1))[1],
+        per_doubling=table.beyond[WORLD_SIZE],
         beyond=tuple(beyond),
     )
 
 
-def _ends(error: float) -> tuple[float, float] | None:
-    """Measured over predicted time, where predicted over measured time is off by at most an error."""
-    return (1 / (1 + error), 1 / (1 - error)) if error < 1 else None
+def _residuals(fitted: Mapping[str, Any]) -> tuple[float, float, Sequence[str]]:
+    """Middle, spread and kinds of the runs of a fit; files of older versions have nine tenths of the errors only."""
+    if RESIDUALS in fitted:
+        found = fitted[RESIDUALS]
+        return float(found["middle"]), float(found["spread"]), found["kinds"]
+    errors = fitted.get("p90_error", {})
+    return 1.0, _spread_of(float(errors.get(HELD_OUT, errors.get("fit", 0.0)))), ()
 
 
-def _words(names: list[str]) -> str:
+def _spread_of(p90_error: float) -> float:
+    """Standard deviation of normal logarithms of which nine tenths are less than an error."""
+    return log1p(p90_error) / NormalDist().inv_cdf((1 + SHARE) / 2)
+
+
+def _words(names: Sequence[str]) -> str:
     """Names of ``DISTANCES``, for people."""
-    words = {"num_chunks": "interleaving", "micro_batch_size": "micro-batch"}
+    words = {WORLD_SIZE: "GPUs", "num_chunks": "interleaving", "micro_batch_size": "micro-batch"}
     said = [words.get(name, name.split("_")[0] + " parallelism") for name in names]
     return " and ".join([*([", ".join(said[:-1])] if said[1:] else []), said[-1]])
-
-
-@cache
-def _beyond() -> dict[str, float]:
-    return beyond()
-
-
-@cache
-def _shipped() -> dict[str, KindBand]:
-    return read_bands()
-
-
-@cache
-def _shipped_apart() -> float | None:
-    return told_apart()

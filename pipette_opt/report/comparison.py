@@ -6,12 +6,17 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from pipette_opt.base.units import three_digits
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import IterationTime, Plan
-from pipette_opt.report.cells import BAD, GOOD, columns_table, percent, seconds_text, spaced, words
+from pipette_opt.read.bands import gain_band
+from pipette_opt.report.cells import BAD, GOOD, columns_table, seconds_text, spaced, words
 
 EQUAL = 5e-5
 """Relative difference that two digits of a percentage do not show."""
+
+OF_PAIRS = "in nine of ten pairs of public runs of one job"
+"""Where the ends of a gain are from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,7 @@ class Uncounted:
 def comparison(
     config: ParallelConfig, estimate: IterationTime, plan: Plan, title: str, uncounted: Uncounted
 ) -> RenderableType:
-    """Two rows of times, and how much faster the plan is, in a range where something is not counted."""
+    """Two rows of expected times, and the gain of the plan, with its error or its range."""
     table = columns_table("", "configuration", "iteration >", "tokens/s >", "MFU >")
     for name, label, time in (
         (title, config.label(), estimate),
@@ -65,32 +70,32 @@ def comparison(
         table.add_row(
             Text(name),
             Text(label),
-            Text(seconds_text(time.iteration_time_s)),
-            Text(f"{time.tokens_per_s:,.0f}"),
-            Text(percent(time.mfu)),
+            Text(f"{three_digits(time.expected_s)} s"),
+            Text(three_digits(time.expected_tokens_per_s)),
+            Text(f"{three_digits(100 * time.expected_mfu)} %"),
         )
     return Group(spaced(table), Text(), _faster(estimate, plan.estimate, uncounted))
 
 
 def _faster(estimate: IterationTime, plan: IterationTime, uncounted: Uncounted) -> Text:
     """One sentence, and what it leaves out."""
-    saved = estimate.iteration_time_s - plan.iteration_time_s
-    share, least_s = saved / estimate.iteration_time_s, uncounted.least_s(estimate)
-    if least_s < estimate.iteration_time_s:
-        low = (least_s - plan.iteration_time_s) / least_s
-        text = Text(f"The plan is between {_word(share)} and {_word(low)}.", style="bold")
-    elif abs(share) < EQUAL:
+    ratio = estimate.iteration_time_s / plan.iteration_time_s
+    least = uncounted.least_s(estimate) / plan.iteration_time_s
+    if least < ratio:
+        text = Text(f"The plan has between {_gain(least)} and {_gain(ratio)} tokens per second.", style="bold")
+    elif abs(ratio - 1) < EQUAL:
         text = Text("The plan is equally fast.", style="bold")
     else:
-        text = Text(f"The plan is {_word(share)}: {seconds_text(abs(saved))} per iteration.")
-        text.stylize(f"bold {GOOD if saved > 0 else BAD}")
+        low, high = gain_band(ratio)
+        text = Text(f"The plan has {_gain(ratio)} tokens per second ({_gain(low)} to {_gain(high)} {OF_PAIRS}).")
+        text.stylize(f"bold {GOOD if ratio > 1 else BAD}")
     for line in uncounted.lines():
         text.append(f"\n{line}")
     return text
 
 
-def _word(share: float) -> str:
-    """``22.52% faster``, or slower, or equally fast."""
-    if abs(share) < EQUAL:
-        return "equally fast"
-    return f"{percent(abs(share))} {'faster' if share > 0 else 'slower'}"
+def _gain(ratio: float) -> str:
+    """``12.3 % more``, or fewer, or as many."""
+    if abs(ratio - 1) < EQUAL:
+        return "as many"
+    return f"{three_digits(100 * abs(ratio - 1))} % {'more' if ratio > 1 else 'fewer'}"

@@ -62,9 +62,8 @@ def _verdict_is_reproduced(content: Mapping[str, Any], plan: Plan) -> Iterator[s
 def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """The band is that of measured runs like this."""
     band = job_band(instance, plan.config, plan.estimate.iteration_time_s)
-    if plan.estimate.band is None or band is None:
-        if plan.estimate.band is not band:
-            yield f"band is {plan.estimate.band}, of runs like this it is {band}"
+    if plan.estimate.band is None:
+        yield f"band is missing, of runs like this it is {band}"
         return
     for field in fields(Band):
         given, expected = getattr(plan.estimate.band, field.name), getattr(band, field.name)

@@ -11,9 +11,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import GB, counted
+from pipette_opt.base.units import GB, counted, three_digits
 from pipette_opt.plans.moves import Move
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.verdict import expected_time
 
 MOST_HOSTS = 24
 """Hosts shown; the CSV has all."""
@@ -121,13 +122,14 @@ def runs(numbers: Sequence[int]) -> str:
 def _headline(old: Plan, new: Plan) -> Text:
     before, after = old.estimate, new.estimate
     change = after.tokens_per_s / before.tokens_per_s - 1
+    before_s = after.expected_s * before.iteration_time_s / after.iteration_time_s
     text = Text()
     text.append(f"\n{new.config.label()}", style="bold")
     used, listed = len(new.placement.nodes_used), counted(len(new.hosts), "host")
     text.append(f"  on {used} of {listed}, {counted(new.config.world_size, 'GPU')}\n")
-    text.append(f"{after.iteration_time_s:.4g} s per iteration, {after.tokens_per_s:,.0f} tokens/s ({change:+.1%}); ")
+    text.append(f"{expected_time(after)}, {three_digits(after.expected_tokens_per_s)} tokens/s ({change:+.1%}); ")
     text.append(
-        f"before {before.iteration_time_s:.4g} s with {old.config.label()} on {counted(old.config.world_size, 'GPU')}"
+        f"before {three_digits(before_s)} s with {old.config.label()} on {counted(old.config.world_size, 'GPU')}"
     )
     return text
 

@@ -232,6 +232,10 @@ def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
         "tokens_per_s": estimate.tokens_per_s,
         "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
         "mfu": estimate.mfu,
+        "expected_s": estimate.expected_s,
+        "expected_tokens_per_s": estimate.expected_tokens_per_s,
+        "expected_tokens_per_s_per_gpu": estimate.expected_tokens_per_s_per_gpu,
+        "expected_mfu": estimate.expected_mfu,
         "hfu": estimate.hfu,
         "breakdown": dict(estimate.breakdown),
         "critical_path": dict(estimate.critical_path),
@@ -255,6 +259,8 @@ def _read_estimate(estimate: Entries) -> IterationTime:
         given = estimate.mapping("band")
         numbers = {name: given.number(name) for name in ("low_s", "high_s", "share")}
         apart = given.optional("apart", given.positive) if "apart" in given.data else None
+        has_middle = "expected_s" in estimate.data
+        numbers["middle_s"] = estimate.positive("expected_s") if has_middle else _middle(**numbers)
         band = Band(**numbers, source=given.text("from"), runs=given.whole("runs"), apart=apart)
     path = estimate.mapping("critical_path").numbers() if "critical_path" in estimate.data else {}
     return IterationTime(
@@ -267,6 +273,11 @@ def _read_estimate(estimate: Entries) -> IterationTime:
         critical_path=path,
         band=band,
     )
+
+
+def _middle(low_s: float, high_s: float, share: float) -> float:
+    """Middle of a band of an older file, which has its ends only: the geometric one, as errors are factors."""
+    return float(np.sqrt(max(low_s * high_s, 0.0)))
 
 
 def _memory_to_dict(stage: StageMemory) -> dict[str, Any]:

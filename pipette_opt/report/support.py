@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pipette_opt.read.backtests import BackTest, of_model, read_backtests
-from pipette_opt.read.bands import KindBand, kind_of, read_bands
+from pipette_opt.read.bands import FP8, WIDE, KindBand, kind_of, shipped_bands
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.report.cells import QUIET, columns_table, percent, spaced, titled
 from pipette_opt.specs import LayerKind, ModelSpec, NotModelled, StackSpec
@@ -66,8 +66,8 @@ def support_of(name: str, model: ModelSpec, entry: CatalogueEntry, stack: StackS
     gpu, by_gpu = entry.gpu, of_model(read_backtests(), model)
     tested = by_gpu.get(gpu.name, ())
     origins = {one: [name for name in CONSTANTS if stack.origins.get(name, "assumed") == one] for one in ORIGINS}
-    bands = read_bands()
-    kinds = {kind: bands[kind] for fp8 in (False, True) if (kind := kind_of(model, fp8, gpu.name)) in bands}
+    bands = shipped_bands().kinds
+    kinds = {kind: bands[kind] for one in (WIDE, FP8) if (kind := kind_of(model, one, gpu.name)) in bands}
     layers = Counter(map(_kind_words, model.layers))
     if model.mtp_num_layers:
         layers["multi-token prediction"] = model.mtp_num_layers
@@ -179,7 +179,7 @@ def _tests_table(found: Support) -> RenderableType:
         cells = [one.gpu, one.precision, str(one.runs), sizes, f"{one.middle:.2f}", percent(one.error), one.by]
         table.add_row(*map(Text, cells))
     for kind, band in found.kinds.items():
-        ends = "no band" if band.low is None else f"{band.low:g} to {band.high:g}"
-        cells = ["of its kind", kind, str(band.runs), f"-{band.largest_gpus}", ends, "", "benchmarks/backtest/bands.py"]
+        by = "benchmarks/backtest/bands.py"
+        cells = ["of its kind", kind, str(band.runs), f"-{band.largest_gpus}", f"{band.middle:.2f}", "", by]
         table.add_row(*map(Text, cells))
     return table if table.row_count else Text("No public run of this model, nor of its kind on such GPUs.")

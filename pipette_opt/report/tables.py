@@ -11,11 +11,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import counted, gib
+from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.judge.solutions import simplicity
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
-from pipette_opt.plans.verdict import plan_verdict, verdict
+from pipette_opt.plans.verdict import expected_time, plan_verdict, verdict
 from pipette_opt.report.bars import Bar
 from pipette_opt.report.cells import (
     BAD,
@@ -112,11 +112,11 @@ def verdict_line(said: str) -> RenderableType:
 
 
 def headline(plan: Plan) -> RenderableType:
-    """The answer in two lines."""
+    """The answer: configuration, expected time, rates."""
     used, listed = len(plan.placement.nodes_used), len(plan.hosts)
     first = Text(plan.config.label(), style="bold")
     first.append(f"  on {used} of {counted(listed, 'host')}, {counted(plan.config.world_size, 'GPU')}", style="")
-    return Group(Text(), first, _speed(plan.estimate))
+    return Group(Text(), first, *speed_lines(plan.estimate))
 
 
 def configuration_table(plan: Plan) -> RenderableType:
@@ -180,7 +180,7 @@ def _is_rate(target: Target) -> bool:
 
 
 def breakdown_table(estimate: IterationTime) -> RenderableType:
-    """Seconds by cause of the mean rank and of the critical path, each adding up to the iteration time."""
+    """Seconds by cause of the mean rank and of the critical path, each adding up to the simulated time."""
     path = estimate.critical_path
     headers = ("critical path >", "share >") if path else ()
     table = columns_table("where the time goes", "mean of all ranks >", "share >", "", *headers)
@@ -193,7 +193,7 @@ def breakdown_table(estimate: IterationTime) -> RenderableType:
         table.add_row(*row)
     table.add_section()
     sums = [Text(f"{total:.4f}", style="bold"), Text(percent(1.0))]
-    table.add_row(Text("iteration", style="bold"), *sums, Text(), *(sums if path else ()))
+    table.add_row(Text("simulated iteration", style="bold"), *sums, Text(), *(sums if path else ()))
     return spaced(table)
 
 
@@ -319,7 +319,7 @@ def estimate_tables(
     first = Text(title, style="bold")
     where = f"{counted(len(hosts), 'host')}, {counted(config.world_size, 'GPU')}"
     first.append(f"  {config.label()} on {where}", style="not bold")
-    parts: list[RenderableType] = [said, Group(Text(), first, _speed(estimate)), breakdown_table(estimate)]
+    parts: list[RenderableType] = [said, Group(Text(), first, *speed_lines(estimate)), breakdown_table(estimate)]
     parts += [memory_table(memory), *components_table(memory)]
     parts += left_out_table(not_modelled)
     return parts
@@ -333,11 +333,18 @@ def notes(lines: Iterable[str]) -> RenderableType:
     return titled("Notes", table)
 
 
-def _speed(estimate: IterationTime) -> Text:
-    line = Text(seconds_text(estimate.iteration_time_s), style=f"bold {GOOD}")
-    rates = f"{estimate.tokens_per_s:,.0f} tokens/s  {estimate.tokens_per_s_per_gpu:,.0f} tokens/s per GPU"
-    line.append(f" per iteration  {rates}  MFU {percent(estimate.mfu)}", style="not bold default")
-    return line
+def speed_lines(estimate: IterationTime) -> list[Text]:
+    """Expected time with its band; rates at that time; whose runs the band is."""
+    time = Text(expected_time(estimate).removeprefix("about "), style="bold")
+    rates = (
+        f"{three_digits(estimate.expected_tokens_per_s)} tokens/s, "
+        f"{three_digits(estimate.expected_tokens_per_s_per_gpu)} tokens/s per GPU, "
+        f"MFU {three_digits(100 * estimate.expected_mfu)} %"
+    )
+    lines = [time, Text(rates)]
+    if estimate.band is not None:
+        lines.append(Text(f"band of {estimate.band.source}", style=QUIET))
+    return lines
 
 
 def host_grid(plan: Plan) -> list[tuple[str, list[str]]]:

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.space import LIMITED, beyond_limits
 from pipette_opt.certify.weights import Larger, Weights, choice_of, robust_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.chosen import ChoiceStep
-from pipette_opt.read.bands import DISTANCES, job_band
+from pipette_opt.read.bands import ANY_JOB, DISTANCES, job_band, shipped_bands
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.specs import GpuSpec, Instance
 from pipette_opt.specs.objective import Objective
@@ -88,20 +87,22 @@ def job(gpu: str) -> Instance:
 
 
 def test_robust_factors_are_upper_ends_of_bands() -> None:
-    """Inside and beyond what runs on H100 had: a wider band, and none for more GPUs than any run had."""
+    """Inside and beyond what runs had, also on more GPUs than any had: a wider band."""
     given = job("h100-80gb")
     weights = robust_weights(given)
-    for one in (config(dp=8), config(tp=8), config(pp=2), config(pp=2, tp=2), config(dp=2, context_parallel_size=4)):
-        band = job_band(given, one, 10.0)
-        assert band is not None
-        assert weights.factor(one) == pytest.approx(band.high_s / 10.0)
-    assert weights.factor(config(tp=8)) > weights.factor(config(pp=2)) > weights.factor(config(dp=8))
-    assert weights.factor(config(dp=10_000)) == float("inf")
+    most = shipped_bands().kinds[ANY_JOB].seen
+    tensor, context = (2 * most[f"{name}_model_parallel_size"] for name in ("tensor", "pipeline"))
+    for one in (config(dp=8), config(tp=tensor), config(pp=2), config(tp=tensor, context_parallel_size=context)):
+        assert weights.factor(one) == pytest.approx(job_band(given, one, 10.0).high_s / 10.0)
+    assert weights.factor(config(tp=tensor)) > weights.factor(config(dp=8)) == weights.factor(config(pp=2))
     assert set(LIMITED) == {"world_size", *DISTANCES}
+    large = instance(cluster(64, kinds=(read_gpu_catalogue()["h100-80gb"].gpu,)), LLAMA_8B)
+    for gpus in (64, 128, 256):
+        factor = robust_weights(large).factor(config(dp=gpus))
+        assert factor == pytest.approx(job_band(large, config(dp=gpus), 10.0).high_s / 10.0)
 
 
-def test_robust_needs_a_band() -> None:
-    """Nobody measured such a GPU."""
+def test_robust_works_on_gpus_that_nobody_measured() -> None:
+    """By the band of any job."""
     other = GpuSpec(name="mi300x", memory_bytes=10**11, peak_flops={"bf16": 1e15}, memory_bytes_per_s=5e12)
-    with pytest.raises(InputError, match="robust needs a band"):
-        robust_weights(instance(cluster(2, kinds=(other,)), LLAMA_8B))
+    assert 1 < robust_weights(instance(cluster(2, kinds=(other,)), LLAMA_8B)).base < float("inf")

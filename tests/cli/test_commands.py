@@ -176,7 +176,7 @@ def test_a_current_launch_over_a_missing_link_is_compared(run: Run) -> None:
     )
     assert code == 0
     assert "links not measured a - b" in " ".join(out.split())
-    assert "The plan is" in out
+    assert "The plan has" in out
     used = {entry["host"] for entry in json.loads(Path("plan.json").read_text())["placement"]}
     assert "c" in used
 

@@ -1,7 +1,9 @@
 """The one sentence that sums an answer up."""
 
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from plans import small_plan
 
@@ -9,7 +11,7 @@ from pipette_opt.base.units import GIB
 from pipette_opt.plans.plan import Band, Certificate, IterationTime, StageMemory
 from pipette_opt.plans.verdict import verdict
 
-UNMEASURED = "nobody knows how far off the time is: no run like this was ever measured, or too few."
+SIMULATED = "about 10.0 s per iteration, as simulated."
 
 
 def stage(*, predicted: int = 60, upper: int = 65, oom: float = 0.001, at_most: bool = True) -> StageMemory:
@@ -60,7 +62,7 @@ def proof(bound_s: float, status: str) -> Certificate:
 )
 def test_memory(one: StageMemory, accepted: float | None, said: str) -> None:
     """By the worst stage; nothing is said of a search where there was none."""
-    assert verdict([stage(oom=0.0), one], time(), max_oom_risk=accepted) == f"{said}; {UNMEASURED}"
+    assert verdict([stage(oom=0.0), one], time(), max_oom_risk=accepted) == f"{said}; {SIMULATED}"
 
 
 @pytest.mark.parametrize(
@@ -76,21 +78,38 @@ def test_memory(one: StageMemory, accepted: float | None, said: str) -> None:
 def test_proof(bound_s: float, status: str, said: str) -> None:
     """The distance from the bound, rounded up: 10 s are 1.01 % above 9.9 s."""
     found = verdict([stage()], time(), certificate=proof(bound_s, status))
-    assert found == f"Fits (risk of running out of memory at most 0.1 %); {said}; {UNMEASURED}"
+    assert found == f"Fits (risk of running out of memory at most 0.1 %); {said}; {SIMULATED}"
 
 
 def test_band() -> None:
-    """Ends as percentages of the predicted time."""
-    band = Band(low_s=8.8, high_s=12.5, share=0.9, source="public runs like this", runs=1234)
-    said = "time within -12 % to +25 %, as nine in ten of 1,234 public runs like this."
+    """The middle, and the ends in the same line; three digits."""
+    band = Band(low_s=8.8, middle_s=10.46, high_s=12.512, share=0.9, source="runs", runs=1234)
+    said = "about 10.5 s per iteration (8.80 to 12.5 s in nine of ten jobs like this)."
     assert verdict([stage()], time(band)).endswith(f"; {said}")
-    assert "as 80 % of 1,234" in verdict([stage()], time(replace(band, share=0.8)))
+    assert "12.5 s in 80 % of jobs like this)" in verdict([stage()], time(replace(band, share=0.8)))
 
 
 @pytest.mark.parametrize(
-    ("low_s", "high_s", "said"), [(12.0, 21.9, "20 to 119 % more time"), (6.9, 9.0, "10 to 31 % less time")]
+    ("runs", "said"),
+    [
+        (0, "nine of ten jobs; no run like this was measured, so the band is wide)"),
+        (1, "nine of ten jobs; few runs like this were measured: 1, so the band is wide)"),
+        (20, "nine of ten jobs like this)"),
+    ],
 )
-def test_a_band_beside_the_prediction(low_s: float, high_s: float, said: str) -> None:
-    """Where nearly all runs were slower, or faster, than predicted, that is what to expect."""
-    band = Band(low_s=low_s, high_s=high_s, share=0.9, source="public runs like this", runs=49)
-    assert f"; expect {said}, as nine in ten of 49 public runs" in verdict([stage()], time(band))
+def test_few_runs_are_said(runs: int, said: str) -> None:
+    """A band of few runs, or of none."""
+    band = Band(low_s=66.0, middle_s=88.0, high_s=123.4, share=0.9, source="runs", runs=runs)
+    assert verdict([stage()], time(band)).endswith(f"; about 88.0 s per iteration (66.0 to 123 s in {said}.")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_time_that_people_read_is_inside_its_band(seed: int) -> None:
+    """Also after rounding."""
+    middle, factor = np.random.default_rng(seed).uniform((0.01, 1.0), (300.0, 2.0)).tolist()
+    band = Band(low_s=middle / factor, middle_s=middle, high_s=middle * factor, share=0.9, source="runs", runs=30)
+    said = re.fullmatch(r".*about (\S+) s per iteration \((\S+) to (\S+) s in .*", verdict([stage()], time(band)))
+    assert said is not None
+    expected, low, high = map(float, said.groups())
+    assert low <= expected <= high
+    assert expected == pytest.approx(middle, rel=6e-3)

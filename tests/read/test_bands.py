@@ -3,24 +3,28 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plans.plan import FEW_RUNS, Band
 from pipette_opt.read.bands import (
-    FEWEST_RUNS,
+    ANY_JOB,
     GENERATIONS,
-    NEVER_MEASURED,
-    beyond,
+    SHARE,
+    gain_band,
     job_band,
     job_kind,
     read_bands,
-    runs_by_gpu,
-    told_apart,
+    shipped_bands,
+    student_reach,
     with_band,
 )
 from pipette_opt.read.gpus import read_gpu_catalogue
-from pipette_opt.specs import GpuSpec, Instance
+from pipette_opt.read.model import list_models, read_model
+from pipette_opt.specs import GpuSpec, Instance, ModelSpec
 
 
 def job(gpu: str = "a100-80gb", **training: object) -> Instance:
@@ -29,119 +33,189 @@ def job(gpu: str = "a100-80gb", **training: object) -> Instance:
     return replace(given, training=replace(given.training, **training))
 
 
-def test_every_gpu_of_the_catalogue_has_a_generation() -> None:
-    """A new GPU must be put into one, or be called never measured, which no run contradicts."""
-    families = {family for members in GENERATIONS.values() for family in members}
-    known = {name.split("-")[0] for name in read_gpu_catalogue()}
-    assert known - families == set(NEVER_MEASURED)
-    assert not {name.split("-")[0] for name in runs_by_gpu()} & set(NEVER_MEASURED)
+OTHER_GPU = GpuSpec(name="mi300x", memory_bytes=10**11, peak_flops={"bf16": 1e15}, memory_bytes_per_s=5e12)
+"""A kind of GPU of which no run was measured."""
+
+MIXTURE = replace(LLAMA_8B, num_experts=8, moe_router_topk=2)
+
+
+def width(band: Band) -> float:
+    """Ratio of the ends."""
+    return band.high_s / band.low_s
+
+
+def own_stack(given: Instance, **fitted: object) -> Instance:
+    """The job on a stack that was calibrated."""
+    return replace(given, stack=replace(given.stack, fitted=fitted))
 
 
 def test_runs_by_gpu_are_those_of_the_bands() -> None:
-    """Each compared run is of one kind of job and of one kind of GPU."""
-    assert sum(runs_by_gpu().values()) == sum(row.runs for row in read_bands().values())
-    assert set(runs_by_gpu()) <= set(read_gpu_catalogue())
+    """Each compared run is of one kind of job and of one kind of GPU, in a family that has a name."""
+    table = read_bands()
+    rows = [row for name, row in table.kinds.items() if name.startswith(ANY_JOB)]
+    assert sum(table.gpus.values()) == sum(row.runs for row in rows)
+    assert set(table.gpus) <= set(read_gpu_catalogue())
+    assert {name.split("-")[0] for name in table.gpus} <= {one for families in GENERATIONS.values() for one in families}
 
 
 def test_kinds() -> None:
-    """Shape, size, precision and generation; none for GPUs of which no run is known, or of two kinds."""
+    """Shape, size, precision and generation; GPUs that nobody measured, or of several kinds, stand for themselves."""
     assert job_kind(job()) == "dense, 16 bit, Ampere or older"
     assert job_kind(job("h100-80gb", fp8=True)) == "dense, fp8, Hopper"
+    assert job_kind(job("h100-80gb", precision="fp32")) == "dense, fp32, Hopper"
     assert job_kind(replace(job(), model=TINY)) == "dense, small model, 16 bit, Ampere or older"
-    mixture = replace(LLAMA_8B, num_experts=8, moe_router_topk=2)
-    assert job_kind(replace(job("gb200"), model=mixture)) == "mixture of experts, 16 bit, Blackwell"
-    other = GpuSpec(name="mi300x", memory_bytes=10**11, peak_flops={"bf16": 1e15}, memory_bytes_per_s=5e12)
-    assert job_kind(instance(cluster(2, kinds=(other,)), LLAMA_8B)) is None
+    assert job_kind(replace(job("gb200"), model=MIXTURE)) == "mixture of experts, 16 bit, Blackwell"
+    assert job_kind(instance(cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B)) == "dense, 16 bit, mi300x"
     a100 = read_gpu_catalogue()["a100-80gb"].gpu
-    assert job_kind(instance(cluster(2, kinds=(a100, other)), LLAMA_8B)) is None
+    assert job_kind(instance(cluster(2, kinds=(a100, OTHER_GPU)), LLAMA_8B)) == "dense, 16 bit, several kinds of GPU"
 
 
 def test_the_shipped_table_is_what_it_says() -> None:
-    """Bands enclose something, rest on enough runs, and every kind is one that a job can have."""
+    """Kinds are as a job can have, and those with fewer sources are wider than those with more."""
     table = read_bands()
-    for name, row in table.items():
-        if row.low is not None and row.high is not None:
-            assert 0 < row.low < row.high
-            assert row.runs >= FEWEST_RUNS
-        assert name.rsplit(", ", 1)[-1] in GENERATIONS
-    assert table["dense, 16 bit, Ampere or older"].low is not None
+    for size in ("", ", small model"):
+        known = [row for name, row in table.kinds.items() if (", small model" in name) == bool(size)]
+        assert min(known, key=lambda row: row.spread).sources > 1
+        assert max(known, key=lambda row: row.spread) is table.kinds[ANY_JOB + size]
+        assert all(0 < row.within < row.spread for row in known)
+    assert {name.rsplit(", ", 1)[-1] for name in table.kinds if not name.startswith(ANY_JOB)} <= set(GENERATIONS)
+    assert table.row("dense, fp32, Hopper") == table.kinds[ANY_JOB]
+    assert table.row("dense, small model, 16 bit, mi300x") == table.kinds[f"{ANY_JOB}, small model"]
 
 
 def test_a_band_scales_the_time() -> None:
-    """Quantiles times the prediction; a job larger than every run has none."""
-    row = read_bands()["dense, 16 bit, Ampere or older"]
+    """Middle and spread times the prediction."""
+    table = shipped_bands()
+    row = table.kinds["dense, 16 bit, Ampere or older"]
     band = job_band(job(), config(tp=8), 20.0)
-    assert band is not None
-    assert row.low is not None
-    assert band.low_s == pytest.approx(20 * row.low)
-    assert (band.share, band.runs) == (0.9, row.runs)
-    assert band.apart == told_apart()
-    assert band.source == "public runs like this (dense, 16 bit, Ampere or older)"
-    assert job_band(job(), config(tp=8, dp=row.largest_gpus // 8, num_layers=8), 20.0) is not None
-    assert job_band(job(), config(tp=8, dp=row.largest_gpus // 8 + 1, num_layers=8), 20.0) is None
-    mixture = replace(LLAMA_8B, num_experts=8, moe_router_topk=2)
-    assert job_band(replace(job(), model=mixture), config(tp=8), 20.0) is None
+    assert band.middle_s == pytest.approx(20 * row.middle)
+    assert band.high_s == pytest.approx(20 * row.middle * np.exp(table.reach * row.spread))
+    assert band.low_s * band.high_s == pytest.approx(band.middle_s**2)
+    assert (band.share, band.runs, band.apart) == (SHARE, row.runs, table.apart)
+    assert band.source == f"{row.runs} public runs like this (dense, 16 bit, Ampere or older)"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (job("h100-80gb", precision="fp32"), "none of them like this (dense, fp32, Hopper)"),
+        (replace(job("h100-80gb"), model=MIXTURE), "1 of them like this (mixture of experts, 16 bit, Hopper)"),
+        (instance(cluster(2, kinds=(OTHER_GPU,)), LLAMA_8B), "none of them like this (dense, 16 bit, mi300x)"),
+    ],
+)
+def test_fewer_runs_make_a_wider_band(given: Instance, said: str) -> None:
+    """By all runs of models of its size; who reads it learns that few are like it."""
+    known, few = job_band(job("h100-80gb"), config(tp=8), 10.0), job_band(given, config(tp=8), 10.0)
+    assert width(few) > width(known)
+    assert few.runs < FEW_RUNS <= known.runs
+    assert few.source == f"{shipped_bands().kinds[ANY_JOB].runs} public runs, {said}"
+
+
+def random_config(rng: np.random.Generator, num_gpus: int, model: ModelSpec) -> ParallelConfig:
+    """Degrees of two, for so many GPUs."""
+    tp, pp = (2 ** int(rng.integers(0, 4)) for _ in range(2))
+    tp = min(tp, num_gpus)
+    pp = min(pp, num_gpus // tp)
+    return config(tp=tp, pp=pp, dp=num_gpus // tp // pp, num_layers=model.num_layers)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_job_has_a_band(name: str) -> None:
+    """Each preset on every kind of GPU, in every precision, from 8 to 16,384 GPUs: the more, the wider."""
+    rng, model = np.random.default_rng(0), read_model(name)
+    for gpu in rng.permutation(sorted(read_gpu_catalogue()))[:2]:
+        for changes in ({}, {"precision": "fp32"}, {"fp8": True}):
+            given = replace(job(str(gpu), **changes), model=model)
+            widths = []
+            for num_gpus in 8 * 2 ** np.arange(12):
+                band = job_band(given, random_config(rng, int(num_gpus), model), 3.0)
+                assert 0 < band.low_s < band.middle_s < band.high_s
+                widths.append(width(job_band(given, config(dp=int(num_gpus), num_layers=model.num_layers), 3.0)))
+            assert (np.diff(widths) >= 0).all()
+            assert widths[-1] > widths[0]
 
 
 def test_beyond_what_runs_had_bands_are_wider() -> None:
-    """The larger of both stretches, about the median; a kind whose own is larger stays as it is."""
-    table, stretches = read_bands(), beyond()
-    row, given = table["dense, 16 bit, Hopper"], job("h100-80gb")
-    assert row.low is not None
-    assert row.high is not None
-    inside, farther = job_band(given, config(dp=8), 10.0), job_band(given, config(tp=8), 10.0)
-    assert inside is not None
-    assert farther is not None
-    wider = stretches["tensor_model_parallel_size"] / row.stretch
-    assert wider > 1
-    assert farther.high_s == pytest.approx(10 * row.middle * (row.high / row.middle) ** wider)
-    assert farther.low_s == pytest.approx(10 * row.middle * (row.low / row.middle) ** wider)
-    assert (inside.low_s, inside.high_s) == (pytest.approx(10 * row.low), pytest.approx(10 * row.high))
+    """About the middle; in several ways by the largest variance."""
+    table, given = shipped_bands(), job("h100-80gb")
+    row, seen = table.kinds["dense, 16 bit, Hopper"], table.kinds[ANY_JOB].seen
+    inside = job_band(given, config(tp=8, dp=8), 10.0)
+    most = seen["tensor_model_parallel_size"]
+    farther = job_band(given, config(tp=2 * most), 10.0)
+    spread = np.sqrt(row.spread**2 + table.beyond["tensor_model_parallel_size"])
+    assert farther.middle_s == inside.middle_s
+    assert farther.high_s == pytest.approx(10 * row.middle * np.exp(table.reach * spread))
     assert farther.source == f"{inside.source}, with less tensor parallelism"
-    wide = table["dense, 16 bit, Ampere or older"]
-    assert wide.stretch > max(stretches.values())
-    band = job_band(job(), config(tp=4, pp=64, num_layers=64), 10.0)
-    assert band is not None
-    assert band.high_s == pytest.approx(10 * (wide.high or 0))
+    larger = job_band(given, config(dp=8 * row.largest_gpus), 10.0)
+    spread = np.sqrt(row.spread**2 + 3 * table.beyond["world_size"])
+    assert larger.high_s == pytest.approx(10 * row.middle * np.exp(table.reach * spread))
+    assert larger.source == f"{inside.source}, with less GPUs"
+    both = job_band(given, config(tp=2 * most, dp=row.largest_gpus), 10.0)
+    assert both.high_s == pytest.approx(farther.high_s)
 
 
 def test_a_calibrated_stack_knows_what_more_of_something_costs() -> None:
     """Errors of the runs with the most tensor ranks, predicted without them, are those of configurations beyond."""
-    given = job()
-    fitted = {
-        "num_runs": 40,
-        "ranges": {"num_gpus": [8, 64], "tp": [1, 2], "pp": [1, 2]},
-        "p90_error": {"held_out_groups": 0.1, "more_tp": 0.2, "more_pp": 0.05},
-    }
-    own = replace(given, stack=replace(given.stack, fitted=fitted))
-    ends = [job_band(own, one, 8.0) for one in (config(tp=2, pp=2), config(tp=4), config(pp=4))]
-    assert [one and one.high_s for one in ends] == [pytest.approx(8 / 0.9), pytest.approx(10), pytest.approx(8 / 0.9)]
-    hopeless = fitted | {"p90_error": {"held_out_groups": 0.1, "more_tp": 1.2}}
-    assert job_band(replace(given, stack=replace(given.stack, fitted=hopeless)), config(tp=4), 8.0) is None
+    ranges = {"num_gpus": [8, 64], "tp": [1, 2], "pp": [1, 2]}
+    errors = {"held_out_groups": 0.1, "more_tp": 0.4, "more_pp": 0.05}
+    own = own_stack(job(), num_runs=40, ranges=ranges, p90_error=errors)
+    inside, tensor, pipeline = (job_band(own, one, 8.0) for one in (config(tp=2, pp=2), config(tp=4), config(pp=4)))
+    assert width(tensor) > 1.5 * width(inside)
+    assert width(pipeline) == pytest.approx(width(inside))
+    assert tensor.source == "40 runs that the stack was calibrated with, with less tensor parallelism"
 
 
-def test_a_calibrated_stack_has_its_own() -> None:
-    """A tenth off in nine of ten runs left out; one that records no such errors says whose band it is."""
+@pytest.mark.parametrize("runs", [1, 3, 6, 40])
+def test_a_calibrated_stack_has_its_own(runs: int) -> None:
+    """From the first run on, narrower with each; the shipped middle does not stand over calibrated numbers."""
     given = job()
-    fitted = {"num_runs": 40, "ranges": {"num_gpus": [8, 64]}, "p90_error": {"fit": 0.05, "held_out_groups": 0.1}}
-    own = replace(given, stack=replace(given.stack, fitted=fitted))
-    band = job_band(own, config(tp=8), 22.0)
-    assert band is not None
-    assert (band.low_s, band.high_s, band.runs) == (pytest.approx(20.0), pytest.approx(22 / 0.9), 40)
-    assert band.apart is None
-    told = replace(given, stack=replace(given.stack, fitted=fitted | {"apart": {"held_out_groups": 1.04}}))
-    own_band = job_band(told, config(tp=8), 22.0)
-    assert own_band is not None
-    assert own_band.apart == 1.04
-    assert job_band(own, config(tp=8, dp=16, num_layers=8), 22.0) is None
-    old = replace(given, stack=replace(given.stack, fitted={"num_runs": 40}))
-    band = job_band(old, config(tp=8), 22.0)
-    assert band is not None
-    assert "predicted by the shipped stack" in band.source
+    residuals = {"middle": 1.02, "spread": 0.05, "kinds": [job_kind(given)]}
+    fitted = {"num_runs": runs, "ranges": {"num_gpus": [8, 64]}, "residuals": residuals}
+    band = job_band(own_stack(given, **fitted), config(tp=8), 20.0)
+    fewer = job_band(own_stack(given, **fitted | {"num_runs": runs - 1}), config(tp=8), 20.0)
+    assert band.middle_s == pytest.approx(20.4)
+    assert width(band) < width(fewer)
+    assert width(band) < width(job_band(given, config(tp=8), 20.0))
+    assert width(band) > np.exp(2 * 1.645 * 0.05)
+    assert band.runs == runs
+    assert "that the stack was calibrated with" in band.source
+    larger = job_band(own_stack(given, **fitted), config(tp=8, dp=16, num_layers=8), 20.0)
+    assert width(larger) > width(band)
+    unlike = job_band(own_stack(replace(given, model=MIXTURE), **fitted), config(tp=8), 20.0)
+    assert width(unlike) > width(band)
+    assert unlike.source.endswith("of another kind of job")
+
+
+def test_files_of_calibrated_stacks_from_older_versions() -> None:
+    """They have nine tenths of the errors, of runs left out or of all."""
+    given = job()
+    for errors in ({"fit": 0.05, "held_out_groups": 0.1}, {"fit": 0.1}):
+        band = job_band(
+            own_stack(given, num_runs=400, ranges={"num_gpus": [8, 64]}, p90_error=errors), config(tp=8), 22.0
+        )
+        assert (band.low_s, band.high_s) == (pytest.approx(20.0, rel=0.02), pytest.approx(24.2, rel=0.02))
+        assert band.middle_s == 22.0
+    told = own_stack(given, num_runs=40, p90_error={"held_out_groups": 0.1}, apart={"held_out_groups": 1.04})
+    assert job_band(told, config(tp=8), 22.0).apart == 1.04
+
+
+@pytest.mark.parametrize(("degrees", "right"), [(5, 2.0150), (10, 1.8125), (21, 1.7207), (1e9, 1.6449)])
+def test_reach_is_that_of_students_t(degrees: float, right: float) -> None:
+    """Against the table."""
+    assert student_reach(degrees) == pytest.approx(right, rel=2e-3)
+
+
+def test_gains_are_surer_than_times() -> None:
+    """The ratio of two plans of one job lies in its band, which is narrower than that of either time."""
+    for ratio in (0.8, 1.0, 1.12, 1.5):
+        low, high = gain_band(ratio)
+        assert low < ratio < high
+        assert high / low < width(job_band(job(), config(tp=8), 1.0))
+    assert gain_band(1.3)[1] / 1.3 > gain_band(1.1)[1] / 1.1
 
 
 def test_an_estimate_gets_its_band() -> None:
-    """With nothing else changed."""
+    """With nothing else changed; what people are shown is its middle."""
     from plans import llama_plan
 
     plan = llama_plan()
@@ -149,11 +223,21 @@ def test_an_estimate_gets_its_band() -> None:
     found = with_band(plan.estimate, given, plan.config)
     assert found.band == job_band(given, plan.config, plan.estimate.iteration_time_s)
     assert replace(found, band=None) == plan.estimate
+    assert found.expected_s == found.band.middle_s
+    assert found.expected_tokens_per_s * found.expected_s == pytest.approx(found.tokens_per_s * found.iteration_time_s)
 
 
 def test_a_damaged_table_names_the_kind(tmp_path: Path) -> None:
-    """A negative quantile."""
+    """A negative middle."""
+    text = (
+        "share: 0.9\nreach: 1.7\nbeyond: {}\ngpus: {}\npairs: {equal: 0.1, grows: 0.1}\napart: {ratio: 1.1}\n"
+        "kinds:\n  dense: {middle: -1, within: 0.1, spread: 0.2, runs: 30, sources: 2, largest_gpus: 8}\n"
+    )
     path = tmp_path / "bands.yaml"
-    path.write_text("share: 0.9\nkinds:\n  dense: {low: -1, high: 2, runs: 30, largest_gpus: 8}\n", encoding="utf-8")
-    with pytest.raises(InputError, match="dense"):
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="dense: middle"):
         read_bands(path)
+    path.write_text(text.replace("-1", "1"), encoding="utf-8")
+    assert read_bands(path).kinds["dense"].sources == 2
+    with pytest.raises(InputError, match=r"bands\.yaml"):
+        read_bands(tmp_path / "missing" / "bands.yaml")

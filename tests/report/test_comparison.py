@@ -7,7 +7,9 @@ import pytest
 from consoles import shown
 from plans import small_plan
 
+from pipette_opt.base.units import three_digits
 from pipette_opt.plans.plan import IterationTime, Plan
+from pipette_opt.read.bands import gain_band
 from pipette_opt.report.comparison import Uncounted, comparison
 
 
@@ -29,14 +31,30 @@ def todays(factor: float) -> IterationTime:
     return replace(plan().estimate, iteration_time_s=seconds, breakdown=parts)
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1.25, "20.00% faster"), (1.0, "equally fast"), (0.8, "25.00% slower")])
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1.25, "has 25.0 % more tokens per second"),
+        (1.0, "is equally fast"),
+        (0.8, "has 20.0 % fewer tokens per second"),
+    ],
+)
 def test_verdicts(factor: float, said: str) -> None:
-    """A launch that takes a quarter longer: the plan saves a fifth of it."""
-    assert f"The plan is {said}" in text_of(todays(factor))
+    """A launch that takes a quarter longer: the plan has a quarter more tokens per second."""
+    assert f"The plan {said}" in text_of(todays(factor))
+
+
+def test_a_gain_has_an_error() -> None:
+    """Of pairs of runs, around the gain, in the same sentence."""
+    low, high = (100 * abs(end - 1) for end in gain_band(1.25))
+    said = (
+        f"({three_digits(low)} % fewer to {three_digits(high)} % more in nine of ten pairs of public runs of one job)"
+    )
+    assert said in " ".join(text_of(todays(1.25)).split())
 
 
 def test_what_is_not_counted_makes_a_range() -> None:
-    """Overlap may hide all tensor-parallel communication: 1.25 becomes 0.8333, and the plan a fifth slower."""
+    """Overlap may hide all tensor-parallel communication: 1.25 becomes 0.8333, a sixth fewer tokens per second."""
     time = todays(1.25)
     hidden = Uncounted(
         saved_s={"--tp-comm-overlap": time.breakdown["tensor_parallel"]},
@@ -44,7 +62,7 @@ def test_what_is_not_counted_makes_a_range() -> None:
         others=2,
     )
     text = text_of(time, hidden)
-    assert "The plan is between 20.00% faster and 20.00% slower." in text
+    assert "The plan has between 16.7 % fewer and 25.0 % more tokens per second." in text
     assert "--tp-comm-overlap saves today's launch up to" in text
     assert "2 more options change today's time by an unknown amount" in text
 

@@ -3,7 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from plans import plan_of, scrambled_plan, small_config, small_instance, small_p
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.report.plan_file import keep_plan, plan_from_dict, plan_to_dict, read_plan, write_plan
 
 
@@ -130,13 +130,25 @@ def test_older_files_lack_later_fields() -> None:
     """Critical path, HFU, band, verdict, and what says that a probability is a limit."""
     content = plan_to_dict(small_plan())
     del content["verdict"]
-    for name in ("hfu", "critical_path", "band"):
+    rates = ("expected_tokens_per_s", "expected_tokens_per_s_per_gpu", "expected_mfu")
+    for name in ("hfu", "critical_path", "band", "expected_s", *rates):
         del content["estimate"][name]
     for stage in content["memory"]:
         del stage["oom_probability_at_most"]
     plan = plan_from_dict(content)
     assert (plan.estimate.hfu, plan.estimate.critical_path, plan.estimate.band) == (None, {}, None)
     assert not plan.memory[0].oom_probability_at_most
+
+
+def test_bands_of_older_files_have_no_middle() -> None:
+    """The geometric one stands for it; files of today keep theirs."""
+    band = Band(low_s=2.0, middle_s=5.0, high_s=8.0, share=0.9, source="runs", runs=30)
+    plan = small_plan()
+    content = plan_to_dict(replace(plan, estimate=replace(plan.estimate, band=band)))
+    assert plan_from_dict(content).estimate.band == band
+    assert content["estimate"]["expected_s"] == 5.0
+    del content["estimate"]["expected_s"]
+    assert plan_from_dict(content).estimate.expected_s == pytest.approx(4.0)
 
 
 def put(content: dict[str, Any], path: str, value: object) -> None:

@@ -250,7 +250,9 @@ def test_plans_that_predictions_cannot_tell_apart() -> None:
     """Of three within 20 % the simplest is named, the plan itself if it is; without a band nothing is said."""
     plan = small_plan()
     best_s = plan.estimate.iteration_time_s
-    band = Band(low_s=best_s, high_s=2 * best_s, share=0.9, source="public runs", runs=49, apart=1.2)
+    band = Band(
+        low_s=best_s, middle_s=1.2 * best_s, high_s=2 * best_s, share=0.9, source="public runs", runs=49, apart=1.2
+    )
     full = replace(plan.config, recompute_granularity="full")
 
     def other(factor: float, one: ParallelConfig) -> Alternative:

@@ -16,10 +16,10 @@ from xml.etree.ElementTree import Element, tostring
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.units import counted, gib
+from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.verdict import plan_verdict
-from pipette_opt.report.cells import percent, risk, seconds_text
+from pipette_opt.report.cells import percent, risk
 from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
 from pipette_opt.report.page.links import links_panel
 from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph
@@ -106,10 +106,20 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
     facts = [
         (
             "per iteration",
-            number(estimate.iteration_time_s, seconds_text(estimate.iteration_time_s), "estimate.iteration_time_s"),
+            number(estimate.expected_s, f"{three_digits(estimate.expected_s)} s", "estimate.expected_s"),
         ),
-        ("tokens/s", number(estimate.tokens_per_s, f"{estimate.tokens_per_s:,.0f}", "estimate.tokens_per_s")),
-        ("MFU", number(estimate.mfu, percent(estimate.mfu), "estimate.mfu")),
+        (
+            "tokens/s",
+            number(
+                estimate.expected_tokens_per_s,
+                three_digits(estimate.expected_tokens_per_s),
+                "estimate.expected_tokens_per_s",
+            ),
+        ),
+        (
+            "MFU",
+            number(estimate.expected_mfu, f"{three_digits(100 * estimate.expected_mfu)} %", "estimate.expected_mfu"),
+        ),
         ("gap", number(gap, percent(gap), "certificate.gap")),
         ("GPUs", number(size, f"{size:,}", "parallel.world_size")),
     ]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
+from pipette_opt.base.units import three_digits
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.cells import percent, risk, seconds_text, words
 from pipette_opt.report.page.figures import BAD, CAUSES, INK, OTHER_COLOUR, figure, wrapped
@@ -47,7 +48,7 @@ def time_panel(plan: Plan) -> Panel:
     gone = max(estimate.breakdown, key=lambda cause: estimate.breakdown[cause], default="of unknown cause")
     body = [
         paragraph(
-            "An iteration takes ",
+            "A simulated iteration takes ",
             number(total, seconds_text(total), "estimate.iteration_time_s"),
             f", most of it {words(gone)}. ",
             _band(plan),
@@ -67,10 +68,10 @@ def time_panel(plan: Plan) -> Panel:
 def _band(plan: Plan) -> str:
     band = plan.estimate.band
     if band is None:
-        return "No run like this was ever measured, so nobody knows how far off this is."
+        return ""
     return (
-        f"{band.share:.0%} of {band.runs:,} {band.source} would have taken "
-        f"{band.low_s:.3g} to {band.high_s:.3g} s where this was predicted."
+        f"Expected are {three_digits(band.middle_s)} s: {band.share:.0%} of {band.source} would have taken "
+        f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s where this was simulated."
     )
 
 
