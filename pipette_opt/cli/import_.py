@@ -44,6 +44,17 @@ def links(
     only_gpus: Annotated[
         int | None, typer.Option(help="Use only the logs of tests with this many GPUs per host.")
     ] = None,
+    test: Annotated[
+        str,
+        typer.Option(
+            help="Test of nccl-tests whose log does not name it: sendrecv, alltoall, all_reduce, all_gather or "
+            "reduce_scatter."
+        ),
+    ] = "",
+    hosts: Annotated[
+        str | None,
+        typer.Option(help="Sender and receiver of ib_write_bw or osu_bw whose log does not name them: gpu01,gpu02."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the cluster.")] = None,
     model: Annotated[
         str | None, typer.Option(help="With a batch and a length: what repairs of slow hosts bring to this job.")
@@ -79,6 +90,8 @@ def links(
         gpus_per_node=gpus_per_node,
         nics_per_node=nics_per_node,
         only_gpus=only_gpus,
+        test=test,
+        hosts=hosts,
         name=name or out.stem,
     )
     write_cluster(found.cluster, out, comment="\n".join(found.notes))

@@ -9,16 +9,18 @@ from typing import Literal
 
 import numpy as np
 
-from pipette_opt.base.units import KIB, MIB, counted
+from pipette_opt.base.units import GB, KIB, MIB, counted
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import InsideNode
 from pipette_opt.read.link_log import LinkLog
 from pipette_opt.read.matrices import HostMatrix
-from pipette_opt.read.nccl_tests import NcclRow, NcclTest, pair_bytes_per_s, pair_flows
+from pipette_opt.read.nccl_tests import KINDS, NcclRow, NcclTest, host_bytes_per_s, pair_bytes_per_s, pair_flows
 from pipette_opt.read.pair_tests import PairTest
 from pipette_opt.read.switches import SwitchTree
 
 Pair = tuple[str, str]
+
+_NAMED_PAIRS = 6
 
 Repeated = Literal["worst", "mean"]
 
@@ -44,6 +46,14 @@ class LinkEvidence:
         Which of the user's sources is being read; each is one moment in time.
     snapshot_hosts
         The hosts that each snapshot names.
+    tested_pairs
+        Sender and receiver of tests of bandwidth between two processes.
+    remarks
+        What was made of single files, one sentence each.
+    num_lines
+        Lines of each file whose unused lines are counted.
+    unused
+        File, number and text of lines that say nothing about links.
     """
 
     hosts: dict[str, None] = field(default_factory=dict)
@@ -61,6 +71,10 @@ class LinkEvidence:
     latencies: list[float] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     skipped: list[str] = field(default_factory=list)
+    tested_pairs: set[Pair] = field(default_factory=set)
+    remarks: list[str] = field(default_factory=list)
+    num_lines: dict[str, int] = field(default_factory=dict)
+    unused: list[tuple[str, int, str]] = field(default_factory=list)
     snapshot: int = 0
     snapshot_hosts: dict[int, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
     symmetric: bool = False
@@ -69,6 +83,7 @@ class LinkEvidence:
     def add_nccl_test(self, test: NcclTest, only_gpus: int | None = None) -> None:
         """One run of nccl-tests; those with another number of GPUs a host than ``only_gpus`` name hosts only."""
         file = Path(test.source).name
+        self.unused += [(file, number, line) for number, line in test.unused]
         if test.problem and not test.failed:
             self.skipped.append(f"{test.kind or 'A test'} in {file} was not used: {test.problem}.")
             return
@@ -89,6 +104,13 @@ class LinkEvidence:
         rate = pair_bytes_per_s(test, large)
         self._add_rate(flows, first, second, rate)
         self._add_rate(flows, second, first, rate)
+        if test.kind_from:
+            self.remarks.append(f"{file}: its log does not name the test; {test.kind}, from {test.kind_from}.")
+        if test.kind not in ("sendrecv", "alltoall"):
+            self.remarks.append(
+                f"{file}: {test.kind} of two ranks on two hosts: its bus bandwidth of {rate / GB:.2f} GB/s is that of "
+                "the link between them, each way."
+            )
         self.used[f"{test.kind}_perf with {counted(test.gpus_of_host[first], 'GPU')} a host"] += 1
         self.symmetric = True
         if test.kind == "sendrecv":
@@ -105,12 +127,17 @@ class LinkEvidence:
         self.used[kind] += 1
         self.all_at_once = True
 
-    def add_pair_test(self, test: PairTest) -> None:
-        """One flow between two processes."""
+    def add_pair_test(self, test: PairTest, file: str) -> None:
+        """Add one flow between two processes."""
         for host in (test.sender, test.receiver):
             self._add_host(host)
+        if test.hosts_from:
+            self.remarks.append(
+                f"{file}: its log does not name its hosts; {test.sender} and {test.receiver}, from {test.hosts_from}."
+            )
         if test.bytes_per_s is not None:
             self._add_rate(1, test.sender, test.receiver, test.bytes_per_s)
+            self.tested_pairs.add((test.sender, test.receiver))
             if test.both_ways:
                 self._add_rate(1, test.receiver, test.sender, test.bytes_per_s)
         if test.latency_s is not None:
@@ -134,11 +161,27 @@ class LinkEvidence:
         self.inside_nodes.append(node)
         self.used[kind] += 1
 
+    def complete_directions(self) -> None:
+        """Give the way back the rate of the way there, for pairs of single tests that were run one way only."""
+        one_way = []
+        for sender, receiver in sorted(self.tested_pairs, key=lambda pair: natural_key(" ".join(pair))):
+            there, back = self.rates[1][sender, receiver], self.rates[1].get((receiver, sender), {})
+            lacking = {snapshot: rates for snapshot, rates in there.items() if snapshot not in back}
+            for snapshot, rates in lacking.items():
+                self.rates[1][receiver, sender][snapshot] += rates
+            if lacking:
+                one_way.append(f"{sender} to {receiver}")
+        if one_way:
+            named = ", ".join(one_way[:_NAMED_PAIRS])
+            more = f" and {len(one_way) - _NAMED_PAIRS} more" if len(one_way) > _NAMED_PAIRS else ""
+            self.remarks.append(f"Measured one way only, and taken for both: {named}{more}.")
+
     def rename(self, new_name: Callable[[str], str]) -> None:
         """Give hosts other names; those that become equal are one host."""
         self.hosts = {new_name(host): None for host in self.hosts}
         for snapshot, hosts in self.snapshot_hosts.items():
             self.snapshot_hosts[snapshot] = {new_name(host): None for host in hosts}
+        self.tested_pairs = {(new_name(sender), new_name(receiver)) for sender, receiver in self.tested_pairs}
         counts, names = self.gpus_of_host, self.device_names
         self.gpus_of_host, self.device_names = {}, defaultdict(set)
         for host, count in counts.items():
@@ -198,15 +241,33 @@ class LinkEvidence:
             self.inside += [row.algorithm_bytes_per_s for row in _large(test.rows)]
             self.used["sendrecv_perf inside a host"] += 1
             return
-        if test.kind not in ("sendrecv", "alltoall"):
-            reason = (
-                f"{test.kind or 'its unknown test'} does not measure pairs of hosts; sendrecv_perf and alltoall_perf do"
-            )
-        elif len(counts) != 2:
-            reason = f"{test.kind} over {len(counts)} hosts does not tell the pairs apart"
-        else:
-            reason = f"{test.kind} with {counts[0]} and {counts[1]} GPUs does not load a pair evenly"
-        self.skipped.append(f"{file} was not used: {reason}.")
+        self.skipped.append(f"{file} was not used: {_no_pair(test)}.")
+
+
+def _no_pair(test: NcclTest) -> str:
+    """Why a test measures no pair of hosts, and what it says instead."""
+    counts = list(test.gpus_of_host.values())
+    if not test.kind:
+        known = ", ".join(dict.fromkeys(KINDS.values()))
+        return f"its log does not name the test; say it with --test, one of {known}, or in the file's name"
+    if test.kind not in KINDS.values():
+        return f"{test.kind} does not measure pairs of hosts; sendrecv_perf and alltoall_perf do"
+    if len(counts) == 1:
+        return f"{test.kind} inside one host says nothing of links between hosts"
+    gpus = counted(counts[0], "GPU") if len(set(counts)) == 1 else " and ".join(map(str, counts)) + " GPUs"
+    if len(counts) == 2 and test.kind in ("sendrecv", "alltoall"):
+        return f"{test.kind} with {gpus} does not load a pair evenly"
+    if len(counts) == 2:
+        reason = f"{test.kind} over 2 hosts of {gpus} does not measure a pair; run it with one GPU a host"
+    else:
+        reason = f"{test.kind} over {len(counts)} hosts does not tell the pairs apart"
+    rate = host_bytes_per_s(test, _large(test.rows))
+    if rate is None or test.problem:
+        return reason
+    return (
+        f"{reason}; it says that the NICs of a host carry {rate / GB:.0f} GB/s each way together "
+        "(inter_node.node_bandwidth_gb_per_s of a cluster file)"
+    )
 
 
 def unordered(a: str, b: str) -> Pair:

@@ -17,6 +17,9 @@ NVLINK_BYTES_PER_S: Mapping[int, float] = MappingProxyType(
 _NVSWITCH, _GPU = "0x068000", "0x03"
 """PCI classes of what an NVLink leads to."""
 
+WAYS: Mapping[str, int] = MappingProxyType({"PIX": 0, "PXB": 0, "PHB": 1, "NODE": 1, "SYS": 2})
+"""Ways over PCIe in ``nvidia-smi topo -m``: through switches only, through a socket's host bridges, across sockets."""
+
 _MBIT_PER_S = 10**6 / 8
 _NVLINKS = re.compile(r"^NV(\d{1,18})$")
 
@@ -34,6 +37,8 @@ class InsideNode:
         Times ten, e.g. 90.
     nic_bytes_per_s
         Nominal rate of all NICs together.
+    far_nics
+        NICs that are further from every GPU than others are from some, and not counted: for storage and management.
     """
 
     num_gpus: int
@@ -41,6 +46,7 @@ class InsideNode:
     num_nics: int
     compute_capability: int | None = None
     nic_bytes_per_s: float | None = None
+    far_nics: tuple[str, ...] = ()
 
     @property
     def nvlink_bytes_per_s(self) -> float | None:
@@ -105,21 +111,38 @@ def parse_nvidia_smi_topology(text: str, where: str) -> InsideNode:
     columns = [name for name in names if re.fullmatch(r"(GPU|NIC|mlx)\S*", name)]
     gpus = [name for name in columns if name.startswith("GPU")]
     rows = {cells[0]: cells[1:] for line in lines[start + 1 :] if (cells := line.split()) and cells[0] in columns}
+    nics = [name for name in columns if name not in gpus]
+    ways = {nic: _nearest(rows, nic, gpus, columns, where) for nic in nics}
+    far = tuple(nic for nic in nics if ways[nic] > min(ways.values()))
     return InsideNode(
         num_gpus=len(gpus),
         nvlinks=min((_nvlinks(rows, gpu, gpus, columns, where) for gpu in gpus), default=0) if len(gpus) > 1 else 0,
-        num_nics=len(columns) - len(gpus),
+        num_nics=len(nics) - len(far),
+        far_nics=far,
     )
+
+
+def _nearest(
+    rows: Mapping[str, Sequence[str]], nic: str, gpus: Sequence[str], columns: Sequence[str], where: str
+) -> int:
+    """How near a NIC is to the GPU that it is nearest to: behind one switch, on one socket, or across sockets."""
+    ways = [_row(rows, gpu, columns, where)[columns.index(nic)] for gpu in gpus]
+    return min(WAYS.get(way, len(WAYS)) for way in ways)
 
 
 def _nvlinks(
     rows: Mapping[str, Sequence[str]], gpu: str, gpus: Sequence[str], columns: Sequence[str], where: str
 ) -> int:
+    cells = _row(rows, gpu, columns, where)
+    ways = [cells[columns.index(other)] for other in gpus if other != gpu]
+    return min(int(match[1]) if (match := _NVLINKS.match(way)) else 0 for way in ways)
+
+
+def _row(rows: Mapping[str, Sequence[str]], gpu: str, columns: Sequence[str], where: str) -> Sequence[str]:
     cells = rows.get(gpu, ())
     if len(cells) < len(columns):
         raise InputError(where, f"row {gpu} must have {len(columns)} entries; the table breaks off or is damaged.")
-    ways = [cells[columns.index(other)] for other in gpus if other != gpu]
-    return min(int(match[1]) if (match := _NVLINKS.match(way)) else 0 for way in ways)
+    return cells
 
 
 def _whole(element: ET.Element, attribute: str, where: str) -> int:

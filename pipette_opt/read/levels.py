@@ -36,7 +36,8 @@ def levels_of(
     where = f"{top.where}, levels"
     if not top.has("levels"):
         return () if inter.measured else usual_levels(nodes, *inside, assumed)
-    flow = max((float(np.nanmax(one.bytes_per_s)) / one.concurrent_flows for one in inter.link_matrices), default=GB)
+    known = [one for one in inter.link_matrices if not np.isnan(one.bytes_per_s).all()]
+    flow = max((float(np.nanmax(one.bytes_per_s)) / one.concurrent_flows for one in known), default=GB)
     levels = read_levels(
         top.data["levels"],
         where,

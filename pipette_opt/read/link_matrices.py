@@ -11,6 +11,7 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.read.evidence import LinkEvidence, Pair, Repeated
 from pipette_opt.read.switches import SwitchTree
 from pipette_opt.specs import LinkMatrix
+from pipette_opt.specs.levels import Level
 
 Fill = Literal["exclude", "worst", "median", "switch"]
 
@@ -36,7 +37,11 @@ class MeasuredMatrix:
 
 
 def measured_matrices(
-    evidence: LinkEvidence, hosts: Sequence[str], repeated: Repeated, direction: Direction
+    evidence: LinkEvidence,
+    hosts: Sequence[str],
+    repeated: Repeated,
+    direction: Direction,
+    domains: Level | None = None,
 ) -> tuple[MeasuredMatrix, ...]:
     """
     One matrix for each number of flows that was measured, shape ``(num_hosts, num_hosts)``.
@@ -45,8 +50,11 @@ def measured_matrices(
     ----------
     direction
         ``measured`` keeps both directions apart; ``average`` and ``slower`` give both the mean or the smaller one.
+    domains
+        A level that gives the links of hosts of one group, which no matrix lacks then.
     """
     index = {host: row for row, host in enumerate(hosts)}
+    group = np.arange(len(hosts)) if domains is None else domains.group_of_node
     found = []
     for flows in sorted(evidence.rates):
         array = np.full((len(hosts), len(hosts)), np.nan)
@@ -62,9 +70,14 @@ def measured_matrices(
             (hosts[i], hosts[j])
             for i in range(len(hosts))
             for j in range(i + 1, len(hosts))
-            if np.isnan(array[i, j]) or np.isnan(array[j, i])
+            if group[i] != group[j] and (np.isnan(array[i, j]) or np.isnan(array[j, i]))
         )
         found.append(MeasuredMatrix(concurrent_flows=flows, bytes_per_s=array, missing=missing))
+    if not found and domains is not None:
+        pairs = zip(*(axis.tolist() for axis in np.triu_indices(len(hosts), 1)), strict=True)
+        apart = tuple((hosts[i], hosts[j]) for i, j in pairs if group[i] != group[j])
+        nothing = np.full((len(hosts), len(hosts)), np.nan)
+        return (MeasuredMatrix(concurrent_flows=1, bytes_per_s=nothing, missing=apart),)
     if not found and len(hosts) > 1:
         raise InputError("links", "every test between two hosts failed; there is no usable measurement.")
     return tuple(found)

@@ -7,15 +7,22 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, MIB, counted
 from pipette_opt.read.evidence import LARGE_BYTES, LinkEvidence, Pair, Repeated
+from pipette_opt.read.gpus import CatalogueEntry
+from pipette_opt.read.kinds_of_files import unused_lines
 from pipette_opt.read.link_matrices import Fill, MeasuredMatrix, rates_at_distance
 from pipette_opt.read.matrices import gb_text
+from pipette_opt.read.nvlink_domains import ABOVE_CARD, card_bytes_per_s
 from pipette_opt.read.switches import SwitchTree
+from pipette_opt.specs import LinkMatrix
 
 SLOW = 0.5
 """Pairs below this share of the median are named."""
 
 CHANGED = 0.1
 """Pairs whose worst snapshot is so much below their mean are named."""
+
+BELOW_CARD = 100
+"""Flows so many times slower than a card are named. Chosen."""
 
 _NAMED = 12
 
@@ -37,9 +44,50 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
         notes.append("mpiGraph measures one flow of each host while all hosts send and receive; its MB is 2^20 bytes.")
     if any(kind.startswith(("osu_", "ib_")) for kind in evidence.used):
         notes.append("OSU's and perftest's programs measure one pair at a time: other traffic is not in their figures.")
+    notes += _some(evidence.remarks, "remarks of this kind on other files")
+    notes += _some(_notes_on_lines(evidence), "files with unused lines")
     notes += evidence.skipped[:_NAMED]
     if len(evidence.skipped) > _NAMED:
-        notes.append(f"{len(evidence.skipped) - _NAMED} more files or tests were not used.")
+        names = dict.fromkeys(entry.split(" was not used:")[0] for entry in evidence.skipped[_NAMED:])
+        notes.append(f"{len(evidence.skipped) - _NAMED} more files or tests were not used: {', '.join(names)}.")
+    return notes
+
+
+def _some(notes: Sequence[str], rest: str) -> list[str]:
+    """The first notes, and how many more there are."""
+    return [*notes[:_NAMED], *([f"{len(notes) - _NAMED} more {rest}."] if len(notes) > _NAMED else [])]
+
+
+def _notes_on_lines(evidence: LinkEvidence) -> list[str]:
+    """How many lines of each file were not used, and the first of them."""
+    lines: dict[str, list[tuple[int, str]]] = {}
+    for file, number, text in evidence.unused:
+        lines.setdefault(file, []).append((number, text))
+    return [f"{file}: {unused_lines(own, evidence.num_lines.get(file, 0))}" for file, own in lines.items()]
+
+
+def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str, CatalogueEntry]) -> list[str]:
+    """Pairs whose flows are above what a card carries, or far below, which is mostly a slip of units."""
+    fast: list[str] = []
+    slow: list[str] = []
+    for (sender, receiver), rate in np.ndenumerate(matrix.bytes_per_s / matrix.concurrent_flows):
+        entry = kinds[hosts[sender]]
+        if np.isnan(rate) or entry.usual_host is None:
+            continue
+        card = card_bytes_per_s(entry.usual_host)
+        pair = f"{hosts[sender]} to {hosts[receiver]} ({gb_text(float(round(rate, -7)))})"
+        if rate > ABOVE_CARD * card:
+            fast.append(pair)
+        elif rate < card / BELOW_CARD:
+            slow.append(pair)
+    notes = []
+    for pairs, said in (
+        (fast, "above the usual card of its host: is a rate in Gbit/s taken for GB/s?"),
+        (slow, f"more than {BELOW_CARD} times below the usual card of its host: is a rate in GB/s taken for MB/s?"),
+    ):
+        if pairs:
+            named = ", ".join(pairs[:_NAMED]) + (f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else "")
+            notes.append(f"Check the units, GB/s of a flow: {named} is {said}")
     return notes
 
 
@@ -82,6 +130,8 @@ def notes_on_matrix(
     """Range, slow pairs, missing pairs; by distance where the switches are known."""
     flows, array = matrix.concurrent_flows, matrix.bytes_per_s
     known = array[~np.isnan(array)]
+    if not len(known):
+        return []
     middle = float(np.median(known))
     notes = [
         f"{counted(flows, 'flow')} at once: median {gb_text(round(middle, -7))} GB/s, "

@@ -28,6 +28,7 @@ from pipette_opt.read.inside_node import (
     parse_nccl_topology,
     parse_nvidia_smi_topology,
 )
+from pipette_opt.read.kinds_of_files import binary_kind, looks_like
 from pipette_opt.read.link_health import Health, health
 from pipette_opt.read.link_log import is_link_log, parse_link_log
 from pipette_opt.read.link_matrices import Direction, Fill, filled, measured_matrices, without_pairs
@@ -37,15 +38,22 @@ from pipette_opt.read.link_notes import (
     notes_on_matrix,
     notes_on_reading,
     notes_on_snapshots,
+    notes_on_units,
 )
-from pipette_opt.read.matrices import gb_text, read_pipette_json
+from pipette_opt.read.log_lines import untagged
+from pipette_opt.read.matrices import gb_text, is_pipette_json, read_pipette_json
 from pipette_opt.read.mpigraph import is_mpigraph, parse_mpigraph
-from pipette_opt.read.nccl_tests import is_nccl_json, is_nccl_text, parse_nccl_json, parse_nccl_text
-from pipette_opt.read.pair_tests import is_pair_test, parse_pair_test
+from pipette_opt.read.nccl_tests import KINDS, is_nccl_json, is_nccl_text, parse_nccl_json, parse_nccl_text
+from pipette_opt.read.nvlink_domains import nvlink_domains
+from pipette_opt.read.pair_tests import is_pair_test, parse_pair_tests
 from pipette_opt.read.switches import SwitchTree, is_switch_list, parse_switches
 from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec
+from pipette_opt.specs.levels import Level
 
 ASSUMED_LATENCY_S = 12 * US
+
+HEAD_BYTES = 8192
+"""Bytes at the start of a file of which none is zero if it is a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,6 +88,8 @@ def import_links(
     gpus_per_node: int | None = None,
     nics_per_node: int | None = None,
     only_gpus: int | None = None,
+    test: str = "",
+    hosts: str | None = None,
     name: str | None = None,
 ) -> ImportedLinks:
     """
@@ -105,39 +115,46 @@ def import_links(
         Only used where a single number of flows was measured; default: one for each GPU.
     only_gpus
         Use only nccl-tests that ran with so many GPUs a host.
+    test
+        Kind of the nccl-tests whose log does not name it, e.g. ``sendrecv``.
+    hosts
+        Sender and receiver of tests between two processes whose log does not name them, e.g. ``gpu01,gpu02``.
     """
     _check_choices(fill=fill, repeated=repeated, direction=direction)
     for option, value in (("gpus_per_node", gpus_per_node), ("nics_per_node", nics_per_node), ("only_gpus", only_gpus)):
         if value is not None and value < 1:
             raise InputError(option, f"must be >= 1, got {value}.")
     sources = [paths] if isinstance(paths, str | Path) else list(paths)
-    evidence = _gather(sources, only_gpus)
+    evidence = _gather(sources, _Asked(only_gpus=only_gpus, test=_kind_asked(test), hosts=hosts))
     if short_names:
         evidence.rename(lambda host: host.split(".")[0])
+    evidence.complete_directions()
     where = ", ".join(str(source) for source in sources)
     _check_names(evidence, where)
-    hosts = tuple(evidence.hosts)
-    if not hosts or (len(hosts) > 1 and not evidence.rates):
-        reasons = " ".join(evidence.skipped[:3]) or "No output of a known program was found."
-        raise InputError(where, f"there is no usable measurement between two hosts. {reasons}")
+    every_host = tuple(evidence.hosts)
+    if not every_host or (len(every_host) > 1 and not evidence.rates):
+        raise InputError(where, f"there is no usable measurement between two hosts. {_why_nothing(evidence)}")
     if fill == "switch" and evidence.switches is None:
         raise InputError("fill", "switch needs the output of scontrol show topology among the files.")
 
     notes: list[str] = [*notes_on_reading(evidence, only_gpus), *notes_on_snapshots(evidence, repeated)]
-    kinds = _kinds(evidence, hosts, gpu, notes, where)
+    kinds = _kinds(evidence, every_host, gpu, notes, where)
     count = _gpus_per_node(evidence, gpus_per_node, notes, where)
-    matrices, missing = _matrices(evidence, hosts, fill, repeated, direction, notes)
+    domains = nvlink_domains(evidence, every_host, kinds, notes)
+    matrices, missing = _matrices(evidence, every_host, domains, fill, repeated, direction, notes)
+    notes += [note for matrix in matrices for note in notes_on_units(matrix, every_host, kinds)]
     cluster = ClusterSpec(
         name=name or _default_name(sources[0]),
-        nodes=tuple(NodeSpec(host=host, gpu=kinds[host].gpu, num_gpus=count) for host in hosts),
+        nodes=tuple(NodeSpec(host=host, gpu=kinds[host].gpu, num_gpus=count) for host in every_host),
         intra_node_bytes_per_s=_inside(evidence, list(kinds.values()), notes),
         intra_node_latency_s=_inside_latency(kinds.values(), notes),
         inter_node_latency_s=_latency(evidence, notes),
         nics_per_node=_nics(evidence, matrices, count, nics_per_node, notes),
         link_matrices=matrices,
         node_bytes_per_s=_cap(evidence, notes),
+        levels=() if domains is None else (domains,),
     )
-    distance = None if evidence.switches is None else _distances(evidence.switches, hosts)
+    distance = None if evidence.switches is None else _distances(evidence.switches, every_host)
     return ImportedLinks(cluster=cluster, notes=tuple(notes), missing=missing, health=health(cluster, distance))
 
 
@@ -161,7 +178,35 @@ def _check_choices(fill: str, repeated: str, direction: str) -> None:
             raise InputError(option, f"must be {', '.join(known[:-1])} or {known[-1]}, got {value!r}.")
 
 
-def _gather(sources: Sequence[str | Path], only_gpus: int | None) -> LinkEvidence:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the user says of logs that do not say it themselves, and which logs count."""
+
+    only_gpus: int | None
+    test: str
+    hosts: str | None
+
+
+def _kind_asked(test: str) -> str:
+    """Kind of test as the reader of nccl-tests has it, from a name with or without underscores and ``_perf``."""
+    word = test.lower().removesuffix("_perf").replace("_", "").replace("-", "")
+    if test and word not in KINDS:
+        raise InputError("--test", f"must be one of {', '.join(KINDS.values())}, got {test!r}.")
+    return KINDS.get(word, "")
+
+
+def _why_nothing(evidence: LinkEvidence) -> str:
+    """Why files have no measurement between hosts."""
+    if evidence.skipped:
+        more = f" {len(evidence.skipped) - 3} more files or tests were not used." if len(evidence.skipped) > 3 else ""
+        return " ".join(evidence.skipped[:3]) + more
+    beside = ", ".join(evidence.used) or ("a list of switches" if evidence.switches is not None else "")
+    if beside:
+        return f"Only this was read, which needs measurements beside it: {beside}."
+    return "No output of a known program was found."
+
+
+def _gather(sources: Sequence[str | Path], asked: _Asked) -> LinkEvidence:
     """Read all files, in natural order of their names."""
     evidence = LinkEvidence()
     for snapshot, source in enumerate(sources):
@@ -174,63 +219,82 @@ def _gather(sources: Sequence[str | Path], only_gpus: int | None) -> LinkEvidenc
             if not files:
                 raise InputError(str(path), "the folder has no files.")
             for file in files:
-                _read_file(evidence, file, only_gpus, in_folder=True)
+                _read_file(evidence, file, asked, in_folder=True)
         else:
-            _read_file(evidence, path, only_gpus, in_folder=False)
+            _read_file(evidence, path, asked, in_folder=False)
     if not evidence.all_at_once:  # pairs come in any order; a table has an order of its own
         evidence.hosts = dict.fromkeys(sorted(evidence.hosts, key=natural_key))
     return evidence
 
 
-def _read_file(evidence: LinkEvidence, path: Path, only_gpus: int | None, *, in_folder: bool) -> None:
+def _read_file(evidence: LinkEvidence, path: Path, asked: _Asked, *, in_folder: bool) -> None:
     """Add one file; inside a folder, a file that cannot be used is noted, else it is an error."""
     try:
-        _read_known(evidence, path, only_gpus)
+        _read_known(evidence, path, asked)
     except InputError as error:
         if not in_folder:
             raise
         evidence.skipped.append(f"{path.name} was not used: {error.problem}")
 
 
-def _read_known(evidence: LinkEvidence, path: Path, only_gpus: int | None) -> None:
+def _read_known(evidence: LinkEvidence, path: Path, asked: _Asked) -> None:
     text, where = _text(path), str(path)
     if is_link_log(text):
         evidence.add_link_log(parse_link_log(text, where))
     elif text.lstrip().startswith("{"):
-        if is_nccl_json(_loads(text)) or '"nccl_version"' in text:
-            evidence.add_nccl_test(parse_nccl_json(text, where), only_gpus)
-        else:
-            evidence.add_matrix(read_pipette_json(path), "Pipette's JSON")
-    elif is_mpigraph(text):
-        evidence.add_matrix(parse_mpigraph(text, where), "mpiGraph")
-    elif is_nccl_text(text):
-        for test in parse_nccl_text(text, where):
-            evidence.add_nccl_test(test, only_gpus)
-    elif is_pair_test(text):
-        evidence.add_pair_test(parse_pair_test(text, where))
-    elif is_nccl_topology(text):
-        evidence.add_inside(parse_nccl_topology(text, where), "NCCL topology")
-    elif is_nvidia_smi_topology(text):
-        evidence.add_inside(parse_nvidia_smi_topology(text, where), "nvidia-smi topo -m")
-    elif is_switch_list(text):
+        _read_json(evidence, path, text, asked)
+    else:
+        _read_printed(evidence, path, text, asked)
+
+
+def _read_json(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) -> None:
+    where, content = str(path), _loads(text)
+    if is_nccl_json(content) or (content is None and '"nccl_version"' in text):
+        evidence.add_nccl_test(parse_nccl_json(text, where, asked.test), asked.only_gpus)
+    elif content is None or is_pipette_json(content):
+        evidence.add_matrix(read_pipette_json(path), "Pipette's JSON")
+    else:
+        raise InputError(where, f"is JSON neither of nccl-tests nor of Pipette (gpus and bandwidth).{looks_like(text)}")
+
+
+def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) -> None:
+    where, plain = str(path), untagged(text)
+    if is_mpigraph(plain):
+        evidence.add_matrix(parse_mpigraph(plain, where), "mpiGraph")
+    elif is_nccl_text(plain):
+        evidence.num_lines[path.name] = len(text.splitlines())
+        for test in parse_nccl_text(text, where, asked.test):
+            evidence.add_nccl_test(test, asked.only_gpus)
+    elif is_pair_test(plain):
+        for pair_test in parse_pair_tests(text, where, asked.hosts):
+            evidence.add_pair_test(pair_test, path.name)
+    elif is_nccl_topology(plain):
+        evidence.add_inside(parse_nccl_topology(plain, where), "NCCL topology")
+    elif is_nvidia_smi_topology(plain):
+        evidence.add_inside(parse_nvidia_smi_topology(plain, where), "nvidia-smi topo -m")
+    elif is_switch_list(plain):
         if evidence.switches is not None:
             raise InputError(where, "is a second list of switches; give one.")
-        evidence.switches = parse_switches(text, where)
+        evidence.switches = parse_switches(plain, where)
     else:
         problem = (
             "is no output of nccl-tests (text or -J), mpiGraph, osu_bw, ib_write_bw, nvidia-smi topo -m or "
             "scontrol show topology, no topology file of NCCL and no JSON of Pipette."
         )
-        raise InputError(where, problem)
+        raise InputError(where, f"{problem}{looks_like(text)}")
 
 
 def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        data = path.read_bytes()
     except FileNotFoundError:
         raise InputError(str(path), "there is no such file or folder.") from None
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
+    if b"\0" in data[:HEAD_BYTES]:
+        kind = binary_kind(data)
+        raise InputError(str(path), "is no text file." + (f" It looks like {kind}." if kind else ""))
+    text = data.decode("utf-8-sig", errors="replace")
     if not text.strip():
         raise InputError(str(path), "the file is empty.")
     return text
@@ -248,13 +312,14 @@ def _check_names(evidence: LinkEvidence, where: str) -> None:
 def _matrices(
     evidence: LinkEvidence,
     hosts: tuple[str, ...],
+    domains: Level | None,
     fill: Fill,
     repeated: Repeated,
     direction: Direction,
     notes: list[str],
 ) -> tuple[tuple[LinkMatrix, ...], dict[int, tuple[Pair, ...]]]:
     """One matrix for each number of flows that was measured, and what each lacked."""
-    measured = measured_matrices(evidence, hosts, repeated, direction)
+    measured = measured_matrices(evidence, hosts, repeated, direction, domains)
     for matrix in measured:
         notes += notes_on_matrix(matrix, hosts, evidence.failures[matrix.concurrent_flows], evidence.switches)
     missing = {matrix.concurrent_flows: matrix.missing for matrix in measured}
@@ -263,7 +328,15 @@ def _matrices(
             {pair for some in missing.values() for pair in some}, key=lambda pair: natural_key(" ".join(pair))
         )
         notes += [note_on_excluded(pairs)] if pairs else []
-        return without_pairs(measured, hosts), missing
+        found = without_pairs(measured, hosts)
+        if domains is None and len(hosts) > 1 and all(np.isnan(matrix.bytes_per_s).all() for matrix in found):
+            flows = ", ".join(str(matrix.concurrent_flows) for matrix in measured)
+            raise InputError(
+                "links",
+                f"no pair of hosts was measured with every number of flows ({flows}), so all are excluded; use --fill "
+                "worst, or --only-gpus for the tests of one kind.",
+            )
+        return found, missing
     result = filled(measured, hosts, fill, evidence.switches)
     for matrix, whole in zip(measured, result, strict=True):
         notes += [note_on_filled(matrix, whole.bytes_per_s, hosts, fill)] if matrix.missing else []
@@ -309,12 +382,17 @@ def _gpus_per_node(evidence: LinkEvidence, given: int | None, notes: list[str], 
         notes.append(f"GPUs per host: {given}, as given.")
         return given
     inside = _agreed(evidence.inside_nodes)
-    if not evidence.gpus_of_host and inside is not None:
+    count = max(evidence.gpus_of_host.values(), default=0)
+    if inside is not None and count > inside.num_gpus:
+        problem = (
+            f"the topology of a host has {counted(inside.num_gpus, 'GPU')}, but a test used {count} GPUs of a host."
+        )
+        raise InputError(where, problem)
+    if inside is not None:
         notes.append(f"GPUs per host: {inside.num_gpus}, from the topology of a host.")
         return inside.num_gpus
-    if not evidence.gpus_of_host:
+    if not count:
         raise InputError(where, "the files do not say how many GPUs a host has; give gpus_per_node.")
-    count = max(evidence.gpus_of_host.values())
     hint = "; if the hosts have more, say so" if count == 1 else ""
     notes.append(f"GPUs per host: {count}, the most that a test used{hint}.")
     return count
@@ -327,13 +405,14 @@ def _nics(
     if given is not None:
         return given
     if inside is not None and inside.num_nics:
-        notes.append(f"NICs per host: {inside.num_nics}, from the topology of a host.")
+        far = f"; {', '.join(inside.far_nics)} are far from every GPU and not counted" if inside.far_nics else ""
+        notes.append(f"NICs per host: {inside.num_nics}, from the topology of a host{far}.")
         return inside.num_nics
     if len(matrices) == 1:
         flows = matrices[0].concurrent_flows
         notes.append(
-            f"Assumed: {count} NICs per host, one for each GPU, so that more than {counted(flows, 'flow')} gain in "
-            f"proportion up to {max(count, flows)}; more were not measured. Correct nics_per_node if it is wrong."
+            f"Assumed: {counted(count, 'NIC')} per host, one for each GPU, so that more than {counted(flows, 'flow')} "
+            f"gain in proportion up to {max(count, flows)}; more were not measured. Correct nics_per_node if wrong."
         )
     return count
 
@@ -411,5 +490,5 @@ def _loads(text: str) -> object:
     """JSON, or nothing if it is broken."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

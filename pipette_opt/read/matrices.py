@@ -14,7 +14,7 @@ from pipette_opt.base.types import FloatArray, is_number, read_only
 from pipette_opt.base.units import GB, US
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_json, read_text
-from pipette_opt.read.kinds_of_files import reads
+from pipette_opt.read.kinds_of_files import PIPETTE_MATRICES, reads
 
 MPIGRAPH_MB = 2**20
 """mpiGraph prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``): its MB is 2^20 bytes."""
@@ -166,6 +166,14 @@ def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[
     return names, values
 
 
+def is_pipette_json(data: object) -> bool:
+    """Whether parsed JSON has what Pipette's files have at the top."""
+    inner = data.get("data") if isinstance(data, dict) else None
+    keys = {"gpus", "bandwidth", "send", "recv", "1", "0"}
+    return any(isinstance(one, dict) and bool(keys & one.keys()) for one in (data, inner))
+
+
+@reads(PIPETTE_MATRICES)
 def read_pipette_json(path: str | Path) -> HostMatrix:
     """
     Read ``{"gpus": [...], "bandwidth": [[...]]}`` in mpiGraph's MB/s (2^20 bytes), row sends to column;

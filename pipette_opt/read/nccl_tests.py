@@ -1,23 +1,26 @@
 """
-Output of nccl-tests: the text it prints, and the JSON of its option ``-J``.
+Output of nccl-tests and rccl-tests: the text they print, and the JSON of the option ``-J``.
 
-The columns are those of nccl-tests 2.13 to 2.17 (github.com/NVIDIA/nccl-tests, ``src/util.cu``); older text lacks the
-line that names the test, which is then looked for in the file's name.
+The columns are those of nccl-tests 2.13 to 2.20 (github.com/NVIDIA/nccl-tests, ``src/util.cu``), and those of older
+rccl-tests, which lack ``redop`` or ``root``. Older text lacks the line that names the test; :func:`_kind` says where it
+is looked for then.
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import GB, US, whole_number
+from pipette_opt.base.units import GB, US, counted, whole_number
 from pipette_opt.read.files import parse_json
+from pipette_opt.read.log_lines import LogLine, by_source, log_lines
 
-_LAUNCHER_PREFIX = re.compile(r"^(\[\d+,\d+\]<std(out|err)>:\s?|\d+:\s)")  # mpirun --tag-output, srun --label
 _START = re.compile(r"#\s*Collective test starting:\s*(\S+)")
+_PROGRAM = re.compile(r"(?<!\w)(?P<name>[a-z]+(?:_[a-z]+){0,2})_perf(?![\w.])")
+_COLUMNS = re.compile(r"#\s+size\s+count\s+type\b")
 _HEADER = re.compile(r"#\s*nThread\s")
 _END = re.compile(r"#\s*Collective test concluded")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
@@ -26,9 +29,42 @@ _RANK = re.compile(
     r"#\s*Rank\s+(?P<rank>\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+"
     r"device\s+\d+\s+\[(?P<pci>[^\]]*)\]\s*(?P<device>.*)"
 )
-_ROW = re.compile(r"^\s*(?P<size>\d+)\s+\d+\s+[a-z]\w*\s+[a-z]\w*\s+-?\d+\s+(?P<rest>.*)$")
-_FAILURE = re.compile(r"(Test (NCCL|CUDA) failure.*|NCCL WARN.*|.*failed: .*error.*|.*srun: error.*)")
-_KINDS = ("sendrecv", "alltoall")
+_ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]")
+_FAILURES = (
+    "Test NCCL failure",
+    "Test CUDA failure",
+    "Test failure",
+    "NCCL WARN",
+    "srun: error",
+    "slurmstepd: error",
+    "CANCELLED AT",
+    "mpirun noticed",
+    "prterun noticed",
+    "prterun detected",
+    "Segmentation fault",
+)
+"""Words of lines that say that a test failed; without the summary behind them it did."""
+
+_NCCL = re.compile(
+    r"R?CCL (?:INFO|WARN|TRACE) |R?CCL version |NET/\w|(?:HIP|ROCm|rccl-tests) version|Librccl path|Hostname +:"
+)
+"""Lines of NCCL and RCCL between those of a test."""
+
+KINDS = {
+    "sendrecv": "sendrecv",
+    "alltoall": "alltoall",
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+}
+"""Tests by their names without underscores, as ``--test`` and names of files have them."""
+
+_PAIR_KINDS = ("sendrecv", "alltoall")
+_ONE_LINK_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
+"""Tests whose bus bandwidth is that of the link if two hosts have a rank each."""
+
+BUS_SLACK, BUS_SLACK_BYTES_PER_S = 0.02, 0.02 * GB
+"""How far a printed bus bandwidth may be off, as a share and for the rounding of small ones. Chosen."""
 
 MOST_GPUS = 1024
 """GPUs of a process, and threads; no host has more."""
@@ -45,11 +81,14 @@ class NcclRow:
         Mean of the out-of-place and the in-place time.
     algorithm_bytes_per_s
         ``algbw``: size over time, mean of the two.
+    bus_bytes_per_s
+        ``busbw``, mean of the two; ``None`` if it was not read.
     """
 
     size_bytes: int
     time_s: float
     algorithm_bytes_per_s: float
+    bus_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +100,8 @@ class NcclTest:
     ----------
     kind
         ``sendrecv``, ``alltoall`` or the name of another test; empty if unknown.
+    kind_from
+        Where the kind was found, for people; empty if the test itself says it.
     gpus_of_host
         How many ranks each host had, hosts in rank order.
     device_names
@@ -68,7 +109,10 @@ class NcclTest:
     problem
         Why nothing can be taken from the test; empty if it ran to its end with correct results.
     failed
-        Whether the problem is that the test failed, rather than that its output is damaged.
+        Whether the test failed: the log has an error, wrong results, or nothing at all behind its list of ranks. A log
+        of which something could not be read does not say so.
+    unused
+        Numbers and texts of lines that are neither the test's nor NCCL's.
     """
 
     source: str
@@ -76,8 +120,10 @@ class NcclTest:
     gpus_of_host: Mapping[str, int]
     device_names: Mapping[str, frozenset[str]]
     rows: tuple[NcclRow, ...]
+    kind_from: str = ""
     problem: str = ""
     failed: bool = False
+    unused: tuple[tuple[int, str], ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -90,6 +136,8 @@ class _Draft:
     """A test whose output is being read."""
 
     name: str = ""
+    program: str = ""
+    words_before_time: int = 3
     has_header: bool = False
     ranks: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     rows: list[NcclRow] = field(default_factory=list)
@@ -97,10 +145,11 @@ class _Draft:
     damage: str = ""
     wrong: bool = False
     ended: bool = False
+    unused: list[tuple[int, str]] = field(default_factory=list)
 
 
 def is_nccl_text(text: str) -> bool:
-    """Whether a text looks like what nccl-tests prints."""
+    """Whether a text without tags looks like what nccl-tests prints."""
     return bool(re.search(r"# nccl-tests version|#\s*nThread\s+\d+\s+nGpus|#\s*Using devices", text))
 
 
@@ -109,23 +158,44 @@ def is_nccl_json(data: object) -> bool:
     return isinstance(data, dict) and isinstance(data.get("config"), dict) and "devices" in data["config"]
 
 
-def parse_nccl_text(text: str, source: str) -> tuple[NcclTest, ...]:
-    """All tests of a text, several may follow each other; damaged and failed ones say so in ``problem``."""
+def parse_nccl_text(text: str, source: str, test: str = "") -> tuple[NcclTest, ...]:
+    """
+    All tests of a text, several may follow each other; damaged and failed ones say so in ``problem``.
+
+    Parameters
+    ----------
+    test
+        Kind of the tests that the text does not name, e.g. ``sendrecv``.
+    """
+    lines = log_lines(text)
+    sources = by_source(lines)
+    if sum(any(_HEADER.search(line.text) for line in own) for own in sources.values()) > 1:
+        return tuple(found for own in sources.values() for found in _tests(own, source, test))
+    return _tests(lines, source, test)
+
+
+def _tests(lines: Sequence[LogLine], source: str, given: str) -> tuple[NcclTest, ...]:
+    """Tests that one process printed, or all processes of a job."""
     drafts: list[_Draft] = []
-    for raw in text.splitlines():
-        line = _LAUNCHER_PREFIX.sub("", raw)
-        start = _START.search(line)
-        header = _HEADER.search(line)
+    before = _Draft()
+    program = ""
+    for line in lines:
+        start, header = _START.search(line.text), _HEADER.search(line.text)
+        if not line.text.lstrip().startswith("#") and (named := _PROGRAM.search(line.text)):
+            program = named["name"]
         if start or (header and (not drafts or drafts[-1].has_header)):
-            drafts.append(_Draft(name=start.group(1) if start else ""))
+            drafts.append(_Draft(name=start[1] if start else "", program=program))
         if drafts:
             drafts[-1].has_header |= header is not None
-            _read_line(drafts[-1], line)
-    return tuple(_finish(draft, source) for draft in drafts)
+        _read_line(drafts[-1] if drafts else before, line)
+    if drafts:
+        drafts[0].unused = before.unused + drafts[0].unused
+        drafts[0].failure = drafts[0].failure or before.failure
+    return tuple(_finish(draft, source, given) for draft in drafts)
 
 
-def parse_nccl_json(text: str, source: str) -> NcclTest:
-    """The test of a file that ``-J`` wrote."""
+def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
+    """The test of a file that ``-J`` wrote; ``test`` is its kind if it does not say."""
     data = parse_json(text, source)
     if not is_nccl_json(data):
         raise InputError(source, "is not the JSON of nccl-tests: config.devices is missing.")
@@ -134,7 +204,7 @@ def parse_nccl_json(text: str, source: str) -> NcclTest:
     per_process = _count(config, "nthreads", source) * _count(config, "ngpus", source)
     devices = [device for device in config["devices"] if isinstance(device, dict)]
     args = data.get("args") or [""]
-    draft = _Draft(name=Path(str(args[0])).name or Path(source).stem, ended="average_bus_bandwidth" in data)
+    draft = _Draft(name=Path(str(args[0])).name, ended="average_bus_bandwidth" in data)
     for number, device in enumerate(devices):
         entry = str(device.get("hostname", "")), str(device.get("pid", number)), str(device.get("device_info", ""))
         for index in range(per_process):
@@ -144,7 +214,7 @@ def parse_nccl_json(text: str, source: str) -> NcclTest:
     out_of_bounds = data.get("out_of_bounds") or {}
     draft.wrong |= bool(out_of_bounds.get("count"))
     draft.failure = "; ".join(str(error) for error in data.get("errors") or [] if str(error).strip())
-    return _finish(draft, source)
+    return _finish(draft, source, test)
 
 
 def _count(config: Mapping[str, Any], field: str, source: str) -> int:
@@ -160,10 +230,15 @@ def pair_flows(test: NcclTest) -> int | None:
     How many GPU-to-GPU flows cross between the two hosts at once, each way; ``None`` if not a usable pair test.
 
     ``sendrecv_perf`` is a ring, rank to next rank: over two hosts one flow crosses each way, however many GPUs.
-    ``alltoall_perf`` with G GPUs a host: every GPU talks to the G of the other host, G senders each way.
+    ``alltoall_perf`` with G GPUs a host: every GPU talks to the G of the other host, G senders each way. A ring of two
+    ranks, one on each host, sends over the one link whatever the collective.
     """
     counts = list(test.gpus_of_host.values())
-    if len(counts) != 2 or counts[0] != counts[1] or test.kind not in _KINDS:
+    if len(counts) != 2 or counts[0] != counts[1]:
+        return None
+    if test.kind in _ONE_LINK_KINDS:
+        return 1 if counts[0] == 1 else None
+    if test.kind not in _PAIR_KINDS:
         return None
     return 1 if test.kind == "sendrecv" else counts[0]
 
@@ -173,25 +248,71 @@ def pair_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float:
     What crosses between the two hosts in one direction, in sum over the flows; mean over ``rows``.
 
     ``sendrecv``: a rank sends ``size`` in ``time``, so the one flow attains ``algbw``. ``alltoall``: a rank sends
-    ``size / 2G`` to each of 2G ranks, G of them on the other host; G ranks do so, together ``G * size / 2``.
+    ``size / 2G`` to each of 2G ranks, G of them on the other host; G ranks do so, together ``G * size / 2``. Other
+    collectives of two ranks: their bus bandwidth (nccl-tests, ``doc/PERFORMANCE.md``).
     """
-    algorithm = sum(row.algorithm_bytes_per_s for row in rows) / len(rows)
-    if test.kind == "sendrecv":
-        return algorithm
-    return algorithm * next(iter(test.gpus_of_host.values())) / 2
+    algorithm = _mean(row.algorithm_bytes_per_s for row in rows)
+    if test.kind in _ONE_LINK_KINDS:
+        return algorithm * _bus_factor(test.kind, 2)
+    return algorithm if test.kind == "sendrecv" else algorithm * next(iter(test.gpus_of_host.values())) / 2
 
 
-def _read_line(draft: _Draft, line: str) -> None:
+def host_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float | None:
+    """
+    What each of many hosts sends through its NICs while all do; ``None`` for tests that do not tell.
+
+    ``alltoall`` over N hosts of G GPUs: G ranks send all but 1/N of their data to others, ``G * algbw * (N - 1) / N``
+    on average over ``rows``. Rings of collectives over several hosts: the bus bandwidth of the largest size.
+    """
+    counts = set(test.gpus_of_host.values())
+    num_hosts = len(test.gpus_of_host)
+    if num_hosts < 2 or len(counts) != 1 or not rows:
+        return None
+    if test.kind == "alltoall":
+        return _mean(row.algorithm_bytes_per_s for row in rows) * counts.pop() * (num_hosts - 1) / num_hosts
+    if test.kind in _ONE_LINK_KINDS:
+        return rows[-1].algorithm_bytes_per_s * _bus_factor(test.kind, num_hosts * counts.pop())
+    return None
+
+
+def _bus_factor(kind: str, num_ranks: int) -> float:
+    """Bus bandwidth over ``algbw`` (nccl-tests, ``doc/PERFORMANCE.md``)."""
+    share = (num_ranks - 1) / num_ranks
+    return {"sendrecv": 1.0, "all_reduce": 2 * share}.get(kind, share)
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def _read_line(draft: _Draft, log_line: LogLine) -> None:
+    line = log_line.text
     if rank := _RANK.search(line):
         _add_rank(draft, rank)
-    elif row := _ROW.match(line):
-        _add_row(draft, whole_number(row["size"]), row["rest"].split())
+    elif _ROW.match(line):
+        cells = line.split()
+        _add_row(draft, whole_number(cells[0]), cells[2 + draft.words_before_time :])
+    elif _COLUMNS.search(line):
+        draft.words_before_time = 1 + sum(name in line.split() for name in ("redop", "root"))
     elif _END.search(line) or _AVERAGE.search(line):
         draft.ended = True
     elif bounds := _OUT_OF_BOUNDS.search(line):
         draft.wrong |= bounds[1].strip("0") != ""
-    elif (failure := _FAILURE.search(line)) and not draft.failure:
-        draft.failure = failure[0].strip()[:120]
+    elif failure := _failure(line):
+        draft.failure = draft.failure or failure
+    elif line.strip() and not line.lstrip().startswith("#") and not _NCCL.search(line):
+        draft.unused.append((log_line.number, line))
+
+
+def _failure(line: str) -> str:
+    """The words of a line that say that a test failed; empty if it says nothing of that kind."""
+    for words in _FAILURES:
+        if words in line:
+            start = line.index(words) if words.startswith(("Test", "NCCL")) else 0
+            return line[start:].strip()[:120]
+    what, failed, why = line.partition("failed: ")
+    return f"{what}{failed}{why}".strip()[:120] if failed and "error" in why else ""
 
 
 def _add_rank(draft: _Draft, match: re.Match[str]) -> None:
@@ -217,21 +338,24 @@ def _add_row(draft: _Draft, size: int | None, cells: list[str]) -> None:
     if not values:
         draft.damage = draft.damage or f"the row of size {size} is incomplete"
         return
-    draft.wrong |= any(wrong > 0 for _, _, wrong in values)
-    _append(draft, size, [(time * US, rate * GB) for time, rate, _ in values])
+    draft.wrong |= any(wrong > 0 for *_, wrong in values)
+    _append(draft, size, [(time * US, rate * GB, bus * GB) for time, rate, bus, _ in values])
 
 
-def _cells(cells: list[str]) -> tuple[float, float, float]:
-    """Time in us, algbw in GB/s, number of wrong values."""
+def _cells(cells: list[str]) -> tuple[float, float, float, float]:
+    """Time in us, algbw and busbw in GB/s, number of wrong values."""
     wrong = 0.0 if cells[3] == "N/A" else float(cells[3])
-    return float(cells[0]), float(cells[1]), wrong
+    return float(cells[0]), float(cells[1]), float(cells[2]), wrong
 
 
 def _read_json_row(draft: _Draft, entry: Any) -> None:
     try:
         size = int(entry["size"])
         sides = [entry[side] for side in ("out_of_place", "in_place") if entry.get(side)]
-        values = [(float(side.get("time", side.get("cpu_time"))) * US, float(side["alg_bw"]) * GB) for side in sides]
+        values = [
+            (float(side.get("time", side.get("cpu_time"))) * US, float(side["alg_bw"]) * GB, _bus_of(side))
+            for side in sides
+        ]
         draft.wrong |= any((side.get("nwrong") or 0) > 0 for side in sides)
     except (KeyError, TypeError, ValueError, OverflowError):
         values = []
@@ -241,43 +365,53 @@ def _read_json_row(draft: _Draft, entry: Any) -> None:
     _append(draft, size, values)
 
 
-def _append(draft: _Draft, size: int, values: list[tuple[float, float]]) -> None:
+def _bus_of(side: Mapping[str, Any]) -> float | None:
+    """Bus bandwidth of one side of a row of JSON, if it has it."""
+    return float(side["bus_bw"]) * GB if "bus_bw" in side else None
+
+
+def _append(draft: _Draft, size: int, values: Sequence[tuple[float, float, float | None]]) -> None:
     """Add a row if its numbers agree with each other and with the rows before."""
     if size == 0:
         return
     if draft.rows and size <= draft.rows[-1].size_bytes:
         draft.damage = draft.damage or f"size {size} follows {draft.rows[-1].size_bytes}: the output is mixed"
         return
-    for time, rate in values:
+    for time, rate, _ in values:
         # Printed with two decimals, or one digit after the point in 1.8e+07 us: hence the slack.
         if not (time > 0 and math.isfinite(rate)) or abs(size / time - rate) > 0.06 * rate + 0.006 * GB:
             draft.damage = draft.damage or f"the row of size {size} is damaged: size / time is not algbw"
             return
+    buses = [bus for *_, bus in values if bus is not None and math.isfinite(bus)]
     draft.rows.append(
         NcclRow(
             size_bytes=size,
-            time_s=sum(time for time, _ in values) / len(values),
-            algorithm_bytes_per_s=sum(rate for _, rate in values) / len(values),
+            time_s=_mean(time for time, *_ in values),
+            algorithm_bytes_per_s=_mean(rate for _, rate, _ in values),
+            bus_bytes_per_s=_mean(buses) if len(buses) == len(values) else None,
         )
     )
 
 
-def _finish(draft: _Draft, source: str) -> NcclTest:
+def _finish(draft: _Draft, source: str, given: str) -> NcclTest:
     hosts: dict[str, int] = {}
     names: dict[str, set[str]] = {}
     for number in sorted(draft.ranks):
         host, _, device = draft.ranks[number]
         hosts[host] = hosts.get(host, 0) + 1
         names.setdefault(host, set()).add(device)
+    kind, kind_from = _kind(draft, source, given)
     test = NcclTest(
         source=source,
-        kind=_kind(draft.name or Path(source).name),
+        kind=kind,
+        kind_from=kind_from,
         gpus_of_host=hosts,
         device_names={host: frozenset(devices) for host, devices in names.items()},
         rows=tuple(draft.rows),
+        unused=tuple(draft.unused),
     )
     problem, failed = _problem(draft)
-    return replace(test, problem=problem, failed=failed)
+    return replace(test, problem=problem or _other_kind(test), failed=failed)
 
 
 def _problem(draft: _Draft) -> tuple[str, bool]:
@@ -288,21 +422,59 @@ def _problem(draft: _Draft) -> tuple[str, bool]:
         return f"lists {len(draft.ranks)} of {max(draft.ranks) + 1} ranks", False
     if draft.failure and not draft.ended:  # NCCL also warns in runs that end well
         return f"failed: {draft.failure}", True
-    if draft.damage.endswith("mixed"):
-        return draft.damage, False
-    if not draft.ended:
-        return f"broke off after {len(draft.rows)} sizes", True
-    if draft.wrong:
+    if draft.wrong and not draft.damage.endswith("mixed"):
         return "computed wrong results", True
     if draft.damage:
         return draft.damage, False
     if not draft.rows:
-        return "has no results", True
+        number, line = next(((n, text) for n, text in draft.unused if text.strip()[0].isdigit()), (0, ""))
+        if number:
+            return f"has no row that can be read; line {number} is {shown(line.strip())}", False
+        return ("has no results", False) if draft.ended else ("broke off before its first size", True)
+    if not draft.ended:
+        return f"broke off after {counted(len(draft.rows), 'size')}, without an error; run it again", False
     return "", False
 
 
-def _kind(name: str) -> str:
-    for kind in _KINDS:
-        if re.search(rf"{kind}(?!v)", name.lower().replace("_perf", "").replace("send_recv", "sendrecv")):
-            return kind
-    return name.removesuffix("_perf") if name.endswith("_perf") else ""
+def _kind(draft: _Draft, source: str, given: str) -> tuple[str, str]:
+    """
+    Kind of a test, and where it was found if the test itself does not say it.
+
+    The command before the output, then what the user says, then the name of the file.
+    """
+    if draft.name:
+        return _kind_of_name(draft.name), ""
+    if draft.program:
+        return _kind_of_name(draft.program), "the command in the log"
+    if given:
+        return given, "--test"
+    found = _kind_in(Path(source).name)
+    return found, "the name of the file" if found else ""
+
+
+def _kind_of_name(name: str) -> str:
+    """``all_reduce_perf`` as ``all_reduce``; a test that is not known keeps its name."""
+    plain = name.removesuffix("_perf")
+    return KINDS.get(plain.replace("_", "").lower(), plain)
+
+
+def _kind_in(text: str) -> str:
+    """The one kind of test that a file's name has in it; empty if it has none or several."""
+    squeezed = re.sub(r"[\W_]", "", text.lower())
+    found = [kind for word, kind in KINDS.items() if re.search(rf"{word}(?!v)", squeezed)]
+    return found[0] if len(found) == 1 else ""
+
+
+def _other_kind(test: NcclTest) -> str:
+    """What speaks against a kind that the test does not say itself: its bus bandwidths; empty if nothing does."""
+    if not test.kind_from or test.kind not in KINDS.values():
+        return ""
+    factor = _bus_factor(test.kind, sum(test.gpus_of_host.values()))
+    for row in test.rows:
+        bus, expected = row.bus_bytes_per_s, factor * row.algorithm_bytes_per_s
+        if bus is not None and abs(bus - expected) > BUS_SLACK * expected + BUS_SLACK_BYTES_PER_S:
+            return (
+                f"is no {test.kind}, as {test.kind_from} says: its busbw of {bus / GB:.2f} GB/s is not {factor:.3g} "
+                f"times its algbw of {row.algorithm_bytes_per_s / GB:.2f}"
+            )
+    return ""

@@ -2,17 +2,19 @@
 Tests between two processes: OSU's ``osu_bw``, ``osu_bibw`` and ``osu_latency``, perftest's ``ib_write_bw``.
 
 Neither prints the hosts. They are taken from a line ``# hosts: SENDER RECEIVER``, from the launcher's command if the
-log has it (``mpirun -H a,b``, ``srun -w a,b``), or from the file's name, ``SENDER_to_RECEIVER``.
+log has it (``mpirun -H a,b``, ``srun -w a,b``), from what the user says, or from the file's name,
+``SENDER_to_RECEIVER``.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import MIB, US, whole_number
 from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.read.log_lines import by_source, log_lines, untagged
 
 LARGE_PAIR_BYTES = MIB
 """Both keep many messages in flight, so that sizes from here on tell the bandwidth."""
@@ -46,6 +48,8 @@ class PairTest:
         Fixed cost of a message; ``None`` for a test of bandwidth.
     both_ways
         Whether both directions were loaded at once, each with ``bytes_per_s``.
+    hosts_from
+        Where the hosts were found, for people; empty if the log says them.
     """
 
     kind: str
@@ -54,6 +58,7 @@ class PairTest:
     bytes_per_s: float | None = None
     latency_s: float | None = None
     both_ways: bool = False
+    hosts_from: str = ""
 
 
 def is_pair_test(text: str) -> bool:
@@ -61,15 +66,39 @@ def is_pair_test(text: str) -> bool:
     return bool(_OSU.search(text) or (_PERFTEST.search(text) and _PERFTEST_UNIT.search(text)))
 
 
-def parse_pair_test(text: str, where: str) -> PairTest:
+def parse_pair_tests(text: str, where: str, hosts: str | None = None) -> tuple[PairTest, ...]:
     """
-    Read one test.
+    Read the test of a log, once for each process of it that printed the results.
+
+    Parameters
+    ----------
+    hosts
+        Sender and receiver if the log does not say them, e.g. ``gpu01,gpu02``.
+    """
+    end = "\n" if text.endswith(("\n", "\r")) else ""
+    processes = ["\n".join(line.text for line in lines) + end for lines in by_source(log_lines(text)).values()]
+    tests = [one for one in processes if is_pair_test(one)]
+    plain = untagged(text)
+    first, second, hosts_from = _hosts(plain, where, hosts)
+    return tuple(
+        replace(_test(one, where, first, second), hosts_from=hosts_from)
+        for one in (tests if len(tests) > 1 else [plain])
+    )
+
+
+def parse_pair_test(text: str, where: str, hosts: str | None = None) -> PairTest:
+    """
+    Read one test, whose text has no tags; ``hosts`` as in :func:`parse_pair_tests`.
 
     MB of OSU are 10^6 bytes; perftest's MB/sec are 2^20 bytes/s, its Gb/sec 10^9 bits/s (its ``--help``). Rank 0 of
     ``osu_bw`` sends; the client of ``ib_write_bw`` and ``ib_send_bw``, named first here, sends too; with
     ``ib_read_bw`` it receives.
     """
-    first, second = _hosts(text, where)
+    first, second, hosts_from = _hosts(text, where, hosts)
+    return replace(_test(text, where, first, second), hosts_from=hosts_from)
+
+
+def _test(text: str, where: str, first: str, second: str) -> PairTest:
     osu = _OSU.search(text)
     if osu:
         rows = _rows(text, where, columns=2)
@@ -122,7 +151,8 @@ def _rows(text: str, where: str, columns: int) -> list[tuple[int, float]]:
         rows.append((size, value))
     if not rows:
         raise InputError(where, "has no results; the test failed or its output breaks off.")
-    if not text.endswith("\n"):
+    last = text.splitlines()[-1].split()
+    if not text.endswith("\n") and last and last[0] == str(rows[-1][0]):
         raise InputError(where, "breaks off inside its last line.")
     return rows
 
@@ -133,21 +163,24 @@ def _rate(rows: Sequence[tuple[int, float]]) -> float:
     return sum(large) / len(large)
 
 
-def _hosts(text: str, where: str) -> tuple[str, str]:
+def _hosts(text: str, where: str, given: str | None) -> tuple[str, str, str]:
+    """Sender and receiver, and where they were found unless the log says them."""
     for pattern in (_HOSTS_LINE, _LAUNCHER):
         match = pattern.search(text)
         if match:
             names = expand_hosts(re.sub(r":\d+(?=,|$)", "", ",".join(match["hosts"].split())), where)
-            return _two(names, where, f"{match.group(0).strip()!r}")
+            return *_two(names, where, f"{match.group(0).strip()!r}"), ""
+    if given is not None:
+        return *_two(expand_hosts(given, "--hosts"), where, f"--hosts {given}"), "--hosts"
     stem = _TEST_NAME.sub("", Path(where).name.removesuffix(Path(where).suffix))
-    return _two([part for part in _SEPARATOR.split(stem) if part], where, "its name")
+    return *_two([part for part in _SEPARATOR.split(stem) if part], where, "its name"), "the name of the file"
 
 
 def _two(names: Sequence[str], where: str, origin: str) -> tuple[str, str]:
     if len(names) != 2 or names[0] == names[1]:
         raise InputError(
             where,
-            f"does not say which two hosts it measured: {origin} must name the sender and the receiver. Call the file "
-            "SENDER_to_RECEIVER.txt, or add the line '# hosts: SENDER RECEIVER'.",
+            f"does not say which two hosts it measured: {origin} must name the sender and the receiver. Give them with "
+            "--hosts gpu01,gpu02; or call the file SENDER_to_RECEIVER.txt, or add the line '# hosts: SENDER RECEIVER'.",
         )
     return names[0], names[1]

@@ -44,7 +44,7 @@ def parse_switches(text: str, where: str) -> SwitchTree:
     Read lines such as ``SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=gpu[01-08]``, ``SwitchName=top Switches=leaf[1-2]``.
 
     ``scontrol`` also lists the nodes below of the higher switches; those are not leaves. Slurm does not use the link
-    speed, and neither is it used here.
+    speed, and neither is it used here. A switch without either has no hosts (Slurm 25.05 lists them so).
     """
     nodes: dict[str, tuple[str, ...]] = {}
     parent: dict[str, str] = {}
@@ -65,8 +65,6 @@ def parse_switches(text: str, where: str) -> SwitchTree:
                 parent[child] = name
         elif fields.get("nodes", "(null)") != "(null)":
             nodes[name] = expand_hosts(fields["nodes"], place)
-        else:
-            raise InputError(place, f"switch {name!r} must have Nodes or Switches.")
     ancestors: dict[str, tuple[str, ...]] = {}
     for switch, hosts in nodes.items():
         chain = _chain(switch, parent, where)

@@ -31,7 +31,7 @@ def test_distances() -> None:
     ("text", "message"),
     [
         ("SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2\n", "listed twice"),
-        ("SwitchName=a\n", "must have Nodes or Switches"),
+        ("SwitchName=a\n", "lists switches, but no host below them"),
         ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1\n", "below the leaves 'a' and 'b'"),
         ("SwitchName=a Nodes=n1\nSwitchName=b Switches=a\nSwitchName=c Switches=a\n", "below 'b' already"),
         ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", "is below itself"),

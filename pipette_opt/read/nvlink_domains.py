@@ -1,0 +1,65 @@
+"""NVLink domains of several hosts, told by flows that are faster than any card between them."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pipette_opt.base.units import US, counted
+from pipette_opt.read.evidence import LinkEvidence
+from pipette_opt.read.gpus import CatalogueEntry, UsualHost
+from pipette_opt.read.hosts import compress_hosts
+from pipette_opt.read.matrices import gb_text
+from pipette_opt.specs.levels import Level
+
+ABOVE_CARD = 1.5
+"""A flow that is faster than a card by this factor does not go through it. Chosen."""
+
+
+def card_bytes_per_s(host: UsualHost) -> float:
+    """What one flow gets of the usual cards of a host: one card, or a GPU's share if it has several."""
+    return host.nics.nominal_bytes_per_s / min(host.nics.count, host.gpus_per_node)
+
+
+def nvlink_domains(
+    evidence: LinkEvidence, hosts: Sequence[str], kinds: Mapping[str, CatalogueEntry], notes: list[str]
+) -> Level | None:
+    """
+    Level of the NVLink domains that the rates show; its pairs are taken out of the rates between hosts.
+
+    Two hosts whose GPU is sold in such domains are in one if a flow between them is faster than a card. ``None`` if no
+    rate shows that.
+    """
+    rates: list[float] = []
+    group = np.arange(len(hosts))
+    index = {host: row for row, host in enumerate(hosts)}
+    for flows in sorted(evidence.rates):
+        for (sender, receiver), rate in evidence.settled(flows, "worst").items():
+            if rate / flows > ABOVE_CARD * _card_between(kinds[sender], kinds[receiver]):
+                rates.append(rate / flows)
+                group[group == group[index[receiver]]] = group[index[sender]]
+    if not rates:
+        return None
+    for flows, by_pair in list(evidence.rates.items()):
+        for sender, receiver in [pair for pair in by_pair if group[index[pair[0]]] == group[index[pair[1]]]]:
+            del by_pair[sender, receiver]
+        if not by_pair:
+            del evidence.rates[flows]
+    _, numbers = np.unique(group, return_inverse=True)
+    measured_s = statistics.median(evidence.latencies) if evidence.latencies else 0.0
+    latency_s = measured_s if measured_s > 0 else max(kinds[host].intra_node_latency_s for host in hosts)
+    rate = statistics.median(rates)
+    members = [np.flatnonzero(numbers == number) for number in range(numbers.max() + 1)]
+    named = ", ".join(compress_hosts(tuple(hosts[row] for row in rows.tolist())) for rows in members if len(rows) > 1)
+    notes.append(
+        f"NVLink domain: {counted(len(rates), 'link')} of {named} carry {gb_text(round(rate, -7))} GB/s a flow, more "
+        f"than a card: written as a level that scales up, {latency_s / US:.1f} us, not as a matrix between hosts."
+    )
+    return Level(name="nvlink-domain", group_of_node=numbers, bytes_per_s=rate, latency_s=latency_s, scale_up=True)
+
+
+def _card_between(one: CatalogueEntry, other: CatalogueEntry) -> float:
+    """Rate of the cards between two hosts; infinite for GPUs that are not sold in domains of several hosts."""
+    if one.usual_domain is None or other.usual_domain is None or one.usual_host is None or other.usual_host is None:
+        return float("inf")
+    return max(card_bytes_per_s(one.usual_host), card_bytes_per_s(other.usual_host))

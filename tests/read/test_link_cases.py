@@ -1,0 +1,361 @@
+"""Logs of links as people paste them: tags before lines, tests and hosts without names, one direction, NVLink."""
+
+import os
+import random
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_import_links import nccl_text
+from test_log_lines import TAGS
+from test_pair_tests import OSU_BW, ib_write
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.cluster import read_cluster, write_cluster
+from pipette_opt.read.links import ImportedLinks, import_links
+from pipette_opt.read.nccl_tests import parse_nccl_text
+
+SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared"))
+CASES, FORMATS = SHARED / "cases" / "links", SHARED / "formats"
+needs_cases = pytest.mark.skipif(not CASES.is_dir() or not FORMATS.is_dir(), reason=f"{SHARED} is not here")
+
+OWN_FORMATS = ("nccl-tests", "rccl-tests", "out-", "training-configs")
+"""Folders of formats that are read, and of files to write."""
+
+NAMELESS = "\n".join(
+    line for line in nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0).splitlines() if "Collective test" not in line
+)
+"""A log of older nccl-tests, which does not name the test."""
+
+TOPOLOGY = """\
+$ nvidia-smi topo -m
+
+\tGPU0\tGPU1\tNIC0\tNIC1\tNIC2\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tPXB\tNODE\tSYS\t0-47\t0
+GPU1\tNV18\t X \tNODE\tPXB\tSYS\t0-47\t0
+NIC0\tPXB\tNODE\t X \tNODE\tSYS
+NIC1\tNODE\tPXB\tNODE\t X \tSYS
+NIC2\tSYS\tSYS\tSYS\tSYS\t X
+
+Legend:
+
+  X    = Self
+
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+
+
+def rate_of(imported: ImportedLinks, flows: int = 1) -> float:
+    """Rate from the first host to the second, GB/s."""
+    matrix = next(one for one in imported.cluster.link_matrices if one.concurrent_flows == flows)
+    return float(matrix.bytes_per_s[0, 1] / 1e9)
+
+
+def noted(imported: ImportedLinks) -> str:
+    """All notes."""
+    return " ".join(imported.notes)
+
+
+def written(folder: Path, **texts: str) -> Path:
+    """A folder of files."""
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+def test_tags_of_every_kind_change_nothing() -> None:
+    """A known log behind random tags, nested and padded, has the rates of the log alone."""
+    chosen = random.Random(11)
+    for kind, gpus in (("sendrecv", 1), ("alltoall", 4)):
+        plain = nccl_text(kind, {"n1": gpus, "n2": gpus}, 25.0)
+        (expected,) = parse_nccl_text(plain, "x.log")
+        for _ in range(60):
+            before = chosen.choice(("", "login1: ")) + "".join(chosen.choices(TAGS, k=chosen.randrange(1, 4)))
+            tagged = "".join(f"{before}{line}\n" for line in plain.splitlines())
+            assert parse_nccl_text(tagged, "x.log") == (expected,), before
+
+
+def test_a_healthy_pair_behind_tags_is_never_a_failed_one(tmp_path: Path) -> None:
+    """Padded labels of srun, beside a plain log: all three pairs are measured, none is excluded."""
+    texts = {
+        f"{a}{b}": "".join(f"{tag}{line}\n" for line in nccl_text("sendrecv", {a: 1, b: 1}, 40.0).splitlines())
+        for tag, a, b in (("", "n1", "n2"), (" 0: ", "n1", "n3"), ("[prterun-n2-1@1,0]<stdout>: ", "n2", "n3"))
+    }
+    imported = import_links(written(tmp_path / "logs", **texts))
+    assert imported.missing == {1: ()}
+    assert "failed" not in noted(imported)
+
+
+def test_rows_that_cannot_be_read_are_no_failure() -> None:
+    """A log with an error failed; one whose rows are in no known form did not."""
+    text = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0)
+    strange = text.replace(" double none -1 ", ",double,")
+    (test,) = parse_nccl_text(strange, "x.log")
+    assert not test.failed
+    assert "has no row that can be read; line 7" in test.problem
+    (cut,) = parse_nccl_text(text[: text.index("# Out of bounds")], "x.log")
+    assert not cut.failed
+    assert cut.problem == "broke off after 2 sizes, without an error; run it again"
+    (error,) = parse_nccl_text(text[: text.index("# Out of bounds")] + "slurmstepd: error: *** STEP CANCELLED\n", "x")
+    assert error.failed
+
+
+def test_two_jobs_told_apart_by_their_labels() -> None:
+    """Each rank prints a test of its own: two tests inside a host, not one over both."""
+    texts = [nccl_text("sendrecv", {host: 2}, rate).splitlines() for host, rate in (("n1", 300.0), ("n2", 280.0))]
+    mixed = "".join(f"0: {one}\n1: {other}\n" for one, other in zip(*texts, strict=True))
+    assert [test.hosts for test in parse_nccl_text(mixed, "x.log")] == [("n1",), ("n2",)]
+    both = parse_nccl_text("".join(line[3:] + "\n" for line in mixed.splitlines()), "x.log")
+    assert all(test.problem and not test.failed for test in both)
+
+
+def test_a_test_that_nobody_names_is_asked_for(tmp_path: Path) -> None:
+    """By option, by the command in the log, or by the file's name, which is said; never guessed."""
+    log = tmp_path / "run.txt"
+    log.write_text(NAMELESS)
+    with pytest.raises(InputError, match="does not name the test; say it with --test, one of sendrecv, alltoall"):
+        import_links(log)
+    given = import_links(log, test="sendrecv_perf")
+    assert rate_of(given) == pytest.approx(40.0, rel=2e-3)
+    assert "run.txt: its log does not name the test; sendrecv, from --test." in noted(given)
+    log.write_text(f"$ mpirun -np 2 ./build/sendrecv_perf -b 32M -e 64M\n{NAMELESS}")
+    assert "sendrecv, from the command in the log" in noted(import_links(log))
+    named = tmp_path / "all-to-all_sendrecv.txt"
+    named.write_text(NAMELESS)
+    with pytest.raises(InputError, match="does not name the test"):
+        import_links(named)
+    with pytest.raises(InputError, match="--test: must be one of sendrecv, alltoall, all_reduce"):
+        import_links(log, test="ping")
+
+
+def test_a_test_that_is_none_is_refused(tmp_path: Path) -> None:
+    """The bus bandwidth of an alltoall over two ranks is half its algbw; here both are equal."""
+    log = tmp_path / "run.txt"
+    log.write_text(NAMELESS)
+    with pytest.raises(InputError, match="is no alltoall, as --test says: its busbw of"):
+        import_links(log, test="alltoall")
+
+
+def test_collectives_of_two_ranks_measure_their_link(tmp_path: Path) -> None:
+    """All-reduce moves its size each way, all-gather half of it; over more ranks there is no pair."""
+    pair = import_links(written(tmp_path / "one", a=nccl_text("all_reduce", {"n1": 1, "n2": 1}, 20.0)))
+    assert rate_of(pair) == pytest.approx(20.0, rel=2e-3)
+    assert "all_reduce of two ranks on two hosts: its bus bandwidth of 20.00 GB/s" in noted(pair)
+    gather = import_links(written(tmp_path / "two", a=nccl_text("all_gather", {"n1": 1, "n2": 1}, 20.0)))
+    assert rate_of(gather) == pytest.approx(10.0, rel=2e-3)
+    with pytest.raises(InputError, match="all_reduce over 2 hosts of 8 GPUs does not measure a pair"):
+        import_links(written(tmp_path / "more", a=nccl_text("all_reduce", {"n1": 8, "n2": 8}, 20.0)))
+
+
+def test_many_hosts_tell_what_their_nics_carry(tmp_path: Path) -> None:
+    """By hand: eight GPUs of each of four hosts send three quarters of 40 GB/s to others: 240."""
+    folder = written(tmp_path / "logs", a=nccl_text("alltoall", dict.fromkeys(("n1", "n2", "n3", "n4"), 8), 40.0))
+    with pytest.raises(InputError, match="the NICs of a host carry 240 GB/s each way together"):
+        import_links(folder)
+
+
+@pytest.mark.parametrize("columns", ["redop", "root", ""])
+def test_columns_of_older_rccl_tests(columns: str) -> None:
+    """Rows without ``redop`` or ``root`` are read by their header."""
+    words = {"redop": "none ", "root": "-1 "}
+    lines = ["#       size         count      type   " + columns + "     time   algbw   busbw  error"]
+    for line in nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0).splitlines():
+        lines.append(line.replace(" none -1 ", f" {words.get(columns, '')}").replace("      0 ", "  0e+00 "))
+    header = lines.pop(0)
+    at = next(index for index, line in enumerate(lines) if "double" in line)
+    (test,) = parse_nccl_text("\n".join([*lines[:at], header, *lines[at:]]) + "\n", "x.log")
+    assert test.problem == ""
+    assert [row.algorithm_bytes_per_s for row in test.rows] == pytest.approx([40e9, 40e9], rel=1e-3)
+
+
+def test_one_direction_is_taken_for_both(tmp_path: Path) -> None:
+    """No empty cluster, no warnings of numpy; a pair measured both ways keeps its two rates."""
+    log = tmp_path / "a_to_b.txt"
+    log.write_text(ib_write())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        imported = import_links(log, gpu="a100-80gb", gpus_per_node=8)
+    assert "Measured one way only, and taken for both: a to b." in noted(imported)
+    assert imported.cluster.usable_links[1, 0]
+    both = written(tmp_path / "both", a_to_b=ib_write("Gb/sec", 200.0), b_to_a=ib_write("Gb/sec", 100.0))
+    matrix = import_links(both, gpu="a100-80gb", gpus_per_node=8).cluster.link_matrices[0]
+    assert matrix.bytes_per_s[[0, 1], [1, 0]].tolist() == pytest.approx([25e9, 12.5e9])
+
+
+def test_hosts_that_a_log_does_not_name(tmp_path: Path) -> None:
+    """They are asked for, by an option that is named."""
+    log = tmp_path / "run.txt"
+    log.write_text("CUDA device 0: PCIe address is 17:00\n" + ib_write())
+    with pytest.raises(InputError, match="Give them with --hosts gpu01,gpu02"):
+        import_links(log, gpu="a100-80gb", gpus_per_node=8)
+    given = import_links(log, gpu="a100-80gb", gpus_per_node=8, hosts="gpu01,gpu02")
+    assert given.cluster.hosts == ("gpu01", "gpu02")
+    assert "gpu01 and gpu02, from --hosts" in noted(given)
+
+
+def test_server_and_client_of_one_test(tmp_path: Path) -> None:
+    """Both processes print the results behind their labels; it is one pair, measured once each."""
+    log = tmp_path / "n1_to_n2.txt"
+    log.write_text("".join(f"0: {line}\n1: {line}\n" for line in OSU_BW.splitlines()))
+    tagged = import_links(log, gpu="a100-80gb", gpus_per_node=8)
+    log.write_text(OSU_BW)
+    assert rate_of(tagged) == rate_of(import_links(log, gpu="a100-80gb", gpus_per_node=8))
+
+
+def test_a_topology_beside_a_log(tmp_path: Path) -> None:
+    """It tells the GPUs of a host, and which NICs are near them."""
+    logs = written(tmp_path / "logs", pair=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0), topo=TOPOLOGY)
+    imported = import_links(logs)
+    assert (imported.cluster.gpus_per_node, imported.cluster.nics_per_node) == (2, 2)
+    assert "NIC2 are far from every GPU and not counted" in noted(imported)
+    more = written(tmp_path / "more", pair=nccl_text("sendrecv", {"n1": 4, "n2": 4}, 40.0), topo=TOPOLOGY)
+    with pytest.raises(InputError, match="the topology of a host has 2 GPUs, but a test used 4 GPUs of a host"):
+        import_links(more)
+
+
+def test_nics_of_a_host_without_switches(tmp_path: Path) -> None:
+    """Where all are on the other side of a socket, all count."""
+    logs = {"pair": nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0), "topo": TOPOLOGY.replace("PXB", "NODE")}
+    logs["topo"] = logs["topo"].replace("SYS", "NODE")
+    assert import_links(written(tmp_path / "logs", **logs)).cluster.nics_per_node == 3
+
+
+def test_nvlink_between_hosts_is_a_level(tmp_path: Path) -> None:
+    """Flows of GB200 faster than a card: a domain; another host behind cards stays in the matrix."""
+    device = "NVIDIA GB200"
+    texts = {
+        "p12": nccl_text("sendrecv", {"n1": 4, "n2": 4}, 600.0, device=device),
+        "p13": nccl_text("sendrecv", {"n1": 4, "n3": 4}, 45.0, device=device),
+        "p23": nccl_text("sendrecv", {"n2": 4, "n3": 4}, 45.0, device=device),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        imported = import_links(written(tmp_path / "logs", **texts))
+        write_cluster(imported.cluster, tmp_path / "cluster.yaml")
+        again = read_cluster(tmp_path / "cluster.yaml")
+        alone = import_links(written(tmp_path / "alone", p12=texts["p12"]))
+        write_cluster(alone.cluster, tmp_path / "alone.yaml")
+        assert read_cluster(tmp_path / "alone.yaml").usable_links[0, 1]
+    (level,) = again.levels
+    assert level.scale_up
+    assert level.group_of_node.tolist() == [0, 0, 1]
+    rates = again.pair_bytes_per_s(1) / 1e9
+    np.testing.assert_allclose(rates[[0, 0, 1], [1, 2, 2]], [600, 45, 45], rtol=2e-3)
+    assert "NVLink domain: 2 links of n[1-2] carry 600 GB/s a flow" in noted(imported)
+
+
+@pytest.mark.parametrize(("rate", "said"), [(400.0, "Gbit/s taken for GB/s"), (0.04, "GB/s taken for MB/s")])
+def test_rates_in_other_units_are_noted(tmp_path: Path, rate: float, said: str) -> None:
+    """A flow of an H100 above its card, or far below."""
+    assert said in noted(import_links(written(tmp_path / "logs", a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, rate))))
+    plain = import_links(written(tmp_path / "plain", a=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 44.0)))
+    assert "Check the units" not in noted(plain)
+
+
+def test_files_of_other_programs(tmp_path: Path) -> None:
+    """Alone they are an error that says what they are; in a folder they are named and stop nothing."""
+    nodes = tmp_path / "nodes.json"
+    nodes.write_text('{"apiVersion": "v1", "items": [{"kind": "Node"}]}')
+    with pytest.raises(
+        InputError, match=r"is JSON neither of nccl-tests nor of Pipette .* It looks like a list of Kuber"
+    ):
+        import_links(nodes)
+    folder = written(tmp_path / "logs", pair=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0))
+    (folder / "nodes.json").write_text(nodes.read_text())
+    (folder / "deep.json").write_text('{"a":' * 100_000)
+    (folder / "paper.pdf").write_bytes(b"%PDF-1.7\n\x00\x00")
+    (folder / "run.sh").write_text("#!/bin/bash\nsrun train\n")
+    text = noted(import_links(folder))
+    for name in ("nodes.json", "deep.json", "paper.pdf", "run.sh"):
+        assert f"{name} was not used: " in text
+    assert "It looks like a PDF" in text
+    assert "It looks like a shell script" in text
+
+
+def test_switches_alone_need_measurements(tmp_path: Path) -> None:
+    """The message says what was read and what it lacks."""
+    (tmp_path / "topology.conf").write_text("SwitchName=a Nodes=n[1-2]\nSwitchName=empty\n")
+    with pytest.raises(InputError, match="Only this was read, which needs measurements beside it: a list of switches"):
+        import_links(tmp_path / "topology.conf")
+
+
+def test_no_pair_with_every_number_of_flows(tmp_path: Path) -> None:
+    """Each pair lacks one of two measurements: nothing would be left, which is said."""
+    texts = {
+        "a": nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0),
+        "b": nccl_text("alltoall", {"n1": 8, "n3": 8}, 40.0),
+    }
+    with pytest.raises(InputError, match=r"no pair of hosts was measured with every number of flows \(1, 8\)"):
+        import_links(written(tmp_path / "logs", **texts))
+
+
+def test_unused_lines_are_counted(tmp_path: Path) -> None:
+    """Lines of a job around its test, not those of NCCL."""
+    text = "module load nccl\nn1:1:1 [0] NCCL INFO Bootstrap\n" + nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0)
+    said = noted(import_links(written(tmp_path / "logs", a=f"{text}done\n")))
+    assert f"a.txt: 2 of {len(text.splitlines()) + 1} lines were not used: first, line 1: 'module load nccl'." in said
+
+
+@pytest.mark.parametrize("part", ["failed: ", "failed: error ", "NCCL WARN ", "_perf", "1 ", "a_"])
+def test_hostile_lines_take_linear_time(part: str) -> None:
+    """Sixteen kilobytes of the words that are looked for."""
+    text = "# nThread 1 nGpus 1\n" + part * (16_384 // len(part)) + "\n"
+    start = time.process_time()
+    parse_nccl_text(text * 4, "x.log")
+    assert time.process_time() - start < 2
+
+
+@needs_cases
+@pytest.mark.parametrize(
+    ("place", "options", "flows", "expected"),
+    [
+        ("01-a40-sendrecv", {"test": "sendrecv"}, 1, 11.2),
+        ("05-mi250x-srun-label", {"gpu": "a100-80gb"}, 8, 8 * 19.17 / 2),
+        ("07-allreduce-only", {"test": "all_reduce"}, 1, 19.26),
+        ("09-perftest-cuda", {"hosts": "a,b", "gpu": "a100-80gb", "gpus_per_node": 2}, 1, 11.54),
+        ("11-perftest-65536", {"hosts": "a,b", "gpu": "a100-80gb", "gpus_per_node": 2}, 1, 24.14),
+        ("one-direction", {"gpu": "a100-80gb", "gpus_per_node": 2}, 1, 11.54),
+        ("14-mpt-prefix", {}, 1, 14.4),
+        ("16-h100-topo", {}, 1, 44.0),
+    ],
+)
+def test_pasted_cases(place: str, options: dict[str, object], flows: int, expected: float) -> None:
+    """Each has the rate that its log shows."""
+    imported = import_links(CASES / place, **options)  # type: ignore[arg-type]
+    assert rate_of(imported, flows) == pytest.approx(expected, rel=0.01)
+
+
+@needs_cases
+def test_two_runs_in_one_log_are_refused() -> None:
+    """Interleaved without labels."""
+    with pytest.raises(InputError, match="the output of two runs is mixed"):
+        import_links(CASES / "03-two-runs-interleaved")
+
+
+@needs_cases
+def test_formats_of_collectives() -> None:
+    """Two pairs behind tags, an NVLink domain, and what many hosts tell of their NICs."""
+    folder = FORMATS / "nccl-tests-many-hosts"
+    assert rate_of(import_links(folder / "c_sendrecv_pair_prrte_tag.txt")) == pytest.approx(44.1, rel=0.002)
+    assert rate_of(import_links(folder / "d_alltoall_pair_label16.txt"), 8) == pytest.approx(325, rel=0.002)
+    (level,) = import_links(folder / "e_gb200_sendrecv_timestamps.txt").cluster.levels
+    assert level.scale_up
+    assert level.bytes_per_s == pytest.approx(590e9, rel=0.002)
+    for name, rate in (("a_alltoall_4x8.txt", 321), ("b_allgather_16x8_srun_label.txt", 349)):
+        with pytest.raises(InputError, match=f"the NICs of a host carry {rate} GB/s"):
+            import_links(folder / name)
+
+
+@needs_cases
+def test_every_format_is_refused_by_name_or_read() -> None:
+    """No file of another program is taken for Pipette's JSON, and each says what it looks like."""
+    others = [file for file in FORMATS.glob("*/*") if file.is_file() and not file.parent.name.startswith(OWN_FORMATS)]
+    for file in others:
+        if file.name not in ("about.md", "a_tree.txt", "a_tree.conf", "c_tree_dynamic.txt"):
+            with pytest.raises(InputError, match="It looks like"):
+                import_links(file, gpu="h100-80gb")
