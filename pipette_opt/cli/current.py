@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.report.comparison import Uncounted
-    from pipette_opt.specs import Instance, ModelSpec, NotModelled
+    from pipette_opt.specs import Instance, NotModelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,6 +38,8 @@ class Current:
         What its times and sizes leave out.
     changed
         What is otherwise than when a plan was made, a sentence each.
+    model_from
+        Where the model is from if several places name one, a sentence; empty if one does.
     """
 
     instance: "Instance"
@@ -51,6 +53,7 @@ class Current:
     title: str = "your current launch"
     not_modelled: "tuple[NotModelled, ...]" = ()
     changed: tuple[str, ...] = ()
+    model_from: str = ""
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
         """The estimate, with its verdict first and last; beside a plan, whose verdict comes after it, only first."""
@@ -94,10 +97,11 @@ class Current:
         return (*used, *(index for index in range(len(known)) if index not in used))
 
     def _notes(self) -> list[str]:
-        """What was assumed of the hosts, and where figures are from."""
+        """Which model it is, what was assumed of the hosts, and where figures are from."""
         from pipette_opt.plans.provenance import provenance
 
-        return [*self.instance.cluster.assumed, *provenance(self.instance)]
+        said = [self.model_from] if self.model_from else []
+        return [*said, *self.instance.cluster.assumed, *provenance(self.instance)]
 
     def uncounted(self) -> "Uncounted":
         """What its time leaves out."""
@@ -200,6 +204,7 @@ def _as_trained(job: Job, given: "MegatronArgs") -> "Instance":
     from dataclasses import replace
 
     from pipette_opt.judge.fullness import with_edge_loss
+    from pipette_opt.library.models import check_one_model
 
     where, instance = given.where, job.instance
     if given.precision not in (None, instance.training.precision):
@@ -216,33 +221,11 @@ def _as_trained(job: Job, given: "MegatronArgs") -> "Instance":
         if theirs not in (None, ours):
             option = f"--{field.replace('_', '-')}"
             raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal {what}.")
-    _check_model(instance.model, given)
+    check_one_model(instance.model, instance.training, given)
     training = given.training(instance.training)
     if instance.model.num_experts is not None:
         training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type or "allgather")
     return with_edge_loss(replace(instance, training=training))
-
-
-def _check_model(model: "ModelSpec", given: "MegatronArgs") -> None:
-    """Raise ``InputError`` where the arguments are of another model."""
-    where = given.where
-    for field in ("num_layers", "hidden_size") if given.model is not None else ():
-        theirs, ours = getattr(given.model, field), getattr(model, field)
-        if theirs != ours:
-            option = f"--{field.replace('_', '-')}"
-            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal models.")
-    for field, theirs in given.expert_fields.items():
-        ours = model.expert_ffn_size if field == "moe_ffn_hidden_size" else getattr(model, field)
-        if theirs != (ours if model.num_experts is not None else None):
-            option, dense = f"--{field.replace('_', '-')} {theirs}", model.num_experts is None
-            said = "the job's model has no experts" if dense else f"the job has {ours}"
-            raise InputError(where, f"{option}, but {said}; compare equal models.")
-    if given.model is not None and given.model.num_moe_layers != model.num_moe_layers:
-        raise InputError(
-            where,
-            f"{given.model.num_moe_layers} layers with experts, but the job has {model.num_moe_layers}; "
-            "compare equal models.",
-        )
 
 
 def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelConfig") -> None:

@@ -46,6 +46,9 @@ def estimate(
     for causal attention; recomputation does not count. In the JSON hfu has it, and attention without the mask (12 for
     6).
 
+    The model is that of --model, or else of the arguments, or else of the example; which of them is said, and arguments
+    that say anything else of it are refused.
+
     A plan with --cluster is timed on that cluster, where all its hosts must be, and what changed since is said.
 
     Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
@@ -69,14 +72,13 @@ def estimate(
 
         current = judged_plan(plan, job_options.cluster, max_oom_risk)
     else:
+        from pipette_opt.library.models import job_of_arguments
         from pipette_opt.read.megatron_args import read_megatron_args
 
         today = read_megatron_args(args or "", "the current arguments")
-        if job_options.example is None:
-            job_options = job_options.filled_in(today)
-        named = job_options.model is not None or job_options.example is not None
-        job = opt.read_job(job_options if named else replace(job_options, model=args))
-        current = current_of(job, today, hosts, max_oom_risk)
+        job_options, model_from = job_of_arguments(job_options, args or "", today)
+        job = opt.read_job(job_options)
+        current = replace(current_of(job, today, hosts, max_oom_risk), model_from=model_from)
     if schedule is not None:
         from pipette_opt.cli.schedules import with_schedule
 

@@ -156,9 +156,11 @@ def _as_dict(answer: "Why", placed: "Plan | None", plan: "Plan | None") -> dict[
 
 def _label_of(instance: "Instance", space: "SearchSpace", text: str) -> str:
     """Megatron arguments as a label."""
+    from pipette_opt.library.models import check_one_model
     from pipette_opt.read.megatron_args import read_megatron_args
 
     given = read_megatron_args(text, "the configuration")
+    check_one_model(instance.model, instance.training, given)
     size = space.num_gpus or instance.cluster.num_nodes * instance.cluster.gpus_per_node
     return given.parallel_config(instance.model.num_layers, size).label()
 

@@ -207,7 +207,7 @@ def model(
 
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_stdout, console, say, say_written, show, show_json
-    from pipette_opt.read.megatron_args import arguments_behind
+    from pipette_opt.read.megatron_args import model_of_arguments, written_arguments
     from pipette_opt.read.model import read_model
     from pipette_opt.report.left_out import left_out_table
     from pipette_opt.specs.model_gaps import not_modelled_of
@@ -216,8 +216,9 @@ def model(
     text = source[0] if len(source) == 1 else shlex.join(source)
     if len(source) > 1 and not text.startswith("--"):
         raise InputError("import model", f"takes one model, or Megatron arguments that start with --, got {text!r}.")
-    spec, arguments = read_model(text), arguments_behind(text)
-    left_out = (*(() if arguments is None else arguments.not_modelled), *not_modelled_of(spec, None))
+    written = written_arguments(text)
+    spec, not_counted = (read_model(text), ()) if written is None else model_of_arguments(*written)
+    left_out = (*not_counted, *not_modelled_of(spec, None))
     fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
     if spec.num_experts is None:
         fields = {name: value for name, value in fields.items() if "moe" not in name and name != "num_dense_layers"}

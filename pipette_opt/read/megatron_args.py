@@ -14,11 +14,12 @@ from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.files import read_text
 from pipette_opt.read.launch_file import is_launch, without_document
 from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
-from pipette_opt.read.megatron_layers import given_pattern, stage_bounds
-from pipette_opt.read.megatron_model import model_of_options
+from pipette_opt.read.megatron_layers import stage_bounds
+from pipette_opt.read.megatron_model import model_of_options, names_vocabulary
 from pipette_opt.read.megatron_options import given_options
 from pipette_opt.read.megatron_training import gradients_in_fp32, training_fields
 from pipette_opt.read.pipeline_layout import layers_of_layout
+from pipette_opt.read.tokenizers import tokenizer_of
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
 from pipette_opt.specs.training import Dispatcher
 
@@ -40,7 +41,9 @@ class MegatronArgs:
     Parameters
     ----------
     model
-        ``None`` without ``--num-layers``.
+        ``None`` without ``--num-layers``, and where nothing says the size of the vocabulary.
+    options
+        All options that Megatron has, by name with underscores, after what it changes in silence.
     micro_batch_size, global_batch_size, seq_length
         ``None`` if not given.
     precision
@@ -73,6 +76,7 @@ class MegatronArgs:
 
     where: str
     model: ModelSpec | None
+    options: Mapping[str, Any] = field(default_factory=dict)
     tensor_model_parallel_size: int = 1
     pipeline_model_parallel_size: int = 1
     context_parallel_size: int = 1
@@ -181,7 +185,7 @@ class MegatronArgs:
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
         """Layers of each chunk of each stage that the layout says, shape ``(num_chunks, pp)``."""
         pp = self.pipeline_model_parallel_size
-        depths = None if self.model is None else self.model.mtp_num_layers
+        depths = self.options.get("mtp_num_layers")
         return layers_of_layout(self.pipeline_layout or "", num_layers, depths, pp, self.where)
 
     def layers_per_stage(self, num_layers: int) -> tuple[int, ...]:
@@ -247,15 +251,21 @@ class MegatronArgs:
 
 def arguments_behind(source: str) -> MegatronArgs | None:
     """Megatron arguments, if that is what a text is or the file that it names holds; of other kinds of models none."""
+    written = written_arguments(source)
+    return None if written is None else parse_megatron_args(*written)
+
+
+def written_arguments(source: str) -> tuple[str, str, str] | None:
+    """Text of Megatron arguments, its place and a name for their model, if a text is such, or names a file of such."""
     text = source.strip()
     if text.startswith("--"):
-        return parse_megatron_args(text)
+        return text, "Megatron arguments", "megatron"
     path = Path(text)
     if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml") or not path.is_file():
         return None
     content = read_text(path)
     is_other = path.suffix.lower() == ".json" or content.lstrip().startswith("{")
-    return None if is_other and not is_launch(content) else parse_megatron_args(content, str(path), path.stem)
+    return None if is_other and not is_launch(content) else (content, str(path), path.stem)
 
 
 def read_megatron_args(arguments: str, where: str) -> MegatronArgs:
@@ -269,6 +279,18 @@ def read_megatron_args(arguments: str, where: str) -> MegatronArgs:
     return parse_megatron_args(text, where)
 
 
+def model_of_arguments(
+    text: str, where: str = "Megatron arguments", name: str = "megatron"
+) -> tuple[ModelSpec, tuple[NotModelled, ...]]:
+    """The model that arguments say, and what the numbers leave out; how it is trained does not matter."""
+    said = given_options(_TRIAL.sub("", without_document(text, where)), where, of_model=True)
+    given = derived_options(said.values)
+    check_conflicts(given, where, of_model=True)
+    if "num_layers" not in given:
+        raise InputError(where, "has no --num-layers; a model needs --num-layers, --hidden-size and so on.")
+    return model_of_options(given, where, name), (*said.not_modelled, *_absent(given))
+
+
 def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str = "megatron") -> MegatronArgs:
     """
     Parse arguments as they stand in a command line or a shell script.
@@ -280,7 +302,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     said = given_options(_TRIAL.sub("", text), where)
     given = derived_options(said.values)
     check_conflicts(given, where)
-    model = model_of_options(given, where, name) if "num_layers" in given or given_pattern(given) else None
+    model = model_of_options(given, where, name) if "num_layers" in given and names_vocabulary(given) else None
     read_apart = (
         "recompute_granularity",
         "recompute_method",
@@ -294,6 +316,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
     return MegatronArgs(
         where=where,
         model=model,
+        options=given,
         precision=_precision(given),
         fp8="fp8_format" in given,
         recompute_granularity=_granularity(given),
@@ -374,6 +397,10 @@ def _absent(given: Mapping[str, Any]) -> list[NotModelled]:
         found.append(
             NotModelled(option="--moe-grouped-gemm", value="not given", effect="time", direction="more", why=why)
         )
+    tokenizer = None if given.get("padded_vocab_size") or given.get("vocab_size") else tokenizer_of(given)
+    if tokenizer is not None and "num_layers" in given:
+        why = f"{tokenizer.vocab_size:,} is counted, as {tokenizer.source} has, the tokenizer that the options name."
+        found.append(NotModelled(option="--vocab-size", value="not given", effect="both", direction="either", why=why))
     option = "--data-parallel-sharding-strategy"
     if given.get("use_megatron_fsdp") and "data_parallel_sharding_strategy" not in given:
         why = f"{DEFAULT_STRATEGY} is counted, the default from Megatron-LM 0.18 on; before it was no_shard."

@@ -59,18 +59,21 @@ class MegatronRule:
         Message, with options in braces.
     source
         File and function of Megatron-LM that has the check.
+    of_model
+        Whether it is about the model, whoever trains it.
     """
 
     is_broken: Callable[[Options], bool]
     problem: str
     source: str
+    of_model: bool = False
 
 
-def check_conflicts(given: Options, where: str) -> None:
-    """Raise ``InputError`` for the first rule that the options break, or for what has no price."""
+def check_conflicts(given: Options, where: str, *, of_model: bool = False) -> None:
+    """Raise ``InputError`` for the first rule, or the first one ``of_model``, that the options break; prices last."""
     options = {**DEFAULTS, **derived_options(given)}
     for rule in (*RULES, *NOT_PRICED):
-        if rule.is_broken(options):
+        if (rule.of_model or not of_model) and rule.is_broken(options):
             raise InputError(where, rule.problem.format_map(_Words(options)))
 
 
@@ -337,16 +340,19 @@ RULES: tuple[MegatronRule, ...] = (
         is_broken=lambda o: bool(o.get("swiglu")) and bool(o.get("squared_relu") or o.get("quick_geglu")),
         problem="--swiglu contradicts --squared-relu and --quick-geglu; give one of them.",
         source=TRANSLATION,
+        of_model=True,
     ),
     MegatronRule(
         is_broken=lambda o: bool(o.get("no_position_embedding")) and o["position_embedding_type"] != "rope",
         problem="--no-position-embedding is refused by Megatron; say --position-embedding-type none.",
         source=PARSER,
+        of_model=True,
     ),
     MegatronRule(
         is_broken=lambda o: bool(o.get("group_query_attention") and o.get("multi_latent_attention")),
         problem="--group-query-attention does not go with --multi-latent-attention.",
         source=PARSER,
+        of_model=True,
     ),
     MegatronRule(
         is_broken=lambda o: (

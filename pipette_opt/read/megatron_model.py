@@ -5,6 +5,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields
+from pipette_opt.read.tokenizers import tokenizer_of
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
 from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.layer_patterns import layer_frequency
@@ -65,9 +66,6 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         raise InputError(where, "--max-position-embeddings is missing.")
     bias = not given.get("disable_bias_linear", False)
     padded = given.get("padded_vocab_size")
-    vocab = padded or given.get("vocab_size")
-    if vocab is None:
-        raise InputError(where, "--vocab-size (or --padded-vocab-size) is missing; Megatron asks the tokenizer for it.")
     try:
         latent = _latent(given, where)
         return ModelSpec(
@@ -81,7 +79,7 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
             num_query_groups=_query_groups(given, heads),
             kv_channels=given.get("kv_channels") or max(1, hidden // heads),
             multi_latent_attention=latent,
-            vocab_size=vocab,
+            vocab_size=vocab_size_of(given, where),
             max_position_embeddings=positions,
             untie_embeddings_and_output_weights=bool(given.get("untie_embeddings_and_output_weights")),
             add_bias_linear=bias,
@@ -107,6 +105,23 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         raise
     except ValueError as error:
         raise InputError(where, str(error)) from None
+
+
+def names_vocabulary(given: Mapping[str, Any]) -> bool:
+    """Whether the options say the size of the vocabulary, or name a tokenizer of known size."""
+    return bool(given.get("padded_vocab_size") or given.get("vocab_size") or tokenizer_of(given))
+
+
+def vocab_size_of(given: Mapping[str, Any], where: str) -> int:
+    """Entries of the vocabulary: as the options say, or as the tokenizer has that they name."""
+    said = given.get("padded_vocab_size") or given.get("vocab_size")
+    if said:
+        return int(said)
+    tokenizer = tokenizer_of(given)
+    if tokenizer is None:
+        problem = "is missing, and no tokenizer of known size is named; add it, or name the model with --model"
+        raise InputError(where, f"--vocab-size (or --padded-vocab-size) {problem}.")
+    return tokenizer.vocab_size
 
 
 def _latent(given: Mapping[str, Any], where: str) -> LatentAttention | None:

@@ -58,9 +58,14 @@ class GivenOptions:
     passed_on: tuple[tuple[str, ...], ...] = ()
 
 
-def given_options(text: str, where: str) -> GivenOptions:
+def given_options(text: str, where: str, *, of_model: bool = False) -> GivenOptions:
     """
     Read the options of a command line, one way or another each of them.
+
+    Parameters
+    ----------
+    of_model
+        The options only say a model: those of a training without numbers are no error.
 
     Raises
     ------
@@ -69,12 +74,32 @@ def given_options(text: str, where: str) -> GivenOptions:
         there are no numbers for a job with it.
     """
     values, unknown, words, guesses = _written(text, where)
-    found = [*_judged(values, where), *_counted_otherwise(values)]
+    judged = {name: value for name, value in values.items() if not of_model or name not in REFUSED_OF_TRAINING}
+    found = [*_judged(judged, where), *_counted_otherwise(values)]
     found += [_unknown(name, following, where) for name, following in unknown.items()]
     found += [_unseen_options(variable) for variable in _unseen(words)]
     found += [entry for guess in guesses for entry in _guessed(guess)]
     return GivenOptions(values=values, not_modelled=tuple(found), passed_on=tuple(_passed_on(values)))
 
+
+REFUSED_OF_TRAINING = (
+    "batch_size",
+    "checkpoint_activations",
+    "expert_tensor_parallel_num_weight_shards",
+    "gtp_expert_remat_nccl_ub",
+    "gtp_remat_nccl_ub",
+    "gtp_remat_opt_in_modules",
+    "gtp_remat_reduce_scatter_with_fp32_accumulation",
+    "mhc_recompute_layer_num",
+    "model_parallel_size",
+    "moe_extended_tp",
+    "mtp_standalone",
+    "perform_rl_step",
+    "skip_train",
+    "tensor_parallel_num_weight_shards",
+    "warmup",
+)
+"""Options without numbers that say how a model is trained, and nothing of the model."""
 
 WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "fp8_format": ("hybrid",),

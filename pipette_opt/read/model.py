@@ -18,7 +18,7 @@ from pipette_opt.read.kinds_of_files import (
     reads,
 )
 from pipette_opt.read.launch_file import is_launch
-from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.megatron_args import model_of_arguments
 from pipette_opt.read.model_names import list_models as list_models
 from pipette_opt.read.model_names import preset_called, presets_like
 from pipette_opt.specs import ModelSpec
@@ -41,7 +41,7 @@ def read_model(name_or_path: str | Path) -> ModelSpec:
     if text.lower() in list_models():
         return read_architecture(shipped_path("data", "architectures", f"{text.lower()}.yaml"))
     if text.startswith("--"):
-        return _model_of_arguments(text, "Megatron arguments", "megatron")
+        return model_of_arguments(text)[0]
     path = Path(text)
     if path.is_dir() and (path / "config.json").is_file():
         path = path / "config.json"
@@ -93,11 +93,4 @@ def _read_model_file(path: Path) -> ModelSpec:
     if not is_launch(text) and (path.suffix.lower() == ".json" or text.lstrip().startswith("{")):
         name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
         return model_from_hugging_face(parse_json(text, str(path)), str(path), name)
-    return _model_of_arguments(text, str(path), path.stem)
-
-
-def _model_of_arguments(text: str, where: str, name: str) -> ModelSpec:
-    model = parse_megatron_args(text, where, name).model
-    if model is None:
-        raise InputError(where, "has no --num-layers; a model needs --num-layers, --hidden-size and so on.")
-    return model
+    return model_of_arguments(text, str(path), path.stem)[0]

@@ -117,8 +117,8 @@ def test_default_dispatcher_of_today_is_megatrons() -> None:
         (["--expert-imbalance", "0.9"], "--expert-imbalance: must be >= 1, got 0.9"),
         (["--expert-imbalance", "nan"], "--expert-imbalance: must be >= 1, got nan"),
         (["--moe-token-dispatcher", "own"], "--moe-token-dispatcher: must be one of alltoall, allgather, flex"),
-        (["--compare-current", "--num-experts 4"], "--num-experts 4, but the job has 8; compare equal models"),
-        (["--compare-current", "--moe-router-topk 1"], "--moe-router-topk 1, but the job has 2"),
+        (["--compare-current", "--num-experts 4"], "--num-experts 4 differs from the job's 8; compare equal models"),
+        (["--compare-current", "--moe-router-topk 1"], "--moe-router-topk 1 differs from the job's 2"),
         (
             ["--compare-current", "--expert-model-parallel-size 3"],
             "num_experts=8 is no multiple of expert_model_parallel_size=3",
@@ -138,7 +138,7 @@ def test_sizes_that_make_no_sense(options: list[str], message: str, tmp_path: Pa
         (["--expert-imbalance", "2"], "--expert-imbalance: has no effect"),
         (["--moe-token-dispatcher", "allgather"], "--moe-token-dispatcher: has no effect"),
         (["--overlap-moe-expert-parallel-comm"], "--overlap-moe-expert-parallel-comm: has no effect"),
-        (["--compare-current", "--num-experts 8"], "--num-experts 8, but the job's model has no experts"),
+        (["--compare-current", "--num-experts 8"], "--num-experts 8, but the job's model has none"),
     ],
 )
 def test_no_experts_no_options(options: list[str], message: str, tmp_path: Path) -> None:

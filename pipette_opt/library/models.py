@@ -1,0 +1,188 @@
+"""Megatron arguments beside a model that is named elsewhere: one model, and every difference by name."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipette_opt.base.errors import InputError
+
+if TYPE_CHECKING:
+    from pipette_opt.library.options import JobOptions
+    from pipette_opt.read.megatron_args import MegatronArgs
+    from pipette_opt.specs import ModelSpec, TrainingSpec
+
+Options = TypeVar("Options", bound="JobOptions")
+
+NEUTRAL = (
+    "name",
+    "vocab_size",
+    "make_vocab_size_divisible_by",
+    "rotary_base",
+    "rotary_percent",
+    "rotary_interleaved",
+    "rotary_seq_len_interpolation_factor",
+    "rope_scaling_factor",
+    "yarn",
+    "norm_epsilon",
+    "layernorm_zero_centered_gamma",
+    "init_method_std",
+    "other_arguments",
+)
+"""Fields of a model that change neither time nor memory; vocabularies are compared as they are padded."""
+
+SILENT = (
+    "vocab_size",
+    "make_vocab_size_divisible_by",
+    "max_position_embeddings",
+    "hidden_dropout",
+    "attention_dropout",
+    "glu_linear_offset",
+    "activation_func_clamp_value",
+)
+"""Options that a whole launch may leave to the model: that they are absent says nothing."""
+
+OF_FIELDS = {
+    "gated_linear_unit": "--swiglu",
+    "num_query_groups": "--group-query-attention",
+    "untie_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
+    "add_bias_linear": "--disable-bias-linear",
+    "normalization": "--normalization",
+    "position_embedding_type": "--position-embedding-type",
+    "qk_layernorm": "--qk-layernorm",
+    "multi_latent_attention": "--multi-latent-attention",
+    "num_experts": "--num-experts",
+    "mtp_num_layers": "--mtp-num-layers",
+    "window_size": "--window-size",
+    "hybrid_layer_pattern": "--hybrid-layer-pattern",
+}
+"""Options of a whole launch whose absence says something, by the field of the model that shows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """An option of the arguments, its value there, and the model's; empty texts for an option that is absent."""
+
+    option: str
+    theirs: str
+    ours: str
+
+    @property
+    def words(self) -> str:
+        """One clause for a message."""
+        if not self.theirs:
+            return f"{self.option} is not given, but the job's model has it"
+        if not self.ours:
+            return f"{self.option}{f' {self.theirs}' if self.theirs != 'True' else ''}, but the job's model has none"
+        return f"{self.option} {self.theirs} differs from the job's {self.ours}"
+
+
+def job_of_arguments(options: Options, arguments: str, given: "MegatronArgs") -> tuple[Options, str]:
+    """
+    The job of a launch with these arguments, and where its model is from, if several places name one.
+
+    The model is that of ``--model``, or else of the arguments if they say a whole one, or else of the example. What the
+    arguments say of batch and format fills in what is not given, unless an example with its own model does.
+    """
+    whole = "num_layers" in given.options and "hidden_size" in given.options
+    if options.model is not None:
+        said = f"The model is {options.model}, of --model; the arguments agree." if whole else ""
+        return options.filled_in(given) if options.example is None else options, said
+    if options.example is None or (whole and _says_another(options.example, given)):
+        said = f"The model is that of the arguments, not of --example {options.example}." if options.example else ""
+        return replace(options, model=arguments).filled_in(given), said
+    return options, f"The model is that of --example {options.example}; the arguments agree." if whole else ""
+
+
+def _says_another(example: str, given: "MegatronArgs") -> bool:
+    """Whether a whole launch trains another model than an example."""
+    from pipette_opt.read.example import read_example
+
+    shown = read_example(example)
+    return bool(model_differences(shown.model, shown.training, given))
+
+
+def check_one_model(model: "ModelSpec", training: "TrainingSpec", given: "MegatronArgs") -> None:
+    """Raise ``InputError`` with every option of the arguments that says another model, and both values."""
+    found = [difference.words for difference in model_differences(model, training, given)]
+    if found:
+        raise InputError(given.where, f"{'; '.join(found)}; compare equal models.")
+
+
+def model_differences(model: "ModelSpec", training: "TrainingSpec", given: "MegatronArgs") -> list[Difference]:
+    """
+    What the arguments say of the model that is not so.
+
+    Each option is put in place of the model's own, so that only what changes the model counts. Of a whole launch those
+    count, too, that are absent.
+    """
+    try:
+        ours = _options_of(model, training)
+    except InputError:
+        return list(_other_sizes(model, given))
+    written = _changed(ours, {}) or model
+    tp = given.tensor_model_parallel_size
+    found = [
+        Difference(option=_option(name), theirs=_text(value), ours=_text(ours.get(name, "")))
+        for name, value in given.options.items()
+        if not _same(written, _changed(ours, {name: value}), tp)
+    ]
+    return found or (list(_absent(written, ours, given)) if "hidden_size" in given.options else [])
+
+
+def _other_sizes(model: "ModelSpec", given: "MegatronArgs") -> Iterator[Difference]:
+    """Sizes that differ, of a model that Megatron has no options for."""
+    for name, value in given.options.items():
+        ours = getattr(model, name, value)
+        if (name not in NEUTRAL or name == "vocab_size") and type(value) is int and value != ours:
+            yield Difference(option=_option(name), theirs=str(value), ours="" if ours is None else str(ours))
+
+
+def _absent(model: "ModelSpec", ours: Mapping[str, Any], given: "MegatronArgs") -> Iterator[Difference]:
+    """Options that a whole launch does not give although the model has what they say."""
+    theirs = _changed({name: ours[name] for name in SILENT if name in ours}, given.options)
+    if theirs is None or _same(model, theirs, given.tensor_model_parallel_size):
+        return
+    for field, option in OF_FIELDS.items():
+        if getattr(theirs, field) != getattr(model, field):
+            yield Difference(option=option, theirs="", ours=str(getattr(model, field)))
+
+
+def _options_of(model: "ModelSpec", training: "TrainingSpec") -> dict[str, Any]:
+    """
+    Options of Megatron that say the model.
+
+    Raises ``InputError`` for a model that Megatron has no options for.
+    """
+    from pipette_opt.export.megatron import model_options
+    from pipette_opt.read.megatron_options import option_values
+
+    words = [word for option in model_options(model, training) for word in option]
+    return option_values(shlex.join(words), "the job's model")
+
+
+def _changed(ours: Mapping[str, Any], options: Mapping[str, Any]) -> "ModelSpec | None":
+    """The model with other options; ``None`` where they do not go with it."""
+    from pipette_opt.read.megatron_conflicts import derived_options
+    from pipette_opt.read.megatron_model import model_of_options
+
+    try:
+        return model_of_options(derived_options({**ours, **options}), "the model", "")
+    except InputError:
+        return None
+
+
+def _same(model: "ModelSpec", other: "ModelSpec | None", tp: int) -> bool:
+    """Whether two models have equal times and memory."""
+    if other is None or model.padded_vocab_size(tp) != other.padded_vocab_size(tp):
+        return False
+    neutral = (*NEUTRAL, *(() if model.position_embedding_type == "learned_absolute" else ("max_position_embeddings",)))
+    return all(getattr(model, one.name) == getattr(other, one.name) for one in fields(model) if one.name not in neutral)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
