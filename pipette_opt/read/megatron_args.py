@@ -23,9 +23,6 @@ from pipette_opt.read.tokenizers import tokenizer_of
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
 from pipette_opt.specs.training import Dispatcher
 
-_EXPERT_FIELDS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
-
-
 DEFAULT_STRATEGY = "optim_grads_params"
 """What Megatron-FSDP shares without ``--data-parallel-sharding-strategy``, from Megatron-LM 0.18 on."""
 
@@ -56,8 +53,6 @@ class MegatronArgs:
         With ``selective``: those that are given, or the attention core.
     moe_token_dispatcher_type
         Of a model with experts; ``None`` if not given, which is Megatron's ``allgather``.
-    expert_fields
-        What is said of experts, by field of :class:`~pipette_opt.specs.ModelSpec`, with or without a model.
     groups_of_replicas
         Fields of a configuration for hybrid sharding.
     zero_stage
@@ -104,7 +99,6 @@ class MegatronArgs:
     recompute_modules: tuple[str, ...] = CORE
     expert_tensor_parallel_size: int | None = None
     moe_token_dispatcher_type: Dispatcher | None = None
-    expert_fields: Mapping[str, int] = field(default_factory=dict)
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
     zero_stage: int | None = None
     num_distributed_optimizer_instances: int = 1
@@ -324,7 +318,6 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         recompute_num_layers=given.get("recompute_num_layers", 1),
         recompute_modules=_modules(given, where),
         moe_token_dispatcher_type=given.get("moe_token_dispatcher_type"),
-        expert_fields={name: given[name] for name in _EXPERT_FIELDS if name in given},
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),
