@@ -1,16 +1,24 @@
-"""Help that cuts no option's name: a name that is longer than its column has a line of its own."""
+"""Commands that take other names of options, and whose help cuts no name: a long one has a line of its own."""
 
 from collections import defaultdict
 from typing import Any
 
 from typer.core import TyperCommand
 
+from pipette_opt.cli.option_names import with_usual_names
+from pipette_opt.library.option_names import short_name
+
 NAME_COLUMNS = 28
 """Longest name with its type that has its text beside it. Chosen for terminals of 80 columns."""
 
 
 class Command(TyperCommand):
-    """A command whose help fits a terminal of 80 columns."""
+    """A command that takes options by all of their names, and whose help fits a terminal of 80 columns."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the command's name."""
+        check = not (self.ignore_unknown_options or ctx.ignore_unknown_options or ctx.resilient_parsing)
+        return super().parse_args(ctx, with_usual_names(self.get_params(ctx), args, check=check))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write usage, text, and options by heading."""
@@ -31,7 +39,12 @@ class Command(TyperCommand):
 def _record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     """Names and text of an option or argument; ``None`` for a hidden one."""
     record = parameter.get_help_record(ctx)
-    return None if record is None else (_plain(record[0]), _plain(record[1]))
+    if record is None:
+        return None
+    own = next((name for name in parameter.opts if name.startswith("--")), "")
+    short = short_name(own[2:])
+    names = f"--{short}, {record[0]}" if short else record[0]
+    return _plain(names), _plain(record[1])
 
 
 def _panel(parameter: Any) -> str:

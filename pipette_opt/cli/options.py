@@ -167,8 +167,6 @@ OptimizerInstances = Annotated[
 ContextParallel = Annotated[
     str | None,
     typer.Option(
-        "--context-parallel",
-        "--context-parallel-size",
         help="Allowed sizes; by default all inside a host and, unless all others are given, on whole hosts.",
         rich_help_panel=SEARCH,
     ),
@@ -176,8 +174,6 @@ ContextParallel = Annotated[
 ExpertParallel = Annotated[
     str | None,
     typer.Option(
-        "--expert-parallel",
-        "--expert-model-parallel-size",
         help="Allowed sizes; every divisor of the experts by default.",
         rich_help_panel=SEARCH,
     ),
@@ -185,8 +181,6 @@ ExpertParallel = Annotated[
 ExpertTensorParallel = Annotated[
     str | None,
     typer.Option(
-        "--expert-tensor-parallel",
-        "--expert-tensor-parallel-size",
         help="Allowed tensor sizes of experts; 1 and the tensor size by default.",
         rich_help_panel=SEARCH,
     ),
@@ -211,8 +205,6 @@ ExpertPlacement = Annotated[
 MoeTokenDispatcher = Annotated[
     str | None,
     typer.Option(
-        "--moe-token-dispatcher",
-        "--moe-token-dispatcher-type",
         help="How tokens get to experts: alltoall, allgather, flex, deepep, hybridep; else as the model's script.",
         rich_help_panel=JOB,
     ),

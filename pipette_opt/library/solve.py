@@ -11,6 +11,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.library.jobs import Job, read_job
 from pipette_opt.library.known import with_layout_of
+from pipette_opt.library.option_names import usual_name
 from pipette_opt.library.options import JobOptions
 from pipette_opt.library.plans import plan_with_band
 from pipette_opt.plans.plan import Plan
@@ -73,7 +74,9 @@ def solve(
         Told seconds, step, incumbent and bound meanwhile, from any thread.
     job
         Other fields of :class:`~pipette_opt.library.options.JobOptions`: ``precision``, ``fp8``, ``exclude_hosts``,
-        ``launcher``, ``calibration``, ``num_gpus`` and so on.
+        ``launcher``, ``calibration``, ``num_gpus`` and so on; and allowed degrees of ``space``, a number or several:
+        ``tensor_parallel=8``, ``micro_batch_size=(1, 2)``. All may have Megatron-LM's names and short ones, too
+        (:mod:`~pipette_opt.library.option_names`): ``tensor_model_parallel_size``, ``tp``, ``gbs``.
 
     Raises
     ------
@@ -91,8 +94,12 @@ def solve(
         objectives = tuple(str(one) for one in Objective if one is not Objective.PROGRESS)  # needs a rate of losses
         if objective not in objectives:
             raise InputError("objective", f"must be one of {', '.join(objectives)}, got {objective!r}.")
+        job, degrees = _named(job)
         given = _job(cluster, model, training, job)
-        space = space or SearchSpace()
+        twice = [name for name in degrees if space is not None and getattr(space, name) is not None]
+        if twice:
+            raise InputError(twice[0], "is given in space, too; leave one out.")
+        space = replace(space or SearchSpace(), **degrees)
         if space.num_gpus is None:
             space = replace(space, num_gpus=given.num_gpus)
         params = OptimizeParams(
@@ -114,6 +121,28 @@ def solve(
     except InputError as error:
         raise InputError(_argument(error.where), error.problem) from None
     return plan_with_band(plan, given.instance)
+
+
+DEGREES = (
+    *("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel", "expert_parallel"),
+    *("expert_tensor_parallel", "virtual_pipeline", "micro_batch_size"),
+)
+"""Fields of a search space that :func:`solve` takes as arguments of its own."""
+
+
+def _named(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of a job by their own names, and degrees of the space; raises ``InputError`` for one given twice."""
+    job: dict[str, Any] = {}
+    degrees: dict[str, Any] = {}
+    for name, value in given.items():
+        usual = usual_name(name).replace("-", "_")
+        if usual in job or usual in degrees:
+            raise InputError(usual, f"is given under two names, one of them {name}; leave one out.")
+        if usual in DEGREES:
+            degrees[usual] = (value,) if isinstance(value, int) else tuple(value)
+        else:
+            job[usual] = value
+    return job, degrees
 
 
 def _job(

@@ -87,6 +87,8 @@ def test_unknown_arguments_are_refused() -> None:
     """As by any function."""
     with pytest.raises(TypeError, match="colour"):
         po.solve(EXAMPLE, "llama-3-8b", colour="red")
+    with pytest.raises(po.InputError, match="tensor_parallel: is given in space, too"):
+        po.solve(EXAMPLE, "llama-3-8b", space=po.SearchSpace(tensor_parallel=(4,)), tp=8)
 
 
 @pytest.mark.slow

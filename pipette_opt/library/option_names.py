@@ -1,0 +1,70 @@
+"""Other names of options: Megatron-LM's, torchrun's and short ones, for the command line and for functions."""
+
+import difflib
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "tensor-parallel": ("tp", "tensor-parallel-size", "tensor-model-parallel-size"),
+        "pipeline-parallel": ("pp", "pipeline-parallel-size", "pipeline-model-parallel-size"),
+        "data-parallel": ("dp", "data-parallel-size"),
+        "context-parallel": ("cp", "context-parallel-size"),
+        "expert-parallel": ("ep", "expert-parallel-size", "expert-model-parallel-size"),
+        "expert-tensor-parallel": ("etp", "expert-tensor-parallel-size"),
+        "virtual-pipeline": (
+            "vpp",
+            "virtual-pipeline-parallel-size",
+            "virtual-pipeline-model-parallel-size",
+            "num-virtual-stages-per-pipeline-rank",
+        ),
+        "micro-batch-size": ("mbs",),
+        "global-batch-size": ("gbs",),
+        "seq-length": ("seq-len", "sequence-length"),
+        "nodes": ("nnodes", "num-nodes"),
+        "gpus-per-node": ("nproc-per-node",),
+        "num-gpus": ("world-size",),
+        "moe-token-dispatcher": ("moe-token-dispatcher-type",),
+    }
+)
+"""Other names of an option, the shortest first; all mean the same and take the same values."""
+
+NOT_THE_SAME: Mapping[str, str] = MappingProxyType(
+    {
+        "num-layers-per-virtual-pipeline-stage": "it counts layers; --virtual-pipeline counts chunks of a stage, which "
+        "are the layers over pipeline stages times that number",
+    }
+)
+"""Options of Megatron-LM that mean something else than the option of a similar name, and what."""
+
+MOST_HINTS = 3
+"""Names that an error suggests at most; chosen."""
+
+_OF_OTHER = {other: name for name, others in OTHER_NAMES.items() for other in others}
+
+
+def usual_name(name: str) -> str:
+    """The option's own name, with dashes, of any of its names, with dashes or underscores."""
+    dashed = name.replace("_", "-")
+    return _OF_OTHER.get(dashed, dashed)
+
+
+def short_name(name: str) -> str:
+    """Shortest other name of an option if it is an abbreviation such as ``tp``; else nothing."""
+    first = OTHER_NAMES.get(name, ("",))[0]
+    return first if len(first) <= len("etp") else ""
+
+
+def names_like(name: str, known: Collection[str]) -> tuple[str, ...]:
+    """
+    Options of ``known`` that a wrong name may mean, the likeliest first.
+
+    Those that have all words of the name come first, then those whose letters are alike; of other names of an option
+    its own is given.
+    """
+    words = set(name.split("-"))
+    others = {other: own for own, names in OTHER_NAMES.items() if own in known for other in (own, *names)}
+    spelled = {**{one: one for one in known}, **others}
+    with_words = sorted((one for one in known if words <= set(one.split("-"))), key=lambda one: (one.count("-"), one))
+    alike = difflib.get_close_matches(name, spelled, n=MOST_HINTS, cutoff=0.7)
+    return tuple(dict.fromkeys((*with_words, *(spelled[one] for one in alike))))[:MOST_HINTS]

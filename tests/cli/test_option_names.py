@@ -1,0 +1,129 @@
+"""Options by Megatron-LM's names and short ones, on every command that has them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer.main
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.cli.app import app
+from pipette_opt.library.option_names import OTHER_NAMES, names_like, usual_name
+from pipette_opt.library.solve import _named
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def commands(group: Any = None, words: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Each command by its words."""
+    found = {}
+    for name, one in (typer.main.get_command(app) if group is None else group).commands.items():
+        found |= commands(one, (*words, name)) if hasattr(one, "commands") else {" ".join((*words, name)): one}
+    return found
+
+
+COMMANDS = commands()
+CASES = [
+    (command, own, other)
+    for command, parsed in COMMANDS.items()
+    for own, others in OTHER_NAMES.items()
+    for other in others
+    if any(f"--{own}" in one.opts for one in parsed.params)
+]
+"""Each other name on each command that has its option."""
+
+
+def parameter_of(command: str, option: str) -> Any:
+    """The option of a command, as click has it."""
+    return next(one for one in COMMANDS[command].params if f"--{option}" in one.opts)
+
+
+def parsed(command: str, *words: str) -> dict[str, Any]:
+    """What a command makes of the words after its name, positions that it needs apart."""
+    one = COMMANDS[command]
+    context = one.context_class(one, info_name=command, **one.context_settings)
+    needed = [parameter for parameter in one.params if parameter.required]
+    for parameter in needed:
+        parameter.required = False
+    try:
+        one.parse_args(context, list(words))
+    finally:
+        for parameter in needed:
+            parameter.required = True
+    return dict(context.params)
+
+
+@pytest.mark.parametrize(("command", "own", "other"), CASES, ids=lambda value: value)
+def test_each_name_on_each_command(command: str, own: str, other: str) -> None:
+    """It parses to the option's value, with a blank or an equal sign, and with underscores."""
+    name = parameter_of(command, own).name
+    wanted = parsed(command, f"--{own}", "4")[name]
+    assert wanted in (4, "4")
+    for words in ([f"--{other}", "4"], [f"--{other}=4"], [f"--{other.replace('-', '_')}", "4"]):
+        assert parsed(command, *words)[name] == wanted
+    assert parsed(command, f"--{other}", "4", f"--{own}", "4")[name] == wanted
+    with pytest.raises(InputError, match=f"--{own}: is given under two names with different values: --{other} 4"):
+        parsed(command, f"--{other}", "4", f"--{own}=8")
+
+
+def test_names_that_people_type_most() -> None:
+    """Megatron-LM's own, and the short ones, on the commands that plan."""
+    for command in ("solve", "candidates", "explain", "recommend"):
+        covered = {other for one, _, other in CASES if one == command}
+        assert {"tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "tensor-model-parallel-size"} <= covered
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--tensor-parallelism", "4"], "No such option: --tensor-parallelism. Did you mean --tensor-parallel"),
+        (["--tensor-model-parallel", "4"], "Did you mean --tensor-parallel"),
+        (["--batch-size", "4"], "Did you mean --global-batch-size or --micro-batch-size?"),
+        (["--tensor", "4"], "Did you mean --tensor-parallel"),
+        (["--num-layers-per-virtual-pipeline-stage", "2"], "It counts layers; --virtual-pipeline counts chunks"),
+        (["--frobnicate"], "No such option: --frobnicate."),
+    ],
+)
+def test_wrong_names_suggest_the_right_ones(words: list[str], problem: str, command: Run) -> None:
+    """One line; the exit code is that of wrong input."""
+    code, _, err = command("candidates", "--example", "lab-2x8", *words)
+    assert code == 2
+    assert problem in " ".join(err.split())
+
+
+def test_values_that_look_like_options_stay(command: Run) -> None:
+    """What follows an option is its value; what follows two dashes is no option."""
+    code, _, err = command("candidates", "--model", "--tp", "8")
+    assert code == 2
+    assert "No such option" not in err
+    assert parsed("import model", "--num-layers", "3", "--tensor-model-parallel-size", "8")["source"]
+
+
+def test_help_has_the_short_names(command: Run) -> None:
+    """Beside the option's own, in one line."""
+    code, out, _ = command("solve", "--help")
+    assert code == 0
+    assert "--tp, --tensor-parallel" in out
+    assert "--tensor-model-parallel-size" not in out
+
+
+def test_other_names_are_those_of_one_option() -> None:
+    """No name stands for two options, nor for an option of a command beside its own."""
+    every = [other for others in OTHER_NAMES.values() for other in others]
+    assert len(every) == len(set(every))
+    options = {name[2:] for one in COMMANDS.values() for parameter in one.params for name in parameter.opts}
+    assert not options & set(every)
+
+
+def test_arguments_of_functions() -> None:
+    """As options; a degree is a number or several."""
+    job, degrees = _named({"tensor_model_parallel_size": 8, "micro_batch_size": (1, 2), "gbs": 64})
+    assert usual_name("tensor_model_parallel_size") == "tensor-parallel"
+    with pytest.raises(InputError, match="tensor_parallel: is given under two names, one of them tp; leave one out"):
+        _named({"tensor_model_parallel_size": 8, "tp": 8})
+    assert (job, degrees) == ({"global_batch_size": 64}, {"tensor_parallel": (8,), "micro_batch_size": (1, 2)})
+
+
+def test_names_like_none() -> None:
+    """Nothing is suggested for what is like nothing."""
+    assert names_like("frobnicate", ["tensor-parallel"]) == ()
