@@ -95,10 +95,10 @@ def solve(
         if objective not in objectives:
             raise InputError("objective", f"must be one of {', '.join(objectives)}, got {objective!r}.")
         job, degrees = _named(job)
-        given = _job(cluster, model, training, job)
         twice = [name for name in degrees if space is not None and getattr(space, name) is not None]
         if twice:
             raise InputError(twice[0], "is given in space, too; leave one out.")
+        given = _job(cluster, model, training, job)
         space = replace(space or SearchSpace(), **degrees)
         if space.num_gpus is None:
             space = replace(space, num_gpus=given.num_gpus)
