@@ -192,7 +192,7 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         context_parallel_size=run.cp,
         layers_per_stage=stage_layers(run, run.num_layers, run.pp),
         virtual_pipeline_model_parallel_size=run.vpp if run.vpp > 1 and run.pp > 1 else None,
-        sequence_parallel=bool(run.seq_parallel) and run.tp > 1,
+        sequence_parallel=run.tp > 1 and (has_experts(run) if run.seq_parallel is None else run.seq_parallel),
         recompute_granularity=granularity[run.recompute],
         use_distributed_optimizer=sharded,
         overlap_grad_reduce=beside,
@@ -200,6 +200,11 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         zero_stage=run.zero_stage if sharded and run.zero_stage is not None and run.zero_stage > 1 else None,
         **expert_degrees(run),
     )
+
+
+def has_experts(run: MeasuredRun) -> bool:
+    """Whether a row's model has experts, which train with sequence parallelism on tensor ranks only (``MoELayer``)."""
+    return run_model(run).num_experts is not None
 
 
 def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:

@@ -62,8 +62,9 @@ With ZeRO-1 parameters are gathered after the step. Attention is that of the pac
 
 PYTORCH = Recipe(flash_version=2)
 """
-torchtitan and LLM Foundry: PyTorch's attention, whose fused kernel is FlashAttention 2 (torchtitan takes cuDNN's on
-compute capability 10.0 and later only), or that of the package flash-attn 2.
+torchtitan, PyTorch's own pages and LLM Foundry: PyTorch's attention or that of the package flash-attn 2.
+
+The fused kernel of PyTorch's is FlashAttention 2; torchtitan takes cuDNN's on compute capability 10.0 and later only.
 """
 
 RECIPES = {
@@ -74,6 +75,7 @@ RECIPES = {
     "nvidia-nemo/megatron-bridge": BRIDGE,
     "hf-ultrascale-nanotron": NANOTRON,
     "torchtitan": PYTORCH,
+    "pytorch": PYTORCH,
     "mosaicml/llm-foundry": PYTORCH,
 }
 """By how the source of a row begins, in lower case; every other source is ``PLAIN``."""

@@ -282,3 +282,12 @@ def test_a_name_without_a_shape_is_said() -> None:
     skipped = make_case(measured_run(model="mine", num_layers=None, hidden=None, heads=None), DEFAULT_STACK)
     assert isinstance(skipped, Skipped)
     assert skipped.reason == "num_layers, hidden, heads not given, and model 'mine' is neither a preset nor a config"
+
+
+@pytest.mark.parametrize(
+    ("said", "experts", "expected"), [(None, True, True), (None, False, False), (False, True, False)]
+)
+def test_experts_on_tensor_ranks_have_sequence_parallelism(said: bool | None, experts: bool, expected: bool) -> None:
+    """Megatron trains them in no other way; where a row says otherwise it is believed."""
+    columns = {"num_experts": "8", "moe_router_topk": "2"} if experts else {}
+    assert case(measured_run(seq_parallel=said, extra=columns)).config.sequence_parallel is expected

@@ -45,6 +45,7 @@ def test_attention_of_a_framework(source: str, kernel: str) -> None:
         ("mosaicml/llm-foundry", "flash", 2),
         ("mosaicml/llm-foundry", "flash_attention (triton)", 1),
         ("torchtitan-benchmarks", "", 2),
+        ("pytorch/torchtitan docs", "", 2),
         ("MegatronBridge-26.08", "", 3),
     ],
 )

@@ -1,0 +1,104 @@
+"""
+How far predictions are from runs that people report in threads: ``python benchmarks/backtest/field.py``.
+
+Rows name a model and its degrees; nothing is fitted to them. The page is ``benchmarks/results/field.md``.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.units import GIB
+from pipette_opt.calibrate.memory import framework_of_stack, memory_columns
+from pipette_opt.calibrate.predict import Prediction, predict_runs
+from pipette_opt.read.runs import read_runs
+from pipette_opt.read.stack import read_stack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MEASURED = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured" / "field_cases.csv"
+
+LIKELY = 0.5
+"""Probability of running out from which a job counts as predicted to do so."""
+
+
+def predictions(path: Path = MEASURED) -> list[Prediction]:
+    """Every row with its predicted time and memory, by the shipped stack."""
+    stack = read_stack()
+    memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=0.01)
+    return list(predict_runs(read_runs(path), stack, memory=memory, rivals=False))
+
+
+def page(found: Sequence[Prediction]) -> str:
+    """Table of all rows, below what they come to."""
+    timed = [one.error for one in found if one.error is not None]
+    judged = [one for one in found if one.memory and one.run.oom is not None]
+    right = sum(says_oom(one) == one.run.oom for one in judged)
+    lines = [
+        "# Runs out of threads",
+        "",
+        f"{sum(one.iter_time_s is not None for one in found)} of {len(found)} rows have a predicted time. Where a time",
+        f"was measured, predictions are off by {np.mean(np.abs(timed)):.1%} on average; the median of predicted over",
+        f"measured is {1 + np.median(timed):.2f}. Whether a job fits is predicted right for {right} of {len(judged)}.",
+        "Nothing was fitted to these rows. Made by `python benchmarks/backtest/field.py`.",
+        "",
+        f"| {' | '.join(HEADINGS)} |",
+        "|---|---|---|---|---|---|---:|---:|---:|---:|---:|---|---:|",
+        *map(_line, found),
+        "",
+        *NOTES,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+HEADINGS = (
+    *("source", "GPUs", "model", "batch", "degrees", "recompute", "measured", "predicted", "ratio"),
+    *("peak", "predicted", "ran out", "predicted"),
+)
+"""Columns of the table."""
+
+NOTES = (
+    "- Times in seconds for an iteration, peaks in GiB; a source that prints no peak has none. Predicted to run out is",
+    "  a probability.",
+    "- `selective` of torchtitan keeps the results of every second product; `selective` here is Megatron-Core's, which",
+    "  recomputes the attention core only. So such rows are predicted too fast and too big, and one that ran counts as",
+    "  one that runs out.",
+    "- The last row has the time of a fine-tuning loop, which is more than an iteration.",
+)
+"""What the table cannot say."""
+
+
+def says_oom(one: Prediction) -> bool:
+    """Whether a job is predicted to run out of memory."""
+    return one.memory["oom_probability"] >= LIKELY
+
+
+def _line(one: Prediction) -> str:
+    run = one.run
+    degrees = [("tp", run.tp), ("pp", run.pp), ("dp", run.dp), ("vpp", run.vpp), ("ep", run.extra.get("ep"))]
+    kept = [f"{name}{size}" for name, size in degrees if size not in (None, "", 1)]
+    kept += [f"zero{run.zero_stage}"] if run.zero_stage else []
+    return (
+        f"| {run.source.split(' (')[0].split(',')[0]} | {run.num_gpus} {run.gpu_name} | {run.model} | "
+        f"{run.gbs} x {run.seq_len}, mbs {run.mbs} | {' '.join(kept)} | {run.recompute or 'none'} | "
+        f"{_number(one.measured_s)} | {_number(one.iter_time_s)} | "
+        f"{'' if one.error is None else f'{1 + one.error:.2f}'} | "
+        f"{'' if run.peak_mem_bytes is None else f'{run.peak_mem_bytes / GIB:.1f}'} | "
+        f"{_number(one.memory.get('predicted_peak_mem_gib'))} | "
+        f"{'' if run.oom is None else 'yes' if run.oom else 'no'} | "
+        f"{'' if not one.memory else format(one.memory['oom_probability'], '.0%')} |"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    text = page(predictions())
+    print(text)
+    write_atomically(ROOT / "benchmarks" / "results" / "field.md", text)
