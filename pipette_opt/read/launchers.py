@@ -246,6 +246,45 @@ _JSRUN = Launcher(
     processes=("p", "np"),
 )
 
+_HOROVODRUN = Launcher(
+    role="launcher",
+    source="Horovod's reference of horovodrun",
+    writing="mpi",
+    flags="h help v version check-build verbose disable-cache gloo mpi jsrun no-hierarchical-allreduce",
+    values="np num-proc H hosts hostfile p ssh-port i ssh-identity-file network-interfaces start-timeout config-file "
+    "output-filename mpi-args min-np max-np host-discovery-script slots reset-limit log-level",
+    processes=("np", "num-proc"),
+    not_a_start=("h", "help", "v", "version", "check-build"),
+)
+
+_COLOSSALAI = Launcher(
+    role="launcher",
+    source="ColossalAI, colossalai/cli/launcher",
+    writing="argparse",
+    flags="m help",
+    values="H host hostfile include exclude num-nodes nproc-per-node master-port master-addr extra-launch-args "
+    "ssh-port",
+    module_flag=("m",),
+    nodes=("num-nodes",),
+    processes_per_node=("nproc-per-node",),
+    not_a_start=("help",),
+    runs_python=True,
+)
+
+_COMPOSER = Launcher(
+    role="launcher",
+    source="MosaicML Composer, composer/cli/launcher.py",
+    writing="argparse",
+    flags="h help m module-mode c command-mode v verbose version",
+    values="n nproc stdout stderr world-size base-rank node-rank master-addr master-port run-directory",
+    module_flag=("m", "module-mode"),
+    direct_flag=("c", "command-mode"),
+    processes=("world-size",),
+    processes_per_node=("n", "nproc"),
+    not_a_start=("h", "help", "version"),
+    runs_python=True,
+)
+
 _CONTAINER_VALUES = (
     "B bind mount H home W workdir pwd cwd env env-file S scratch o overlay app network hostname dns security "
     "apply-cgroups cpus cpu-shares cpuset-cpus cpuset-mems memory memory-reservation memory-swap pids-limit "
@@ -285,6 +324,9 @@ LAUNCHERS: Mapping[str, Launcher] = {
     **dict.fromkeys(
         ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "oshrun", "prterun", "prun"), _MPIRUN
     ),
+    "horovodrun": _HOROVODRUN,
+    "colossalai run": _COLOSSALAI,
+    "composer": _COMPOSER,
     "ray job submit": _RAY_JOB,
     "jsrun": _JSRUN,
     "env": Launcher(

@@ -5,7 +5,8 @@ A command line starts a *training program* if it ends in a Python script or modu
 
 - a launcher of processes starts (torchrun, deepspeed, accelerate, srun, mpirun, ``ray job submit``), or
 - has an option that sizes a training job (:data:`TRAINING_OPTIONS`), or
-- has ``train``, ``finetune``, ``sft`` or the like in its name (:data:`_TRAINING_NAME`),
+- has ``train``, ``finetune``, ``sft`` or the like in its name (:data:`_TRAINING_NAME`), or as its first argument where
+  it is an installed command (``llamafactory-cli train``),
 
 and that is no tool beside a training: a program that prepares data, converts checkpoints or trains a tokenizer
 (:data:`_TOOL_NAME`), a module of Python itself, or ``python -c``. A binary that a launcher starts counts where it has
@@ -55,6 +56,7 @@ TRAINING_OPTIONS = (
 _TRAINING_NAME = re.compile(
     r"(?<![a-z])(pre-?)?train|fine-?tun|(?<![a-z])(sft|dpo|grpo|ppo|rlhf)(?![a-z])|run_(clm|mlm)"
 )
+_TRAINING_COMMAND = re.compile(r"(pre-?)?train|sft|pt|dpo|grpo|rlhf|finetune")
 _TOOL_NAME = re.compile(
     r"preprocess|prepare|collect_env|convert|tokenizer|vocab|download|merge|split|(?<![a-z])(data|ckpt|checkpoint)_?(tool|util)"
     r"|checkpoint/|checkpoint_util|^(check|test|get|print|parse|list)_|^setup\.py$|evaluat|inference|generat|serve"
@@ -414,7 +416,8 @@ def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch
     last = place.rsplit("/", 1)[-1]
     sized = _sizes_a_job(arguments)
     is_tool = _TOOL_NAME.search(last) or re.search(r"(^|/)(tools|scripts/convert\w*)/", place)
-    named = _TRAINING_NAME.search(last) or last == "__main__"
+    is_command = not is_module and "." not in last and arguments[:1] != ()
+    named = _TRAINING_NAME.search(last) or (is_command and _TRAINING_COMMAND.fullmatch(arguments[0]))
     if (is_tool and not (sized and _TRAINING_NAME.search(last))) or not (launched or sized or named):
         return OtherCommand(words=tuple(words))
     return Launch(program=name, is_module=is_module, arguments=arguments)

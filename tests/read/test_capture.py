@@ -2,17 +2,18 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import clients_here
 import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.capture import captured as capturing
 from pipette_opt.read.capture import guard
 from pipette_opt.read.capture.captured import Captured, capture
+from pipette_opt.read.capture.stand_in import without_output_files
 
 SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 SCRIPTS = SHARED / "cases" / "scripts"
@@ -80,6 +81,10 @@ STARTS = {
     "hosts by pdsh": f"pdsh -w a,b 'cd /nowhere; A=1 /opt/nowhere/bin/torchrun {LINE} > /dev/null 2>&1'",
     "container": f"docker run --gpus all image bash -c 'cd /w && pip install -e . && torchrun {LINE}'",
     "container of Slurm": f'srun --container-image=i sh -c "cd /w; python -u {LINE}"',
+    "shell on a host": f"ssh host \"bash -lc 'nohup env A=1 timeout 1h torchrun {LINE} > /log/x 2>&1 &'\"",
+    "text for a host": f"ssh host <<EOF\ncd /nowhere\ntorchrun {LINE} >> log\nEOF",
+    "text for a container": f"docker exec c sh -c 'if [[ 2 > 1 ]]; then A=\"1 2\" /opt/bin/python -u {LINE}; fi'",
+    "kubectl": f"kubectl apply -f job.yaml\nkubectl exec pod -- nvidia-smi\ntorchrun {LINE}",
     "numactl": f"numactl -m 0 torchrun {LINE}",
     "profiler": f"nsys profile -o out -t cuda torchrun {LINE}",
     "restarted until it works": f"until torchrun {LINE}; do sleep 5; done",
@@ -211,9 +216,41 @@ def test_python_that_does_not_train_is_real(run: Run, tmp_path: Path) -> None:
 def test_other_hosts_and_containers_get_no_command(run: Run, tmp_path: Path) -> None:
     """A text for another place runs no command here, neither by name nor by path."""
     mark = program(tmp_path / "bin", "mark", f"touch {tmp_path}/touched")
-    found = run(f"ssh host 'touch {tmp_path}/touched; {mark}; python -c 1; torchrun {LINE}'")
+    (tmp_path / "kept").write_text("kept")
+    text = f"touch {tmp_path}/touched; {mark}; echo x > {tmp_path}/kept; kill $$; python -c 1; torchrun {LINE}"
+    found = run(f"ssh host '{text}'")
     assert found.launch.arguments == ARGUMENTS
     assert not (tmp_path / "touched").exists()
+    assert (tmp_path / "kept").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a > log 2>&1 | tee x", "a   | tee x"),
+        ("a >log; b >>x 2>/dev/null &", "a ; b   &"),
+        ("echo 'x > y' \"> z\" > f", "echo 'x > y' \"> z\" "),
+        ("a &> 'b c' && d < e", "a  && d < e"),
+        ("[[ a > b ]] && (( 2 > 1 )) && c >| d", "[[ a > b ]] && (( 2 > 1 )) && c "),
+        (r"a \> b >(c)", r"a \> b >(c)"),
+    ],
+)
+def test_output_of_other_places(text: str, expected: str) -> None:
+    """Redirections of output are dropped, comparisons and quoted words are kept."""
+    assert without_output_files(text) == expected
+
+
+def test_script_that_is_no_program(run: Run, tmp_path: Path) -> None:
+    """A script without its shell is given to bash; settings before it are variables."""
+    (tmp_path / "go.sh").write_text("torchrun train.py --lr $LR\n")
+    assert capture(["LR=2", "go.sh"], time_limit_s=10).launch.arguments == ("--lr", "2")
+
+
+@pytest.mark.parametrize("command", [[], ["A=1"]])
+def test_no_command(command: list[str]) -> None:
+    """Settings alone are no command."""
+    with pytest.raises(InputError, match="needs a command behind --"):
+        capture(command)
 
 
 def test_same_launch_on_several_hosts_is_one(run: Run) -> None:
@@ -305,6 +342,12 @@ def test_status_of_a_script_that_fails_after_its_start(run: Run) -> None:
     assert "The script ended with status 3: too bad." in found.notes
 
 
+def test_programs_that_this_machine_lacks_are_said(run: Run) -> None:
+    """A number that a missing program would give is missing in the arguments."""
+    found = run("GPUS=$(count-gpus-of-nowhere -L | wc -l)\nseq 100 >&2\ntorchrun --nproc_per_node $GPUS train.py")
+    assert any(note.endswith("is missing: count-gpus-of-nowhere.") for note in found.notes)
+
+
 @pytest.mark.skipif(not SCRIPTS.is_dir(), reason="needs the shared scripts")
 @pytest.mark.parametrize("name", sorted(path.name for path in SCRIPTS.glob("*.sh")))
 def test_shared_scripts(run: Run, name: str) -> None:
@@ -315,11 +358,17 @@ def test_shared_scripts(run: Run, name: str) -> None:
     assert [*words, found.program, *found.arguments] == expected
 
 
-@pytest.mark.client("torch")
-def test_real_torchrun_is_not_started(run: Run) -> None:
-    """The launcher of torch, launcherfirst on the path, starts nothing."""
-    if clients_here.missing(programs=("torchrun",)):
-        pytest.skip("needs torchrun on the path")
-    found = run(f"unset CUDA\n$(command -v torchrun) --standalone {LINE}")
-    assert found.launch.arguments == ARGUMENTS
-    assert [starter.name for starter in found.launch.launchers] == ["torchrun"]
+def test_real_torchrun_is_not_started(run: Run, tmp_path: Path) -> None:
+    """The launcher of torch, by its path or first on the path, starts nothing."""
+    torchrun = shutil.which("torchrun")
+    if torchrun is None or not guard.can_trace():
+        pytest.skip("needs torchrun on the path, and Linux")
+    (tmp_path / "pretrain_gpt.py").write_text(f"open({str(tmp_path / 'trained')!r}, 'w')")
+    for text in (
+        f"{torchrun} --standalone {LINE}",
+        f"PATH={Path(torchrun).parent}:$PATH\ntorchrun --standalone {LINE}",
+    ):
+        found = run(text)
+        assert found.launch.arguments == ARGUMENTS
+        assert [starter.name for starter in found.launch.launchers] == ["torchrun"]
+    assert not (tmp_path / "trained").exists()

@@ -70,6 +70,10 @@ STARTS = [
     f"poetry run python pretrain_gpt.py {ARGUMENTS}",
     f"python -m cProfile -o out pretrain_gpt.py {ARGUMENTS}",
     f"python -m debugpy --listen 5678 --wait-for-client pretrain_gpt.py {ARGUMENTS}",
+    f"horovodrun -np 16 -H a:8,b:8 python pretrain_gpt.py {ARGUMENTS}",
+    f"colossalai run --nproc_per_node 8 --hostfile h pretrain_gpt.py {ARGUMENTS}",
+    f"composer -n 8 --world_size 16 pretrain_gpt.py {ARGUMENTS}",
+    f"python /opt/venv/bin/torchrun --nnodes 2 pretrain_gpt.py {ARGUMENTS}",
     f"srun --site-option 3 --other python pretrain_gpt.py {ARGUMENTS}",
     f"srun --site-option some python pretrain_gpt.py {ARGUMENTS}",
     f"torchrun --a-new-one=some pretrain_gpt.py {ARGUMENTS}",
@@ -246,6 +250,13 @@ def test_missing_values_and_unknown_options_are_noted() -> None:
     """What the launcher itself would refuse, or what is not in the table, is said."""
     assert launch_of(["torchrun", "--nnodes", "train.py"]).notes == ("torchrun: --nnodes has no value.",)
     assert launch_of(["srun", "--odd", "3", "python", "train.py"]).notes == ("srun: unknown option --odd.",)
+
+
+@pytest.mark.parametrize("line", ["python /bin/llamafactory-cli train x.yaml", "python /bin/swift sft --model x"])
+def test_installed_commands_that_train(line: str) -> None:
+    """A command of a framework is a training program by its first argument."""
+    assert isinstance(launch_of(line.split()), Launch)
+    assert isinstance(launch_of([*line.split()[:2], "version"]), OtherCommand)
 
 
 def test_document() -> None:

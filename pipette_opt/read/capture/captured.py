@@ -3,8 +3,9 @@
 import os
 import re
 import shlex
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,9 +151,10 @@ def capture(
     InputError
         If no training program is started, or several and ``which`` does not choose one.
     """
+    command, settings = _as_started(command)
     where = shlex.join(command)
     header, script = _header_of(command)
-    given = {**_of_job(header), **os.environ, **(environment or {})}
+    given = {**_of_job(header), **os.environ, **(environment or {}), **settings}
     with stand_ins(given) as (folder, inner):
         _check_can_be_watched(script)
         going = _Run(folder, began_s=time.monotonic(), time_limit_s=time_limit_s)
@@ -174,8 +176,21 @@ def capture(
         scripts=scripts,
         num_starts=chosen[2],
         status=ended.status,
-        notes=tuple(_notes(records, ended, header, given)),
+        notes=tuple(_notes(records, ended, _set_here(header, given, scripts))),
     )
+
+
+def _as_started(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Command as a shell would start it: settings before it apart, and bash before a script that is no program."""
+    words, settings = list(command), {}
+    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
+        name, _, value = words.pop(0).partition("=")
+        settings[name] = value
+    if words and shutil.which(words[0]) is None and Path(words[0]).is_file():
+        words.insert(0, "bash")
+    if not words:
+        raise InputError("capture", "needs a command behind --, e.g. bash train.sh.")
+    return words, settings
 
 
 _Start = tuple[Launch, Mapping[str, str], int]
@@ -244,9 +259,14 @@ def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, g
     return f"ended without starting a training program.{beside}{lines}"
 
 
-def _notes(
-    records: Sequence[Mapping[str, Any]], ended: guard.Ended, header: Mapping[str, str], given: Mapping[str, str]
-) -> list[str]:
+def _set_here(header: Mapping[str, str], given: Mapping[str, str], scripts: Iterable[str]) -> list[str]:
+    """Variables of the header that the scripts name, and that neither the user nor Slurm has set."""
+    texts = "".join(map(_text, scripts))
+    made = {name: value for name, value in _of_job(header).items() if name not in os.environ}
+    return [f"{name}={value}" for name, value in made.items() if given.get(name) == value and name in texts]
+
+
+def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended, set_here: Sequence[str]) -> list[str]:
     notes = []
     if ended.status is None:
         notes.append("The script still ran, and was stopped.")
@@ -256,12 +276,14 @@ def _notes(
     past = dict.fromkeys(record["past"] for record in records if "past" in record)
     if past:
         notes.append(f"Stopped before it ran, as its path goes past the stand-ins: {', '.join(past)}.")
+    missing = dict.fromkeys(line.split(": ")[-2] for line in ended.not_found if line.count(": "))
+    if missing:
+        notes.append(f"Not on this machine, so that what they would say is missing: {', '.join(missing)}.")
     left_out = dict.fromkeys(shlex.join(record["words"])[:80] for record in records if record["kind"] == "left out")
     if left_out:
         notes.append(f"Not run: {'; '.join(left_out)}.")
-    made = [name for name in _of_job(header) if given.get(name) == _of_job(header)[name] and name not in os.environ]
-    if made:
-        notes.append(f"Set as Slurm would for this #SBATCH header: {', '.join(made)}.")
+    if set_here:
+        notes.append(f"Set as Slurm does for this #SBATCH header: {', '.join(set_here)}.")
     return notes
 
 

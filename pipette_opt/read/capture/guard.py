@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -74,10 +74,13 @@ class Ended:
         Exit code of the script, that of a signal negative; ``None`` if its time was over.
     errors
         Last lines of its error output.
+    not_found
+        Lines of it, wherever they stand, about programs that this machine does not have.
     """
 
     status: int | None
-    errors: Sequence[str] = field(default_factory=tuple)
+    errors: Sequence[str] = ()
+    not_found: Sequence[str] = ()
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], watch: Watch) -> Ended:
@@ -94,8 +97,8 @@ def run(command: Sequence[str], environment: Mapping[str, str], watch: Watch) ->
     )
     assert process.stdin is not None
     assert process.stderr is not None
-    errors: deque[str] = deque(maxlen=KEPT_LINES)
-    reader = threading.Thread(target=_keep_lines, args=(process.stderr.fileno(), errors), daemon=True)
+    errors, not_found = deque[str](maxlen=KEPT_LINES), deque[str](maxlen=KEPT_LINES)
+    reader = threading.Thread(target=_keep_lines, args=(process.stderr.fileno(), errors, not_found), daemon=True)
     tracer = _Tracer(process.pid) if _seize(process.pid) else None
     try:
         with _blocked_child_signal():
@@ -110,7 +113,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], watch: Watch) ->
         _adopt_orphans(False)
         reader.join(timeout=KILLING_S)
         process.stderr.close()
-    return Ended(status=status, errors=tuple(errors))
+    return Ended(status=status, errors=tuple(errors), not_found=tuple(not_found))
 
 
 def can_trace() -> bool:
@@ -336,8 +339,8 @@ def _adopt_orphans(wanted: bool) -> None:
         _libc().prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
-def _keep_lines(handle: int, lines: deque[str]) -> None:
-    """Keep the last lines that come through a pipe, each cut to 2,000 characters."""
+def _keep_lines(handle: int, lines: deque[str], not_found: deque[str]) -> None:
+    """Keep the last lines that come through a pipe, each cut to 2,000 characters, and those about missing programs."""
     rest = ""
     while True:
         try:
@@ -346,6 +349,7 @@ def _keep_lines(handle: int, lines: deque[str]) -> None:
             return
         *whole, rest = (rest + chunk.decode(errors="replace")).split("\n")
         lines.extend(line[-2000:] for line in whole)
+        not_found.extend(line[-2000:] for line in whole if line.endswith("command not found"))
         rest = rest[-2000:]
         if not chunk:
             if rest:

@@ -27,9 +27,16 @@ def starts_folder(folder: Path) -> Path:
     return folder / "starts"
 
 
+def base_environment(folder: Path) -> dict[str, str]:
+    """Environment at the beginning of the run."""
+    path = folder / "environment.json"
+    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    return found
+
+
 def write_record(folder: Path, kind: Kind, words: Sequence[str], environment: Mapping[str, str], **more: Any) -> None:
     """Write what a command would have started, with the variables that the script has set since its beginning."""
-    base = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    base = base_environment(folder)
     changed = {
         name: value
         for name, value in environment.items()

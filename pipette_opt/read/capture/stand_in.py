@@ -8,6 +8,7 @@ is passed to the real program, or left out where it would start work on a cluste
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.capture.records import DRY, OUTER, outer_of, started_by, write_record
+from pipette_opt.read.capture.records import DRY, OUTER, base_environment, outer_of, started_by, write_record
 from pipette_opt.read.launchers import PYTHON_NAME, REMOTE
 from pipette_opt.read.launches import (
     STANDARD_INPUT,
@@ -30,6 +31,9 @@ from pipette_opt.read.sbatch_header import sbatch_options, slurm_variables
 
 CONTAINERS = ("docker", "podman", "nvidia-docker", "podman-hpc", "singularity", "apptainer", "enroot", "shifter")
 """Programs that run commands in containers."""
+
+SUBMITTERS = ("kubectl", "helm", "qsub", "bsub", "condor_submit", "flux", "oarsub", "dlc", "sky", "gcloud", "aws", "az")
+"""Programs that give jobs to a cluster or a cloud, and are not looked into."""
 
 LAUNCHERS = (
     "torchrun",
@@ -46,8 +50,12 @@ LAUNCHERS = (
     "prterun",
     "ray",
     "jsrun",
+    "horovodrun",
+    "colossalai",
+    "composer",
     *REMOTE,
     *CONTAINERS,
+    *SUBMITTERS,
 )
 """Programs that start work elsewhere or in many processes; a real one is never started."""
 
@@ -56,6 +64,9 @@ LOOKED_THROUGH = ("numactl", "nsys", "ncu", "rocprof", "rocprofv3", "py-spy", "u
 
 PYTHONS = ("python", "python3")
 
+SHELLS_AND_WRAPPERS = ("bash", "sh", "env", "nohup", "setsid", "nice", "ionice", "stdbuf", "time", "timeout", "taskset")
+"""Programs of every machine that have stand-ins where no other command can be found."""
+
 NEVER_RUN = ("sudo", "salloc")
 """Programs that are not passed on: they wait for a password or for machines."""
 
@@ -63,9 +74,9 @@ HARMLESS = ("hostname", "echo", "printf", "date", "env", "printenv", "true", "fa
 """Commands behind a launcher that are run here, for their output; all others are left out."""
 
 _DRY_BEGINNING = r"""
-cd() { :; }; pushd() { :; }; popd() { :; }; source() { :; }; exec() { "$@"; }; module() { :; }; ulimit() { :; }
+cd() { :; }; pushd() { :; }; popd() { :; }; source() { :; }; exec() { "$@"; }; ulimit() { :; }; kill() { :; }
 command_not_found_handle() { :; }
-__stand_in() { local name=${1##*/}; shift; if [ -x BIN/"$name" ]; then BIN/"$name" "$@"; fi; }
+__stand_in() { local name=${1##*/}; shift; if type -P "$name" > /dev/null; then "$name" "$@"; fi; }
 __assigned='^(([A-Za-z_][A-Za-z_0-9]*=([^[:space:]"'\'']|"[^"]*"|'\''[^'\'']*'\'')*[[:space:]]+)*)(([^[:space:]=(`]+).*)$'
 __by_name() {
     [[ $BASH_COMMAND =~ $__assigned ]] || return 0
@@ -81,6 +92,19 @@ shopt -s extdebug; trap __by_name DEBUG
 Beginning of a text that is not for this place: its folders and programs are not looked for, and a program that is named
 by its path is its stand-in (a DEBUG trap that fails skips the command, with ``extdebug``).
 """
+
+
+_REDIRECTION = re.compile(
+    r"""(?<![^\s;|&()])(\d*|&|\{\w+\})>[>|]?(?!\()          # 2>, &>, >>, >|
+    \s*(&?\d|&-|("[^"]*"|'[^']*'|\\.|[^\s;|&()<>"'\\])+)   # and the file, or &1
+    |(?<=\w)>>?\s*("[^"]*"|'[^']*'|[^\s;|&()<>"'\\])+""",
+    re.VERBOSE,
+)
+"""A redirection of output outside of quotes."""
+
+
+_COMPARISON = re.compile(r"\(\(.*?\)\)|\[\[\s.*?\s\]\]", re.DOTALL)
+"""Arithmetic and conditions, in which ``>`` compares."""
 
 
 def main(folder: str, words: Sequence[str]) -> int:
@@ -121,7 +145,7 @@ def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, en
     """A shell behind a launcher: its text or script is run, with the variables of a first process."""
     inner = {**environment, **_of_first_process(found), **found.environment}
     inner[OUTER] = json.dumps([*outer_of(environment), list(words)])
-    shell = shutil.which("bash", path=_real_path(place, environment)) or "/bin/sh"
+    shell = shutil.which("bash", path=_real_path(place, base_environment(place))) or "/bin/sh"
     dry = DRY in environment or _is_elsewhere(found)
     if isinstance(found, ShellScript) and found.path != STANDARD_INPUT:
         write_record(place, "script", words, environment, path=found.path)
@@ -147,22 +171,49 @@ def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, en
 def _dry(place: Path, shell: str, arguments: Sequence[str], environment: dict[str, str]) -> int:
     """Run a text that is meant for another place: no command but the stand-ins can be found."""
     beginning = place / "elsewhere.sh"
-    beginning.write_text(_DRY_BEGINNING.replace("BIN", str(place / "bin")), encoding="utf-8")
+    beginning.write_text(_DRY_BEGINNING, encoding="utf-8")
     first = f"builtin source {shlex.quote(str(beginning))}\n"
     if arguments[0] == "-c":
-        arguments = ["-c", first + arguments[1], *arguments[2:]]
+        text, words = arguments[1], arguments[2:]
     else:
-        path = str(Path(arguments[0]).resolve())
-        arguments = ["-c", f'{first}builtin source "$0" "$@"', path, *arguments[1:]]
-    environment |= {DRY: "1", "PATH": str(place / "bin")}
+        text, words = Path(arguments[0]).read_text(encoding="utf-8", errors="replace"), arguments
+    arguments = ["-c", first + without_output_files(text), *words]
+    environment |= {DRY: "1", "PATH": f"{place / 'bin'}{os.pathsep}{place / 'shells'}"}
     os.chdir(place / "elsewhere")
     os.execve(shell, ["bash", *arguments], environment)
+
+
+def without_output_files(text: str) -> str:
+    """Text of a shell without its redirections of output, so that it writes no file of this machine."""
+    kept: list[str] = []
+    index, quote = 0, ""
+    while index < len(text):
+        character = text[index]
+        comparison = _COMPARISON.match(text, index) if not quote else None
+        redirection = _REDIRECTION.match(text, index) if not quote else None
+        if comparison is not None:
+            kept.append(comparison[0])
+            index = comparison.end()
+            continue
+        if redirection is not None:
+            index = redirection.end()
+            continue
+        if character == "\\" and quote != "'":
+            kept.append(text[index : index + 2])
+            index += 2
+            continue
+        if character in "'\"" and quote in ("", character):
+            quote = "" if quote else character
+        kept.append(character)
+        index += 1
+    return "".join(kept)
 
 
 def _is_elsewhere(found: Started) -> bool:
     """Whether a command is for other hosts or in a container, whose files are not here."""
     names = [starter.name.split()[0] for starter in found.launchers]
-    in_container = any("container-image" in starter.values for starter in found.launchers)
+    options = {option for starter in found.launchers for option in starter.values}
+    in_container = bool(options & {"container-image", "container-name"})
     return in_container or any(name in (*REMOTE, *CONTAINERS, "ray") for name in names)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipette_opt.read.capture.records import DRY, starts_folder
-from pipette_opt.read.capture.stand_in import LAUNCHERS, LOOKED_THROUGH, PYTHONS
+from pipette_opt.read.capture.stand_in import LAUNCHERS, LOOKED_THROUGH, PYTHONS, SHELLS_AND_WRAPPERS
 
 _SHELL = """#!/bin/sh
 exec {python} -IS {main} "$0" "$@"
@@ -54,7 +54,7 @@ def stand_ins(environment: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, 
         folder = Path(name).resolve()
         path = environment.get("PATH", os.defpath)
         inner = {**environment, "PATH": f"{folder / 'bin'}{os.pathsep}{path}"}
-        for part in ("bin", "starts", "elsewhere"):
+        for part in ("bin", "shells", "starts", "elsewhere"):
             (folder / part).mkdir()
         assert starts_folder(folder).is_dir()
         (folder / "environment.json").write_text(json.dumps(inner), encoding="utf-8", errors="surrogateescape")
@@ -65,10 +65,12 @@ def stand_ins(environment: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, 
             _write(folder, program, _SHELL)
         for program in (*PYTHONS, *installed):
             _write(folder, program, _PYTHON)
+        for program in SHELLS_AND_WRAPPERS:
+            _write(folder, program, _SHELL, part="shells")
         yield folder, inner
 
 
-def _write(folder: Path, program: str, text: str) -> None:
+def _write(folder: Path, program: str, text: str, part: str = "bin") -> None:
     filled = text.format(
         python=shlex.quote(sys.executable),
         main=shlex.quote(str(folder / "stand_in.py")),
@@ -76,6 +78,6 @@ def _write(folder: Path, program: str, text: str) -> None:
         name=program,
         variable=DRY,
     )
-    target = folder / "bin" / program
+    target = folder / part / program
     target.write_text(filled, encoding="utf-8")
     target.chmod(0o700)
