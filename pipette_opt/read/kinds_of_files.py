@@ -38,6 +38,7 @@ LAUNCH_SCRIPT = "a shell script"
 PRINTED_ARGUMENTS = "arguments of Megatron-LM, as it prints them"
 TYPED_ARGUMENTS = "arguments of Megatron-LM, as they are typed"
 CAPTURED_LAUNCH = "a launch that capture wrote"
+MEGATRON_LOG = "a log of Megatron-LM"
 PIPETTE_MATRICES = "Pipette's bandwidth matrices"
 
 
@@ -178,7 +179,7 @@ KINDS = (
         "",
         pattern=r"STRAGGLER|GPU relative perf|\bMnRtt/Rnk\b",
     ),
-    FileKind("a log of Megatron-LM", RUNS, ("elapsed time per iteration (ms)",)),
+    FileKind(MEGATRON_LOG, RUNS, ("elapsed time per iteration (ms)",)),
     FileKind(PRINTED_ARGUMENTS, RUNS, pattern=r"^ *[a-z][a-z0-9_]+ \.{3,} "),
     FileKind("metrics of DCGM", "", ("DCGM_FI_",)),
     FileKind("metrics of Prometheus", "", pattern=r"^# TYPE \S+ (?:gauge|counter)|\"resultType\""),

@@ -3,10 +3,13 @@
 import csv
 import io
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like, unused_lines
+from pipette_opt.read.log_lines import log_lines
 from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.runs import COLUMNS
 
@@ -15,13 +18,15 @@ SUFFIXES = (".log", ".out", ".txt", ".err")
 WARM_UP = 3
 """First reported iterations left out, if there are more."""
 
-_ARGUMENT = re.compile(r"^\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?([a-z][a-z0-9_]+) \.{2,} (.*?)\s*$")
-_TIME = re.compile(r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)\s*\|")
-_GBS = re.compile(r"global batch size:\s*(\d+)")
-_MEMORY = re.compile(r"\[Rank \d+\].*?memory \(MB\).*?max allocated:\s*([\d.]+).*?max reserved:\s*(\d+\.?\d*)\s*?[|\n]")
-_OOM = re.compile(r"CUDA out of memory|OutOfMemoryError", re.IGNORECASE)
-_HEADER = re.compile(r"-{3,} arguments -{3,}")
-_GPU = re.compile(r"(?:NVIDIA\s+)((?:GB|GH|B|H|A|V|L|T)\d{1,3}[\w\- ]*)")
+_ARGUMENT = re.compile(r"\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?(?P<name>[a-z][a-z0-9_]+) \.{2,} (?P<value>.*?)\s*$")
+_TIME = re.compile(r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*\|")  # Primus: time/mean
+_GBS = re.compile(r"global batch size:\s*(\d+)\s*\|")
+_RESERVED = re.compile(r"max reserved:\s*(\d+\.?\d*)\s*[|\n\[]")
+_HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*(\d+(?:\.\d+)?)GB/")
+_OOM = re.compile(r"(?:CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
+_HEADER = "--- arguments ---"
+_END_OF_ARGUMENTS = "end of arguments"
+_GPU = re.compile(r"NVIDIA\s+(?P<nvidia>(?:GB|GH|B|H|A|V|L|T)\d{1,3}[\w\- ]*)|AMD Instinct (?P<amd>MI\d{2,3}[A-Z]*)")
 
 RECOMPUTE = {"selective": "selective", "full": "full"}
 
@@ -31,33 +36,44 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
     Read logs, one run each; give the CSV text and what was assumed or left out, for people.
 
     A log is what Megatron-LM prints: its arguments (``name ....... value``), lines with ``elapsed time per iteration
-    (ms)``, and ``[Rank r] (after n iterations) memory (MB)`` reports. The time of a run is the median over its reports
-    after the first few; the memory the largest ``max reserved`` of the ranks that report. Files without arguments or
-    without either result are left out. Lines of several ranks may come mixed, with or without a prefix. A report that
-    breaks off in the middle is not read. A file to which a restarted job appended is read from its last start.
+    (ms)``, and ``[Rank r] (after n iterations) memory (MB)`` reports; also behind the prefix of Primus, with its means
+    of times and its memory. The time of a run is the median over its reports after the first few; the memory the
+    largest ``max reserved`` of the ranks that report. Files without arguments or without either result are left out.
+    Lines of several ranks may come mixed, with or without a prefix. A report that breaks off in the middle is not read.
+    A file to which a restarted job appended is read from its last start.
 
     Parameters
     ----------
     gpu
         Kind of GPU; by default what a log says, if it does.
     """
-    files = sorted(file for path in paths for file in _files(path))
+    found = [_files(path) for path in paths]
+    files, others = (sorted(file for pair in found for file in pair[index]) for index in (0, 1))
+    notes = [f"{file.name}: not read, a log ends in {', '.join(SUFFIXES)}.{_looks_like(file)}" for file in others]
+    where = ", ".join(map(str, paths))
     if not files:
-        raise InputError(", ".join(map(str, paths)), f"has no logs; they end in {', '.join(SUFFIXES)}.")
-    rows, notes = [], []
+        raise InputError(where, " ".join([f"has no logs; they end in {', '.join(SUFFIXES)}.", *notes[:_NAMED]]))
+    rows, unused = [], []
     for file in files:
-        row = _read_log(file, gpu, gpus_per_node)
+        row, lines = _read_log(file, gpu, gpus_per_node)
         if isinstance(row, str):
             notes.append(f"{file.name}: left out, {row}")
         else:
             rows.append(row)
+            unused += [f"{file.name}: {lines}"] if lines else []
     if not rows:
-        raise InputError(", ".join(map(str, paths)), f"no log could be used. {' '.join(notes)}")
+        raise InputError(where, f"no log could be used. {' '.join(notes)}")
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=[*COLUMNS, *EXTRA], restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    notes.append("time: median over the reported iterations; memory: largest max reserved of the reporting ranks")
+    notes += unused[:_NAMED]
+    if len(unused) > _NAMED:
+        notes.append(f"{len(unused) - _NAMED} more logs have lines that were not used")
+    notes.append(
+        "time: median over the reported iterations; memory: largest max reserved of the reporting ranks, or what "
+        "Primus says is used on the device"
+    )
     return text.getvalue(), notes
 
 
@@ -70,8 +86,25 @@ EXPERTS = {
 }
 """Columns of a mixture of experts, and Megatron's arguments for them; what is ``None`` there stays empty."""
 
-NOT_READ = ("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2", "fp4")
-"""Arguments of runs that would pass for others: of sharded parameters, and of products in 4 bits."""
+NOT_READ = (
+    "use_megatron_fsdp",
+    "use_custom_fsdp",
+    "use_torch_fsdp2",
+    "fp4",
+    "multi_latent_attention",
+    "mtp_num_layers",
+    "hybrid_override_pattern",
+    "hybrid_layer_pattern",
+    "hybrid_attention_ratio",
+    "heterogeneous_layers_config_path",
+    "experimental_attention_variant",
+    "window_size",
+)
+"""Arguments of runs that would pass for others: sharded parameters, products in 4 bits, layers that have no columns."""
+
+_OFF = ("None", "False", "", "0", "0.0")
+
+_NAMED = 12
 
 EXTRA = (
     "gated_linear_unit",
@@ -80,62 +113,154 @@ EXTRA = (
     "add_qkv_bias",
     "kv_channels",
     "layers_per_stage",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "cuda_graph",
     "num_experts",
     *EXPERTS,
+    "dispatcher",
+    "overlap_moe_expert_parallel_comm",
 )
 """Columns beyond the common ones that Megatron's arguments tell."""
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path) -> tuple[list[Path], list[Path]]:
+    """Logs of a folder, and its other files; a file is a log whatever its name."""
     if path.is_dir():
-        return [file for file in path.rglob("*") if file.is_file() and file.suffix in SUFFIXES]
+        files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
+        logs = [file for file in files if file.suffix in SUFFIXES]
+        return logs, [file for file in files if file not in set(logs)]
     if not path.exists():
         raise InputError(str(path), "there is no such file or folder.")
-    return [path]
+    return [path], []
 
 
-def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> dict[str, object] | str:
-    """A row, or why there is none."""
+def _looks_like(file: Path) -> str:
+    """What a file that is no log looks like, as a sentence; empty if nothing is like it or it cannot be read."""
+    try:
+        with file.open("rb") as content:
+            data = content.read(HEAD_CHARACTERS)
+    except OSError:
+        return ""
+    kind = binary_kind(data)
+    return f" It looks like {kind}." if kind else looks_like(data.decode("utf-8", errors="replace"))
+
+
+@dataclass(slots=True)
+class _Reports:
+    """
+    What a log reports, line by line.
+
+    Parameters
+    ----------
+    times
+        Seconds of an iteration, and the batch of its report; empty if the line does not say.
+    """
+
+    arguments: dict[str, str] = field(default_factory=dict)
+    ended: bool = False
+    times: list[tuple[float, str]] = field(default_factory=list)
+    reserved_gib: list[float] = field(default_factory=list)
+    used_gib: list[float] = field(default_factory=list)
+    oom: bool = False
+    unused: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, number: int, line: str) -> None:
+        """Read one line, which ends in a line break unless the log ends in it."""
+        if argument := _ARGUMENT.match(line):
+            self.arguments[argument["name"]] = argument["value"]
+            return
+        self.ended |= _END_OF_ARGUMENTS in line
+        time, batch = _TIME.search(line), _GBS.search(line)
+        memory = [
+            float(found[1]) / 1024.0
+            for report in line.split("[Rank ")[1:]
+            if "memory (MB)" in report and (found := _RESERVED.search(report))
+        ]
+        hip = _HIP_USED.search(line)
+        oom = _OOM.search(line) is not None
+        if time:
+            self.times.append((float(time[1]) / 1e3, batch[1] if batch else ""))
+        self.reserved_gib += memory
+        self.used_gib += [float(hip[1])] if hip else []
+        self.oom |= oom
+        known = time or memory or oom or _HEADER in line or _END_OF_ARGUMENTS in line or _GPU.search(line)
+        if not known and line.strip():
+            self.unused.append((number, line))
+
+    @property
+    def batch(self) -> str:
+        """Batch of the last report that says it."""
+        return next((batch for _, batch in reversed(self.times) if batch), "")
+
+    @property
+    def steady_s(self) -> list[float]:
+        """Times after the first few, those of the last batch where it was ramped up."""
+        times = self.times[WARM_UP:] if len(self.times) > WARM_UP else self.times
+        return [time for time, batch in times if batch in ("", self.batch)]
+
+
+def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str, object] | str, str]:
+    """A row, or why there is none; and how many lines of the log were not used."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")  # a broken byte must not cost the other runs
     except OSError as error:
-        return f"it cannot be read: {error.strerror or error}"
-    named = _GPU.search(text)  # jobs print their machines before Megatron its arguments
-    starts = [found.start() for found in _HEADER.finditer(text)]
-    text = text[starts[-1] :] if starts else text
-    arguments = {match[1]: match[2] for line in text.splitlines() if (match := _ARGUMENT.match(line))}
+        return f"it cannot be read: {error.strerror or error}", ""
+    lines = log_lines(text)
+    named = next((match for line in lines if (match := _GPU.search(line.text))), None)
+    starts = [index for index, line in enumerate(lines) if _HEADER in line.text]
+    reports = _Reports()
+    for line in lines[starts[-1] if starts else 0 :]:
+        last = line is lines[-1] and not text.endswith(("\n", "\r"))
+        reports.add(line.number, line.text if last else f"{line.text}\n")
+    before = [(line.number, line.text) for line in lines[: starts[-1] if starts else 0] if _is_unknown(line.text)]
+    kind = gpu or ("" if named is None else (named["nvidia"] or named["amd"]).strip())
+    row = _row(reports, file.name, kind, gpus_per_node, text)
+    return row, unused_lines([*before, *reports.unused], lines[-1].number if lines else 0)
+
+
+def _is_unknown(line: str) -> bool:
+    """Whether a line before the last start of a job tells nothing that is read, nor what an earlier start reported."""
+    if not line.strip() or _HEADER in line or _ARGUMENT.match(line):
+        return False
+    return not any(pattern.search(line) for pattern in (_GPU, _TIME, _OOM))
+
+
+def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str) -> dict[str, object] | str:
+    """A row of what a log reports, or why there is none."""
+    arguments = reports.arguments
     if "world_size" not in arguments or "num_layers" not in arguments:
-        return "no Megatron arguments (`world_size ..... 64` and so on)"
-    times = [float(value) / 1e3 for value in _TIME.findall(text)]
-    steady = times[WARM_UP:] if len(times) > WARM_UP else times
-    reserved = [float(found[1]) / 1024.0 for found in _MEMORY.findall(text)]
-    oom = bool(_OOM.search(text))
-    if not steady and not reserved and not oom:
+        if arguments and not reports.ended:
+            return f"its arguments break off behind {list(arguments)[-1]}; world_size or num_layers is missing"
+        return f"no Megatron arguments (`world_size ..... 64` and so on).{looks_like(text, but=(MEGATRON_LOG,))}"
+    steady, oom = reports.steady_s, reports.oom
+    memory = reports.reserved_gib or reports.used_gib
+    if not steady and not memory and not oom:
         return "neither times nor memory reports nor an out-of-memory error"
-    kind = gpu or (named[1].strip() if named else "")
     if not kind:
         return "the log does not name the GPU; give --gpu"
     if _says(arguments, "num_experts") and arguments.get("moe_layer_freq", "1") != "1":
         return f"moe_layer_freq is {arguments['moe_layer_freq']}; runs.csv knows experts in every layer only"
-    for name in NOT_READ:
-        if arguments.get(name, "None") not in ("None", "False"):
-            return f"{name} is {arguments[name]}, which is not read from logs"
+    for argument in NOT_READ:
+        if arguments.get(argument, "None") not in _OFF:
+            return f"{argument} is {arguments[argument]}, which is not read from logs"
     try:
         row = _row_of(arguments)
     except InputError as error:
         return error.problem
     except (KeyError, ValueError) as error:
         return f"the argument {error} is missing or no number"
-    batches = _GBS.findall(text)
+    of_memory = "max reserved" if reports.reserved_gib else "used on the device" if memory else "not reported"
+    late = "; out of memory after these" if oom and steady else ""
     return row | {
         "source": "megatron-lm log",
         "gpu": kind,
         "gpus_per_node": min(gpus_per_node, int(str(row["num_gpus"]))),
-        "gbs": batches[-1] if batches else row["gbs"],
-        "iter_time_s": "" if oom or not steady else f"{median(steady):.6g}",
-        "peak_mem_gib": "" if oom or not reserved else f"{max(reserved):.4f}",
-        "oom": oom,
-        "notes": f"{file.name}; {len(times)} reports of time; memory: max reserved",
+        "gbs": reports.batch or row["gbs"],
+        "iter_time_s": f"{median(steady):.6g}" if steady else "",
+        "peak_mem_gib": "" if oom or not memory else f"{max(memory):.4f}",
+        "oom": "" if oom and steady else oom,
+        "notes": f"{name}; {len(reports.times)} reports of time{late}; memory: {of_memory}",
     }
 
 
@@ -160,7 +285,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         if not _says(arguments, "num_experts"):
             return {}
         told = {column: number(name) for column, name in EXPERTS.items() if _says(arguments, name)}
-        return {"num_experts": number("num_experts"), **told}
+        return {"num_experts": number("num_experts"), **told, **_dispatcher(arguments)}
 
     def flag(name: str) -> bool:
         return arguments.get(name) == "True"
@@ -194,7 +319,6 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
     )
     layers = number("num_layers")
     grouped = flag("group_query_attention")
-    recompute = arguments.get("recompute_granularity", "None")
     return {
         "num_gpus": world,
         "model": f"{layers}L-{hidden}h" + ("-swiglu" if flag("swiglu") else ""),
@@ -203,7 +327,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "ffn_hidden": number("ffn_hidden_size", 4 * hidden),
         "heads": heads,
         "kv_heads": number("num_query_groups", heads) if grouped else heads,
-        "vocab": number("padded_vocab_size", 50304),
+        "vocab": next((number(name) for name in ("padded_vocab_size", "vocab_size") if _says(arguments, name)), ""),
         "seq_len": number("seq_length"),
         "gbs": number("global_batch_size"),
         "mbs": number("micro_batch_size"),
@@ -214,7 +338,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "cp": cp,
         "seq_parallel": flag("sequence_parallel"),
         "zero_stage": int(flag("use_distributed_optimizer")),
-        "recompute": RECOMPUTE.get(recompute, "none"),
+        "recompute": _recompute(arguments, layers // pp),
         "attention_kernel": _attention_kernel(arguments),
         "precision": _precision(arguments),
         "gated_linear_unit": flag("swiglu"),
@@ -222,15 +346,50 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         "add_bias_linear": biases,
         "add_qkv_bias": biases or flag("add_qkv_bias"),
         "kv_channels": number("kv_channels", hidden // heads),
+        **_overlaps(arguments),
         **stages(),
         **experts(),
     }
 
 
+def _overlaps(arguments: dict[str, str]) -> dict[str, object]:
+    """Columns of communication beside compute, and of CUDA graphs, where the arguments have them."""
+    told: dict[str, object] = {
+        name: arguments[name] == "True" for name in ("overlap_grad_reduce", "overlap_param_gather") if name in arguments
+    }
+    graphs = [
+        arguments[name] for name in ("cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph") if name in arguments
+    ]
+    if graphs:
+        told["cuda_graph"] = any(value not in ("none", *_OFF) for value in graphs)
+    return told
+
+
+def _dispatcher(arguments: dict[str, str]) -> dict[str, object]:
+    """How tokens get to their experts, by its kernels where they are named, and whether that is beside compute."""
+    told: dict[str, object] = {}
+    kind, backend = (arguments.get(f"moe_{name}", "") for name in ("token_dispatcher_type", "flex_dispatcher_backend"))
+    if kind:
+        told["dispatcher"] = backend if kind == "flex" and backend not in _OFF else kind
+    if "overlap_moe_expert_parallel_comm" in arguments:
+        told["overlap_moe_expert_parallel_comm"] = arguments["overlap_moe_expert_parallel_comm"] == "True"
+    return told
+
+
+def _recompute(arguments: dict[str, str], layers_of_stage: int) -> str:
+    """``none``, ``selective`` or ``full``; with ``block`` the number of layers of a stage if it is not all of them."""
+    kind = RECOMPUTE.get(arguments.get("recompute_granularity", "None"), "none")
+    number = arguments.get("recompute_num_layers", "None")
+    if kind == "full" and arguments.get("recompute_method") == "block" and number.isdecimal():
+        return kind if int(number) >= layers_of_stage else f"full on {number} of {layers_of_stage} layers"
+    return kind
+
+
 def _precision(arguments: dict[str, str]) -> str:
-    """``fp8`` where matrix products are (``--fp8-format``), else the format of parameters."""
+    """``fp8`` with its recipe where matrix products are (``--fp8-format``), else the format of parameters."""
     if arguments.get("fp8", "None") != "None":
-        return "fp8"
+        recipe = arguments.get("fp8_recipe", "delayed")
+        return {"delayed": "fp8", "mxfp8": "mxfp8"}.get(recipe, f"fp8-{recipe}")
     return next((name for name in ("bf16", "fp16") if arguments.get(name) == "True"), "fp32")
 
 

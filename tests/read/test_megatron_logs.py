@@ -1,5 +1,7 @@
 """Training logs as measured runs."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,8 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
 from pipette_opt.read.megatron_logs import EXPERTS, import_runs
 from pipette_opt.read.runs import MeasuredRun, read_runs
+
+FORMATS = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "formats"
 
 ARGUMENTS = {
     "world_size": "16",
@@ -243,3 +247,147 @@ def test_the_gpu_is_named_before_the_arguments(tmp_path: Path) -> None:
     """As jobs that begin with nvidia-smi print it."""
     (tmp_path / "a.log").write_text("NVIDIA A100-SXM4-80GB\n" + log(ARGUMENTS, [100.0]))
     assert ",A100-SXM4-80GB," in import_runs([tmp_path])[0].splitlines()[1] + ","
+
+
+def test_columns_of_overlap_and_dispatchers(tmp_path: Path) -> None:
+    """Every column that the arguments tell; what they do not have stays empty."""
+    overlap = {"overlap_grad_reduce": "True", "overlap_param_gather": "False", "cuda_graph_impl": "local"}
+    tokens = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
+    beside = {"overlap_moe_expert_parallel_comm": "True", "fp8": "hybrid", "fp8_recipe": "mxfp8"}
+    run = imported(tmp_path, log(ARGUMENTS | MIXTURE | overlap | tokens | beside, [2500.0] * 6))
+    told = (
+        "overlap_grad_reduce",
+        "overlap_param_gather",
+        "cuda_graph",
+        "dispatcher",
+        "overlap_moe_expert_parallel_comm",
+    )
+    assert [run.extra[name] for name in told] == ["True", "False", "True", "deepep", "True"]
+    assert run.precision == "mxfp8"
+    plain = import_runs([tmp_path / "logs"], gpu="h100-80gb")[0]
+    assert ",deepep,True" in plain
+
+
+def test_a_plain_dispatcher_and_nothing_of_overlap(tmp_path: Path) -> None:
+    """Megatron prints ``moe_flex_dispatcher_backend`` whatever the type."""
+    tokens = {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}
+    run = imported(tmp_path, log(ARGUMENTS | MIXTURE | tokens, [2500.0] * 6))
+    assert run.extra["dispatcher"] == "alltoall"
+    assert run.extra["overlap_grad_reduce"] == run.extra["cuda_graph"] == ""
+
+
+@pytest.mark.parametrize(
+    "tag", [" 7: ", "[1,7]<stdout>:", "[prterun-a-1@1,7]<stdout>: ", "2026-06-10T11:02:13.000Z ", "gpu1: "]
+)
+def test_tags_do_not_matter(tmp_path: Path, tag: str) -> None:
+    """A log behind a launcher's tags has the row of the log alone."""
+    text = log(ARGUMENTS, [9000.0, 4000.0, 3000.0, 2400.0, 2500.0, 2700.0])
+    run = imported(tmp_path, "".join(f"{tag}{line}\n" for line in text.splitlines()))
+    assert (run.iter_time_s, run.tp, run.gbs, run.vocab) == (2.5, 2, 64, 50304)
+
+
+PRIMUS = "\x1b[32m[20260610 11:02:13][rank-7/8][INFO ] \x1b[0m [---------trainer.py:1553] : "
+
+
+def test_primus(tmp_path: Path) -> None:
+    """Its prefix, its mean beside the time, and memory that is used on the device, in GB that are GiB."""
+    report = (
+        " [2026-06-10 11:02:13.123456] iteration        2/      50 | elapsed time per iteration (ms): 6048.6/6050.2 | "
+        "hip mem usage/free/total/usage_ratio: 75.20GB/4.79GB/79.98GB/94.24% | global batch size:   64 |"
+    )
+    lines = ["AMD Instinct MI300X", *log(ARGUMENTS, []).splitlines(), report, report.replace("75.20GB", "74.10GB")]
+    (tmp_path / "run.log").write_text("".join(f"{PRIMUS}{line}\n" for line in lines))
+    table, notes = import_runs([tmp_path])
+    assert ",MI300X," in table
+    assert ",6.0486,75.2000,False," in table
+    assert "memory: used on the device" in table
+    assert not any("left out" in note for note in notes)
+
+
+def test_a_batch_that_is_ramped_up(tmp_path: Path) -> None:
+    """Only times of the last batch count."""
+    text = log(ARGUMENTS, [1000.0] * 8 + [2500.0] * 4)
+    head, rest = text.split(" iteration        9/", 1)
+    run = imported(tmp_path, head.replace("batch size:    64", "batch size:    32") + " iteration        9/" + rest)
+    assert (run.iter_time_s, run.gbs) == (2.5, 64)
+
+
+def test_out_of_memory_after_some_iterations(tmp_path: Path) -> None:
+    """The time is one; whether the job runs out is open."""
+    run = imported(tmp_path, log(ARGUMENTS, [2500.0] * 6, "torch.OutOfMemoryError: CUDA out of memory."))
+    assert (run.oom, run.iter_time_s) == (None, 2.5)
+    assert "out of memory after these" in run.notes
+
+
+def test_full_recomputation_of_some_layers(tmp_path: Path) -> None:
+    """``block`` with fewer layers than a stage has does not pass for all of them."""
+    block = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": "5"}
+    run = imported(tmp_path, log(ARGUMENTS | block, [2500.0] * 6))
+    assert run.recompute == "full on 5 of 12 layers"
+
+
+@pytest.mark.parametrize("cut", range(40, 1500, 60))
+def test_a_log_cut_anywhere(tmp_path: Path, cut: int) -> None:
+    """What is there is used, or the message says what is missing; never another row."""
+    text = log(ARGUMENTS, [2500.0] * 6)
+    (tmp_path / "run.log").write_text(text[:cut])
+    try:
+        table = import_runs([tmp_path], gpu="h100-80gb")[0]
+    except InputError as error:
+        problem = str(error)
+        assert "break off" in problem or "no Megatron arguments" in problem or "neither times" in problem
+    else:
+        assert ",2.5," in table
+
+
+@pytest.mark.parametrize(("name", "value"), [("multi_latent_attention", "True"), ("mtp_num_layers", "1")])
+def test_layers_without_columns_are_left_out(tmp_path: Path, name: str, value: str) -> None:
+    """A row would pass for that of another model."""
+    (tmp_path / "a.log").write_text(log(ARGUMENTS | {name: value}, [2500.0] * 6))
+    with pytest.raises(InputError, match=f"left out, {name} is {value}"):
+        import_runs([tmp_path], gpu="h100-80gb")
+
+
+def test_other_files_of_a_folder_are_named(tmp_path: Path) -> None:
+    """With what they look like; a log of another program as well."""
+    (tmp_path / "run.log").write_text(log(ARGUMENTS, [2500.0] * 6))
+    (tmp_path / "titan.log").write_text("[rank0]:[titan] step: 10 loss: 8.5 tps: 1,103 mfu: 39\n")
+    (tmp_path / "history.jsonl").write_text('{"_step": 2, "iteration-time": 23.0}\n')
+    (tmp_path / "metrics.prom").write_bytes(b"\x1f\x8b\x00")
+    notes = " ".join(import_runs([tmp_path], gpu="h100-80gb")[1])
+    assert "titan.log: left out, no Megatron arguments" in notes
+    assert "It looks like a log of torchtitan, which no command reads" in notes
+    assert "history.jsonl: not read, a log ends in .log, .out, .txt, .err. It looks like a run of Weights" in notes
+    assert "metrics.prom: not read" in notes
+    assert "It looks like a gzip archive" in notes
+    for log_file in tmp_path.glob("*.log"):
+        log_file.unlink()
+    with pytest.raises(InputError, match=r"has no logs; they end in .* history\.jsonl: not read"):
+        import_runs([tmp_path])
+
+
+def test_unused_lines_of_logs_are_counted(tmp_path: Path) -> None:
+    """Those of a job around it."""
+    (tmp_path / "run.log").write_text("module load cuda\n" + log(ARGUMENTS, [2500.0] * 6) + "bye\n")
+    notes = import_runs([tmp_path], gpu="h100-80gb")[1]
+    assert "run.log: 2 of 29 lines were not used: first, line 1: 'module load cuda'." in notes
+
+
+@pytest.mark.parametrize("part", ["[Rank 1] memory (MB) max allocated: 1 ", "a:a:", "x ... ", "memory (MB) "])
+def test_hostile_logs_take_linear_time(tmp_path: Path, part: str) -> None:
+    """Sixteen kilobytes of what reports begin with."""
+    (tmp_path / "run.log").write_text(part * (16_384 // len(part)) + "\n" + log(ARGUMENTS, [2500.0] * 6))
+    start = time.process_time()
+    import_runs([tmp_path], gpu="h100-80gb")
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.skipif(not FORMATS.is_dir(), reason=f"{FORMATS} is not here")
+def test_formats_of_megatron_logs() -> None:
+    """Time and memory of each as its description has them."""
+    table = import_runs([FORMATS / "megatron-log"], gpu="mi300x")[0].splitlines()
+    assert len(table) == 5
+    for row, said in zip(
+        table[1:], ("23.0449,49.0234,False", "5.3616,,False", ",,True", "6.0531,150.2000,"), strict=True
+    ):
+        assert said in row
