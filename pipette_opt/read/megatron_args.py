@@ -1,6 +1,5 @@
 """Megatron-LM's command-line arguments: the model, and how the user trains it today."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.files import read_text
-from pipette_opt.read.launch_file import is_launch, without_document
+from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
 from pipette_opt.read.megatron_layers import stage_bounds
 from pipette_opt.read.megatron_model import model_of_options, names_vocabulary
@@ -25,9 +24,6 @@ from pipette_opt.specs.training import Dispatcher
 
 DEFAULT_STRATEGY = "optim_grads_params"
 """What Megatron-FSDP shares without ``--data-parallel-sharding-strategy``, from Megatron-LM 0.18 on."""
-
-_TRIAL = re.compile(r"^TRIAL_ARGS=\(\n.*?^\)$", re.DOTALL | re.MULTILINE)
-"""The array of an exported file that makes it a trial run; it has another vocabulary, for its tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +61,8 @@ class MegatronArgs:
         What else is said of the training, by field of :class:`~pipette_opt.specs.TrainingSpec`.
     not_modelled
         What of the options the numbers leave out.
+    notes
+        What was assumed when a script was read.
     account_for_embedding, account_for_loss
         Embedding and output head count as a layer when layers are dealt to stages.
     """
@@ -107,6 +105,7 @@ class MegatronArgs:
     gradients_in_fp32: bool | None = None
     training_fields: Mapping[str, Any] = field(default_factory=dict)
     not_modelled: tuple[NotModelled, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def training(self, base: TrainingSpec) -> TrainingSpec:
         """
@@ -243,10 +242,14 @@ class MegatronArgs:
         return chunks if chunks > 1 else None
 
 
-def arguments_behind(source: str) -> MegatronArgs | None:
+Environment = Mapping[str, str] | None
+"""Variables that are set when a script is started; by default none."""
+
+
+def arguments_behind(source: str, environment: Environment = None) -> MegatronArgs | None:
     """Megatron arguments, if that is what a text is or the file that it names holds; of other kinds of models none."""
     written = written_arguments(source)
-    return None if written is None else parse_megatron_args(*written)
+    return None if written is None else parse_megatron_args(*written, environment)
 
 
 def written_arguments(source: str) -> tuple[str, str, str] | None:
@@ -262,7 +265,7 @@ def written_arguments(source: str) -> tuple[str, str, str] | None:
     return None if is_other and not is_launch(content) else (content, str(path), path.stem)
 
 
-def read_megatron_args(arguments: str, where: str) -> MegatronArgs:
+def read_megatron_args(arguments: str, where: str, environment: Environment = None) -> MegatronArgs:
     """Megatron arguments, written out or in a file; ``where`` names them in messages if they are written out."""
     text = arguments.strip()
     one_word = not text.startswith("-") and len(text.split()) == 1
@@ -270,14 +273,14 @@ def read_megatron_args(arguments: str, where: str) -> MegatronArgs:
         where, text = text, read_text(text)
     if not text.strip():
         raise InputError(where, "are empty; give Megatron's options, e.g. --tensor-model-parallel-size 8.")
-    return parse_megatron_args(text, where)
+    return parse_megatron_args(text, where, environment=environment)
 
 
 def model_of_arguments(
-    text: str, where: str = "Megatron arguments", name: str = "megatron"
+    text: str, where: str = "Megatron arguments", name: str = "megatron", environment: Environment = None
 ) -> tuple[ModelSpec, tuple[NotModelled, ...]]:
     """The model that arguments say, and what the numbers leave out; how it is trained does not matter."""
-    said = given_options(_TRIAL.sub("", without_document(text, where)), where, of_model=True)
+    said = given_options(text, where, environment, of_model=True)
     given = derived_options(said.values)
     check_conflicts(given, where, of_model=True)
     if "num_layers" not in given:
@@ -285,15 +288,16 @@ def model_of_arguments(
     return model_of_options(given, where, name), (*said.not_modelled, *_absent(given))
 
 
-def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str = "megatron") -> MegatronArgs:
+def parse_megatron_args(
+    text: str, where: str = "Megatron arguments", name: str = "megatron", environment: Environment = None
+) -> MegatronArgs:
     """
-    Parse arguments as they stand in a command line or a shell script.
+    Parse arguments as they stand in a command line, in a launch script, or in the list that Megatron prints.
 
     Options that change the numbers and are not modelled come out as ``not_modelled``; what there are no numbers for is
     an error. Of a file that was exported here the job counts, not the trial run that stands beside it.
     """
-    text = without_document(text, where)
-    said = given_options(_TRIAL.sub("", text), where)
+    said = given_options(text, where, environment)
     given = derived_options(said.values)
     check_conflicts(given, where)
     model = model_of_options(given, where, name) if "num_layers" in given and names_vocabulary(given) else None
@@ -327,6 +331,7 @@ def parse_megatron_args(text: str, where: str = "Megatron arguments", name: str 
         gradients_in_fp32=gradients_in_fp32(given),
         training_fields=training_fields(given, where) | ({"other_arguments": said.passed_on} if said.passed_on else {}),
         not_modelled=(*said.not_modelled, *_absent(given)),
+        notes=said.notes,
         **simple,
     )
 

@@ -11,6 +11,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like, unused_lines
 from pipette_opt.read.log_lines import log_lines
 from pipette_opt.read.megatron_args import MegatronArgs
+from pipette_opt.read.megatron_printed import ARGUMENT, HEADER
 from pipette_opt.read.runs import COLUMNS
 
 SUFFIXES = (".log", ".out", ".txt", ".err")
@@ -18,14 +19,12 @@ SUFFIXES = (".log", ".out", ".txt", ".err")
 WARM_UP = 3
 """First reported iterations left out, if there are more."""
 
-_ARGUMENT = re.compile(r"\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?(?P<name>[a-z][a-z0-9_]+) \.{2,} (?P<value>.*?)\s*$")
 _TIME = re.compile(r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*\|")  # Primus: time/mean
 _GBS = re.compile(r"global batch size:\s*(\d+)\s*\|")
 _RESERVED = re.compile(r"max reserved:\s*(\d+\.?\d*)\s*[|\n\[]")
 _HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*(\d+(?:\.\d+)?)GB/")
 _OOM = re.compile(r"(?:CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
-_HEADER = "--- arguments ---"
-_END_OF_ARGUMENTS = "end of arguments"
+_END_OFARGUMENTS = "end of arguments"
 _GPU = re.compile(r"NVIDIA\s+(?P<nvidia>(?:GB|GH|B|H|A|V|L|T)\d{1,3}[\w\- ]*)|AMD Instinct (?P<amd>MI\d{2,3}[A-Z]*)")
 
 RECOMPUTE = {"selective": "selective", "full": "full"}
@@ -167,10 +166,10 @@ class _Reports:
 
     def add(self, number: int, line: str) -> None:
         """Read one line, which ends in a line break unless the log ends in it."""
-        if argument := _ARGUMENT.match(line):
+        if argument := ARGUMENT.match(line):
             self.arguments[argument["name"]] = argument["value"]
             return
-        self.ended |= _END_OF_ARGUMENTS in line
+        self.ended |= _END_OFARGUMENTS in line
         time, batch = _TIME.search(line), _GBS.search(line)
         memory = [
             float(found[1]) / 1024.0
@@ -184,7 +183,7 @@ class _Reports:
         self.reserved_gib += memory
         self.used_gib += [float(hip[1])] if hip else []
         self.oom |= oom
-        known = time or memory or oom or _HEADER in line or _END_OF_ARGUMENTS in line or _GPU.search(line)
+        known = time or memory or oom or HEADER in line or _END_OFARGUMENTS in line or _GPU.search(line)
         if not known and line.strip():
             self.unused.append((number, line))
 
@@ -208,7 +207,7 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str
         return f"it cannot be read: {error.strerror or error}", ""
     lines = log_lines(text)
     named = next((match for line in lines if (match := _GPU.search(line.text))), None)
-    starts = [index for index, line in enumerate(lines) if _HEADER in line.text]
+    starts = [index for index, line in enumerate(lines) if HEADER in line.text]
     reports = _Reports()
     for line in lines[starts[-1] if starts else 0 :]:
         last = line is lines[-1] and not text.endswith(("\n", "\r"))
@@ -221,7 +220,7 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str
 
 def _is_unknown(line: str) -> bool:
     """Whether a line before the last start of a job tells nothing that is read, nor what an earlier start reported."""
-    if not line.strip() or _HEADER in line or _ARGUMENT.match(line):
+    if not line.strip() or HEADER in line or ARGUMENT.match(line):
         return False
     return not any(pattern.search(line) for pattern in (_GPU, _TIME, _OOM))
 

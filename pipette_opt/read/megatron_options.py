@@ -8,34 +8,11 @@ from typing import Any, Literal
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
-from pipette_opt.read.shell_branches import Guess
-from pipette_opt.read.shell_words import ENDS, shell_words
+from pipette_opt.read.megatron_words import UNSET, Words, read_words
 from pipette_opt.specs import NotModelled
 
 NEAR = 0.9
 """Likeness (``difflib``, of 1) from which an unknown option counts as a known one misspelt; chosen."""
-
-_OF_TORCHRUN = (
-    "nnodes",
-    "nproc_per_node",
-    "node_rank",
-    "master_addr",
-    "master_port",
-    "rdzv_backend",
-    "rdzv_endpoint",
-    "rdzv_id",
-    "rdzv_conf",
-    "max_restarts",
-    "monitor_interval",
-    "start_method",
-    "local_addr",
-    "log_dir",
-    "redirects",
-    "tee",
-    "role",
-    "standalone",
-)
-"""Options of the launcher that scripts keep in a variable of their own; they change nothing here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +28,26 @@ class GivenOptions:
         What the numbers leave out, in the order of the command line.
     passed_on
         Options that no number and no other field has, each with its values: they are written as they were read.
+    notes
+        What was assumed when a script was read.
     """
 
     values: Mapping[str, Any]
     not_modelled: tuple[NotModelled, ...]
     passed_on: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def given_options(text: str, where: str, *, of_model: bool = False) -> GivenOptions:
+def given_options(
+    text: str, where: str, environment: Mapping[str, str] | None = None, *, of_model: bool = False
+) -> GivenOptions:
     """
-    Read the options of a command line, one way or another each of them.
+    Read the options of a command line, a launch script or a log, one way or another each of them.
 
     Parameters
     ----------
+    environment
+        Variables that are set when a script is started.
     of_model
         The options only say a model: those of a training without numbers are no error.
 
@@ -73,13 +57,18 @@ def given_options(text: str, where: str, *, of_model: bool = False) -> GivenOpti
         If there is no option at all, a value is missing or wrong, an option looks like one of Megatron's misspelt, or
         there are no numbers for a job with it.
     """
-    values, unknown, words, guesses = _written(text, where)
+    words = read_words(text, where, environment)
+    try:
+        values, unknown = _written(words, where)
+    except InputError as error:
+        more = " ".join(f"In the script: {note}." for note in words.notes if note.startswith(UNSET))
+        raise InputError(error.where, f"{error.problem} {more}".strip()) from None
     judged = {name: value for name, value in values.items() if not of_model or name not in REFUSED_OF_TRAINING}
     found = [*_judged(judged, where), *_counted_otherwise(values)]
     found += [_unknown(name, following, where) for name, following in unknown.items()]
-    found += [_unseen_options(variable) for variable in _unseen(words)]
-    found += [entry for guess in guesses for entry in _guessed(guess)]
-    return GivenOptions(values=values, not_modelled=tuple(found), passed_on=tuple(_passed_on(values)))
+    found += [_unseen_options(variable) for variable in dict.fromkeys(filter(_is_list_of_options, words.words))]
+    passed_on = tuple(_passed_on(values))
+    return GivenOptions(values=values, not_modelled=tuple(found), passed_on=passed_on, notes=words.notes)
 
 
 REFUSED_OF_TRAINING = (
@@ -151,14 +140,14 @@ def places_of(text: str, where: str) -> dict[str, Place]:
 
     ``no effect`` are options of the table that are harmless, and those that mean nothing without one that is not given.
     """
-    values, unknown, _, _ = _written(text, where)
+    values, unknown = _written(read_words(text, where), where)
     found: dict[str, Place] = {megatron_options()[field].name: _place(field, values) for field in values}
     return found | dict.fromkeys(unknown, "unknown")
 
 
 def option_values(text: str, where: str) -> dict[str, Any]:
     """Values of the options that Megatron has, by name with underscores, whether or not there are numbers for them."""
-    return _written(text, where)[0]
+    return _written(read_words(text, where), where)[0]
 
 
 def _unlike(option: MegatronOption, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -177,34 +166,36 @@ def _place(field: str, values: Mapping[str, Any]) -> Place:
     return "refused" if option.status == "refused" else "not modelled"
 
 
-def _written(text: str, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]], list[str], list[Guess]]:
-    """Values of options that Megatron has, words after those that it has not, all words, and guesses at branches."""
-    words, guesses = shell_words(text)
+def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
+    """Values of options that Megatron has, and words after those that it has not."""
+    words = given.words
     if not any(word.startswith("--") for word in words):
-        raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text.strip())}.")
+        problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(' '.join(words))}."
+        raise InputError(where, problem)
     values: dict[str, Any] = {}
     unknown: dict[str, Sequence[str]] = {}
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if not re.match(r"--\w", word):
             continue
-        following = [value] if equals else _following(words[index + 1 :])
+        following = [value] if equals else _following(words, index + 1)
         option = megatron_options().get(field_of(name))
+        given.check_unknown(index, len(following), where, counts=option is not None and option.status != "harmless")
         if option is not None:
             reversed_flag = field_of(name) == f"no_{option.field}"
             values[option.field] = False if reversed_flag else _value(option, following, where)
-        elif field_of(name) not in _OF_TORCHRUN:
+        else:
             unknown[name] = following
-    return values, unknown, words, guesses
+    return values, unknown
 
 
-def _following(words: Sequence[str]) -> list[str]:
-    """Values after an option: the words up to the next option or the end of the command."""
+def _following(words: Sequence[str], start: int) -> list[str]:
+    """Values after an option: the words up to the next option."""
     found: list[str] = []
-    for word in words:
-        if word.startswith("--") or word in ENDS or re.match(r"\d?>|\w+=$", word) or _is_list_of_options(word):
+    for index in range(start, len(words)):
+        if words[index].startswith("--") or _is_list_of_options(words[index]):
             break
-        found.append(word)
+        found.append(words[index])
     return found
 
 
@@ -285,26 +276,9 @@ def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
     )
 
 
-def _guessed(guess: Guess) -> list[NotModelled]:
-    """Options that count although nothing says whether their branch of the script is taken."""
-    names = [word.partition("=")[0] for word in guess.words if re.match(r"--\w", word)]
-    known = [megatron_options().get(field_of(name)) for name in names]
-    if all(option is None or option.status == "harmless" for option in known):
-        return []
-    why = "Not known whether this branch of the script is taken; its options count as given."
-    return [NotModelled(option=f"if {guess.condition}", effect="both", direction="either", why=why)]
-
-
 def _is_list_of_options(word: str) -> bool:
     """Whether a word is a shell variable that may hold options, as ``$EXTRA_ARGS`` or ``${GPT_ARGS[@]}``."""
     return re.fullmatch(r"\$\{?\w+\[[@*]\]\}?|\$\{?\w*(ARGS|OPTS|OPTIONS|FLAGS|PARAMS)\w*\}?|\$[@*]", word) is not None
-
-
-def _unseen(words: Sequence[str]) -> list[str]:
-    """Variables in the place of options that the text does not set."""
-    set_here = {word[:-1] for word in words if re.fullmatch(r"\w+=", word)}
-    found = [word for word in words if _is_list_of_options(word)]
-    return [word for word in dict.fromkeys(found) if re.sub(r"\[.*|[${}]", "", word) not in set_here]
 
 
 def _cut_short(name: str) -> list[str]:

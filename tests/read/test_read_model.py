@@ -174,7 +174,8 @@ def test_a_shell_script_with_everything(tmp_path: Path) -> None:
         "#!/bin/bash\n# --num-layers 99 is not it\nMODEL_ARGS=(\n    --num-layers 40  # deep\n    --hidden-size 5120\n"
         '    --num-attention-heads 40\n)\nTRAIN="--seq-length 2048 --max-position-embeddings 2048 --lr 1e-4 --bf16"\n'
         "DATA='--vocab-size 50257 --tokenizer-type GPT2BPETokenizer'\n"
-        "torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]} \\\n  --tensor-model-parallel-size 8 \\\n"
+        "torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]} $TRAIN $DATA \\\n"
+        "  --tensor-model-parallel-size 8 \\\n"
         "  --pipeline-model-parallel-size 2 --micro-batch-size 4 --global-batch-size 64\n"
     )
     assert read_model(script).num_layers == 40

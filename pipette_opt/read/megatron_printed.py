@@ -1,0 +1,88 @@
+"""Arguments that Megatron prints when it starts: ``tensor_model_parallel_size ...... 8``."""
+
+import re
+
+from pipette_opt.read.log_lines import untagged
+from pipette_opt.read.megatron_table import table_rows
+
+ARGUMENT = re.compile(r"\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?(?P<name>[a-z][a-z0-9_]+) \.{2,} (?P<value>.*?)\s*$")
+"""A line of them, with or without a rank before it."""
+
+HEADER = "--- arguments ---"
+"""Part of the line above them."""
+
+_LEAST = 3
+"""Lines that make a text without the line above them such a list; chosen."""
+
+
+def is_printed(text: str) -> bool:
+    """Return whether a text is such a list, or a log that has one."""
+    if " .." not in text:
+        return False
+    found = sum(" .." in line and ARGUMENT.match(line) is not None for line in text.splitlines())
+    return found >= (1 if HEADER in text else _LEAST)
+
+
+def printed_arguments(text: str) -> dict[str, str]:
+    """Return the arguments of the last start that a log shows, by name; a restarted job appends to its log."""
+    lines = untagged(text[max(text.rfind(HEADER), 0) :]).splitlines()
+    return {found["name"]: found["value"] for line in lines if " .." in line and (found := ARGUMENT.match(line))}
+
+
+def printed_words(text: str) -> list[str]:
+    """
+    Return the command line that has the printed values.
+
+    What Megatron prints is not always an option: ranks, sizes that follow from others, and objects are left out.
+    """
+    arguments = printed_arguments(text)
+    options = _options_by_name()
+    words: list[str] = []
+    for name, value in arguments.items():
+        if name == "virtual_pipeline_model_parallel_size":
+            if arguments.get("num_layers_per_virtual_pipeline_stage", "None") == "None":
+                words += _option("--num-virtual-stages-per-pipeline-rank", value)
+        elif value in ("True", "False"):
+            words += [option for option in (options.get((name, value)),) if option]
+        elif (name, "") in options:
+            words += _option(options[name, ""], value)
+    return words
+
+
+def _option(name: str, value: str) -> list[str]:
+    """An option with its values; an absent one has none."""
+    values = (
+        value.strip("[]").replace(",", " ").replace("'", "").replace('"', "").split() if value[:1] == "[" else [value]
+    )
+    values = [word.removeprefix("AttnBackend.") for word in values]
+    return [] if value in ("None", "", "[]") else [name, *values]
+
+
+def _options_by_name() -> dict[tuple[str, str], str]:
+    """Options by the printed name, and by what is printed where a flag is given: ``True`` or ``False``."""
+    found: dict[tuple[str, str], str] = {}
+    for row in table_rows():
+        option, kind = row["option"], row["kind"].partition(" ")[0]
+        if not option:
+            continue
+        field = option[2:].replace("-", "_")
+        shown = [field, *_OTHER_NAMES.get(option, ())]
+        if kind != "flag":
+            found |= {(name, ""): option for name in shown}
+            continue
+        bare = re.sub(r"^(no|disable)_", "", field)
+        if bare != field:
+            found |= {(name, "False"): option for name in (bare, *_OTHER_NAMES.get(option, ()))}
+        found |= {(name, "True"): option for name in (shown if bare == field else [field])}
+    return found
+
+
+_OTHER_NAMES = {
+    "--fp8-format": ("fp8",),
+    "--fp4-format": ("fp4",),
+    "--disable-bias-linear": ("add_bias_linear",),
+    "--no-rope-fusion": ("apply_rope_fusion",),
+    "--no-overlap-p2p-communication": ("overlap_p2p_comm",),
+    "--disable-gloo-process-groups": ("enable_gloo_process_groups", "use_gloo_process_groups"),
+}
+"""Options whose value Megatron prints under another name (``dest`` in ``megatron/training/arguments.py``)."""

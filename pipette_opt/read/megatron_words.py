@@ -1,0 +1,162 @@
+"""Words of Megatron's command line, whatever they stand in: options alone, a launch script, or what a run prints."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, looks_like
+from pipette_opt.read.launch_file import is_launch, without_document
+from pipette_opt.read.launchers import LAUNCHERS
+from pipette_opt.read.megatron_printed import is_printed, printed_words
+from pipette_opt.read.megatron_table import field_of, megatron_options
+from pipette_opt.read.scripts import UnknownArgument, argument_problem, read_script
+
+_ENDS = re.compile(r"\|{1,2}|&{1,2}|;+|(?:\d*|&)(?:>>?|<)(?:&\d)?")
+"""Words that end a command, if options are pasted with what follows them."""
+
+
+UNSET = "not set, and taken for empty"
+"""Begins the note on variables that a script reads and nothing sets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """
+    Words of a command line.
+
+    Parameters
+    ----------
+    unknown
+        Words that are known only when a script runs.
+    notes
+        What was assumed.
+    """
+
+    words: tuple[str, ...]
+    unknown: tuple[UnknownArgument, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def check_unknown(self, index: int, num_values: int, where: str, *, counts: bool) -> None:
+        """
+        Refuse an option that is not known, or whose value is not.
+
+        Parameters
+        ----------
+        index
+            Place of the option; ``num_values`` words behind it are its values.
+        counts
+            The value matters; else a path that is known only when the script runs stays as it is written.
+        """
+        for argument in self.unknown:
+            if argument.index == index or (counts and index < argument.index <= index + num_values):
+                raise InputError(f"{where}, line {argument.line}", argument_problem(self.words, argument))
+
+
+def read_words(
+    text: str, where: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+) -> Words:
+    """
+    Read the arguments of a training program.
+
+    Parameters
+    ----------
+    text
+        Options alone, over one or several lines; a launch script; the arguments that Megatron prints when it
+        starts; or what ``capture`` writes.
+    environment, arguments
+        Variables that are set, and positional arguments, when the script is started.
+
+    Raises
+    ------
+    InputError
+        If the text is none of these.
+    """
+    if is_launch(text):
+        return Words(words=tuple(shlex.split(without_document(text, where))))
+    if is_printed(text):
+        return Words(words=tuple(printed_words(text)))
+    if _is_only_options(text):
+        return Words(words=tuple(_without_torchrun(_plain_words(text, where, environment or {}))))
+    try:
+        found = read_script(text, where, environment=environment, arguments=arguments)
+    except InputError as error:
+        hint = looks_like(text, but=(LAUNCH_SCRIPT, TYPED_ARGUMENTS))
+        raise InputError(error.where, f"{error.problem}{hint}") from None
+    for argument in found.unknown:
+        if not argument.is_one and not found.arguments[argument.index - 1].startswith("--"):
+            raise InputError(f"{where}, line {argument.line}", argument_problem(found.arguments, argument))
+    return Words(words=found.arguments, unknown=found.unknown, notes=(*_about(found.unset), *found.notes))
+
+
+def _about(unset: Mapping[str, int]) -> list[str]:
+    if not unset:
+        return []
+    names = ", ".join(f"{name} (line {line})" for name, line in unset.items())
+    return [f"{UNSET}: {names}"]
+
+
+def _is_only_options(text: str) -> bool:
+    """Whether the first line that is no comment begins with an option."""
+    return re.match(r"(?:\s|#[^\n]*\n|\\\r?\n)*-", text) is not None
+
+
+def _plain_words(text: str, where: str, environment: Mapping[str, str]) -> list[str]:
+    """Words of a text without a command; its lines are as good as blanks, and its signs are no operators."""
+    words: list[str] = []
+    skipped = False
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        skipped = False
+        for word, is_quoted in _words_of_line(line, where):
+            skipped = skipped or (not is_quoted and _ENDS.fullmatch(word) is not None)
+            if not skipped:
+                words.append(_with_variables(word, environment))
+    return words
+
+
+def _without_torchrun(words: Sequence[str]) -> list[str]:
+    """Words without options of torchrun, which scripts keep beside Megatron's."""
+    kept: list[str] = []
+    skipped = False
+    for word in words:
+        if word.startswith("--"):
+            name = field_of(word.partition("=")[0])
+            skipped = name not in megatron_options() and name.replace("_", "-") in LAUNCHERS["torchrun"].num_values
+        if not skipped:
+            kept.append(word)
+    return kept
+
+
+_PART = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)|([^\s\"'\\]+)|([\"'\\])")
+
+
+def _words_of_line(line: str, where: str) -> list[tuple[str, bool]]:
+    """Words of a line without their quotes, and whether they had some."""
+    words: list[tuple[str, bool]] = []
+    index = 0
+    while index < len(line):
+        if line[index].isspace():
+            index += 1
+            continue
+        if line[index] == "#":
+            break
+        text, is_quoted = "", False
+        while index < len(line) and not line[index].isspace():
+            found = _PART.match(line, index)
+            assert found is not None
+            if found[5] and found[5] != "\\":
+                raise InputError(where, f"has a quote that is not closed: {shown(line[index:])}.")
+            is_quoted |= found[4] is None
+            text += (
+                re.sub(r"\\([$`\"\\])", r"\1", found[1])
+                if found[1] is not None
+                else found[2] or found[3] or found[4] or ""
+            )
+            index = found.end()
+        words.append((text, is_quoted))
+    return words
+
+
+def _with_variables(word: str, environment: Mapping[str, str]) -> str:
+    return re.sub(r"\$(?:(\w+)|\{(\w+)\})", lambda found: environment.get(found[1] or found[2], found[0]), word)

@@ -1,0 +1,257 @@
+"""Arguments of the training program that a launch script starts, found without running the script."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.launches import Launch, OtherCommand, ShellScript, ShellText, Started, inside, launch_of
+from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate
+from pipette_opt.read.shell.unknowns import Unknowns, may_split
+
+if TYPE_CHECKING:
+    from pipette_opt.read.shell.interpreter import Shell
+
+EXPORTED = "MEGATRON_ARGS"
+"""Array with the options of a plan, in the files that ``export`` writes."""
+
+_MAX_NAMED = 6
+"""Commands or variables that an error names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownArgument:
+    """
+    An argument that is known only when the script runs.
+
+    Parameters
+    ----------
+    index
+        Place among the arguments.
+    is_one
+        It is exactly one argument, and not none or several.
+    """
+
+    index: int
+    text: str
+    line: int
+    why: str
+    is_one: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptLaunch:
+    """
+    Training program that a script starts.
+
+    Parameters
+    ----------
+    launch
+        ``None``: the script only sets the options of a program, in an array.
+    arguments
+        Words behind the program's name; unknown parts are as the script has them.
+    unknown
+        Arguments with unknown parts.
+    line
+        Of the command that starts the program.
+    environment
+        Variables that the script exports.
+    header
+        Options of ``#SBATCH``.
+    unset, defaults
+        Variables that were read although they are not set, and those whose default was taken; each with the line.
+    notes
+        What was assumed.
+    """
+
+    launch: Launch | None
+    arguments: tuple[str, ...]
+    unknown: tuple[UnknownArgument, ...] = ()
+    line: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    header: Mapping[str, str] = field(default_factory=dict)
+    unset: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def require_known(self, where: str) -> None:
+        """Refuse unknown arguments."""
+        for argument in self.unknown:
+            raise InputError(f"{where}, line {argument.line}", argument_problem(self.arguments, argument))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A launch, with the words and variables that the shell had."""
+
+    launch: Launch
+    line: int
+    environment: Mapping[str, str]
+
+
+def read_script(
+    text: str, where: str, *, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+) -> ScriptLaunch:
+    """
+    Find the training program that ``bash script arguments`` would start; nothing is run, and no other file is read.
+
+    Parameters
+    ----------
+    environment
+        The only variables that are set, besides those that Slurm sets because of ``#SBATCH`` lines.
+
+    Raises
+    ------
+    InputError
+        If the script starts no training program or several, or what it starts cannot be told.
+    """
+    reader = _Reader(where)
+    found = evaluate(text, where, reader.starts, environment=environment, arguments=arguments)
+    notes = [f"line {line}: {note}" for line, note in found.notes]
+    if not found.launches:
+        return _without_launch(found, reader, where, notes)
+    launches = [reader.launches[number] for number in found.launches]
+    first = launches[0]
+    for other in launches[1:]:
+        if (other.launch.arguments, other.launch.program) != (first.launch.arguments, first.launch.program):
+            problem = (
+                f"starts {_shown(first, found)} at line {first.line} and {_shown(other, found)} at line {other.line}"
+            )
+            raise InputError(where, f"{problem}; give a script with one of them.")
+    words, unknown = _readable(first.launch.arguments, found.unknowns)
+    return ScriptLaunch(
+        launch=first.launch,
+        arguments=words,
+        unknown=unknown,
+        line=first.line,
+        environment={name: found.unknowns.rendered(value) for name, value in first.environment.items()},
+        header=found.header,
+        unset=found.unset,
+        defaults=found.defaults,
+        notes=(*first.launch.notes, *notes),
+    )
+
+
+def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str:
+    """Return why an unknown argument cannot be read, and what to do."""
+    option = next((word for word in reversed(arguments[: argument.index]) if word.startswith("--")), "")
+    of = f"the value of {option}" if option and not argument.text.startswith("-") else f"argument {argument.index + 1}"
+    why = f" ({argument.why})" if argument.why else ""
+    return (
+        f"{_short(argument.text)}, in {of}, is known only when the script runs{why}. "
+        "Write it out, set a variable with --env, or record the run with `pipette-opt capture`."
+    )
+
+
+class _Reader:
+    """Launches that an evaluation meets, and other commands."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.launches: list[_Found] = []
+        self.others: dict[str, int] = {}
+        self.options: list[str] = []
+
+    def starts(self, command: ExternalCommand, shell: "Shell") -> int | None:
+        """Note a command; gives its number if it starts a training program."""
+        if command.words[0].startswith("--"):
+            self.options += command.words
+            return None
+        try:
+            started = launch_of(_without_unknown_options(command.words))
+        except InputError as error:
+            place = f"{self.where}, line {command.line}"
+            raise InputError(place, f"{shell.unknowns.rendered(error.where)}: {error.problem}") from None
+        return self._note(started, command, shell)
+
+    def _note(self, started: Started, command: ExternalCommand, shell: "Shell") -> int | None:
+        if isinstance(started, Launch):
+            environment = {**command.environment, **started.environment}
+            self.launches.append(_Found(launch=started, line=command.line, environment=environment))
+            return len(self.launches) - 1
+        if isinstance(started, ShellText | ShellScript):
+            text = started.text if isinstance(started, ShellText) else None
+            if isinstance(started, ShellScript) and started.path == "-":
+                text = command.stdin
+            if text is not None:
+                return self._inner(started, text, command, shell)
+        words = started.words if isinstance(started, OtherCommand) else command.words
+        shown = shell.unknowns.rendered(" ".join((words or command.words)[:3]))
+        self.others.setdefault(_short(shown, 50), command.line)
+        return None
+
+    def _inner(self, outer: ShellText | ShellScript, text: str, command: ExternalCommand, shell: "Shell") -> int | None:
+        """Evaluate what a shell that the command starts runs."""
+        exported = {} if isinstance(outer, ShellText) and outer.on_other_hosts else dict(command.environment)
+        positional = outer.arguments[1:] if isinstance(outer, ShellText) else outer.arguments
+        numbers = shell.run_inner(text, {**exported, **outer.environment}, positional)
+        if not numbers:
+            return None
+        found = [self.launches[number] for number in numbers]
+        programs = {(one.launch.program, one.launch.arguments) for one in found}
+        if len(programs) > 1:
+            place = f"{self.where}, line {command.line}"
+            raise InputError(place, "starts two training programs in a shell; give a script with one of them.")
+        launch = inside(outer, found[0].launch)
+        assert isinstance(launch, Launch)
+        self.launches.append(_Found(launch=launch, line=command.line, environment=found[0].environment))
+        return len(self.launches) - 1
+
+
+def _without_unknown_options(words: Sequence[str]) -> list[str]:
+    """Words of a command without those, before its program, that may be no word or several."""
+    script = next((index for index, word in enumerate(words) if word.endswith(".py") or word == "-m"), len(words))
+    return [word for index, word in enumerate(words) if index > script or not may_split(word)]
+
+
+def _readable(words: Sequence[str], unknowns: Unknowns) -> tuple[tuple[str, ...], tuple[UnknownArgument, ...]]:
+    """Words with the script's text for unknown parts, and a list of these."""
+    readable: list[str] = []
+    unknown: list[UnknownArgument] = []
+    for index, word in enumerate(words):
+        found = unknowns.all_in(word)
+        readable.append(unknowns.rendered(word))
+        if found:
+            unknown.append(
+                UnknownArgument(
+                    index=index,
+                    text=found[0].text,
+                    line=found[0].line,
+                    why=found[0].why,
+                    is_one=not may_split(word) and not word.startswith("-"),
+                )
+            )
+    return tuple(readable), tuple(unknown)
+
+
+def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Sequence[str]) -> ScriptLaunch:
+    """Options of a file that starts nothing: lines of them, or an array; else an error that says what is started."""
+    lists = {name: words for name, words in found.lists.items() if any(word.startswith("--") for word in words)}
+    options = reader.options or lists.get(EXPORTED) or (next(iter(lists.values())) if len(lists) == 1 else [])
+    if options and not reader.others:
+        words, unknown = _readable(options, found.unknowns)
+        return ScriptLaunch(
+            launch=None,
+            arguments=words,
+            unknown=unknown,
+            line=1,
+            unset=found.unset,
+            defaults=found.defaults,
+            notes=tuple(notes),
+        )
+    commands = [f"{command} (line {line})" for command, line in list(reader.others.items())[:_MAX_NAMED]]
+    instead = f"what it starts: {', '.join(commands)}" if commands else "it starts no program at all"
+    more = f"; {'; '.join(notes)}" if notes else ""
+    if lists:
+        more += f"; options are set in {', '.join(list(lists)[:_MAX_NAMED])}, which no command is given"
+    raise InputError(where, f"starts no training program; {instead}{more}.")
+
+
+def _shown(found: _Found, evaluation: Evaluation) -> str:
+    return _short(evaluation.unknowns.rendered(found.launch.program))
+
+
+def _short(text: str, length: int = 80) -> str:
+    line = re.sub(r"\s+", " ", text)
+    return line if len(line) <= length else f"{line[: length - 3]}..."

@@ -1,0 +1,297 @@
+"""Conditions: ``[ ... ]`` on words after expansion, ``[[ ... ]]`` on the source of words."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pipette_opt.read.shell.expansion import expand_pattern, expand_text, pieces_of
+from pipette_opt.read.shell.limits import RefusalError
+from pipette_opt.read.shell.scanner import split_words
+from pipette_opt.read.shell.unknowns import all_known, is_known, may_split
+
+if TYPE_CHECKING:
+    from pipette_opt.read.shell.interpreter import Shell
+
+_FILE_TESTS = tuple(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS")
+_UNARY = (*_FILE_TESTS, "-n", "-z", "-v", "-o", "-R")
+_NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": lambda a, b: a == b,
+    "-ne": lambda a, b: a != b,
+    "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b,
+    "-lt": lambda a, b: a < b,
+    "-le": lambda a, b: a <= b,
+}
+_FILES = ("-nt", "-ot", "-ef")
+_BINARY = ("=", "==", "!=", "<", ">", *_NUMBERS, *_FILES)
+
+Holds = bool | None
+"""Whether a condition holds; ``None``: not known."""
+
+
+class _WrongTestError(Exception):
+    """``[`` reports an error, and its status is 2."""
+
+
+def test_status(shell: "Shell", words: Sequence[str]) -> int | None:
+    """Return the exit status of ``[`` with these words; ``None`` if it is not known."""
+    if any(map(may_split, words)):
+        return None
+    try:
+        holds = _test(shell, list(words))
+    except _WrongTestError:
+        return 2
+    return None if holds is None else int(not holds)
+
+
+def _test(shell: "Shell", words: list[str]) -> Holds:
+    """POSIX's rules, which go by the number of words."""
+    negated = False
+    while len(words) in (2, 3, 4) and words[0] == "!" and not (len(words) == 3 and words[1] in (*_BINARY, "-a", "-o")):
+        negated, words = not negated, words[1:]
+    return _negated(_short_test(shell, words), negated)
+
+
+def _short_test(shell: "Shell", words: list[str]) -> Holds:
+    match words:
+        case []:
+            return False
+        case [word]:
+            return _not_empty(shell, word)
+        case [operator, word]:
+            if operator in _UNARY:
+                return _unary(shell, operator, word)
+            raise _WrongTestError
+        case [left, operator, right] if operator in _BINARY:
+            return _binary(left, operator, right)
+        case [left, ("-a" | "-o") as operator, right]:
+            return _joined(operator == "-o", [_not_empty(shell, left), _not_empty(shell, right)])
+        case ["(", word, ")"]:
+            return _not_empty(shell, word)
+        case [_, _, _]:
+            raise _WrongTestError
+        case ["(", first, second, ")"]:
+            return _short_test(shell, [first, second])
+    return _LongTest(shell, words).value()
+
+
+class _LongTest:
+    """A test of more than four words, with ``-a``, ``-o`` and brackets."""
+
+    def __init__(self, shell: "Shell", words: list[str]) -> None:
+        self.shell, self.words, self.index = shell, words, 0
+
+    def value(self) -> Holds:
+        result = self._either()
+        if self.index < len(self.words):
+            raise _WrongTestError
+        return result
+
+    def _peek(self, ahead: int = 0) -> str | None:
+        place = self.index + ahead
+        return self.words[place] if place < len(self.words) else None
+
+    def _either(self) -> Holds:
+        found = [self._both()]
+        while self._peek() == "-o":
+            self.index += 1
+            found.append(self._both())
+        return _joined(True, found)
+
+    def _both(self) -> Holds:
+        found = [self._term()]
+        while self._peek() == "-a":
+            self.index += 1
+            found.append(self._term())
+        return _joined(False, found)
+
+    def _term(self) -> Holds:
+        negated = False
+        while self._peek() == "!" and self._peek(1) is not None:
+            negated = not negated
+            self.index += 1
+        word = self._peek()
+        if word is None:
+            raise _WrongTestError
+        operator, right = self._peek(1), self._peek(2)
+        if operator in _BINARY and right is not None:
+            self.index += 3
+            return _negated(_binary(word, operator or "", right), negated)
+        if word == "(":
+            self.index += 1
+            self.shell.budget.enter()
+            inside = self._either()
+            self.shell.budget.leave()
+            if self._peek() != ")":
+                raise _WrongTestError
+            self.index += 1
+            return _negated(inside, negated)
+        if word in _UNARY and operator is not None:
+            self.index += 2
+            return _negated(_unary(self.shell, word, operator), negated)
+        self.index += 1
+        return _negated(_not_empty(self.shell, word), negated)
+
+
+def _negated(holds: Holds, negated: bool) -> Holds:
+    return holds if holds is None or not negated else not holds
+
+
+def _joined(by_or: bool, found: Sequence[Holds]) -> Holds:
+    if by_or in found:
+        return by_or
+    return None if None in found else not by_or
+
+
+def _not_empty(shell: "Shell", word: str) -> Holds:
+    if word and shell.unknowns.may_be_empty(word):
+        return None
+    return word != ""
+
+
+def _unary(shell: "Shell", operator: str, word: str) -> Holds:
+    if operator in ("-n", "-z"):
+        return _negated(_not_empty(shell, word), operator == "-z")
+    if not is_known(word):
+        return None
+    if operator == "-v":
+        return shell.is_set(word)
+    if operator == "-o":
+        return word in shell.state.options
+    return False if word == "" and operator != "-t" else None
+
+
+def _binary(left: str, operator: str, right: str) -> Holds:
+    if operator in _FILES or not all_known((left, right)):
+        if left == right and operator in ("=", "==", "!=") and left:
+            return operator != "!="
+        return None
+    if operator in _NUMBERS:
+        return _NUMBERS[operator](_whole(left), _whole(right))
+    if operator in ("<", ">"):
+        return left < right if operator == "<" else left > right
+    return (left == right) == (operator != "!=")
+
+
+def _whole(text: str) -> int:
+    """Whole number of ``[``: decimal, within 64 bits."""
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,40}\s*", text):
+        raise _WrongTestError
+    value = int(text)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise _WrongTestError
+    return value
+
+
+def bracket_holds(shell: "Shell", source: str) -> Holds:
+    """Return whether ``[[ source ]]`` holds."""
+    words = split_words(source, ("&&", "||", "(", ")", "<", ">"))
+    return _Condition(shell, words).value()
+
+
+class _Condition:
+    """Words between ``[[`` and ``]]``; ``skipped`` counts parts without a use, which bash does not expand."""
+
+    def __init__(self, shell: "Shell", words: list[str]) -> None:
+        self.shell, self.words, self.index, self.skipped = shell, words, 0, 0
+
+    def value(self) -> Holds:
+        result = self._either()
+        if self.index < len(self.words):
+            self._fail()
+        return result
+
+    def _fail(self) -> None:
+        raise RefusalError("has a condition in [[ ]] that cannot be read.")
+
+    def _peek(self, ahead: int = 0) -> str | None:
+        place = self.index + ahead
+        return self.words[place] if place < len(self.words) else None
+
+    def _either(self) -> Holds:
+        return self._chain("||", True, lambda: self._chain("&&", False, self._term))
+
+    def _chain(self, sign: str, decides: bool, parse: Callable[[], Holds]) -> Holds:
+        found = [parse()]
+        while self._peek() == sign:
+            self.index += 1
+            skipped = decides in found
+            self.skipped += skipped
+            result = parse()
+            self.skipped -= skipped
+            if not skipped:
+                found.append(result)
+        return _joined(decides, found)
+
+    def _term(self) -> Holds:
+        negated = False
+        while self._peek() == "!":
+            negated = not negated
+            self.index += 1
+        word = self._peek()
+        if word is None or word in ("&&", "||", ")", "<", ">"):
+            self._fail()
+        assert word is not None
+        if word == "(":
+            self.index += 1
+            self.shell.budget.enter()
+            inside = self._either()
+            self.shell.budget.leave()
+            if self._peek() != ")":
+                self._fail()
+            self.index += 1
+            return _negated(inside, negated)
+        return _negated(self._primary(word), negated)
+
+    def _primary(self, word: str) -> Holds:
+        operator, right = self._peek(1), self._peek(2)
+        if word in _UNARY and operator is not None and operator not in ("&&", "||", ")", *_BINARY):
+            self.index += 2
+            return None if self.skipped else _unary(self.shell, word, expand_text(self.shell, operator))
+        if operator is None or operator in ("&&", "||", ")"):
+            self.index += 1
+            return None if self.skipped else _not_empty(self.shell, expand_text(self.shell, word))
+        if right is None or operator not in (*_BINARY, "=~"):
+            self._fail()
+        assert right is not None
+        self.index += 3
+        return None if self.skipped else self._compare(expand_text(self.shell, word), operator, right)
+
+    def _compare(self, left: str, operator: str, right: str) -> Holds:
+        shell = self.shell
+        if operator in _NUMBERS:
+            first, second = shell.arithmetic_value(left), shell.arithmetic_value(expand_text(shell, right))
+            return None if first is None or second is None else _NUMBERS[operator](first, second)
+        if operator == "=~":
+            return _regex_matches(shell, left, right)
+        if operator in ("<", ">", *_FILES):
+            return _binary(left, operator, expand_text(shell, right))
+        pattern, text = expand_pattern(shell, right)
+        if pattern.matches_all:
+            return operator != "!="
+        if not all_known((left, text)):
+            return None
+        return pattern.matches(left) == (operator != "!=")
+
+
+_MAX_SUBJECT = 2000
+"""Characters that a regular expression is tried on; chosen, as Python's may take long."""
+
+
+def _regex_matches(shell: "Shell", left: str, right: str) -> Holds:
+    """``=~`` where the expression means the same to Python; else it is not known."""
+    pieces = pieces_of(shell, right)
+    expression = "".join(re.escape(piece.text) if piece.kind == "quoted" else piece.text for piece in pieces)
+    repeats = len(re.findall(r"(?<!\\)[*+{]", expression))
+    unlike = re.search(r"\)[*+{]|\(\?|\\[A-Za-z0-9]|\[\[[.=]", expression)
+    if not all_known((left, expression)) or unlike or repeats > 3 or len(left) > _MAX_SUBJECT:
+        return None
+    for name, ranges in (("digit", "0-9"), ("alpha", "A-Za-z"), ("alnum", "0-9A-Za-z"), ("space", r"\s")):
+        expression = expression.replace(f"[:{name}:]", ranges)
+    try:
+        found = re.search(re.sub(r"\$(?=$|\))", r"\\Z", expression), left, re.DOTALL)
+    except (re.error, OverflowError, RecursionError):
+        return None
+    groups = [] if found is None else [found[0], *(group or "" for group in found.groups())]
+    shell.set_array("BASH_REMATCH", groups)
+    return found is not None

@@ -1,0 +1,109 @@
+"""A script evaluated: the external commands that bash would start, and what had to be assumed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.read.shell.interpreter import ExternalCommand, Shell
+from pipette_opt.read.shell.limits import MAX_SCRIPT_CHARACTERS, Budget, RefusalError
+from pipette_opt.read.shell.slurm import header_of, variables_of
+from pipette_opt.read.shell.state import State, Variable
+from pipette_opt.read.shell.unknowns import Unknowns, is_known
+
+__all__ = ["Evaluation", "ExternalCommand", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """
+    What an evaluation leaves.
+
+    Parameters
+    ----------
+    launches
+        Numbers that ``run`` gave, in the order in which bash would start the commands.
+    unknowns
+        Values of the unknown parts of words.
+    unset
+        Variables that were read although nothing sets them, each with the first line.
+    defaults
+        Variables whose default was taken, each with the first line.
+    header
+        Options of ``#SBATCH``.
+    notes
+        What was assumed, each with its line.
+    lists
+        Words of the variables that the script sets: elements of arrays, and texts split at blanks.
+    """
+
+    launches: tuple[int, ...]
+    unknowns: Unknowns
+    unset: Mapping[str, int]
+    defaults: Mapping[str, int]
+    header: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[tuple[int, str], ...] = ()
+    lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+Starts = Callable[[ExternalCommand, Shell], int | None]
+"""Number of a training program, if a command starts one."""
+
+
+def evaluate(
+    text: str,
+    where: str,
+    starts: Starts,
+    *,
+    environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> Evaluation:
+    """
+    Evaluate a script as ``bash script arguments`` with nothing but ``environment``; nothing is run.
+
+    Parameters
+    ----------
+    where
+        Name of the script in errors.
+    starts
+        Called for each external command, in order, with the shell that would start it.
+
+    Raises
+    ------
+    InputError
+        Names the line, if something there cannot be evaluated.
+    """
+    if len(text) > MAX_SCRIPT_CHARACTERS:
+        raise InputError(where, f"has {len(text):,} characters; a launch script may have {MAX_SCRIPT_CHARACTERS:,}.")
+    for value in (text, *(environment or {}).values(), *arguments):
+        if not is_known(value) or "\0" in value:
+            raise InputError(where, "has characters of Unicode's private planes or zero bytes, which no script needs.")
+    if "\r\n" in text:
+        line = text[: text.index("\r\n")].count("\n") + 1
+        problem = "ends as lines of Windows do, which bash takes for a part of a word; convert the script (dos2unix)."
+        raise InputError(f"{where}, line {line}", problem)
+    header = header_of(text)
+    given = {**variables_of(header), **(environment or {})}
+    state = State(positional=tuple(arguments))
+    state.variables = {name: Variable(elements={0: value}, exported=True) for name, value in given.items()}
+    state.variables["IFS"] = Variable(elements={0: " \t\n"})
+    state.variables["OPTIND"] = Variable(elements={0: "1"})
+    unknowns = Unknowns()
+    shell = Shell(state, lambda command: starts(command, shell), unknowns, Budget())
+    try:
+        shell.run_script(text)
+    except RefusalError as refusal:
+        place = where if refusal.line is None else f"{where}, line {refusal.line}"
+        raise InputError(place, refusal.problem) from None
+    return Evaluation(
+        launches=shell.state.launches,
+        unknowns=unknowns,
+        unset=shell.unset,
+        defaults={name: line for name, line in shell.defaults.items() if name not in shell.unset},
+        header=header,
+        notes=tuple(dict.fromkeys(shell.notes)),
+        lists={
+            name: tuple(variable.values() if variable.is_array else (variable.text or "").split())
+            for name, variable in shell.state.variables.items()
+            if name not in given
+        },
+    )

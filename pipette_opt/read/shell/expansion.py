@@ -1,0 +1,295 @@
+"""Words of a script expanded: quotes, variables, substitutions, fields and patterns."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pipette_opt.read.shell.limits import RefusalError
+from pipette_opt.read.shell.parameters import NAME, expand_parameter, read_parameter
+from pipette_opt.read.shell.patterns import Pattern
+from pipette_opt.read.shell.scanner import end_of_bracket, expand_braces
+
+if TYPE_CHECKING:
+    from pipette_opt.read.shell.interpreter import Shell
+
+
+class Piece(NamedTuple):
+    """
+    A part of an expanded word.
+
+    ``quoted`` is neither split nor a pattern, ``plain`` is not split, ``expanded`` is both; ``break`` ends a field.
+    """
+
+    kind: Literal["quoted", "plain", "expanded", "break"]
+    text: str
+
+
+class Field(NamedTuple):
+    """A word after expansion, and whether it is a pattern of file names."""
+
+    text: str
+    is_pattern: bool
+
+
+_PLAIN = re.compile(r"[^\\'\"$`]+")
+_IN_QUOTES = re.compile(r"[^\\\"$`]+")
+_ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_GLOB = re.compile(r"[*?]|\[.*\]")
+
+
+def expand_fields(shell: "Shell", word: str) -> list[Field]:
+    """Return the words that the source of a word becomes."""
+    found: list[Field] = []
+    for part in expand_braces(word):
+        found += split_fields(shell, pieces_of(shell, part))
+    shell.budget.words(len(found))
+    return found
+
+
+def expand_text(shell: "Shell", word: str, *, tilde_after_colon: bool = False) -> str:
+    """Return the text that the source of a word becomes where it is not split, as in an assignment."""
+    return text_of(pieces_of(shell, word, tilde_after_colon=tilde_after_colon))
+
+
+def expand_quoted(shell: "Shell", text: str) -> str:
+    """Return a text expanded as in double quotes, such as a here-document or an arithmetic expression."""
+    return text_of(_quoted_pieces(shell, text, "document"))
+
+
+def expand_pattern(shell: "Shell", word: str) -> tuple[Pattern, str]:
+    """Return the source of a word as a pattern, and as text."""
+    pieces = pieces_of(shell, word)
+    pattern = Pattern(((piece.text, piece.kind == "quoted") for piece in pieces), shell.budget)
+    return pattern, text_of(pieces)
+
+
+def text_of(pieces: Sequence[Piece]) -> str:
+    """Return pieces as a text."""
+    return "".join(" " if piece.kind == "break" else piece.text for piece in pieces)
+
+
+def split_fields(shell: "Shell", pieces: Sequence[Piece]) -> list[Field]:
+    """Return the fields of pieces, split at the signs of ``IFS``."""
+    separators = shell.text("IFS")
+    separators = " \t\n" if separators is None else separators
+    fields: list[Field] = []
+    current: str | None = None
+    is_pattern = False
+
+    def end() -> None:
+        nonlocal current, is_pattern
+        if current is not None:
+            fields.append(Field(current, is_pattern))
+        current, is_pattern = None, False
+
+    for kind, text in pieces:
+        if kind == "break":
+            end()
+        elif kind == "quoted":
+            current = (current or "") + text
+        elif kind == "plain" or not separators:
+            if text:
+                current = (current or "") + text
+                is_pattern |= _GLOB.search(text) is not None
+        else:
+            for is_separator, part in _parts(shell.unknowns.split(text), separators):
+                if not is_separator:
+                    current = (current or "") + part
+                    is_pattern |= _GLOB.search(part) is not None
+                    continue
+                # A sign of IFS that is no blank ends a field even if that is empty.
+                for _ in range(sum(1 for sign in part if sign not in " \t\n")):
+                    if current is None:
+                        fields.append(Field("", False))
+                    end()
+                end()
+        if current is not None:
+            shell.budget.produce(len(text))
+    end()
+    return fields
+
+
+def _parts(text: str, separators: str) -> list[tuple[bool, str]]:
+    """Runs of signs that part words, and of others."""
+    runs = re.split(f"([{re.escape(separators)}]+)", text)
+    return [(index % 2 == 1, run) for index, run in enumerate(runs) if run]
+
+
+def pieces_of(shell: "Shell", word: str, *, in_quotes: bool = False, tilde_after_colon: bool = False) -> list[Piece]:
+    """
+    Return the pieces of the source of a word.
+
+    Parameters
+    ----------
+    in_quotes
+        The word stands in ``${name:-word}`` between double quotes.
+    """
+    if in_quotes:
+        return _quoted_pieces(shell, word, "expansion")
+    found: list[Piece] = []
+    index = counted = 0
+    first_line = shell.line
+    while index < len(word):
+        shell.line += word.count("\n", counted, index)
+        counted = index
+        character = word[index]
+        if character == "\\":
+            escaped = word[index + 1 : index + 2]
+            if escaped != "\n":
+                found.append(Piece("quoted", escaped or "\\"))
+            index += 2
+        elif character == "'":
+            end = end_of_bracket(word, index)
+            found.append(Piece("quoted", word[index + 1 : end - 1]))
+            index = end
+        elif character == '"' or word.startswith('$"', index):
+            end = end_of_bracket(word, index)
+            inside = word[index + 1 + (character == "$") : end - 1]
+            pieces = _quoted_pieces(shell, inside, "string")
+            found += pieces or ([Piece("quoted", "")] if not _only_lists(inside) else [])
+            index = end
+        elif word.startswith("$'", index):
+            end = end_of_bracket(word, index)
+            found.append(Piece("quoted", _unescaped(word[index + 2 : end - 1])))
+            index = end
+        elif character in "$`":
+            pieces, index = _substitution(shell, word, index, quoted=False)
+            found += pieces
+        elif word.startswith(("<(", ">("), index) and index == 0:
+            index = end_of_bracket(f"${word[1:]}", 0)
+            found.append(Piece("quoted", shell.unknown(word[:index], one_word=True)))
+        else:
+            plain = _PLAIN.match(word, index)
+            assert plain is not None
+            text = plain[0]
+            is_first = index == 0
+            index = plain.end()
+            if "~" in text and (is_first or tilde_after_colon):
+                found += _with_homes(shell, text, is_first, tilde_after_colon)
+            else:
+                found.append(Piece("plain", text))
+    shell.line = first_line
+    return found
+
+
+def _only_lists(inside: str) -> bool:
+    """Whether double quotes hold nothing but ``$@`` or arrays, which may be no word at all."""
+    return re.fullmatch(r"(?:\$@|\$\{(?:@|!?[A-Za-z_]\w*\[@\])[^}]*\})+", inside) is not None
+
+
+def _with_homes(shell: "Shell", text: str, is_first: bool, after_colon: bool) -> list[Piece]:
+    """Home folders of ``~`` and ``~name``."""
+    found: list[Piece] = []
+    parts = text.split(":") if after_colon else [text]
+    for number, part in enumerate(parts):
+        if number:
+            found.append(Piece("plain", ":"))
+        name, slash, rest = part.partition("/")
+        if (number or is_first) and re.fullmatch(r"~(?:[+-]|[A-Za-z_][\w.-]*)?", name):
+            home = shell.text("HOME") if name == "~" else None
+            found.append(Piece("quoted", home if home is not None else shell.unknown(name, one_word=True)))
+            part = slash + rest
+        if part:
+            found.append(Piece("plain", part))
+    return found
+
+
+Quoting = Literal["string", "expansion", "document"]
+"""Where a text stands: in double quotes, in ``${name:-text}`` inside them, or in a here-document."""
+
+
+def _quoted_pieces(shell: "Shell", text: str, quoting: Quoting) -> list[Piece]:
+    """Pieces of a text in which blanks and patterns mean nothing."""
+    escapable = "$`\\" + {"string": '"', "expansion": '"}', "document": ""}[quoting]
+    found: list[Piece] = []
+    index = counted = 0
+    first_line = shell.line
+    while index < len(text):
+        shell.line += text.count("\n", counted, index)
+        counted = index
+        character = text[index]
+        if character == "\\":
+            escaped = text[index + 1 : index + 2]
+            if escaped != "\n":
+                found.append(Piece("quoted", escaped if escaped and escaped in escapable else character + escaped))
+            index += 2
+        elif character == '"':
+            if quoting != "expansion":
+                found.append(Piece("quoted", character))
+            index += 1
+        elif character in "$`":
+            pieces, index = _substitution(shell, text, index, quoted=True)
+            found += pieces
+        else:
+            plain = _IN_QUOTES.match(text, index)
+            assert plain is not None
+            found.append(Piece("quoted", plain[0]))
+            index = plain.end()
+    shell.line = first_line
+    return found
+
+
+def _substitution(shell: "Shell", text: str, index: int, quoted: bool) -> tuple[list[Piece], int]:
+    """Pieces of what begins with a dollar or a backtick, and the index after it."""
+    kind: Literal["quoted", "expanded"] = "quoted" if quoted else "expanded"
+    shell.budget.step()
+    if text[index] == "`":
+        end = end_of_bracket(text, index, quoted)
+        escaped = r'\\([$`\\"])' if quoted else r"\\([$`\\])"
+        source = re.sub(escaped, r"\1", text[index + 1 : end - 1])
+        return [Piece(kind, shell.substitute(source, text[index:end]))], end
+    if text.startswith("$(", index):
+        end = end_of_bracket(text, index, quoted)
+        source = text[index + 2 : end - 1]
+        if source.startswith("(") and source.endswith(")") and end_of_bracket(f"${source}", 0) == len(source) + 1:
+            return [Piece(kind, shell.arithmetic_text(source[1:-1]))], end
+        return [Piece(kind, shell.substitute(source, text[index:end]))], end
+    if text.startswith("$[", index):
+        end = end_of_bracket(text, index, quoted)
+        return [Piece(kind, shell.arithmetic_text(text[index + 2 : end - 1]))], end
+    if text.startswith("${", index):
+        end = end_of_bracket(text, index, quoted)
+        shell.budget.enter()
+        pieces = _as_pieces(expand_parameter(shell, text[index + 2 : end - 1], quoted), kind)
+        shell.budget.leave()
+        return pieces, end
+    found = NAME.match(text, index + 1)
+    if found is not None:
+        return _as_pieces(read_parameter(shell, found[0], quoted), kind), found.end()
+    special = text[index + 1 : index + 2]
+    if special and special in "0123456789@*#?$!-":
+        return _as_pieces(read_parameter(shell, special, quoted), kind), index + 2
+    return [Piece("quoted" if quoted else "plain", "$")], index + 1
+
+
+def _as_pieces(found: "str | list[str] | list[Piece]", kind: Literal["quoted", "expanded"]) -> list[Piece]:
+    """A text, the elements of a list, or the pieces of a word in an expansion."""
+    if isinstance(found, str):
+        return [Piece(kind, found)]
+    if found and isinstance(found[0], Piece):
+        return [piece for piece in found if isinstance(piece, Piece)]
+    pieces: list[Piece] = []
+    for element in found:
+        assert isinstance(element, str)
+        pieces += [Piece("break", "")] * bool(pieces) + [Piece(kind, element)]
+    return pieces
+
+
+def _unescaped(text: str) -> str:
+    """Text of ``$'...'``."""
+
+    def sign(found: re.Match[str]) -> str:
+        code = found[1]
+        if code[0] in "01234567":
+            return chr(int(code, 8) & 0xFF)
+        if code[0] in "xuU" and len(code) > 1:
+            number = int(code[1:], 16)
+            if number > 0x10FFFF:
+                raise RefusalError(f"has a character {found[0]} that does not exist.")
+            return chr(number)
+        if code[0] == "c" and len(code) == 2:
+            return chr(ord(code[1].upper()) & 0x1F)
+        return _ESCAPES.get(code, code if code in "\\'\"?" else found[0])
+
+    pattern = r"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|c.|.)"
+    return re.sub(pattern, sign, text, flags=re.DOTALL).partition("\0")[0]

@@ -1,0 +1,293 @@
+"""Parameter expansion: ``$name``, ``${name:-word}``, ``${name%pattern}``, ``${#name}`` and the like."""
+
+import re
+from typing import TYPE_CHECKING
+
+from pipette_opt.read.shell.limits import RefusalError
+from pipette_opt.read.shell.scanner import end_of_bracket, split_at
+from pipette_opt.read.shell.unknowns import all_known, is_known, may_split
+
+if TYPE_CHECKING:
+    from pipette_opt.read.shell.expansion import Piece
+    from pipette_opt.read.shell.interpreter import Shell
+
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_PARAMETER = re.compile(r"[A-Za-z_]\w*|[0-9]+|[@*#?$!\-]", re.ASCII)
+_OPERATORS = (
+    ":-", ":=", ":?", ":+", "%%", "##", "//", "/#", "/%", "^^", ",,", "-", "=", "?", "+", "%", "#", "/", "^", ",", "@",
+    ":",
+)  # fmt: skip
+
+
+def read_parameter(shell: "Shell", name: str, quoted: bool) -> str | list[str]:
+    """Return the value of ``$name``; the list of ``$@`` and, without quotes, ``$*``."""
+    if name == "@" or (name == "*" and not quoted):
+        return list(shell.state.positional)
+    if name == "*":
+        return shell.joined(shell.state.positional)
+    value = shell.parameter(name)
+    return shell.unset_text(name) if value is None else value
+
+
+def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[str] | list[Piece]":
+    """
+    Return the value of ``${inside}``.
+
+    Raises
+    ------
+    RefusalError
+        If bash reports an error, or the expansion is none that is evaluated.
+    """
+    if inside.startswith("#") and inside != "#" and inside[1:2] not in tuple("-=?+%:/"):
+        return _length(shell, inside[1:])
+    indirect = inside.startswith("!") and len(inside) > 1
+    found = _PARAMETER.match(inside, int(indirect))
+    if found is None:
+        raise RefusalError(f"has ${{{inside[:40]}}}, which bash cannot expand.")
+    name, rest = found[0], inside[found.end() :]
+    subscript: str | None = None
+    if rest.startswith("["):
+        end = _end_of_subscript(rest)
+        subscript, rest = rest[1 : end - 1], rest[end:]
+    if indirect:
+        if rest in ("@", "*"):
+            names = sorted(variable for variable in shell.state.variables if variable.startswith(name))
+            return shell.joined(names) if quoted and rest == "*" else names
+        if subscript in ("@", "*"):
+            keys = [str(key) for key in shell.keys(name)]
+            return shell.joined(keys) if quoted and subscript == "*" else keys
+        name, subscript = _target_of(shell, name, subscript)
+    operator = next((sign for sign in _OPERATORS if rest.startswith(sign)), "")
+    if rest and not operator:
+        raise RefusalError(f"has ${{{inside[:40]}}}, which bash cannot expand.")
+    word = rest[len(operator) :]
+    is_list = subscript in ("@", "*") or (subscript is None and name in ("@", "*"))
+    if is_list:
+        return _of_list(shell, name, operator, word, quoted, starred=subscript == "*" or name == "*")
+    value = shell.element(name, subscript) if subscript is not None else shell.parameter(name)
+    shown = name if subscript is None else f"{name}[{subscript}]"
+    return _of_text(shell, (name, subscript, shown), value, operator, word, quoted)
+
+
+def _target_of(shell: "Shell", name: str, subscript: str | None) -> tuple[str, str | None]:
+    """Parameter that ``${!name}`` names."""
+    value = shell.element(name, subscript) if subscript is not None else shell.parameter(name)
+    if value is None:
+        raise RefusalError(f"has ${{!{name}}}, but {name} is not set.")
+    found = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+|[@*#])(?:\[(.*)\])?", value, re.ASCII | re.DOTALL)
+    if found is None:
+        problem = "is known only when the script runs" if not is_known(value) else "names no variable"
+        raise RefusalError(f"has ${{!{name}}}, which {problem}.")
+    return found[1], found[2]
+
+
+def _end_of_subscript(text: str) -> int:
+    index, depth = 0, 0
+    while index < len(text):
+        character = text[index]
+        if character == "\\":
+            index += 2
+            continue
+        if character in "$'\"`" and (character != "$" or text[index + 1 : index + 2] in ("(", "{", "'", '"')):
+            index = end_of_bracket(text, index)
+            continue
+        depth += (character == "[") - (character == "]")
+        index += 1
+        if depth == 0:
+            return index
+    raise RefusalError("has a subscript that is not closed.")
+
+
+def _length(shell: "Shell", inside: str) -> str:
+    found = re.fullmatch(r"([A-Za-z_]\w*|[0-9]+|[@*#?$!\-])(\[.*\])?", inside, re.ASCII | re.DOTALL)
+    if found is None:
+        raise RefusalError(f"has ${{#{inside[:40]}}}, which bash cannot expand.")
+    name, subscript = found[1], None if found[2] is None else found[2][1:-1]
+    if subscript in ("@", "*") or (subscript is None and name in ("@", "*")):
+        elements = list(shell.state.positional) if name in ("@", "*") else shell.elements(name)
+        if any(map(may_split, elements)):
+            return shell.unknown(f"${{#{inside}}}", one_word=True)
+        return str(len(elements))
+    value = shell.parameter(name) if subscript is None else shell.element(name, subscript)
+    value = shell.unset_text(name) if value is None else value
+    return str(len(value)) if is_known(value) else shell.unknown(f"${{#{inside}}}", one_word=True)
+
+
+def _of_text(
+    shell: "Shell",
+    place: tuple[str, str | None, str],
+    value: str | None,
+    operator: str,
+    word: str,
+    quoted: bool,
+) -> "str | list[Piece]":
+    """Value of an expansion of a single text."""
+    shown = place[2]
+    if operator in (":-", ":=", ":?", ":+", "-", "=", "?", "+"):
+        return _default(shell, place, value, operator, word, quoted)
+    if value is None:
+        value = shell.unset_text(shown)
+    if operator == "":
+        return value
+    if operator == ":":
+        return _part(shell, value, word, shown)
+    return _changed(shell, value, operator, word, shown)
+
+
+def _default(
+    shell: "Shell", place: tuple[str, str | None, str], value: str | None, operator: str, word: str, quoted: bool
+) -> "str | list[Piece]":
+    """``${name:-word}`` and its like; with a colon, empty is as good as unset."""
+    from pipette_opt.read.shell.expansion import expand_text, pieces_of, text_of
+
+    name, subscript, shown = place
+    empty_counts, kind = operator.startswith(":"), operator[-1]
+    if value is not None and empty_counts and value and shell.unknowns.may_be_empty(value):
+        return shell.unknown(f"${{{shown}{operator}{word}}}", because_of=value)
+    is_set = value is not None and not (empty_counts and value == "")
+    if value is None:
+        shell.note_default(name)
+        value = shell.of_unread(name)
+        if value is not None:
+            return shell.unknown(f"${{{shown}{operator}{word}}}", because_of=value)
+    if kind == "+":
+        return pieces_of(shell, word, in_quotes=quoted) if is_set else ""
+    if is_set:
+        return value or ""
+    if kind == "-":
+        return pieces_of(shell, word, in_quotes=quoted)
+    if kind == "?":
+        message = shell.unknowns.rendered(expand_text(shell, word)) or "parameter null or not set"
+        raise RefusalError(f"ends there, for {shown} is not set: {message}. Give it with --env {name}=VALUE.")
+    text = text_of(pieces_of(shell, word, in_quotes=quoted))
+    if not NAME.fullmatch(name):
+        raise RefusalError(f"assigns to ${name}, which bash refuses.")
+    shell.assign(name, subscript, text)
+    return text
+
+
+def _changed(shell: "Shell", value: str, operator: str, word: str, shown: str) -> str:
+    """Value with a part removed or replaced, or in other letters."""
+    from pipette_opt.read.shell.expansion import expand_pattern, expand_text
+
+    if operator == "@":
+        return _transformed(shell, value, word, shown)
+    if operator.startswith("/"):
+        old, *new = _split_slash(word)
+        pattern, pattern_text = expand_pattern(shell, old)
+        replacement = expand_text(shell, new[0]) if new else ""
+        if value == "":
+            return ""
+        if not all_known((value, pattern_text)):
+            return shell.unknown(f"${{{shown}{operator}{word}}}", because_of=value + pattern_text)
+        if not pattern.parts and operator not in ("/#", "/%"):
+            return value
+        result = pattern.replaced(value, replacement, all_of_them=operator == "//", place=operator[1:].strip("/"))
+    else:
+        pattern, pattern_text = expand_pattern(shell, word)
+        if value == "":
+            return ""
+        if not all_known((value, pattern_text)):
+            return shell.unknown(f"${{{shown}{operator}{word}}}", because_of=value + pattern_text)
+        if operator[0] in "^,":
+            result = _in_letters(value, operator, None if not word else pattern)
+        elif operator[0] == "#":
+            result = pattern.without_prefix(value, longest=operator == "##")
+        else:
+            result = pattern.without_suffix(value, longest=operator == "%%")
+    shell.budget.produce(len(result))
+    return result
+
+
+def _in_letters(value: str, operator: str, pattern: "object") -> str:
+    if pattern is not None:
+        raise RefusalError(f"has ${{...{operator}pattern}}, which is not evaluated.")
+    change = str.upper if operator[0] == "^" else str.lower
+    return change(value) if len(operator) == 2 else change(value[:1]) + value[1:]
+
+
+def _split_slash(word: str) -> list[str]:
+    """Pattern and replacement; a slash in quotes, in an expansion or behind a backslash does not part them."""
+    parts = split_at(word, "/")
+    return [parts[0], "/".join(parts[1:])] if len(parts) > 1 else parts
+
+
+def _transformed(shell: "Shell", value: str, kind: str, shown: str) -> str:
+    if kind in ("U", "L", "u") and is_known(value):
+        return {"U": value.upper(), "L": value.lower(), "u": value[:1].upper() + value[1:]}[kind]
+    raise RefusalError(f"has ${{{shown}@{kind}}}, which is not evaluated.")
+
+
+def _part(shell: "Shell", value: str, word: str, shown: str) -> str:
+    """``${name:offset:length}``."""
+    bounds = _bounds(shell, word, shown)
+    if bounds is None or not is_known(value):
+        return shell.unknown(f"${{{shown}:{word}}}", because_of=value)
+    offset, length = bounds
+    if offset < 0:
+        offset += len(value)
+        if offset < 0:
+            return ""
+    if length is None:
+        return value[offset:]
+    end = offset + length if length >= 0 else len(value) + length
+    if length < 0 and end < offset:
+        raise RefusalError(f"has ${{{shown}:{word}}}, which ends before it begins.")
+    return value[offset:end]
+
+
+def _bounds(shell: "Shell", word: str, shown: str) -> tuple[int, int | None] | None:
+    """Offset and length; ``None`` if they are not known."""
+    parts = split_at(word, ":")
+    if len(parts) > 2:
+        raise RefusalError(f"has ${{{shown}:{word[:40]}}}, which is not evaluated.")
+    numbers = [shell.arithmetic(part) for part in parts]
+    if None in numbers:
+        return None
+    return numbers[0] or 0, (numbers[1] if len(numbers) > 1 else None)
+
+
+def _of_list(
+    shell: "Shell", name: str, operator: str, word: str, quoted: bool, starred: bool
+) -> "str | list[str] | list[Piece]":
+    """``${A[@]}``, ``$@`` with an operator, and the like."""
+    from pipette_opt.read.shell.expansion import pieces_of
+
+    is_positional = name in ("@", "*")
+    elements = list(shell.state.positional) if is_positional else shell.elements(name)
+    if operator in (":-", "-", ":+", "+"):
+        if any(shell.unknowns.may_be_empty(element) for element in elements if element) and operator[0] == ":":
+            return shell.unknown(f"${{{name}[@]{operator}{word}}}", because_of="".join(elements))
+        is_set = bool(elements) and not (operator[0] == ":" and "".join(elements) == "")
+        if is_set != (operator[-1] == "-"):
+            return pieces_of(shell, word, in_quotes=quoted) if operator[-1] == "-" or is_set else []
+        if operator[-1] == "+":
+            return []
+    elif operator == ":":
+        elements = _slice(shell, name, elements, word, is_positional)
+    elif operator:
+        if operator in (":=", "=", ":?", "?"):
+            raise RefusalError(f"has ${{{name}[@]{operator}...}}, which is not evaluated.")
+        elements = [_changed(shell, element, operator, word, f"{name}[@]") for element in elements]
+    elif not is_positional and name not in shell.state.variables:
+        shell.unset_list(name)
+    shell.budget.words(len(elements))
+    return shell.joined(elements) if starred and quoted else elements
+
+
+def _slice(shell: "Shell", name: str, elements: list[str], word: str, is_positional: bool) -> list[str]:
+    bounds = _bounds(shell, word, f"{name}[@]")
+    if bounds is None or any(map(may_split, elements)):
+        return [shell.unknown(f"${{{name}[@]:{word}}}", because_of="".join(elements), split=True)]
+    offset, length = bounds
+    if length is not None and length < 0:
+        raise RefusalError(f"has ${{{name}[@]:{word}}}, whose length is negative.")
+    if is_positional:
+        elements = [shell.parameter("0") or "", *elements]
+        offset = offset if offset >= 0 else offset + len(elements)
+        return [] if offset < 0 else elements[offset:][:length]
+    keys = [int(key) for key in shell.keys(name)] if not shell.is_map(name) else list(range(len(elements)))
+    offset = offset if offset >= 0 else offset + (max(keys, default=-1) + 1)
+    if offset < 0:
+        return []
+    return [element for key, element in zip(keys, elements, strict=True) if key >= offset][:length]

@@ -1,0 +1,198 @@
+"""Programs that only make text of text, such as ``basename`` and ``seq``: what they write is known."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pipette_opt.read.shell.arithmetic import evaluate_arithmetic
+from pipette_opt.read.shell.limits import MAX_WORDS, RefusalError
+from pipette_opt.read.shell.unknowns import all_known
+
+if TYPE_CHECKING:
+    from pipette_opt.read.shell.interpreter import Shell
+
+Result = tuple[str, int]
+"""Text that a program writes, and its exit status."""
+
+ONE_WORD = ("pwd", "hostname", "whoami", "nproc", "mktemp", "uname", "readlink", "realpath", "arch", "logname")
+"""Programs that write a single word that is known only when they run; chosen as with no, or usual, options."""
+
+FOLDERS = ("basename", "dirname")
+"""Programs that write a single word, if they are given a single unknown path."""
+
+
+def written_by(shell: "Shell", words: Sequence[str]) -> Result | None:
+    """Return what a program writes, if that is known; a program that is not known, or reads files, gives ``None``."""
+    name, *arguments = words
+    program = _PROGRAMS.get(name.removeprefix("/usr/bin/").removeprefix("/bin/"))
+    if program is None or not all_known(arguments):
+        return None
+    return program(shell, arguments)
+
+
+def writes_one_word(words: Sequence[str]) -> bool:
+    """Return whether a program writes exactly one word."""
+    name, *arguments = words
+    if name == "date":
+        return len(arguments) == 1 and arguments[0].startswith("+") and not re.search(r"\s|%[cxXrnt]", arguments[0])
+    if name == "id":
+        return arguments in (["-u"], ["-un"], ["-g"])
+    if name == "wc":
+        return len(arguments) == 1 and arguments[0] in ("-l", "-w", "-c")
+    return name in ONE_WORD and len(arguments) < 3
+
+
+def _basename(shell: "Shell", arguments: list[str]) -> Result | None:
+    if arguments[:1] == ["--"]:
+        arguments = arguments[1:]
+    if len(arguments) not in (1, 2) or arguments[0].startswith("-"):
+        return None
+    path = arguments[0]
+    name = path.rstrip("/").rpartition("/")[2] or ("/" if path else "")
+    if len(arguments) == 2 and name != arguments[1]:
+        name = name.removesuffix(arguments[1]) if arguments[1] else name
+    return f"{name}\n", 0
+
+
+def _dirname(shell: "Shell", arguments: list[str]) -> Result | None:
+    if arguments[:1] == ["--"]:
+        arguments = arguments[1:]
+    if not arguments or any(path.startswith("-") for path in arguments):
+        return None
+    folders = []
+    for path in arguments:
+        stripped = path.rstrip("/")
+        folder, slash, _ = stripped.rpartition("/")
+        root = "/" if (slash or (path and not stripped)) else "."
+        folders.append(folder.rstrip("/") or root)
+    return "".join(f"{folder}\n" for folder in folders), 0
+
+
+def _seq(shell: "Shell", arguments: list[str]) -> Result | None:
+    separator = "\n"
+    if arguments[:1] == ["-s"] and len(arguments) > 1:
+        separator, arguments = arguments[1], arguments[2:]
+    numbers = [int(word) for word in arguments if re.fullmatch(r"-?[0-9]{1,15}", word)]
+    if len(numbers) != len(arguments) or len(numbers) not in (1, 2, 3):
+        return None
+    first = numbers[0] if len(numbers) > 1 else 1
+    step = numbers[1] if len(numbers) == 3 else 1
+    if step == 0:
+        return None
+    count = max(0, (numbers[-1] - first) // step + 1)
+    if count > MAX_WORDS:
+        raise RefusalError(f"has seq {' '.join(arguments)}, which makes more than {MAX_WORDS:,} words.")
+    shell.budget.words(count)
+    values = separator.join(str(first + step * turn) for turn in range(count))
+    return (f"{values}\n" if values else ""), 0
+
+
+def _expr(shell: "Shell", arguments: list[str]) -> Result | None:
+    """Whole numbers with ``+ - * / %`` and comparisons, from left to right as bash would."""
+    if not arguments or any(not re.fullmatch(r"-?[0-9]{1,15}|[-+*/%()]", word) for word in arguments):
+        return None
+    try:
+        value = evaluate_arithmetic(" ".join(re.sub(r"^(-?)0+(?=\d)", r"\1", word) for word in arguments), shell)
+    except RefusalError:
+        return None
+    return None if value is None else (f"{value}\n", int(value == 0))
+
+
+def _cat(shell: "Shell", arguments: list[str]) -> Result | None:
+    return _of_input(shell, lambda text: text) if arguments in ([], ["-"]) else None
+
+
+def _tr(shell: "Shell", arguments: list[str]) -> Result | None:
+    if len(arguments) == 2 and arguments[0] == "-d":
+        removed = _signs(arguments[1])
+        return None if removed is None else _of_input(shell, lambda text: "".join(c for c in text if c not in removed))
+    if len(arguments) != 2 or arguments[0].startswith("-"):
+        return None
+    old, new = map(_signs, arguments)
+    if not old or not new:
+        return None
+    table = str.maketrans(old, (new + new[-1] * len(old))[: len(old)])
+    return _of_input(shell, lambda text: text.translate(table))
+
+
+def _signs(text: str) -> str | None:
+    """Signs of a set of ``tr``."""
+    named = {"[:upper:]": "A-Z", "[:lower:]": "a-z", "[:digit:]": "0-9", "\\n": "\n", "\\t": "\t"}
+    text = named.get(text, text)
+    if re.search(r"[\[\\]", text):
+        return None
+    ranges = re.sub(r"(.)-(.)", lambda found: "".join(map(chr, range(ord(found[1]), ord(found[2]) + 1))), text)
+    return ranges if len(ranges) < 1000 else None
+
+
+def _cut(shell: "Shell", arguments: list[str]) -> Result | None:
+    found = re.fullmatch(r"-d ?(.) -f ?([0-9]{1,4})|-f ?([0-9]{1,4}) -d ?(.)", " ".join(arguments))
+    if found is None:
+        return None
+    sign, number = found[1] or found[4], int(found[2] or found[3])
+    if number < 1:
+        return None
+
+    def field(line: str) -> str:
+        parts = line.split(sign)
+        return line if len(parts) == 1 else parts[number - 1] if number <= len(parts) else ""
+
+    return _of_input(shell, lambda text: "".join(f"{field(line)}\n" for line in text.splitlines()))
+
+
+def _wc(shell: "Shell", arguments: list[str]) -> Result | None:
+    counts: Mapping[str, Callable[[str], int]] = {
+        "-w": lambda text: len(text.split()),
+        "-l": lambda text: text.count("\n"),
+        "-c": lambda text: len(text.encode()),
+    }
+    if len(arguments) != 1 or arguments[0] not in counts:
+        return None
+    return _of_input(shell, lambda text: f"{counts[arguments[0]](text)}\n")
+
+
+def _head(shell: "Shell", arguments: list[str], *, last: bool = False) -> Result | None:
+    found = re.fullmatch(r"(?:-n ?|-)([0-9]{1,6})|", " ".join(arguments))
+    if found is None:
+        return None
+    count = int(found[1] or 10)
+
+    def lines(text: str) -> str:
+        all_lines = text.splitlines(keepends=True)
+        return "".join(all_lines[max(0, len(all_lines) - count) :] if last else all_lines[:count])
+
+    return _of_input(shell, lines)
+
+
+def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
+    """``s/text/text/`` of texts without special signs."""
+    words = [word for word in arguments if word not in ("-e",)]
+    found = re.fullmatch(r"s([/,|#])([\w :=.-]*)\1([\w :=./-]*)\1(g?)", words[0]) if len(words) == 1 else None
+    if found is None or found[1] in found[3] or "." in found[2] or not found[2]:
+        return None
+    old, new, count = found[2], found[3], -1 if found[4] else 1
+    return _of_input(shell, lambda text: "".join(line.replace(old, new, count) for line in text.splitlines(True)))
+
+
+def _of_input(shell: "Shell", change: Callable[[str], str]) -> Result | None:
+    text = shell.state.stdin
+    if text is None or not all_known((text,)):
+        return None
+    result = change(text)
+    shell.budget.produce(len(result))
+    return result, 0
+
+
+_PROGRAMS: Mapping[str, Callable[["Shell", list[str]], Result | None]] = {
+    "basename": _basename,
+    "dirname": _dirname,
+    "seq": _seq,
+    "expr": _expr,
+    "cat": _cat,
+    "tr": _tr,
+    "cut": _cut,
+    "wc": _wc,
+    "head": _head,
+    "tail": lambda shell, arguments: _head(shell, arguments, last=True),
+    "sed": _sed,
+}

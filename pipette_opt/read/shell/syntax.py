@@ -1,0 +1,111 @@
+"""The syntax tree of a script, by tree-sitter's grammar of bash."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pipette_opt.read.shell.limits import MAX_PARSE_S, RefusalError
+
+if TYPE_CHECKING:
+    import tree_sitter
+
+
+@cache
+def _language() -> "tree_sitter.Language":
+    import tree_sitter
+    import tree_sitter_bash
+
+    return tree_sitter.Language(tree_sitter_bash.language())
+
+
+def _parser() -> "tree_sitter.Parser":
+    """Return a parser of its own for each text: one that was stopped would go on with the text before."""
+    import tree_sitter
+
+    return tree_sitter.Parser(_language())
+
+
+class Script:
+    """A parsed text."""
+
+    def __init__(self, text: str, first_line: int = 1) -> None:
+        self.source = text.encode("utf-8", "surrogatepass")
+        self.first_line = first_line
+        begun = time.monotonic()
+        source = self.source
+
+        def read(offset: int, _: object) -> bytes:
+            return source[offset : offset + 65536]
+
+        def too_long(*_: Any) -> bool:
+            return time.monotonic() - begun > MAX_PARSE_S
+
+        try:
+            tree = _parser().parse(read, progress_callback=too_long)
+        except ValueError:
+            raise RefusalError("is too tangled for the parser of bash.", first_line) from None
+        self.root = Node(self, tree.root_node)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A node of the tree."""
+
+    script: Script
+    raw: "tree_sitter.Node"
+
+    @property
+    def type(self) -> str:
+        """Kind of the node in tree-sitter's grammar."""
+        return self.raw.type
+
+    @property
+    def children(self) -> list["Node"]:
+        """Nodes below, also those of signs and keywords."""
+        return [Node(self.script, child) for child in self.raw.children]
+
+    @property
+    def start(self) -> int:
+        """First byte."""
+        return self.raw.start_byte
+
+    @property
+    def end(self) -> int:
+        """Byte after the last."""
+        return self.raw.end_byte
+
+    @property
+    def text(self) -> str:
+        """Source."""
+        return self.between(self.start, self.end)
+
+    @property
+    def line(self) -> int:
+        """Line of the first byte, from 1."""
+        return self.script.first_line + self.raw.start_point[0]
+
+    def between(self, start: int, end: int) -> str:
+        """Source between two bytes."""
+        return self.script.source[start:end].decode("utf-8", "surrogatepass")
+
+    def child(self, *types: str) -> "Node | None":
+        """First node below of one of the types."""
+        return next((child for child in self.children if child.type in types), None)
+
+    def check(self) -> None:
+        """Refuse a node that the parser could not read whole."""
+        if self.raw.has_error or self.raw.is_error:
+            bad = next(_faults(self), self)
+            raise RefusalError("cannot be read as bash here.", bad.line)
+
+
+def _faults(node: Node) -> Iterator[Node]:
+    """Nodes that the parser could not read, in the order of the source."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current.raw.is_error or current.raw.is_missing:
+            yield current
+        stack.extend(child for child in reversed(current.children) if child.raw.has_error or child.raw.is_missing)
