@@ -423,6 +423,11 @@ def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch
     return Launch(program=name, is_module=is_module, arguments=arguments)
 
 
+def may_train(words: Sequence[str]) -> bool:
+    """Tell if a command line that cannot be read may hold a training program: a script, or an option of one."""
+    return _sizes_a_job(words) or any(word.endswith(".py") or _TRAINING_NAME.search(word.lower()) for word in words)
+
+
 def _sizes_a_job(arguments: Sequence[str]) -> bool:
     options = {word.partition("=")[0].removeprefix("--").replace("_", "-") for word in arguments if word[:2] == "--"}
     return not options.isdisjoint(TRAINING_OPTIONS)

@@ -51,6 +51,10 @@ _FIRST_PROCESS = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"
 """Variables of a batch script, which runs on the first host of its job."""
 
 
+_MADE_UP = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_NODELIST": "localhost"}
+"""Variables that every job has, and whose values only Slurm knows."""
+
+
 def sbatch_options(text: str, where: str) -> dict[str, str]:
     """
     Options of the ``#SBATCH`` lines of a script, by long name; the last line counts, as for sbatch.
@@ -71,6 +75,11 @@ def sbatch_options(text: str, where: str) -> dict[str, str]:
         options = read_options(place, SBATCH, words)
         found |= {LONG_NAMES.get(name, name): value for name, value in options.items()}
     return found
+
+
+def made_up_variables(options: Mapping[str, str]) -> dict[str, str]:
+    """Return values in place of those that Slurm gives every job, for a script that is run without Slurm."""
+    return {name: value for name, value in _MADE_UP.items() if options and name not in slurm_variables(options)}
 
 
 def slurm_variables(options: Mapping[str, str]) -> dict[str, str]:

@@ -143,6 +143,26 @@ def test_header_of_the_script(run: Run) -> None:
     assert any("SLURM_GPUS_PER_NODE" in note for note in found.document()["notes"])
 
 
+def test_variables_that_only_slurm_knows(run: Run) -> None:
+    """A job's number and hosts are made up for a script with a header, and said; those of the user win."""
+    text = (
+        "#!/bin/bash\n#SBATCH -N 2\nset -u\n"
+        "host=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)\n"
+        "torchrun --rdzv_id $SLURM_JOB_ID --master_addr $host train.py"
+    )
+    found = run(text)
+    assert found.launch.launchers[0].values["master-addr"] == "localhost"
+    assert "Made up, as no job of Slurm runs: SLURM_JOB_ID=1, SLURM_JOB_NODELIST=localhost." in found.notes
+    assert run(text, environment={"SLURM_JOB_ID": "77"}).launch.launchers[0].values["rdzv-id"] == "77"
+
+
+def test_unclear_command_beside_the_launch_is_noted(run: Run) -> None:
+    """A launcher's option that is not known matters only where a training program may stand behind it."""
+    found = run(f"srun --odd nvidia-smi -L\ntorchrun {LINE}")
+    assert found.launch.arguments == ARGUMENTS
+    assert any(note.startswith("Not read: srun: unknown option --odd") for note in found.notes)
+
+
 def test_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the script sets is recorded, the user's own environment is not, and no secret is."""
     monkeypatch.setenv("MINE", "1")
@@ -283,7 +303,8 @@ def test_two_programs_are_refused_unless_one_is_chosen(run: Run) -> None:
         ("srun nvidia-smi", r"without starting a training program\. Left out: srun nvidia-smi"),
         ("pip list() {", "syntax error"),
         ("kill -9 $$", "ended with status -9"),
-        ("srun --odd program --x y", r"unknown option --odd: is 'program' its value"),
+        ("srun --odd program --num-layers 3", r"unknown option --odd: is 'program' its value"),
+        ("srun --odd program --x y", r"without starting a training program"),
         ("srun bash missing.sh", r"Left out: srun bash missing\.sh"),
     ],
 )

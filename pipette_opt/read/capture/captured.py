@@ -16,8 +16,8 @@ from pipette_opt.read.capture.records import num_starts, outer_of, read_records,
 from pipette_opt.read.capture.stand_in import CONTAINERS, LAUNCHERS, PYTHONS
 from pipette_opt.read.capture.stand_ins import stand_ins
 from pipette_opt.read.launchers import LAUNCHERS as KNOWN
-from pipette_opt.read.launches import Launch, OtherCommand, ShellScript, launch_document, launch_of
-from pipette_opt.read.sbatch_header import sbatch_options, slurm_variables
+from pipette_opt.read.launches import Launch, OtherCommand, ShellScript, launch_document, launch_of, may_train
+from pipette_opt.read.sbatch_header import made_up_variables, sbatch_options, slurm_variables
 
 AFTER_START_S = 10.0
 """Seconds that a script goes on after it has started a training program, as it may start another; chosen."""
@@ -154,7 +154,7 @@ def capture(
     command, settings = _as_started(command)
     where = shlex.join(command)
     header, script = _header_of(command)
-    given = {**_of_job(header), **os.environ, **(environment or {}), **settings}
+    given = {**_made_up(header), **_of_job(header), **os.environ, **(environment or {}), **settings}
     with stand_ins(given) as (folder, inner):
         _check_can_be_watched(script)
         going = _Run(folder, began_s=time.monotonic(), time_limit_s=time_limit_s)
@@ -176,7 +176,7 @@ def capture(
         scripts=scripts,
         num_starts=chosen[2],
         status=ended.status,
-        notes=tuple(_notes(records, ended, _set_here(header, given, scripts))),
+        notes=(*_notes(records, ended), *_on_variables(header, given, scripts)),
     )
 
 
@@ -201,7 +201,7 @@ def _distinct(records: Sequence[Mapping[str, Any]]) -> list[_Start]:
     """Different programs or arguments; the same ones on several hosts are one launch."""
     found: dict[tuple[str, tuple[str, ...]], _Start] = {}
     for record in records:
-        if record["kind"] == "refused":
+        if record["kind"] == "refused" and may_train(record["words"]):
             raise InputError(shlex.join(record["words"])[:200], record["problem"])
         if record["kind"] != "start":
             continue
@@ -259,14 +259,22 @@ def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, g
     return f"ended without starting a training program.{beside}{lines}"
 
 
-def _set_here(header: Mapping[str, str], given: Mapping[str, str], scripts: Iterable[str]) -> list[str]:
-    """Variables of the header that the scripts name, and that neither the user nor Slurm has set."""
+def _on_variables(header: Mapping[str, str], given: Mapping[str, str], scripts: Iterable[str]) -> list[str]:
+    """Notes on variables of a job that the scripts name, and that neither the user nor Slurm has set."""
     texts = "".join(map(_text, scripts))
-    made = {name: value for name, value in _of_job(header).items() if name not in os.environ}
-    return [f"{name}={value}" for name, value in made.items() if given.get(name) == value and name in texts]
+    notes = []
+    for beginning, variables in (
+        ("Set as Slurm does for this #SBATCH header", _of_job(header)),
+        ("Made up, as no job of Slurm runs", _made_up(header)),
+    ):
+        named = [name for name in variables if name in texts and name not in os.environ]
+        used = [f"{name}={given[name]}" for name in named if given.get(name) == variables[name]]
+        if used:
+            notes.append(f"{beginning}: {', '.join(used)}.")
+    return notes
 
 
-def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended, set_here: Sequence[str]) -> list[str]:
+def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended) -> list[str]:
     notes = []
     if ended.status is None:
         notes.append("The script still ran, and was stopped.")
@@ -282,14 +290,18 @@ def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended, set_here: S
     left_out = dict.fromkeys(shlex.join(record["words"])[:80] for record in records if record["kind"] == "left out")
     if left_out:
         notes.append(f"Not run: {'; '.join(left_out)}.")
-    if set_here:
-        notes.append(f"Set as Slurm does for this #SBATCH header: {', '.join(set_here)}.")
+    unclear = dict.fromkeys(record["problem"] for record in records if record["kind"] == "refused")
+    notes += [f"Not read: {problem}" for problem in unclear]
     return notes
 
 
 def _of_job(header: Mapping[str, str]) -> dict[str, str]:
     """Variables of a job with this header, unless this is one."""
     return {} if "SLURM_JOB_ID" in os.environ else slurm_variables(header)
+
+
+def _made_up(header: Mapping[str, str]) -> dict[str, str]:
+    return {} if "SLURM_JOB_ID" in os.environ else made_up_variables(header)
 
 
 def _header_of(command: Sequence[str]) -> tuple[dict[str, str], str | None]:

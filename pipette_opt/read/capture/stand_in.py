@@ -27,7 +27,7 @@ from pipette_opt.read.launches import (
     ShellText,
     Started,
 )
-from pipette_opt.read.sbatch_header import sbatch_options, slurm_variables
+from pipette_opt.read.sbatch_header import made_up_variables, sbatch_options, slurm_variables
 
 CONTAINERS = ("docker", "podman", "nvidia-docker", "podman-hpc", "singularity", "apptainer", "enroot", "shifter")
 """Programs that run commands in containers."""
@@ -232,7 +232,8 @@ def _of_header(text: str, words: Sequence[str]) -> dict[str, str]:
     """Variables of a job that ``sbatch`` submits: of its header, and of the options before the script."""
     if words[0] != "sbatch":
         return {}
-    return slurm_variables(sbatch_options(text, "the submitted script"))
+    options = sbatch_options(text, "the submitted script")
+    return slurm_variables(options) | made_up_variables(options)
 
 
 def _say_submitted(words: Sequence[str]) -> None:
