@@ -78,7 +78,9 @@ def test_the_plan_and_its_file_are_verified(job: Instance, plan: Plan, tmp_path:
     again = read_plan(tmp_path / "plan.json")
     assert (again.placement.local_rank == plan.placement.local_rank).all()
     assert again.alternatives == plan.alternatives
-    assert all(one.slots is not None for one in plan.alternatives)
+    assert again.risks == plan.risks
+    assert plan.risks
+    assert all(one.plan.slots is not None for one in plan.risks)
     verify(job, again)
 
 
@@ -92,13 +94,14 @@ def test_another_order_of_gpus_is_found_out(job: Instance, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("slots", [((0, 1, 2, 2), (0, 1, 2, 3)), ((0, 1, 2, 4), (0, 1, 2, 3)), ((0, 1, 2, 3),)])
-def test_wrong_gpus_of_alternatives_are_found_out(
+def test_wrong_gpus_of_plans_beside_it_are_found_out(
     job: Instance, plan: Plan, slots: tuple[tuple[int, ...], ...]
 ) -> None:
     """One twice, one that there is not, and one host too few."""
-    wrong = tuple(replace(one, slots=slots) for one in plan.alternatives[:1])
+    (safest,) = plan.risks[-1:]
+    wrong = replace(safest, plan=replace(safest.plan, slots=slots))
     with pytest.raises(PlanError, match="GPUs"):
-        verify(job, replace(plan, alternatives=wrong))
+        verify(job, replace(plan, risks=(wrong,)))
 
 
 def test_launchers_get_the_order_of_gpus(plan: Plan) -> None:

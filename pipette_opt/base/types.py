@@ -64,6 +64,9 @@ def is_number(value: object) -> TypeGuard[int | float]:
         return False
 
 
+Prefer = Literal["simple", "fastest"]
+"""Which of the plans that are as good as the fastest is shown: the plainest, or the fastest itself."""
+
 ProofStep = Literal["work alone", "best links", "judge over best links", "groups of hosts", "search"]
 """
 Which bound rules a configuration out, from the cheapest on: its work, a form or the judge over the best links, what

@@ -15,11 +15,10 @@ them, and otherwise by exchanging hosts; the form, or the judge over the best li
 
 Candidates that cannot be faster than the best plan are not placed: by their plain paths over the best links, or by
 the judge itself over links that are all as fast as the fastest, as no operation starts later when a time gets shorter.
-Only a few are, to be shown beside the plan.
+Only a few are after the proof (``beside``): those that may be plainer, less risky, or shown as the next best.
 
-:func:`certify` has the steps in their order: ``opening`` (best links), ``placing`` (few placements, annealing, the next
-best, the judge alone) and ``proving`` (the solver), in rounds until one brings nothing. ``budget`` says how long each
-may take.
+:func:`certify` has the steps in their order: ``opening`` (best links), ``placing`` (few placements, annealing, the
+judge alone) and ``proving`` (the solver), in rounds until one brings nothing. ``budget`` says how long each may take.
 """
 
 from pipette_opt.certify.certificate import Certified, certify

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
+from pipette_opt.base.types import Prefer
 from pipette_opt.certify.ledger import CertifyParams
 from pipette_opt.judge.slots import search_share
 from pipette_opt.judge.solutions import JudgedSolution
@@ -34,6 +36,14 @@ MOST_HINT_S = 2.0
 TIES_SHARE = 0.05
 """Share of the time limit that the choice among equally fast plans may take. Chosen."""
 
+BESIDE_SHARE = 0.1
+"""
+Share of the time limit for plans beside the fastest: plainer and less risky ones, and the next best. Chosen.
+"""
+
+LEAST_BESIDE_SHARE = 0.05
+"""Smallest share for the same, so that a plainer plan is looked for after a long preparation, too. Chosen."""
+
 LEAST_CERTIFYING_S = 0.01
 """Smallest number of seconds that the judge's certificate gets where a plan is known. Chosen."""
 
@@ -60,6 +70,8 @@ class OptimizeParams:
         What the plan is to be best at.
     to_beat_s
         A plan this slow is not wanted: the search ends once no plan can be faster.
+    prefer
+        ``fastest``: the fastest plan found; ``simple``: the plainest of those within 1 % of it.
     """
 
     time_limit_s: float = 60.0
@@ -70,6 +82,7 @@ class OptimizeParams:
     num_alternatives: int = 5
     objective: Objective = Objective.TIME
     to_beat_s: float = float("inf")
+    prefer: Prefer = "fastest"
 
     def __post_init__(self) -> None:
         if not self.time_limit_s > 0:
@@ -82,6 +95,8 @@ class OptimizeParams:
             raise ValueError(f"seed must be in [0, 2^31), got {self.seed}.")
         if not 0 < self.max_oom_risk <= 1:
             raise ValueError(f"max_oom_risk must be in (0, 1], got {self.max_oom_risk}.")
+        if self.prefer not in get_args(Prefer):
+            raise ValueError(f"prefer must be one of {', '.join(get_args(Prefer))}, got {self.prefer!r}.")
 
 
 class Budget:
@@ -111,6 +126,18 @@ class Budget:
         return TIES_SHARE * self.limit_s
 
     @property
+    def kept_s(self) -> float:
+        """Kept from the proof for plans beside the fastest."""
+        return BESIDE_SHARE * self.limit_s
+
+    @property
+    def beside_s(self) -> float:
+        """For plans beside the fastest; nothing once the search was stopped."""
+        if self.watcher.stop.is_set():
+            return 0.0
+        return max(min(self.kept_s, self.left_s - self.ties_s), LEAST_BESIDE_SHARE * self.limit_s)
+
+    @property
     def joint(self) -> JointLimits:
         """The joint model's, before anything else."""
         seconds = self._joint_share * self.limit_s
@@ -134,10 +161,9 @@ class Budget:
         """How the judge's certificate may work in the time left."""
         least_s = LEAST_CERTIFYING_S if judged else LEAST_PLACING_S
         return CertifyParams(
-            time_limit_s=max(least_s, self.limit_s - self.ties_s - self.watcher.elapsed_s),
+            time_limit_s=max(least_s, self.limit_s - self.ties_s - self.kept_s - self.watcher.elapsed_s),
             gap_limit=self.params.gap_limit,
             to_beat_s=self.params.to_beat_s,
             workers=self.params.workers,
             seed=self.params.seed,
-            num_alternatives=self.params.num_alternatives,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipette_opt.base.backends import Backend
 from pipette_opt.certify.ledger import CertifyParams, Ledger, Reason, Report
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.placing import anneal_open, place_runners_up, reseat_by_judge, settle_few_orders
+from pipette_opt.certify.placing import anneal_open, reseat_by_judge, settle_few_orders
 from pipette_opt.certify.proving import prove
 from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.parallel import ParallelConfig
@@ -57,10 +57,9 @@ def certify(
     """
     ledger = Ledger(prepared, known, params, report, stop or threading.Event())
     report("bounding the judge", None, None)
-    order = open_candidates(ledger)
+    open_candidates(ledger)
     settle_few_orders(ledger)
     anneal_open(ledger)
-    runners_up = place_runners_up(ledger, order)
     before = None
     while before != (ledger.fastest_s, ledger.bound_s) and not ledger.is_over:  # until a round brings nothing
         before = ledger.fastest_s, ledger.bound_s
@@ -69,7 +68,7 @@ def certify(
         anneal_open(ledger)
     return Certified(
         bound_s=ledger.bound_s,
-        judged=(*ledger.judged, *runners_up),
+        judged=tuple(ledger.judged),
         is_closed=ledger.is_closed,
         reasons=ledger.reasons(),
     )

@@ -10,8 +10,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pipette_opt.candidates import covered
+from pipette_opt.certify.beside import Kind, risk_levels
 from pipette_opt.certify.certificate import Certified
+from pipette_opt.certify.preference import Preference, RiskOf, risks_of
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
+from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.slots import SLOTS_SHARE, with_slots
 from pipette_opt.judge.solutions import (
     JudgedSolution,
@@ -22,16 +25,26 @@ from pipette_opt.judge.solutions import (
     placement_dependent_s,
     stage_memory,
 )
-from pipette_opt.parallel import without_overlap
 from pipette_opt.plans.notes import plan_notes
-from pipette_opt.plans.plan import Alternative, Certificate, JointModel, Plan, StageMemory
+from pipette_opt.plans.plainness import kind_of
+from pipette_opt.plans.plan import (
+    PROVEN_WITHIN,
+    Alternative,
+    Certificate,
+    Imbalance,
+    JointModel,
+    Plan,
+    RiskChoice,
+    StageMemory,
+    fullness,
+)
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.specs import Instance
 
-PROVEN_WITHIN = 2e-6
-"""Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
+SHOWN_IMBALANCE = 1.3
+"""Tokens of the busiest rank of experts over the mean for which a plan of even experts is judged again. Chosen."""
 
 
 def finish_plan(
@@ -41,13 +54,15 @@ def finish_plan(
     *,
     watcher: Watcher,
     time_limit_s: float,
-    max_oom_risk: float,
+    preference: Preference,
     num_alternatives: int,
     seed: int,
     inputs: Mapping[str, Any] | None = None,
+    shown: JudgedSolution | None = None,
+    bounds_s: Mapping[Kind, float] | None = None,
 ) -> Plan:
     """
-    The plan of the fastest judged solution, with its certificate and what came next.
+    Make the plan of the preferred judged solution, with its certificate and what came next.
 
     Parameters
     ----------
@@ -55,40 +70,75 @@ def finish_plan(
         What is proven about the judge's time; by default the bound that needs no search.
     time_limit_s
         Of the search; orders of GPUs may take half of their share of it.
+    shown
+        The preferred solution, if it was chosen before; where links of single GPUs are known it is chosen again.
+    bounds_s
+        No searched plan of a kind of configuration is faster.
     """
     if prepared.has_slots:
         watcher.report("assigning the GPUs of each host")
         seconds = SLOTS_SHARE / 2 * time_limit_s  # of the first plan, and of the last
-        judged = with_slots(prepared.given, prepared.problem, judged, num_alternatives, seconds, watcher.stop)
-    ranked = best_first(judged)
-    best, instance = ranked[0], prepared.given
+        also = () if shown is None else (shown,)
+        judged = with_slots(prepared.given, prepared.problem, judged, num_alternatives, seconds, watcher.stop, also)
+        shown = None
+    ranked, risk_of = best_first(judged), risks_of(prepared, preference.max_oom_risk)
+    fastest, instance = ranked[0], prepared.given
+    best = shown or preference.choose(ranked, risk_of)
+    is_fastest = best.candidate.config == fastest.candidate.config
 
     def memory_of(one: JudgedSolution) -> tuple[StageMemory, ...]:
-        return stage_memory(instance, one.candidate.config, one.placement, prepared.predictor, max_oom_risk)
+        return stage_memory(instance, one.candidate.config, one.placement, prepared.predictor, preference.max_oom_risk)
+
+    def alternative(one: JudgedSolution) -> Alternative:
+        return _alternative(instance, best, one, memory_of(one))
 
     memory = memory_of(best)
-    others = _others(ranked)[:num_alternatives]
-    return make_plan(
+    others = [
+        replace(alternative(one), lower_bound_s=_bound_of(one, bounds_s))
+        for one in _others(ranked, best)[:num_alternatives]
+    ]
+    plan = make_plan(
         instance,
         prepared.problem,
-        ranked,
-        finish_certificate(prepared, best, certified, watcher.elapsed_s),
+        [best],
+        finish_certificate(prepared, best, certified, watcher.elapsed_s, None if is_fastest else fastest),
         memory,
-        alternatives=tuple(_alternative(instance, best, other, memory_of(other)) for other in others),
+        alternatives=tuple(others),
         notes=plan_notes(instance, best.candidate.config, best.estimate.iteration_time_s, prepared.memory, memory),
         seed=seed,
         inputs={**(inputs or {}), "search": asdict(prepared.space)},
     )
+    return replace(
+        plan,
+        fastest=None if is_fastest else alternative(fastest),
+        risks=tuple(
+            _risk_choice(level, alternative(one), memory_of(one))
+            for level, one in _least_times(ranked, preference.max_oom_risk, risk_of)
+        ),
+        imbalance=_imbalance(prepared, best, preference.max_oom_risk),
+    )
 
 
 def finish_certificate(
-    prepared: Prepared, best: JudgedSolution, certified: Certified | None, wall_time_s: float
+    prepared: Prepared,
+    best: JudgedSolution,
+    certified: Certified | None,
+    wall_time_s: float,
+    fastest: JudgedSolution | None = None,
 ) -> Certificate:
-    """The certificate of the best solution: the gap, what it covers, and who ruled out what."""
+    """
+    The certificate of the best solution: the gap, what it covers, and who ruled out what.
+
+    Parameters
+    ----------
+    fastest
+        The fastest solution, where the best is a plainer one.
+    """
     bounds = [_bound_without_search_s(prepared) if certified is None else certified.bound_s]
     if prepared.joined is not None:
         bounds.append(prepared.joined.model.bound_s)
-    certificate = make_certificate(prepared.given, prepared.problem, best, min(bounds), wall_time_s)
+    fastest_s = None if fastest is None else fastest.estimate.iteration_time_s
+    certificate = make_certificate(prepared.given, prepared.problem, best, min(bounds), wall_time_s, fastest_s)
     num_candidates = len(prepared.memory.fitting)
     parts = () if certified is None else proof(prepared, certified.reasons)
     by_search = sum(part.configurations for part in parts if part.by == "search")
@@ -98,7 +148,7 @@ def finish_certificate(
         searched=searched(prepared),
         not_searched=not_searched(prepared),
         proof=parts,
-        joint_model=_joint_model(prepared, certificate.objective_s),
+        joint_model=_joint_model(prepared, certificate.best_s),
         num_candidates=num_candidates,
         num_pruned=num_candidates - by_search if parts else 0,
     )
@@ -110,30 +160,35 @@ def make_certificate(
     best: JudgedSolution,
     judge_bound_s: float,
     wall_time_s: float,
+    fastest_s: float | None = None,
 ) -> Certificate:
     """
-    What is proven about the best solution: one gap, between its judged time and the bound on the judge's time.
+    What is proven about the best solution: the gap between the fastest judged time and the bound on the judge's time.
 
     Parameters
     ----------
     data
         What was searched.
+    fastest_s
+        Time of the fastest solution, where the best is a plainer one.
     """
-    fastest = best.estimate.iteration_time_s
+    objective_s = best.estimate.iteration_time_s
+    fastest = objective_s if fastest_s is None else fastest_s
     bound_s = min(judge_bound_s, fastest)
     dependent_s = placement_dependent_s(instance, best)
     return Certificate(
         status="OPTIMAL" if is_proven(bound_s, fastest) else "FEASIBLE",
-        objective_s=fastest,
+        objective_s=objective_s,
         lower_bound_s=bound_s,
         gap=(fastest - bound_s) / fastest,
         placement_dependent_s=dependent_s,
-        placement_gap=(fastest - bound_s) / dependent_s if dependent_s > 0 else 0.0,
+        placement_gap=(objective_s - bound_s) / dependent_s if dependent_s > 0 else 0.0,
         judge_lower_bound_s=bound_s,
         scope=covered(instance),
         wall_time_s=wall_time_s,
         num_candidates=len({candidate.config for candidate in data.candidates}),
         num_pruned=0,
+        fastest_s=fastest_s,
     )
 
 
@@ -159,10 +214,50 @@ def _bound_without_search_s(prepared: Prepared) -> float:
     return min(judge_lower_bound_s(prepared.lower), prepared.ruled_out_s)
 
 
-def _others(ranked: Sequence[JudgedSolution]) -> list[JudgedSolution]:
-    """All but the first, of those that differ only in what overlaps the fastest."""
-    alike = {without_overlap(one.candidate.config): one for one in reversed(ranked)}
-    return [one for one in ranked[1:] if alike[without_overlap(one.candidate.config)] is one]
+def _others(ranked: Sequence[JudgedSolution], best: JudgedSolution) -> list[JudgedSolution]:
+    """The fastest of each kind of configuration but that of the best."""
+    fastest_of = {kind_of(one.candidate.config): one for one in reversed(ranked)}
+    fastest_of.pop(kind_of(best.candidate.config), None)
+    return [one for one in ranked if fastest_of.get(kind_of(one.candidate.config)) is one]
+
+
+def _bound_of(one: JudgedSolution, bounds_s: Mapping[Kind, float] | None) -> float | None:
+    """No searched plan of the configuration's kind is faster; ``None`` where nobody says."""
+    bound_s = (bounds_s or {}).get(kind_of(one.candidate.config))
+    return None if bound_s is None else min(bound_s, one.estimate.iteration_time_s)
+
+
+def _least_times(
+    ranked: Sequence[JudgedSolution], max_oom_risk: float, risk_of: RiskOf
+) -> list[tuple[float, JudgedSolution]]:
+    """The fastest plan at each level of risk, where there is one."""
+    found = []
+    for level in risk_levels(max_oom_risk):
+        safe = next((one for one in ranked if risk_of(one) <= level), None)
+        found += [] if safe is None else [(level, safe)]
+    return found
+
+
+def _risk_choice(level: float, plan: Alternative, memory: Sequence[StageMemory]) -> RiskChoice:
+    fullest = max(memory, key=fullness)
+    return RiskChoice(
+        max_oom_risk=level, plan=plan, upper_bytes=fullest.upper_bytes, capacity_bytes=fullest.capacity_bytes
+    )
+
+
+def _imbalance(prepared: Prepared, best: JudgedSolution, max_oom_risk: float) -> Imbalance | None:
+    """The plan with :data:`SHOWN_IMBALANCE`, where experts are taken to be evenly loaded and may be unevenly."""
+    config, instance = best.candidate.config, prepared.given
+    groups = config.expert_model_parallel_size
+    if instance.model.num_experts is None or groups == 1 or instance.training.imbalance(groups) != 1.0:
+        return None
+    uneven = replace(instance, training=replace(instance.training, expert_imbalance=SHOWN_IMBALANCE))
+    memory = stage_memory(uneven, config, best.placement, prepared.predictor, max_oom_risk)
+    return Imbalance(
+        expert_imbalance=SHOWN_IMBALANCE,
+        iteration_time_s=estimate(uneven, config, best.placement).iteration_time_s,
+        oom_probability=max(stage.oom_probability for stage in memory),
+    )
 
 
 def _alternative(

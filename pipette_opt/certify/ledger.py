@@ -47,8 +47,6 @@ class CertifyParams:
         Stop when (fastest - bound) / fastest is proven to be at most this.
     to_beat_s
         Stop, too, when the bound is at least this.
-    num_alternatives
-        Configurations beside the best that are placed and judged in any case, if there are so many.
     """
 
     time_limit_s: float
@@ -56,7 +54,6 @@ class CertifyParams:
     to_beat_s: float = float("inf")
     workers: int = 1
     seed: int = 0
-    num_alternatives: int = 0
 
     def __post_init__(self) -> None:
         if not self.time_limit_s > 0:

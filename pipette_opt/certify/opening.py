@@ -27,15 +27,8 @@ SLOWER_LINK = 1.5
 """What one link after the other is slowed down by, to find the paths that a slow link there would be on."""
 
 
-def open_candidates(ledger: Ledger) -> list[int]:
-    """
-    Open the candidates that could be faster if all links were as fast as the fastest.
-
-    Returns
-    -------
-    list[int]
-        Candidates that have a placement over such links, the most promising first.
-    """
+def open_candidates(ledger: Ledger) -> None:
+    """Open the candidates that could be faster if all links were as fast as the fastest, the most promising first."""
     joined = ledger.prepared.joined
     of_links = [optimistic_ticks(ledger.data, one) for one in ledger.data.candidates]
     known = [_known_ticks(ledger, one) for one in ledger.data.candidates]
@@ -66,7 +59,6 @@ def open_candidates(ledger: Ledger) -> list[int]:
             promising = min(unplaced, key=lambda each: (each.bound_ticks, each.index))
             unplaced.remove(promising)
             place_once(ledger, promising)
-    return order
 
 
 def place_once(ledger: Ledger, one: OpenCandidate) -> None:

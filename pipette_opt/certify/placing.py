@@ -1,14 +1,11 @@
-"""Placing candidates for the judge without a solver: annealing, runners-up, and those that no form times exactly."""
+"""Placing candidates for the judge without a solver: annealing, and those that no form times exactly."""
 
 import time
-
-import numpy as np
 
 from pipette_opt.base.units import counted
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
 from pipette_opt.judge.reseat import MOST_ORDERS, best_of_all, climb, num_orders
-from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
 from pipette_opt.solver.pruning import FLOAT_MARGIN
@@ -17,8 +14,8 @@ from pipette_opt.specs import Instance
 MOST_MOVES = 640_000
 """Moves of a candidate's longest annealing. Chosen."""
 
-ANNEALING_SHARE, RUNNERS_UP_SHARE = 0.3, 0.1
-"""Parts of the time left that annealing may take, and that the next best configurations get after that. Chosen."""
+ANNEALING_SHARE = 0.3
+"""Share of the time left that annealing may take. Chosen."""
 
 RESEATING_SHARE = 0.5
 """Part of the time left after that for candidates whose lower form never reaches the judge's time. Chosen."""
@@ -28,9 +25,6 @@ EVERY_PLACEMENT = "judge of every placement"
 
 FEW_ORDERS = 120
 """Placements of a candidate up to which all are judged before anything is annealed: 5 hosts in any order. Chosen."""
-
-RUNNER_UP_VISITS = 3
-"""How often a configuration that cannot win is annealed, to be shown as an alternative."""
 
 
 def anneal_open(ledger: Ledger) -> None:
@@ -45,27 +39,6 @@ def anneal_open(ledger: Ledger) -> None:
             if ledger.is_over or time.perf_counter() >= ends:
                 return
             place_once(ledger, one)
-
-
-def place_runners_up(ledger: Ledger, order: list[int]) -> list[JudgedSolution]:
-    """Configurations that cannot win, with those that might so many as are asked for beside the best."""
-    found: list[JudgedSolution] = []
-    ends = time.perf_counter() + RUNNERS_UP_SHARE * max(ledger.seconds_left, 0.0)
-    placed = {one.candidate.config for one in (*ledger.known, *ledger.judged)}
-    for index in order:
-        candidate = ledger.data.candidates[index]
-        if len(placed) > ledger.params.num_alternatives or time.perf_counter() >= ends or ledger.stop.is_set():
-            break
-        if candidate.config in placed:
-            continue
-        everywhere = np.ones(candidate.num_stages, dtype=np.bool_)
-        one = OpenCandidate(index=index, candidate=candidate, bound_ticks=0, deciding=everywhere)
-        for _ in range(RUNNER_UP_VISITS):
-            ledger.anneal_once(one)
-        if one.best is not None:
-            found.append(one.best)
-            placed.add(candidate.config)
-    return found
 
 
 def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:

@@ -7,7 +7,6 @@ from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
 from pipette_opt.certify.conflicts import conflicts, in_words
-from pipette_opt.certify.finish import PROVEN_WITHIN
 from pipette_opt.certify.labels import pinned
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.fullness import with_edge_loss
@@ -15,7 +14,7 @@ from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import ParallelConfig, block_placement, without_overlap
-from pipette_opt.plans.plan import IterationTime, Plan
+from pipette_opt.plans.plan import PROVEN_WITHIN, IterationTime, Plan
 from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS

@@ -268,6 +268,14 @@ Objective = Annotated[
         rich_help_panel=SEARCH,
     ),
 ]
+Prefer = Annotated[
+    str,
+    typer.Option(
+        help="simple: of the plans within 1 % of the fastest the plainest (less risk of running out of memory, fewer "
+        "stages, fewer chunks, even layers, near to today's launch); fastest: the fastest found.",
+        rich_help_panel=SEARCH,
+    ),
+]
 TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
 DONE_GAP = 0.01
 """Proven gap at which a search counts as done if --gap-limit says nothing: far below what is known of times. Chosen."""

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -41,6 +41,7 @@ def solve(
             help="Of progress: from a loss until training goes on again; 600 by default.", rich_help_panel=opt.SEARCH
         ),
     ] = None,
+    prefer: opt.Prefer = "simple",
     max_oom_risk: opt.MaxOomRisk = 0.01,
     time_limit: opt.TimeLimit = 60.0,
     gap_limit: opt.GapLimit = None,
@@ -75,12 +76,16 @@ def solve(
     6 x layers x query width x sequence length for causal attention; recomputation does not count. In the JSON hfu has
     it, and attention without the mask (12 for 6).
 
-    Ctrl-C stops the search; the best plan so far is written. Exit code 0: the gap is at most --gap-limit (1 % without
-    it), 2: wrong input, 3: no feasible plan, 4: interrupted or ended before that, with the best plan so far written.
+    The plan is the plainest of those within 1 % of the fastest found; the answer names that one (--prefer fastest).
+
+    Ctrl-C stops the search; the best plan so far is written. Exit code 0: the search's gap is at most --gap-limit
+    (1 % without it), 2: wrong input, 3: no feasible plan, 4: interrupted or ended before that, with the best plan so
+    far written.
     """
     begun = time.perf_counter()
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
+    from pipette_opt.base.types import Prefer as PreferWord
     from pipette_opt.certify.conflicts import explained
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.plans import on_hosts_of, plan_with_band
@@ -95,6 +100,7 @@ def solve(
     check_place(out, trace)
     check_stdout(False, out, trace)
     opt.one_of("--objective", objective, tuple(map(str, Objective)))
+    opt.one_of("--prefer", prefer, get_args(PreferWord))
     job = opt.read_job(job_options)
     space = opt.search_space(job, space_options)
     params = opt.checked(
@@ -105,6 +111,7 @@ def solve(
         seed=seed,
         max_oom_risk=max_oom_risk,
         objective=Objective(objective),
+        prefer=prefer,
     )
     failures = _failures(params.objective, host_mean_days, checkpoint_seconds, recovery_seconds)
     opt.one_of("--backend", backend, ("threads", "joblib", "ray"))

@@ -69,6 +69,7 @@ def with_slots(
     num_others: int,
     seconds: float,
     stop: threading.Event,
+    also: Sequence[JudgedSolution] = (),
 ) -> list[JudgedSolution]:
     """
     Solutions with slots and the time that they have there.
@@ -86,16 +87,20 @@ def with_slots(
         So many more are given slots in any case.
     seconds
         For all of them; the first is judged in some orders at least.
+    also
+        Solutions that are given slots whatever their relaxed time.
     """
     begun = time.perf_counter()
     found: list[JudgedSolution] = []
-    fastest_s = float("inf")
+    fastest_s, left_over = float("inf"), list(also)
     for one in _packings(instance, data, judged):
         late = time.perf_counter() >= begun + FIRST_PASS * seconds or stop.is_set()
         if found and (late or one.estimate.iteration_time_s >= fastest_s) and len(found) > num_others:
             break
         found.append(assign_slots(instance, one, 0.0, stop))
+        left_over = [one for one in left_over if one.candidate.config != found[-1].candidate.config]
         fastest_s = min(fastest_s, found[-1].estimate.iteration_time_s)
+    found += [assign_slots(instance, one, 0.0, stop) for one in left_over]
     found.sort(key=lambda one: one.estimate.iteration_time_s)
     for place in range(min(MOST_IMPROVED, len(found))):
         now = time.perf_counter()

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import Prefer
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.library.jobs import Job, read_job
 from pipette_opt.library.known import with_layout_of
@@ -30,6 +31,7 @@ def solve(
     training: TrainingSpec | None = None,
     space: SearchSpace | None = None,
     objective: str = "time",
+    prefer: Prefer = "simple",
     max_oom_risk: float = 0.01,
     time_limit_s: float = 60.0,
     gap_limit: float = 0.0,
@@ -60,6 +62,8 @@ def solve(
         before that of ``job``.
     objective
         ``time``, ``robust``, ``tokens-per-gpu`` or ``cost``; ``progress`` is the command's only.
+    prefer
+        ``simple``: of the plans within 1 % of the fastest found the plainest; ``fastest``: that one.
     max_oom_risk
         Accepted probability of running out of memory, in [0, 1]; 1: memory does not count.
     time_limit_s
@@ -94,6 +98,8 @@ def solve(
         objectives = tuple(str(one) for one in Objective if one is not Objective.PROGRESS)  # needs a rate of losses
         if objective not in objectives:
             raise InputError("objective", f"must be one of {', '.join(objectives)}, got {objective!r}.")
+        if prefer not in get_args(Prefer):
+            raise InputError("prefer", f"must be one of {', '.join(get_args(Prefer))}, got {prefer!r}.")
         job, degrees = _named(job)
         twice = [name for name in degrees if space is not None and getattr(space, name) is not None]
         if twice:
@@ -109,6 +115,7 @@ def solve(
             seed=seed,
             max_oom_risk=max_oom_risk,
             objective=Objective(objective),
+            prefer=prefer,
         )
         watcher = Watcher() if on_progress is None else Watcher(on_progress=on_progress)
         inputs = {**given.inputs, "max_oom_risk": max_oom_risk}

@@ -11,9 +11,11 @@ The story of ``solve``, in the order of the code.
    are placed by annealing, judged, and refuted by the provers of ``solver/`` on their lower forms. This is what makes
    the gap. If it stays open while configurations were left out that nobody had time to bound, these are bounded, and
    all of this is done once more.
-5. The joint model once more, ties, and ``certify/finish.py``, which makes ``lower_bound_s``: the least of what is open,
-   what was ruled out, and the joint model's bound.
-6. ``verify``'s rules on the plan itself. The command ``verify`` adds those on the space, enumerated again.
+5. The joint model once more; ``certify/beside.py`` places what may be plainer, less risky or the next best, and
+   ``certify/preference.py`` chooses the plan among those that are as good as the fastest; ties are settled.
+6. ``certify/finish.py`` makes the certificate and its ``lower_bound_s``: the least of what is open, what was ruled out,
+   and the joint model's bound.
+7. ``verify``'s rules on the plan itself. The command ``verify`` adds those on the space, enumerated again.
 
 A step with nothing to do ends at once. How long each may take is in ``certify/budget.py`` and ``docs/method.md``.
 """
@@ -27,15 +29,17 @@ from pipette_opt.base.backends import Backend
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify import certify
+from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.budget import Budget
 from pipette_opt.certify.budget import OptimizeParams as OptimizeParams
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
 from pipette_opt.certify.first_plans import anneal_closed_forms, judge_closed_forms, judge_first_plan
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
+from pipette_opt.certify.preference import Preference, risks_of
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.ties import settle_ties
-from pipette_opt.judge.solutions import JudgedSolution, best_first
+from pipette_opt.judge.solutions import TIE, JudgedSolution, best_first
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, bound_again, prepare
@@ -55,6 +59,7 @@ def optimize(
     backend: Backend | None = None,
     host_order: Sequence[int] | None = None,
     first: FirstPlan | None = None,
+    preference: Preference | None = None,
 ) -> Plan:
     """
     Find the best plan of a search space and prove how good it is.
@@ -72,20 +77,26 @@ def optimize(
     host_order
         Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
     first
-        A plan that is known, of the space; no slower one comes out.
+        A plan that is known, of the space: the fastest found is no slower.
+    preference
+        What the plan is worth, and how it is chosen among equally good ones; by default by its time, as the parameters
+        say, and near to ``first``.
     """
     from pipette_opt.verify import verify_content
 
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     budget, stop = Budget(instance, params, watcher), watcher.stop
+    preference = preference or Preference(
+        prefer=params.prefer, max_oom_risk=params.max_oom_risk, today=None if first is None else first.config
+    )
     finished = partial(
         finish_plan,
         watcher=watcher,
         time_limit_s=budget.limit_s,
-        max_oom_risk=params.max_oom_risk,
+        preference=preference,
         num_alternatives=params.num_alternatives,
         seed=params.seed,
-        inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk},
+        inputs={**(inputs or {}), "max_oom_risk": params.max_oom_risk, "prefer": params.prefer},
     )
     prepared = prepared or prepare(
         instance,
@@ -126,13 +137,49 @@ def optimize(
             certified = certify(prepared, kept, budget.certifying(kept), watcher.report, stop, backend)
             judged = [*kept, *certified.judged]
 
-    prepared, found = prove(prepared, judged, seconds=budget.left_s - budget.ties_s)
+    prepared, found = prove(prepared, judged, seconds=budget.left_s - budget.ties_s - budget.kept_s)
     judged += found
+    watcher.report("placing plans beside the fastest")
+    beside = look_beside(
+        prepared,
+        judged,
+        certified.reasons,
+        preference,
+        params.num_alternatives,
+        budget.beside_s,
+        stop,
+        watcher.loading_kernels,
+        params.seed,
+    )
+    judged += beside.judged
     order = host_order or range(prepared.instance.cluster.num_nodes)
-    judged += settle_ties(prepared, judged, best_first(judged)[0], order, budget.ties_s)
-    plan = finished(prepared, judged, certified)
+    shown = _settled(prepared, judged, preference, order, budget.ties_s)
+    plan = finished(prepared, [*judged, shown], certified, shown=shown, bounds_s=beside.bounds_s)
     verify_content(prepared.given, plan)
     return plan
+
+
+def _settled(
+    prepared: Prepared,
+    judged: Sequence[JudgedSolution],
+    preference: Preference,
+    order: Sequence[int],
+    seconds: float,
+) -> JudgedSolution:
+    """The preferred plan, in the order of hosts that people know, and simpler where that is as fast and as plain."""
+    risk_of = risks_of(prepared, preference.max_oom_risk)
+
+    def rank(one: JudgedSolution) -> tuple[int, ...]:
+        return preference.rank(one.candidate.config, risk_of(one))
+
+    shown = preference.choose(best_first(judged), risk_of)
+    if preference.prefer == "fastest":
+        return best_first([*judged, *settle_ties(prepared, judged, shown, order, seconds)])[0]
+    least_s = (1 - TIE) * shown.estimate.iteration_time_s
+    equal = [one for one in judged if one.estimate.iteration_time_s >= least_s and rank(one) == rank(shown)]
+    settled = settle_ties(prepared, equal, shown, order, seconds)[-1]
+    is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) == rank(shown)
+    return settled if is_as_good else shown
 
 
 def _bounded_again(

@@ -90,14 +90,14 @@ class Certificate:
     Parameters
     ----------
     status
-        ``OPTIMAL``: no plan of the searched space is faster by the judge, up to rounding to ticks. ``FEASIBLE``: the
-        gap stays open.
+        ``OPTIMAL``: no plan of the searched space is faster than the fastest found by the judge, up to rounding to
+        ticks. ``FEASIBLE``: the gap stays open.
     objective_s
         The judge's iteration time of the plan.
     lower_bound_s
         No plan of the searched space is faster by the judge.
     gap
-        ``(objective_s - lower_bound_s) / objective_s``.
+        Gap of the search: ``(fastest_s - lower_bound_s) / fastest_s``; without ``fastest_s`` that of ``objective_s``.
     placement_dependent_s
         The objective minus the same configuration's objective with all transfers between hosts free.
     placement_gap
@@ -114,6 +114,8 @@ class Certificate:
         What ruled out how many configurations.
     joint_model
         What the joint model said; ``None`` where the layers of the stages were not free.
+    fastest_s
+        Iteration time of the fastest plan found, where a plainer one is the plan; ``None``: the plan is the fastest.
     chosen_by
         The objective, where it is not the time: then the bounds above are of the configurations within the last limits.
     """
@@ -134,3 +136,14 @@ class Certificate:
     proof: tuple[Proof, ...] = ()
     joint_model: JointModel | None = None
     chosen_by: Choice | None = None
+    fastest_s: float | None = None
+
+    @property
+    def best_s(self) -> float:
+        """Iteration time of the fastest plan found."""
+        return self.objective_s if self.fastest_s is None else self.fastest_s
+
+    @property
+    def shown_gap(self) -> float:
+        """Share of the plan's own time that no plan can save: ``(objective_s - lower_bound_s) / objective_s``."""
+        return (self.objective_s - self.lower_bound_s) / self.objective_s

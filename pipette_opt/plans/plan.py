@@ -20,6 +20,9 @@ SCHEMA_VERSION = 1
 FEW_RUNS = 20
 """Measured runs of a kind of job below which people are told that they are few; chosen."""
 
+PROVEN_WITHIN = 2e-6
+"""Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
@@ -142,6 +145,11 @@ class StageMemory:
     components: Mapping[str, int] = field(default_factory=dict)
 
 
+def fullness(stage: StageMemory) -> tuple[float, float]:
+    """How full the memory of a stage is: its risk of running out, then the share of its capacity."""
+    return stage.oom_probability, stage.upper_bytes / stage.capacity_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """
@@ -149,6 +157,9 @@ class Alternative:
 
     Parameters
     ----------
+    lower_bound_s
+        No searched plan with the same degrees, micro-batch and kind of recomputation is faster; ``None`` where nobody
+        says.
     oom_probability_at_most
         As in :class:`StageMemory`.
     slots
@@ -165,6 +176,50 @@ class Alternative:
     reason: str
     slots: tuple[tuple[int, ...], ...] | None = None
     breakdown: Mapping[str, float] = field(default_factory=dict)
+    lower_bound_s: float | None = None
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether nothing of its degrees, micro-batch and recomputation is faster, up to rounding."""
+        known = self.lower_bound_s is not None and self.iteration_time_s is not None
+        return known and self.lower_bound_s >= (1 - PROVEN_WITHIN) * self.iteration_time_s  # type: ignore[operator]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiskChoice:
+    """
+    The fastest plan found whose risk of running out of memory is at most this.
+
+    Parameters
+    ----------
+    max_oom_risk
+        Risk of the fullest stage, at most.
+    upper_bytes, capacity_bytes
+        Memory of the fullest stage: exceeded with at most the accepted risk; what there is.
+    """
+
+    max_oom_risk: float
+    plan: Alternative
+    upper_bytes: int
+    capacity_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imbalance:
+    """
+    The plan where the busiest rank of experts has more tokens than the mean.
+
+    Parameters
+    ----------
+    expert_imbalance
+        Tokens of the busiest rank over the mean.
+    oom_probability
+        Risk of the fullest stage.
+    """
+
+    expert_imbalance: float
+    iteration_time_s: float
+    oom_probability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +316,12 @@ class Plan:
         Options of the job's own arguments that its times and sizes leave out.
     target
         What it is best at; ``None``: at its time.
+    fastest
+        The fastest plan found, where a plainer one is this plan.
+    risks
+        The fastest plans found at the accepted risk of running out of memory and at smaller ones.
+    imbalance
+        What uneven experts would make of the plan; ``None`` where it has none, or they are counted as uneven already.
     """
 
     config: ParallelConfig
@@ -280,6 +341,9 @@ class Plan:
     notes: tuple[str, ...] = ()
     not_modelled: tuple[NotModelled, ...] = ()
     target: Target | None = None
+    fastest: Alternative | None = None
+    risks: tuple[RiskChoice, ...] = ()
+    imbalance: Imbalance | None = None
     nccl_algorithm: str = "ring"
     seed: int = 0
     created: str = ""
@@ -328,18 +392,20 @@ class Plan:
         return html_of(self, self.verdict)
 
 
+AS_GOOD = 1e-6
+"""Relative; times as close as this are equal, as ticks are not much finer."""
+
+
 def why_slower(best: IterationTime, other: IterationTime) -> str:
-    """Why a plan lost: by how much, and the cause that grew most."""
+    """Why a plan lost to the plan that is shown: by how much, and the cause that grew most."""
     slower = other.iteration_time_s / best.iteration_time_s - 1
+    if slower < -AS_GOOD:
+        return f"{-slower:.1%} faster, less plain"
     if slower < 1e-9:
         return "equally fast; the simpler configuration is preferred"
     causes = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in other.breakdown.items()}
     worst = max(causes, key=lambda name: causes[name])
     return f"{slower:.1%} slower, most of it {worst.replace('_', ' ')} (+{causes[worst]:.3g} s)"
-
-
-AS_GOOD = 1e-6
-"""Relative; times as close as this are equal, as ticks are not much finer."""
 
 
 def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:

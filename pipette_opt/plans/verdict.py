@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pipette_opt.base.units import gib, three_digits
-from pipette_opt.plans.plan import FEW_RUNS, Certificate, IterationTime, Plan, StageMemory
+from pipette_opt.plans.plan import AS_GOOD, FEW_RUNS, Certificate, IterationTime, Plan, StageMemory
 from pipette_opt.specs import NotModelled
 
 MEMORY_IGNORED = 1.0
@@ -103,7 +103,8 @@ def _proof(certificate: Certificate, iteration_time_s: float) -> str:
         return f"the upper end of its time is at most {_share(tenths / 1000)} above the least of the searched space"
     if certificate.lower_bound_s <= 0:
         return "nothing is proven about how far it is from the best of the searched space"
-    if certificate.status == "OPTIMAL":
+    is_fastest = certificate.fastest_s is None or iteration_time_s <= (1 + AS_GOOD) * certificate.fastest_s
+    if certificate.status == "OPTIMAL" and is_fastest:
         return "proven optimal among what was searched"
     above = iteration_time_s / certificate.lower_bound_s - 1
     tenths = math.ceil(1000 * above - 1e-6)  # rounded up: at most

@@ -14,7 +14,12 @@ def certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
     """The certificate as in the file."""
     content = asdict(certificate)
     names = "searched", "not_searched", "proof", "chosen_by"
-    return {**content, **plain({name: content[name] for name in names})}
+    return {
+        **content,
+        **plain({name: content[name] for name in names}),
+        "fastest_s": certificate.fastest_s,
+        "shown_gap": certificate.shown_gap,
+    }
 
 
 def read_certificate(certificate: Entries, iteration_time_s: float) -> Certificate:
@@ -71,6 +76,7 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
         ),
         "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
         "chosen_by": lambda name: certificate.optional(name, lambda key: read_choice(certificate.mapping(key))),
+        "fastest_s": lambda name: certificate.optional(name, certificate.positive),
     }
     return {name: read(name) for name, read in readers.items() if name in certificate.data}
 

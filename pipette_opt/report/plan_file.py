@@ -24,9 +24,11 @@ from pipette_opt.plans.plan import (
     Alternative,
     Band,
     Baseline,
+    Imbalance,
     IterationTime,
     Plan,
     RankRow,
+    RiskChoice,
     SizeProof,
     StageMemory,
     Target,
@@ -66,6 +68,9 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "objective": None if plan.target is None else _target_to_dict(plan.target),
         "estimate": estimate_to_dict(plan.estimate),
         "memory": [_memory_to_dict(stage) for stage in plan.memory],
+        "fastest": None if plan.fastest is None else _alternative_to_dict(plan.fastest, plan.global_batch_size),
+        "risks": [_risk_to_dict(one, plan.global_batch_size) for one in plan.risks],
+        "imbalance": None if plan.imbalance is None else asdict(plan.imbalance),
         "alternatives": [_alternative_to_dict(one, plan.global_batch_size) for one in plan.alternatives],
         "baselines": [_baseline_to_dict(one, plan.global_batch_size) for one in plan.baselines],
         "not_modelled": [asdict(one) for one in plan.not_modelled],
@@ -150,6 +155,9 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         estimate=estimate,
         memory=tuple(_read_memory(one) for one in top.mappings("memory")),
         unused_hosts={one.text("host"): one.text("reason") for one in top.mappings("unused_hosts")},
+        fastest=_read_alternative(top.mapping("fastest")) if top.data.get("fastest") else None,
+        risks=tuple(_read_risk(one) for one in top.mappings("risks")) if "risks" in top.data else (),
+        imbalance=_read_imbalance(top.mapping("imbalance")) if top.data.get("imbalance") else None,
         alternatives=tuple(_read_alternative(one) for one in top.mappings("alternatives")),
         baselines=tuple(_read_baseline(one) for one in top.mappings("baselines")),
         inputs=dict(top.mapping("inputs").data),
@@ -323,7 +331,34 @@ def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, 
         "reason": one.reason,
         "slots": None if one.slots is None else [list(gpus) for gpus in one.slots],
         "breakdown": dict(one.breakdown),
+        "lower_bound_s": one.lower_bound_s,
     }
+
+
+def _risk_to_dict(one: RiskChoice, global_batch_size: int) -> dict[str, Any]:
+    return {
+        "max_oom_risk": one.max_oom_risk,
+        "plan": _alternative_to_dict(one.plan, global_batch_size),
+        "upper_gib": one.upper_bytes / GIB,
+        "capacity_gib": one.capacity_bytes / GIB,
+    }
+
+
+def _read_risk(one: Entries) -> RiskChoice:
+    return RiskChoice(
+        max_oom_risk=one.positive("max_oom_risk"),
+        plan=_read_alternative(one.mapping("plan")),
+        upper_bytes=round(one.number("upper_gib") * GIB),
+        capacity_bytes=round(one.positive("capacity_gib") * GIB),
+    )
+
+
+def _read_imbalance(one: Entries) -> Imbalance:
+    return Imbalance(
+        expert_imbalance=one.positive("expert_imbalance"),
+        iteration_time_s=one.positive("iteration_time_s"),
+        oom_probability=one.number("oom_probability"),
+    )
 
 
 def _read_alternative(one: Entries) -> Alternative:
@@ -336,6 +371,7 @@ def _read_alternative(one: Entries) -> Alternative:
         reason=one.text("reason"),
         slots=_read_slots(one) if one.data.get("slots") is not None else None,
         breakdown=one.mapping("breakdown").numbers() if "breakdown" in one.data else {},
+        lower_bound_s=one.optional("lower_bound_s", one.number) if "lower_bound_s" in one.data else None,
     )
 
 

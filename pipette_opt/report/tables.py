@@ -17,6 +17,7 @@ from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
 from pipette_opt.plans.verdict import expected_time, plan_verdict, verdict
 from pipette_opt.report.bars import Bar
+from pipette_opt.report.beside_tables import alternatives_table, fastest_line, imbalance_line, risks_table
 from pipette_opt.report.cells import (
     BAD,
     FAIR,
@@ -58,6 +59,7 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
     parts: list[RenderableType] = [
         said,
         headline(plan),
+        *([Text(line)] if (line := fastest_line(plan)) else []),
         *target_tables(plan),
         configuration_table(plan),
         certificate_table(plan.certificate),
@@ -69,6 +71,9 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
     ]
     if plan.alternatives:
         parts.append(alternatives_table(plan))
+    parts += risks_table(plan)
+    if line := imbalance_line(plan):
+        parts.append(Group(Text(), Text(line)))
     if near := near_ties(plan):
         parts.append(words(near))
     if plan.baselines:
@@ -249,21 +254,6 @@ def hosts_tables(plan: Plan) -> list[RenderableType]:
             unused.add_row(Text(folded_hosts(hosts), style=FAIR), Text(reason))
         parts.append(spaced(unused))
     return parts
-
-
-def alternatives_table(plan: Plan) -> RenderableType:
-    """The next best plans."""
-    table = columns_table("next best", "iteration >", "out of memory >", "why not")
-    for one in plan.alternatives:
-        table.add_row(
-            Text(one.config.label()),
-            Text(seconds_text(one.iteration_time_s)),
-            Text(
-                "-" if one.oom_probability is None else risk(one.oom_probability, at_most=one.oom_probability_at_most)
-            ),
-            Text(one.reason),
-        )
-    return spaced(table)
 
 
 def baselines_table(plan: Plan) -> RenderableType:

@@ -26,6 +26,7 @@ from pipette_opt.verify.certificate import (
 from pipette_opt.verify.common import Rule
 from pipette_opt.verify.exchanges import no_exchange_is_faster
 from pipette_opt.verify.memory import memory_is_reproduced
+from pipette_opt.verify.preference import imbalance_is_reproduced, preference_holds, risks_are_reproduced
 from pipette_opt.verify.rules import (
     certificate_is_consistent,
     configuration_is_legal,
@@ -65,7 +66,10 @@ CONTENT_RULES: tuple[Rule, ...] = (
     estimate_is_reproduced,
     objective_is_reproduced,
     target_is_reproduced,
+    preference_holds,
     alternatives_are_reproduced,
+    risks_are_reproduced,
+    imbalance_is_reproduced,
     baselines_are_possible,
     unused_hosts_are_reproduced,
 )

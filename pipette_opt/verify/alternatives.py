@@ -13,22 +13,30 @@ from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import Placement, block_placement, gpus_of_a_host, node_blocks
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, why_slower
 from pipette_opt.specs import Instance
-from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, close, on_cluster, same
+from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, on_cluster, same
 from pipette_opt.verify.memory import accepted_risk, stages_memory
 
 
+def named_alternatives(plan: Plan) -> list[tuple[str, Alternative]]:
+    """All plans that are recorded beside the plan, by their place in its file."""
+    found = [(f"alternatives[{number}]", one) for number, one in enumerate(plan.alternatives)]
+    found += [("fastest", plan.fastest)] if plan.fastest is not None else []
+    return found + [(f"risks[{number}].plan", one.plan) for number, one in enumerate(plan.risks)]
+
+
 def alternatives_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each alternative is legal, fits, has the judge's time and risk on its hosts, and lost for the reason given."""
+    """Each plan beside the plan is legal, fits, has the judge's time and risk, and lost for the reason given."""
     seen = {plan.config}
     try:
         best = estimate(instance, plan.config, on_cluster(instance, plan))
     except (InputError, ValueError):
         return  # estimate_is_reproduced says why
-    for number, one in enumerate(plan.alternatives):
-        name = f"alternatives[{number}] ({one.config.label()})"
-        if one.config in seen:
-            yield f"{name} is the plan's configuration, or listed twice"
-        seen.add(one.config)
+    for place, one in named_alternatives(plan):
+        name = f"{place} ({one.config.label()})"
+        if place.startswith("alternatives"):
+            if one.config in seen:
+                yield f"{name} is the plan's configuration, or listed twice"
+            seen.add(one.config)
         yield from (f"{name} {problem}" for problem in _alternative_problems(instance, plan, best, one))
 
 
@@ -60,8 +68,10 @@ def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, o
     placement, again = min(judged, key=lambda pair: abs(pair[1].iteration_time_s - one.iteration_time_s))  # type: ignore[operator]
     if not close(one.iteration_time_s, again.iteration_time_s, REPRODUCED):
         yield f"has iteration_time_s {one.iteration_time_s}, the judge says {again.iteration_time_s}"
-    if one.iteration_time_s < plan.estimate.iteration_time_s * (1 - CLOSED_GAP):
-        yield f"takes {one.iteration_time_s} s and is faster than the plan, {plan.estimate.iteration_time_s} s"
+    if one.iteration_time_s < (fastest_s := plan.certificate.best_s) * (1 - CLOSED_GAP):
+        yield f"takes {one.iteration_time_s} s and is faster than the fastest plan, {fastest_s} s"
+    if one.lower_bound_s is not None and not 0 <= one.lower_bound_s <= one.iteration_time_s * (1 + ROUNDING):
+        yield f"takes {one.iteration_time_s} s, and no plan of its kind is said to take less than {one.lower_bound_s} s"
     if one.reason != (reason := why_slower(best, again)):
         yield f"lost because {one.reason!r}, the times say {reason!r}"
     for cause in {**again.breakdown, **one.breakdown} if one.breakdown else ():

@@ -5,8 +5,10 @@ from typing import get_args
 
 from pipette_opt.base.types import ProofStep
 from pipette_opt.candidates import covered, layers_are_free, left_out, searched_values
+from pipette_opt.parallel import ParallelConfig, with_whole_layers
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Plan, Proof
+from pipette_opt.verify.alternatives import named_alternatives
 from pipette_opt.verify.bounds import num_without_room
 from pipette_opt.verify.common import CHEAP, CLOSED_GAP, ROUNDING
 from pipette_opt.verify.space import Searched
@@ -19,14 +21,27 @@ NOT_RUNNABLE = ("legality rules", "memory", "fewer recomputed layers", "less on 
 
 
 def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
-    """The plan's configuration and the alternatives' are of the searched space, and fit; as many fit as is said."""
+    """
+    The plan's configuration and those beside it are of the searched space, and fit; as many fit as is said.
+
+    With block recomputation of more layers than memory asks for a configuration has less risk, and is no faster.
+    """
     fitting = {one.config for one in searched.memory.fitting}
-    named = {"parallel": plan.config} | {f"alternatives[{i}]": one.config for i, one in enumerate(plan.alternatives)}
+    fewest = {base: layers for config in fitting for base, layers in (_block_layers(config),)}
+    named = {"parallel": plan.config} | {name: one.config for name, one in named_alternatives(plan)}
     for name, config in named.items():
-        if config not in fitting:
+        base, layers = _block_layers(config)
+        if config not in fitting and not (config.recomputation == "block" and layers >= fewest.get(base, layers + 1)):
             yield f"{name} ({config.label()}) is not among the {len(fitting)} that are legal and fit"
     if plan.certificate.num_candidates != len(fitting):
         yield f"num_candidates is {plan.certificate.num_candidates}, {len(fitting)} are legal and fit"
+
+
+def _block_layers(config: ParallelConfig) -> tuple[ParallelConfig, int]:
+    """A configuration with one recomputed layer in place of all that block recomputation has, and how many it has."""
+    if config.recomputation != "block":
+        return config, 0
+    return with_whole_layers(config, "block", 1), config.recompute_num_layers
 
 
 def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
@@ -65,8 +80,8 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
         elif part.bound_s is not None and not part.bound_s >= certificate.lower_bound_s * (1 - ROUNDING):
             yield f"{part.by} bounds {part.bound_s} s, lower_bound_s is {certificate.lower_bound_s}"
     least_s = min((part.bound_s for part in certificate.proof if part.bound_s is not None), default=0.0)
-    if least_s > certificate.objective_s * (1 + CLOSED_GAP):
-        yield f"every part bounds {least_s} s or more, and the plan takes {certificate.objective_s} s"
+    if least_s > certificate.best_s * (1 + CLOSED_GAP):
+        yield f"every part bounds {least_s} s or more, and the fastest plan takes {certificate.best_s} s"
     by_bounds = len(searched.memory.fitting) - counts["search"] if certificate.proof else 0
     if certificate.num_pruned != by_bounds:
         yield f"num_pruned is {certificate.num_pruned}, {by_bounds} are ruled out without a search"
@@ -129,8 +144,8 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
         yield f"joint_model.status is {model.status!r}"
     if not model.bound_s >= certificate.lower_bound_s * (1 - ROUNDING):
         yield f"joint_model bounds {model.bound_s} s, lower_bound_s is {certificate.lower_bound_s}"
-    if model.status == "INFEASIBLE" and model.bound_s < certificate.objective_s * (1 - CLOSED_GAP):
-        yield f"joint_model has no faster split, and bounds {model.bound_s} s of {certificate.objective_s}"
+    if model.status == "INFEASIBLE" and model.bound_s < certificate.best_s * (1 - CLOSED_GAP):
+        yield f"joint_model has no faster split, and bounds {model.bound_s} s of {certificate.best_s}"
 
 
 def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:

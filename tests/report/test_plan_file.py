@@ -97,6 +97,8 @@ def test_named_fields() -> None:
         "proof",
         "joint_model",
         "chosen_by",
+        "fastest_s",
+        "shown_gap",
     }
     assert content["memory"][1]["upper_gib"] == 32.0
     assert content["memory"][1]["extrapolates"] is False

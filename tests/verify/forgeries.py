@@ -138,6 +138,7 @@ def worse_hosts(content: Content) -> None:
         placement_dependent_s=seconds - estimate(_links_free(instance), plan.config, placement).iteration_time_s,
         proof=proof,
         num_pruned=0,
+        fastest_s=None,
         joint_model=None if (model := plan.certificate.joint_model) is None else replace(model, bound_s=seconds),
     )
     forged = replace(
@@ -146,6 +147,8 @@ def worse_hosts(content: Content) -> None:
         estimate=judged,
         certificate=certificate,
         alternatives=(),
+        fastest=None,
+        risks=(),
         unused_hosts={hosts[1]: why_unused(hosts[0], swapped.iteration_time_s, seconds)},
     )
     content.update(plan_to_dict(plan_with_band(forged, instance)))

@@ -18,7 +18,7 @@ import pipette_opt.verify
 from pipette_opt.base.errors import PlanError
 from pipette_opt.base.units import GIB
 from pipette_opt.parallel import Placement, RankGrid, fit_chunks, identity_placement
-from pipette_opt.plans.plan import Baseline, Plan
+from pipette_opt.plans.plan import Baseline, Imbalance, Plan, RiskChoice
 from pipette_opt.prepare import load_predictor
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
 from pipette_opt.specs import Instance, YarnScaling
@@ -163,6 +163,14 @@ def lost(plan: Plan, **changes: object) -> Plan:
     return replace(plan, alternatives=(replace(plan.alternatives[0], **changes),))  # type: ignore[arg-type]
 
 
+def with_risk(plan: Plan, max_oom_risk: float, upper_bytes: int = 2**34) -> Plan:
+    """The plan with its alternative as the fastest that has at most a risk."""
+    one = RiskChoice(
+        max_oom_risk=max_oom_risk, plan=plan.alternatives[0], upper_bytes=upper_bytes, capacity_bytes=78 * GIB
+    )
+    return replace(plan, risks=(one,))
+
+
 def with_baseline(plan: Plan, micro_batch_size: int = 2, iteration_time_s: float = 10.0) -> Plan:
     """The plan with a baseline."""
     chosen = replace(plan.config, micro_batch_size=micro_batch_size)
@@ -256,6 +264,15 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("unused_hosts_are_reproduced", lambda plan: replace(plan, unused_hosts={"n2": "it would cost 9 s"})),
     ("baselines_are_possible", lambda plan: with_baseline(plan, micro_batch_size=3)),
     ("baselines_are_possible", lambda plan: with_baseline(plan, iteration_time_s=0.0)),
+    ("preference_holds", lambda plan: certified(plan, fastest_s=plan.certificate.objective_s)),
+    ("risks_are_reproduced", lambda plan: with_risk(plan, 1e-9)),
+    ("risks_are_reproduced", lambda plan: with_risk(plan, 0.01, upper_bytes=1)),
+    (
+        "imbalance_is_reproduced",
+        lambda plan: replace(
+            plan, imbalance=Imbalance(expert_imbalance=1.3, iteration_time_s=99.0, oom_probability=1e-6)
+        ),
+    ),
     ("certificate_is_consistent", lambda plan: certified(plan, gap=0.01)),
     ("certificate_is_consistent", lambda plan: certified(plan, placement_gap=0.01)),
     ("certificate_is_consistent", lambda plan: certified(plan, status="OPTIMAL")),

@@ -1,0 +1,321 @@
+"""
+Plans beside the fastest: plainer ones, less risky ones, and the next best that differ from it.
+
+The proof of the fastest plan rules most configurations out without placing them. Here some of them are placed, whose
+bounds say that they may be what is looked for. Each question is about a group of configurations: which of their plans
+is the fastest? The configuration with the least bound is bounded by the judge over the best links, then placed, until
+no bound of the group is below the best plan found.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import count, groupby
+
+from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.certify.ledger import CLOSE_ENOUGH, CertifyParams, Ledger, Reason
+from pipette_opt.certify.opening import open_candidates
+from pipette_opt.certify.placing import anneal_open, reseat_by_judge, settle_few_orders
+from pipette_opt.certify.preference import Preference, risks_of
+from pipette_opt.judge.solutions import JudgedSolution, best_first
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
+from pipette_opt.parallel import ParallelConfig, with_whole_layers, without_overlap
+from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of
+from pipette_opt.prepare import Prepared
+from pipette_opt.problem.build import FittingCandidate, build_both_forms
+from pipette_opt.problem.ticks import SharedLinks
+
+SHARES = (0.5, 0.4, 1.0)
+"""
+Shares of the time that is left in which plainer plans, less risky ones and the next best are looked for, in this order.
+Chosen.
+"""
+
+PLACING_SHARE = 0.25
+"""Share of the time left for a question in which a single configuration is placed. Chosen."""
+
+Kind = tuple[object, ...]
+"""Degrees, micro-batch and kind of recomputation (:func:`~pipette_opt.plans.plainness.kind_of`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Beside:
+    """
+    Plans found beside the fastest.
+
+    Parameters
+    ----------
+    judged
+        Placements found.
+    bounds_s
+        No searched plan of a kind of configuration is faster: seconds.
+    """
+
+    judged: tuple[JudgedSolution, ...] = ()
+    bounds_s: Mapping[Kind, float]
+
+
+def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
+    """Risks of running out of memory for which the fastest plan is looked for; none where memory does not count."""
+    if max_oom_risk >= IGNORED_RISK:
+        return ()
+    return tuple(sorted({max_oom_risk, RISK_SHARE * max_oom_risk, SMALLEST_RISK}, reverse=True))
+
+
+def look_beside(
+    prepared: Prepared,
+    judged: Sequence[JudgedSolution],
+    reasons: Mapping[ParallelConfig, Reason],
+    preference: Preference,
+    num_alternatives: int,
+    seconds: float,
+    stop: threading.Event,
+    loading: Callable[[], AbstractContextManager[None]],
+    seed: int = 0,
+) -> Beside:
+    """
+    Look for plainer plans, for less risky ones, and for the next best.
+
+    Parameters
+    ----------
+    judged
+        Plans known, at least one.
+    reasons
+        Bounds of configurations, as the certificate has them.
+    num_alternatives
+        Number of kinds of configuration wanted beside that of the plan.
+    seconds
+        Wall time for all of it.
+    """
+    finder = _Finder(prepared, judged, reasons, preference, stop, loading, seed)
+    plainer, safer, others = SHARES
+    ends = time.perf_counter() + seconds
+
+    def until(share: float) -> float:
+        now = time.perf_counter()
+        return now + share * max(ends - now, 0.0)
+
+    if preference.prefer == "simple":
+        finder.look_for_plainest(until(plainer))
+    finder.look_for_safer(until(safer))
+    finder.look_for_next_best(num_alternatives, until(others))
+    return Beside(judged=tuple(finder.found), bounds_s={kind: finder.least_s(group) for kind, group in finder.kinds()})
+
+
+class _Finder:
+    """
+    Configurations that fit, what is known of each, and the placements found.
+
+    Attributes
+    ----------
+    checked
+        Configurations that fit the cluster with the accepted risk.
+    found
+        Placements found, in their order.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        judged: Sequence[JudgedSolution],
+        reasons: Mapping[ParallelConfig, Reason],
+        preference: Preference,
+        stop: threading.Event,
+        loading: Callable[[], AbstractContextManager[None]],
+        seed: int,
+    ) -> None:
+        self.prepared, self.preference, self.stop, self.loading, self.seed = prepared, preference, stop, loading, seed
+        self.found: list[JudgedSolution] = []
+        self.ends = 0.0
+        self._risk_of = risks_of(prepared, preference.max_oom_risk)
+        self._ledgers: dict[ParallelConfig, Ledger] = {}
+        self._links = SharedLinks(prepared.problem.tick_s)
+        self._loaded: set[tuple[bool, bool]] = set()
+        self._best: dict[ParallelConfig, JudgedSolution] = {}
+        for one in judged:
+            self._take(one)
+        pruned = prepared.pruned
+        known = {one.config for one in prepared.problem.candidates}
+        self.checked = {one.config: one for one in prepared.memory.fitting if pruned is not None or one.config in known}
+        self._bounds_s = {config: reason.bound_s for config, reason in reasons.items()}
+        for config in self.checked:
+            by_links = 0.0 if pruned is None else pruned.bounds_s.get(without_overlap(config), 0.0)
+            self._bounds_s[config] = max(self._bounds_s.get(config, 0.0), by_links)
+
+    @property
+    def is_over(self) -> bool:
+        return self.stop.is_set() or time.perf_counter() >= self.ends
+
+    @property
+    def judged(self) -> list[JudgedSolution]:
+        """The best plan of each configuration, the fastest first."""
+        return best_first(list(self._best.values()))
+
+    def kinds(self) -> list[tuple[Kind, list[ParallelConfig]]]:
+        """Configurations that fit by their kind."""
+        groups: dict[Kind, list[ParallelConfig]] = {}
+        for config in self.checked:
+            groups.setdefault(kind_of(config), []).append(config)
+        return list(groups.items())
+
+    def bound_s(self, config: ParallelConfig) -> float:
+        """No plan of a configuration is faster."""
+        known = self._best.get(config)
+        return min(self._bounds_s[config], float("inf") if known is None else known.estimate.iteration_time_s)
+
+    def least_s(self, configs: Iterable[ParallelConfig]) -> float:
+        """No plan of some configurations is faster."""
+        return min(map(self.bound_s, configs), default=float("inf"))
+
+    def look_for_plainest(self, ends: float) -> None:
+        """Place configurations within the limit, the plainest first, until none is plainer than the best found."""
+        self.ends = ends
+        preference, (fastest, *_) = self.preference, self.judged
+        limit = (1 + WITHIN) * preference.value(fastest)
+
+        def near(configs: Iterable[ParallelConfig]) -> list[ParallelConfig]:
+            return [one for one in configs if preference.factor(one) * self.bound_s(one) <= limit]
+
+        configs = near(self.checked)
+        if (level := RISK_SHARE * preference.max_oom_risk) < RISK_SHARE:
+            configs += near(self._with_less_risk(configs, max(level, SMALLEST_RISK)))
+        ranks = {one: preference.rank(one, self._least_risk(one)) for one in dict.fromkeys(configs)}
+        for rank, group in groupby(sorted(ranks, key=ranks.__getitem__), ranks.__getitem__):
+            shown = preference.choose(self.judged, self._risk_of)
+            if self.is_over or rank > preference.rank(shown.candidate.config, self._risk_of(shown)):
+                return
+            members = list(group)
+            below_s = limit / min(map(preference.factor, members))
+            self._place_fastest(members, below_s * (1 + CLOSE_ENOUGH))
+
+    def look_for_safer(self, ends: float) -> None:
+        """Place the fastest configurations of each risk of running out of memory."""
+        self.ends = ends
+        for level in risk_levels(self.preference.max_oom_risk)[1:]:
+            safe_s = (one.estimate.iteration_time_s for one in self.judged if self._risk_of(one) <= level)
+            below_s = next(safe_s, float("inf"))
+            promising = [one for one in self.checked if self.bound_s(one) < below_s]
+            promising += self._with_less_risk(promising, level)
+            self._place_fastest([one for one in dict.fromkeys(promising) if self._least_risk(one) <= level])
+
+    def look_for_next_best(self, number: int, ends: float) -> None:
+        """Place the fastest configurations of so many kinds beside that of the plan."""
+        self.ends = ends
+        shown = self.preference.choose(self.judged, self._risk_of)
+        groups = {kind: group for kind, group in self.kinds() if kind != kind_of(shown.candidate.config)}
+        times_s: list[float] = []
+        for kind in sorted(groups, key=lambda kind: self.least_s(groups[kind])):
+            to_beat_s = sorted(times_s)[number - 1] if 0 < number <= len(times_s) else float("inf")
+            if number < 1 or self.is_over or self.least_s(groups[kind]) >= to_beat_s:
+                return
+            best = self._place_fastest(groups[kind], to_beat_s)
+            times_s += [] if best is None else [best.estimate.iteration_time_s]
+
+    def _with_less_risk(self, configs: Iterable[ParallelConfig], level: float) -> list[ParallelConfig]:
+        """
+        Those with block recomputation of more layers, as many as a smaller risk asks for.
+
+        They are no faster than with fewer layers (:mod:`pipette_opt.memory.fewest`), whose bound is theirs.
+        """
+        risky = {
+            with_whole_layers(one, "block", 1): one
+            for one in configs
+            if one.recomputation == "block" and self._least_risk(one) > level
+        }
+        if not risky:
+            return []
+        memory = check_memory(self.prepared.instance, list(risky), self.prepared.predictor, level)
+        for one in memory.fitting:
+            self.checked.setdefault(one.config, one)
+            fewer = risky[with_whole_layers(one.config, "block", 1)]
+            self._bounds_s.setdefault(one.config, self._bounds_s[fewer])
+        return [one.config for one in memory.fitting]
+
+    def _least_risk(self, config: ParallelConfig) -> float:
+        """Risk of running out of memory on the hosts with the most of it."""
+        predicted, room = self.checked[config].prediction, self.prepared.memory.capacity_bytes.max()
+        risks = self.prepared.predictor.oom_probability(predicted.predicted_bytes, int(room), predicted.spread)
+        return float(risks.max())
+
+    def _place_fastest(self, configs: Sequence[ParallelConfig], below_s: float = float("inf")) -> JudgedSolution | None:
+        """The fastest plan of some configurations that takes less than this, as far as there is time."""
+        numbers = count()
+        waiting = [(self._bounds_s[one], next(numbers), one) for one in configs]
+        heapify(waiting)
+        best: JudgedSolution | None = None
+        for config in configs:
+            best = self._better(best, config, below_s)
+        while waiting and not self.is_over:
+            to_beat_s = below_s if best is None else best.estimate.iteration_time_s
+            bound_s, _, config = heappop(waiting)
+            if bound_s >= (1 - CLOSE_ENOUGH) * to_beat_s:
+                break
+            if config not in self._ledgers:
+                self._open(config, to_beat_s)
+                heappush(waiting, (self._bounds_s[config], next(numbers), config))
+            else:
+                self._place(config, to_beat_s)
+            best = self._better(best, config, below_s)
+        return best
+
+    def _better(self, best: JudgedSolution | None, config: ParallelConfig, below_s: float) -> JudgedSolution | None:
+        """The faster of a plan and the best known of a configuration, if that takes less than this."""
+        known = self._best.get(config)
+        if known is None or known.estimate.iteration_time_s >= below_s:
+            return best
+        if best is None or known.estimate.iteration_time_s < best.estimate.iteration_time_s:
+            return known
+        return best
+
+    def _open(self, config: ParallelConfig, to_beat_s: float) -> None:
+        """Build a configuration, and bound it by the judge over the best links."""
+        prepared, checked = self.prepared, self.checked[config]
+        fitting = [FittingCandidate(config=config, need_bytes=checked.need_bytes)]
+        forms = build_both_forms(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
+        alone = replace(prepared, problem=forms.problem, lower=forms.lower, pruned=None)
+        self._load(alone)
+        known = [self._best[config]] if config in self._best else []
+        params = CertifyParams(time_limit_s=max(self.ends - time.perf_counter(), CLOSE_ENOUGH), seed=self.seed)
+        ledger = Ledger(alone, known, params, lambda step, fastest_s, bound_s: None, self.stop)
+        ledger.fastest_s = min(ledger.fastest_s, to_beat_s)
+        open_candidates(ledger)
+        self._ledgers[config] = ledger
+        self._learn(config, ledger)
+
+    def _place(self, config: ParallelConfig, to_beat_s: float) -> None:
+        """Place a configuration, as the certificate places candidates that may win."""
+        ledger, now = self._ledgers[config], time.perf_counter()
+        ledger.fastest_s = min(ledger.fastest_s, to_beat_s)
+        ledger.ends = now + PLACING_SHARE * max(self.ends - now, 0.0)
+        settle_few_orders(ledger)
+        anneal_open(ledger)
+        reseat_by_judge(ledger)
+        self._learn(config, ledger)
+
+    def _learn(self, config: ParallelConfig, ledger: Ledger) -> None:
+        """Keep the bound and the placements that a ledger has."""
+        self._bounds_s[config] = max(self._bounds_s[config], ledger.bound_s)
+        for one in ledger.judged:
+            if self._take(one):
+                self.found.append(one)
+
+    def _take(self, one: JudgedSolution) -> bool:
+        """Keep a plan if it is the best of its configuration."""
+        config = one.candidate.config
+        known = self._best.get(config)
+        if known is not None and known.estimate.iteration_time_s <= one.estimate.iteration_time_s:
+            return False
+        self._best[config] = one
+        return True
+
+    def _load(self, alone: Prepared) -> None:
+        """Load kernels for kinds of schedule that were not there before."""
+        kinds = {(one.config.num_chunks > 1, one.has_closed_form) for one in alone.problem.candidates}
+        if not kinds <= self._loaded:
+            self._loaded |= kinds
+            with self.loading():
+                compile_kernels(alone, self.stop)

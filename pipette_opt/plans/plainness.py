@@ -1,0 +1,78 @@
+"""How plain a plan is: the order in which plans are preferred whose times predictions cannot tell apart."""
+
+from dataclasses import fields
+
+from pipette_opt.memory.predictor import IGNORED_RISK
+from pipette_opt.parallel import ParallelConfig
+
+WITHIN = 0.01
+"""
+Relative; plans whose value is at most this above the best are taken for equal, and the plainest is shown. Chosen: far
+less than predictions tell apart (``Band.apart``).
+"""
+
+RISK_SHARE = 0.5
+"""Share of the accepted risk of running out of memory up to which a plan counts as safe. Chosen."""
+
+
+def plainness(
+    config: ParallelConfig, oom_probability: float, max_oom_risk: float, today: ParallelConfig | None = None
+) -> tuple[int, ...]:
+    """
+    Rank of a configuration among equally good ones, the smallest first.
+
+    In this order: a risk of running out of memory of at most :data:`RISK_SHARE` of what is accepted; fewer stages;
+    fewer model chunks; evener layers; more in common with the launch of today.
+
+    Parameters
+    ----------
+    oom_probability
+        Risk of the fullest stage.
+    max_oom_risk
+        Accepted risk; from 1 on memory does not count.
+    today
+        Configuration that runs today, if it is known.
+    """
+    counts_memory = max_oom_risk < IGNORED_RISK
+    return (
+        int(counts_memory and oom_probability > RISK_SHARE * max_oom_risk),
+        config.pipeline_model_parallel_size,
+        config.num_chunks,
+        unevenness(config),
+        num_changes(config, today),
+    )
+
+
+def unevenness(config: ParallelConfig) -> int:
+    """
+    Return 0 where all stages have equally many layers, 1 where only the first and the last differ, 2 otherwise.
+
+    Megatron-Core has options for the first and the last stage; other splits need a layout that names every chunk.
+    """
+    layers = config.layers_per_stage
+    if config.pipeline_model_parallel_layout is not None:
+        return 2
+    if len(set(layers)) == 1:
+        return 0
+    return 1 if len(set(layers[1:-1])) <= 1 else 2
+
+
+def num_changes(config: ParallelConfig, today: ParallelConfig | None) -> int:
+    """Number of fields of a configuration that differ from today's; 0 where that is not known."""
+    if today is None:
+        return 0
+    return sum(getattr(config, one.name) != getattr(today, one.name) for one in fields(ParallelConfig))
+
+
+def kind_of(config: ParallelConfig) -> tuple[object, ...]:
+    """Return what makes two configurations different for people: degrees, micro-batch and kind of recomputation."""
+    return (
+        config.tensor_model_parallel_size,
+        config.pipeline_model_parallel_size,
+        config.data_parallel_size,
+        config.context_parallel_size,
+        config.expert_model_parallel_size,
+        config.expert_tensor_size,
+        config.micro_batch_size,
+        config.recomputation,
+    )

@@ -1,0 +1,168 @@
+"""The plainest of the plans within reach of the fastest, against every configuration on every placement, judged."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from all_placements import all_placements
+from specs_for_tests import A100_80, LLAMA_8B, cluster, instance
+
+import pipette_opt.certify.beside
+import pipette_opt.certify.preference
+import pipette_opt.verify.preference
+from pipette_opt.base.types import Prefer
+from pipette_opt.base.units import GIB
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.certify import CertifyParams, certify
+from pipette_opt.certify.beside import look_beside
+from pipette_opt.certify.finish import finish_plan
+from pipette_opt.certify.first_plans import judge_first_plan
+from pipette_opt.certify.preference import Preference
+from pipette_opt.judge.many import estimate_many
+from pipette_opt.judge.solutions import stage_memory
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.plans.plainness import kind_of, plainness
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.prepare import load_predictor, prepare
+from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
+from pipette_opt.specs import Instance
+from pipette_opt.verify import verify_content
+from pipette_opt.verify.preference import preference_holds
+
+SPACE = SearchSpace(
+    num_gpus=6,
+    tensor_parallel=(1, 2),
+    context_parallel=(1,),
+    micro_batch_size=(1, 2),
+    virtual_pipeline=(1, 2),
+    recompute=(None, "full"),
+    uneven_layers=False,
+    overlap_grad_reduce=False,
+)
+"""Three hosts of two GPUs; two dozen configurations."""
+
+RISK = 0.01
+
+
+def job(seed: int) -> Instance:
+    """Three hosts with random directed links, a model that fills their memory, more or less."""
+    rng = np.random.default_rng(seed)
+    gpu = replace(A100_80, memory_bytes=int(rng.uniform(5.5, 7.5) * GIB))
+    spec = cluster(3, rng.uniform(6.0, 20.0, (3, 3)), gpus=2, kinds=(gpu,))
+    model = replace(LLAMA_8B, num_layers=6, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32_000)
+    return instance(spec, model, 12, 4096)
+
+
+def solved(given: Instance, prefer: Prefer) -> Plan:
+    """The plan by a preference, with time enough for each step."""
+    watcher, preference = Watcher(), Preference(prefer=prefer, max_oom_risk=RISK)
+    prepared = prepare(given, SPACE, RISK, keep=lambda config: False)
+    judged = judge_first_plan(prepared)
+    certified = certify(prepared, judged, CertifyParams(time_limit_s=60.0))
+    judged += certified.judged
+    beside = look_beside(
+        prepared, judged, certified.reasons, preference, 5, 60.0, watcher.stop, watcher.loading_kernels
+    )
+    return finish_plan(
+        prepared,
+        [*judged, *beside.judged],
+        certified,
+        watcher=watcher,
+        time_limit_s=60.0,
+        preference=preference,
+        num_alternatives=5,
+        seed=0,
+        inputs={"max_oom_risk": RISK, "prefer": prefer},
+        bounds_s=beside.bounds_s,
+    )
+
+
+def risk_of(given: Instance, one: ParallelConfig) -> float:
+    """Of running out of memory, wherever it is."""
+    stages = stage_memory(given, one, all_placements(given, one)[0], load_predictor(RISK, given), RISK)
+    return max(stage.oom_probability for stage in stages)
+
+
+def least_times(given: Instance, space: SearchSpace) -> dict[ParallelConfig, float]:
+    """The least time of every configuration that is legal and fits."""
+    memory = check_memory(given, enumerate_candidates(given, space), load_predictor(RISK, given), RISK)
+    found = {}
+    for one in memory.fitting:
+        placed = [(one.config, placement) for placement in all_placements(given, one.config)]
+        found[one.config] = float(estimate_many(given, placed).min())
+    return found
+
+
+@pytest.fixture
+def reach(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> float:
+    """How much slower than the fastest a plan may be: more than in earnest, so that more plans are within it."""
+    for module in (pipette_opt.certify.beside, pipette_opt.certify.preference, pipette_opt.verify.preference):
+        monkeypatch.setattr(module, "WITHIN", request.param)
+    return float(request.param)
+
+
+@pytest.mark.parametrize(("seed", "reach"), [(0, 0.03), (1, 0.05), (2, 0.1), (3, 0.2)], indirect=["reach"])
+def test_the_plainest_within_reach_of_all(seed: int, reach: float) -> None:
+    """Brute force over every placement of every configuration gives the same rank and time."""
+    given = job(seed)
+    times = least_times(given, SPACE)
+    limit_s = (1 + reach) * min(times.values())
+    ranks = {one: plainness(one, risk_of(given, one), RISK) for one, seconds in times.items() if seconds <= limit_s}
+    best = min(ranks.values())
+    right_s = min(times[one] for one, rank in ranks.items() if rank == best)
+    plan = solved(given, "simple")
+    proof = plan.certificate
+    assert plainness(plan.config, max(one.oom_probability for one in plan.memory), RISK) == best
+    assert plan.estimate.iteration_time_s == pytest.approx(right_s, rel=1e-5)
+    assert proof.best_s == pytest.approx(min(times.values()), rel=1e-5)
+    assert proof.shown_gap >= proof.gap - 1e-12
+    assert proof.gap < 1e-5
+    assert proof.objective_s <= (1 + reach) * proof.best_s * (1 + 1e-6)
+    verify_content(given, plan)
+    again = plan_from_dict(plan_to_dict(plan))
+    assert (again.fastest, again.risks, again.certificate) == (plan.fastest, plan.risks, proof)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_next_best_kinds_are_proven(seed: int) -> None:
+    """The next best are the fastest of each kind of configuration, in the order of their times."""
+    given = job(seed)
+    plan = solved(given, "fastest")
+    kinds: dict[tuple[object, ...], float] = {}
+    for one, seconds in least_times(given, SPACE).items():
+        kinds[kind_of(one)] = min(seconds, kinds.get(kind_of(one), float("inf")))
+    assert plan.fastest is None
+    assert plan.estimate.iteration_time_s == pytest.approx(kinds.pop(kind_of(plan.config)), rel=1e-5)
+    expected = sorted(kinds.values())[:5]
+    assert [one.iteration_time_s for one in plan.alternatives] == pytest.approx(expected, rel=1e-5)
+    assert len({kind_of(one.config) for one in plan.alternatives}) == len(plan.alternatives)
+    for one in plan.alternatives:
+        assert one.lower_bound_s is not None
+        assert one.lower_bound_s <= kinds[kind_of(one.config)] * (1 + 1e-9)
+
+
+def test_the_trade_between_time_and_risk() -> None:
+    """The fastest of all that have at most a risk, at three levels of it."""
+    given = job(0)
+    times = least_times(given, SPACE)
+    plan = solved(given, "simple")
+    assert [one.max_oom_risk for one in plan.risks] == [0.01, 0.005, 0.0001]
+    for one in plan.risks:
+        right_s = min(seconds for config, seconds in times.items() if risk_of(given, config) <= one.max_oom_risk)
+        assert one.plan.iteration_time_s == pytest.approx(right_s, rel=1e-5)
+
+
+def test_a_plan_that_the_preference_does_not_choose_is_named() -> None:
+    """More than 1 % slower; a plainer one recorded; a fastest plan that is not said."""
+    given = job(1)
+    plan = solved(given, "fastest")
+    other = plan.alternatives[-1]
+    assert not list(preference_holds(given, plan))
+    said = replace(plan, certificate=replace(plan.certificate, fastest_s=0.9 * plan.estimate.iteration_time_s))
+    assert any("no fastest plan" in one for one in preference_holds(given, said))
+    fastest = replace(other, iteration_time_s=0.9 * plan.estimate.iteration_time_s)
+    slow = replace(said, fastest=fastest, inputs={**plan.inputs, "prefer": "simple"})
+    assert any("more than 1%" in one for one in preference_holds(given, slow))
+    assert any("inputs.prefer" in one for one in preference_holds(given, replace(slow, inputs=plan.inputs)))
