@@ -100,6 +100,7 @@ def optimize_objective(
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:
         return optimize(instance, space, params, watcher, inputs, first=first, **options)
+    params = replace(params, prefer="fastest")
     if params.objective is Objective.ROBUST:
         said = {**(inputs or {}), "objective": params.objective.value}
         return optimize_weighted(robust_weights(instance), instance, space, params, watcher, said, **options)

@@ -56,7 +56,7 @@ def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
                 stages_memory(instance, one.plan.config, placement, accepted_risk(plan.inputs))
                 for placement in alternative_placements(instance, one.plan)
             ]
-        except (InputError, ValueError, KeyError):
+        except (InputError, ValueError, LookupError):
             return  # alternatives_are_reproduced and memory_is_reproduced say why
         fullest = [max(stages, key=fullness) for stages in found]
         if not any(
