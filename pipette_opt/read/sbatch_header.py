@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.launchers import SBATCH
@@ -51,6 +52,9 @@ _FIRST_PROCESS = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"
 """Variables of a batch script, which runs on the first host of its job."""
 
 
+_HEADER = replace(SBATCH, all_take_values=True)
+"""Options of a header, where no program follows: a word behind an option that is not known is its value."""
+
 _MADE_UP = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_NODELIST": "localhost"}
 """Variables that every job has, and whose values only Slurm knows."""
 
@@ -72,7 +76,7 @@ def sbatch_options(text: str, where: str) -> dict[str, str]:
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
         except ValueError as error:
             raise InputError(place, f"#SBATCH has a quote that is not closed ({error}).") from None
-        options = read_options(place, SBATCH, words)
+        options = read_options(place, _HEADER, words)
         found |= {LONG_NAMES.get(name, name): value for name, value in options.items()}
     return found
 

@@ -47,6 +47,11 @@ def test_gpus_of_a_host(header: str, gpus: str | None) -> None:
     assert slurm_variables(sbatch_options(f"#SBATCH {header}\n", "job.sh")).get("SLURM_GPUS_ON_NODE") == gpus
 
 
+def test_options_of_a_site() -> None:
+    """An option that is not Slurm's own takes the word behind it."""
+    assert sbatch_options("#SBATCH --site fast -N 2\n", "job.sh") == {"site": "fast", "nodes": "2"}
+
+
 def test_a_range_of_hosts_is_no_number() -> None:
     """``--nodes=2-4`` leaves the number of hosts open."""
     assert "SLURM_NNODES" not in slurm_variables({"nodes": "2-4", "ntasks-per-node": "8"})

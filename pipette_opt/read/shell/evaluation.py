@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.sbatch_header import sbatch_options, slurm_variables
 from pipette_opt.read.shell.interpreter import ExternalCommand, Shell
 from pipette_opt.read.shell.limits import MAX_SCRIPT_CHARACTERS, Budget, RefusalError
-from pipette_opt.read.shell.slurm import header_of, variables_of
 from pipette_opt.read.shell.state import State, Variable
 from pipette_opt.read.shell.unknowns import Unknowns, is_known
 
@@ -81,8 +81,8 @@ def evaluate(
         line = text[: text.index("\r\n")].count("\n") + 1
         problem = "ends as lines of Windows do, which bash takes for a part of a word; convert the script (dos2unix)."
         raise InputError(f"{where}, line {line}", problem)
-    header = header_of(text)
-    given = {**variables_of(header), **(environment or {})}
+    header = sbatch_options(text, where)
+    given = {**slurm_variables(header), **(environment or {})}
     state = State(positional=tuple(arguments))
     state.variables = {name: Variable(elements={0: value}, exported=True) for name, value in given.items()}
     state.variables["IFS"] = Variable(elements={0: " \t\n"})
