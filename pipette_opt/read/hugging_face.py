@@ -32,7 +32,15 @@ from pipette_opt.read.hugging_face_experts import (
 )
 from pipette_opt.read.hugging_face_granite import granite, granite_hybrid, granite_moe
 from pipette_opt.read.hugging_face_keys import Keys
-from pipette_opt.read.hugging_face_lists import gemma3_text, gpt_oss, llama4_text, nemotron_h, qwen3_next
+from pipette_opt.read.hugging_face_lists import (
+    gemma3_text,
+    gpt_oss,
+    llama4_text,
+    nemotron_h,
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_next,
+)
 from pipette_opt.read.hugging_face_positions import (
     layer_frequency_of,
     local_rotary_base,
@@ -350,6 +358,7 @@ _DENSE: Mapping[str, Reader] = MappingProxyType(
         "ernie4_5": _ernie,
         "granite": granite,
         "gemma3_text": gemma3_text,
+        "qwen3_5_text": qwen3_5,
     }
 )
 """Readers of families without experts, by ``model_type``."""
@@ -378,6 +387,7 @@ _WITH_EXPERTS: Mapping[str, Reader] = MappingProxyType(
         "llama4_text": llama4_text,
         "nemotron_h": nemotron_h,
         "qwen3_next": qwen3_next,
+        "qwen3_5_moe_text": qwen3_5_moe,
     }
 )
 """Readers of families that have experts, or may have them."""

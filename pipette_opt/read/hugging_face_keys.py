@@ -122,6 +122,7 @@ REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
         "layer_types": ((), "this family has layers of one kind, full_attention"),
         "full_attn_mod": ((1,), "every layer must have full attention"),
         "interpolate_factor": ((1,), "positions must not be interpolated apart from rope_scaling"),
+        "rope_type": (("default",), "rope_scaling says how positions are scaled"),
         "use_mrope": ((False,), "positions of images and video are not supported"),
         "rope_interleaved": ((False,), "this family rotates halves of a head"),
         "norm_type": (("layer_norm",), "only layer_norm is known for this key"),
@@ -187,6 +188,11 @@ class Keys(Fields):
     def wrong(self, name: str, why: str) -> InputError:
         """The error for a value that is not supported."""
         return InputError(self.where, f"{name}: {shown(self.value(name))} is not supported; {why}.")
+
+    def assume(self, defaults: Mapping[str, Any]) -> None:
+        """Take the values of the family's configuration class for keys that are absent or null."""
+        given = {name: value for name, value in self.data.items() if value is not None}
+        self.data = {**self.data, **defaults, **given}
 
     def leave_out(self, name: str) -> None:
         """Ask for a key that is not used, so that it is named in the warning if it says something."""

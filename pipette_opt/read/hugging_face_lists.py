@@ -47,6 +47,7 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
 
 def gemma3_text(keys: Keys) -> dict[str, Any]:
     """Gemma 3: windows in five of six layers, normed queries and keys, norms around each branch, a gated GELU."""
+    keys.assume({"vocab_size": 262208, "max_position_embeddings": 131072, "num_attention_heads": 8})
     layers = keys.whole("num_hidden_layers")
     keys.has_local_positions = True
     for name in ("query_pre_attn_scalar", "cache_implementation", "use_bidirectional_attention", "hidden_act"):
@@ -203,6 +204,45 @@ def _mamba(keys: Keys) -> Mamba:
 
 def qwen3_next(keys: Keys) -> dict[str, Any]:
     """Qwen3-Next: gated delta nets with gated attention in every fourth layer, experts in all, norms around 1."""
+    keys.value("intermediate_size")  # of dense layers, which there are none of
+    return _delta_nets(keys) | _gated_experts(keys, 512, 10)
+
+
+def qwen3_5(keys: Keys) -> dict[str, Any]:
+    """Qwen3.5: as Qwen3-Next with dense MLPs, and multi-token prediction."""
+    keys.assume({"max_position_embeddings": 32768})
+    return _delta_nets(keys) | _gate_and_depths(keys)
+
+
+def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
+    """Qwen3.5 with experts in all layers; it has no dense MLP."""
+    keys.assume({"max_position_embeddings": 32768, "intermediate_size": keys.whole("moe_intermediate_size", 512)})
+    return _delta_nets(keys) | _gated_experts(keys, 256, 8) | _gate_and_depths(keys)
+
+
+def _gate_and_depths(keys: Keys) -> dict[str, Any]:
+    if not keys.flag("attn_output_gate", True):
+        raise keys.wrong("attn_output_gate", "this family's attention has a gate")
+    if keys.flag("mtp_use_dedicated_embeddings", False):
+        raise keys.wrong("mtp_use_dedicated_embeddings", "Megatron-Core's depths of prediction share the embedding")
+    keys.value("mamba_ssm_dtype")  # of the state
+    return {"mtp_num_layers": count(keys, "mtp_num_hidden_layers")}
+
+
+def _gated_experts(keys: Keys, num_experts: int, topk: int) -> dict[str, Any]:
+    """Experts beside a shared one behind a gate; the numbers are the family's defaults."""
+    return {
+        "num_experts": keys.whole("num_experts", num_experts),
+        "moe_router_topk": keys.whole("num_experts_per_tok", topk),
+        "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 512),
+        "moe_shared_expert_intermediate_size": keys.whole("shared_expert_intermediate_size", 512),
+        "moe_router_pre_softmax": not keys.flag("norm_topk_prob", True),
+        "other_arguments": (("--moe-shared-expert-gate",),),
+    }
+
+
+def _delta_nets(keys: Keys) -> dict[str, Any]:
+    """Layers of Qwen3-Next without their MLPs."""
     layers = keys.whole("num_hidden_layers")
     if keys.value("mlp_only_layers") or keys.whole("decoder_sparse_step", 1) != 1:
         raise InputError(keys.where, "mlp_only_layers must be empty and decoder_sparse_step 1: other lists of experts.")
@@ -213,7 +253,6 @@ def qwen3_next(keys: Keys) -> dict[str, Any]:
     types = default if types is None else types
     if len(types) != layers or not {"full_attention", "linear_attention"}.issuperset(types):
         raise keys.wrong("layer_types", f"it must be {layers} times full_attention or linear_attention")
-    keys.value("intermediate_size")  # of dense layers, which there are none of
     full = layer_frequency_of([one == "full_attention" for one in types])
     linear = tuple(int(one == "linear_attention") for one in types)
     try:
@@ -237,11 +276,5 @@ def qwen3_next(keys: Keys) -> dict[str, Any]:
             "attention_output_gate": True,
             "linear_attention_freq": full if isinstance(full, int) else linear,
             "gated_delta_net": net if any(linear) else None,
-            "num_experts": keys.whole("num_experts", 512),
-            "moe_router_topk": keys.whole("num_experts_per_tok", 10),
-            "moe_ffn_hidden_size": keys.whole("moe_intermediate_size", 512),
-            "moe_shared_expert_intermediate_size": keys.whole("shared_expert_intermediate_size", 512),
-            "moe_router_pre_softmax": not keys.flag("norm_topk_prob", True),
-            "other_arguments": (("--moe-shared-expert-gate",),),
         }
     )

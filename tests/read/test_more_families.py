@@ -188,6 +188,43 @@ def test_text_parts(caplog: pytest.LogCaptureFixture) -> None:
     assert "only the text part, text_config, is read; left out: vision_config" in caplog.text
 
 
+DELTA_NETS: dict[str, Any] = {
+    "attn_output_gate": True,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 262144,
+    "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": False,
+    "rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 10000000, "rope_type": "default"},
+    "vocab_size": 248320,
+}
+"""What Qwen3.5's text parts share."""
+
+
+def test_qwen_3_5() -> None:
+    """26.9 and 34.7 billion parameters of Qwen3.5 27B and 35B-A3B, their depth of prediction apart."""
+    dense = {"hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64, "num_attention_heads": 24}
+    dense |= {"model_type": "qwen3_5_text", "num_key_value_heads": 4, "linear_num_value_heads": 48}
+    experts = {"hidden_size": 2048, "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2}
+    experts |= {"model_type": "qwen3_5_moe_text", "linear_num_value_heads": 32, "num_experts": 256}
+    for text, billions in ((dense, 26.9), (experts, 34.7)):
+        model = read({"model_type": "qwen3_5", "text_config": DELTA_NETS | text})
+        assert (model.num_parameters - model.num_mtp_parameters) / 1e9 == pytest.approx(billions, rel=0.002)
+        assert (model.mtp_num_layers, model.linear_attention_freq) == (1, 4)
+    with pytest.raises(InputError, match="attn_output_gate: False is not supported"):
+        read(DELTA_NETS | dense | {"attn_output_gate": False})
+
+
+def test_gemma_as_it_is_published() -> None:
+    """The text part of Gemma 3 4B leaves out what the family's class has as defaults; 3.88 billion parameters."""
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    model = read({"model_type": "gemma3", "text_config": text | {"sliding_window": 1024}, "vision_config": {}})
+    assert (model.num_attention_heads, model.num_query_groups, model.vocab_size) == (8, 4, 262208)
+    assert model.num_parameters == pytest.approx(3.88e9, rel=0.002)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
