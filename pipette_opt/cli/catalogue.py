@@ -40,6 +40,7 @@ def gpus(
             usual_host=None if host is None else {**asdict(host), "nics": str(host.nics)},
             usual_domain=None if entry.usual_domain is None else asdict(entry.usual_domain),
             aliases=entry.aliases,
+            note=entry.note,
             public_runs=compared.get(gpu.name, 0),
             source=gpu.source,
         )

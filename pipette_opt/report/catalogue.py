@@ -38,6 +38,7 @@ class GpuRow:
     usual_host: dict[str, Any] | None
     usual_domain: dict[str, Any] | None
     aliases: tuple[str, ...]
+    note: str
     public_runs: int
     source: str
 
@@ -63,6 +64,7 @@ class ModelRow:
 
 def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
     """Memory, peaks and links of each kind; links inside a host are assumed where nothing was measured."""
+    rows = list(rows)
     table = columns_table("GPU", "GiB >", "GB/s >", "bf16 >", "fp8 >", "in a host >", "usual host", "runs >", "source")
     for row in rows:
         host = row.usual_host
@@ -83,7 +85,8 @@ def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
         "runs whose times were compared with what is predicted; trust the times of other kinds less. --json has all "
         "figures, further names and whole sources."
     )
-    return Group(spaced(table), Text(), Text(legend, style=QUIET))
+    notes = "\n".join(f"{row.name}: {row.note}." for row in rows if row.note)
+    return Group(spaced(table), Text(), *([Text(notes), Text()] if notes else []), Text(legend, style=QUIET))
 
 
 def models_table(rows: Iterable[ModelRow]) -> RenderableType:

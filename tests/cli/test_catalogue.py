@@ -35,6 +35,8 @@ def test_gpus_for_machines(command: Run) -> None:
     assert row["public_runs"] == shipped_bands().gpus["h100-80gb"] > 0
     assert "DGX H100" in row["usual_host"]["source"]
     assert command("gpus", "h1000")[0] == 2
+    code, out, _ = command("gpus", "mi250x")
+    assert "mi250x: a GPU is one of the two dies (GCD) of a card" in " ".join(out.split())
 
 
 def test_models_lists_every_preset(command: Run) -> None:
@@ -57,5 +59,9 @@ def test_models_for_machines(command: Run) -> None:
     assert code == 0
     assert (row["num_parameters"], row["num_experts"], row["moe_router_topk"]) == (spec.num_parameters, 8, 2)
     assert "huggingface.co" in row["source"]
+    assert "mistralai/Mixtral-8x7B-v0.1" in row["hub_ids"]
+    code, out, _ = command("models", "Qwen/Qwen3-235B-A22B")
+    assert (code, "235.09 B" in out) == (0, True)
+    assert "352.80 B" in command("models", "glm-4.7")[1]
     code, _, err = command("models", "llama-3-9b")
     assert (code, "Did you mean llama-3-8b" in err) == (2, True)
