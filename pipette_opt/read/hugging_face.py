@@ -394,6 +394,8 @@ _WITH_EXPERTS: Mapping[str, Reader] = MappingProxyType(
 
 _ALIKE: Mapping[str, str] = MappingProxyType(
     {
+        "qwen2_vl": "qwen2",
+        "qwen2_5_vl": "qwen2",
         "qwen2_5_vl_text": "qwen2",
         "qwen2_vl_text": "qwen2",
         "qwen3_vl_text": "qwen3",
@@ -401,7 +403,7 @@ _ALIKE: Mapping[str, str] = MappingProxyType(
         "glm4v_moe_text": "glm4_moe",
     }
 )
-"""Text parts of models with images, read as the family that they are of."""
+"""Models with images, or their text parts, whose text is read as that of a family."""
 
 _READERS: Mapping[str, Reader] = MappingProxyType({**_DENSE, **_WITH_EXPERTS})
 

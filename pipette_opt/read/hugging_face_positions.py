@@ -20,6 +20,7 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 _OF_KIND = {
     "default": (),
+    "mrope": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": (
@@ -34,7 +35,7 @@ _OF_KIND = {
         "finetuned",
     ),
 }
-"""Further keys of each kind that Megatron has, too."""
+"""Further keys of each kind that Megatron has, too; ``mrope`` is ``default`` where all tokens are text."""
 
 _LLAMA_3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
 """Constants of Megatron's scaling (``core/models/common/embeddings/rotary_pos_embedding.py``)."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hugging_face_configs import LLAMA_3_8B, QWEN3_8B
+from hugging_face_configs import LLAMA_3_8B, QWEN2_7B, QWEN3_8B
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.hugging_face import model_from_hugging_face
@@ -223,6 +223,14 @@ def test_gemma_as_it_is_published() -> None:
     model = read({"model_type": "gemma3", "text_config": text | {"sliding_window": 1024}, "vision_config": {}})
     assert (model.num_attention_heads, model.num_query_groups, model.vocab_size) == (8, 4, 262208)
     assert model.num_parameters == pytest.approx(3.88e9, rel=0.002)
+
+
+def test_images_beside_the_text(caplog: pytest.LogCaptureFixture) -> None:
+    """Qwen2.5-VL has keys of the text at the top, and positions of images that text does not have."""
+    of_images = {"model_type": "qwen2_5_vl", "vision_config": {"depth": 32}, "image_token_id": 151655}
+    found = read(QWEN2_7B | of_images | {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})
+    assert found == read(QWEN2_7B)
+    assert "not used: vision_config ({'depth': 32}), image_token_id (151655)" in caplog.text
 
 
 @pytest.mark.parametrize(
