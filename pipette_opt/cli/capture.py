@@ -1,6 +1,5 @@
 """``pipette-opt capture``."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +13,7 @@ if TYPE_CHECKING:
 
 def capture(
     command: Annotated[list[str], typer.Argument(help="Your command, after --: bash train.sh ARGUMENTS.")],
-    env: Annotated[
-        list[str] | None,
-        typer.Option(help="A variable of the script, NAME=VALUE; may be repeated.", metavar="NAME=VALUE"),
-    ] = None,
+    env: opt.Env = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the launch goes.")] = Path("captured.json"),
     time_limit: Annotated[float, typer.Option(help="Seconds until the script is stopped.", min=0.1, max=86400)] = 60,
     which: Annotated[
@@ -43,7 +39,7 @@ def capture(
     check_stdout(json, out)
     people = say if is_stdout(out) or json else answer
     people(f"Running your own script: {shlex.join(command)}. Stand-ins replace its launchers; nothing is trained.")
-    found = run_captured(command, environment=_environment(env or []), time_limit_s=time_limit, which=which)
+    found = run_captured(command, environment=opt.environment_of(env), time_limit_s=time_limit, which=which)
     document = found.document()
     write_atomically(out, documents.dumps(document, indent=2) + "\n")
     if json:
@@ -51,15 +47,6 @@ def capture(
         return
     for line in _summary(found, document["notes"], out):
         people(line)
-
-
-def _environment(given: list[str]) -> dict[str, str]:
-    from pipette_opt.base.errors import InputError, shown
-
-    for setting in given:
-        if not re.match(r"[A-Za-z_]\w*=", setting):
-            raise InputError("--env", f"must be NAME=VALUE, got {shown(setting)}.")
-    return {name: value for name, _, value in (setting.partition("=") for setting in given)}
 
 
 _DEGREES = {

@@ -1,4 +1,4 @@
-"""``pipette-opt import links``, ``import model`` and ``import runs``."""
+"""``pipette-opt import links``, ``import model``, ``import args`` and ``import runs``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.cli import options as opt
 
 app = typer.Typer(help="Turn what you have into the files that solve reads.", no_args_is_help=True)
@@ -235,6 +235,51 @@ def model(
     if out is not None and not is_stdout(out):
         write_atomically(out, yaml.safe_dump(fields, sort_keys=False))
         say_written(out)
+
+
+@app.command("args")
+def args(
+    source: Annotated[
+        str,
+        typer.Argument(help="Launch script, options, or a log that shows Megatron's arguments; - is standard input."),
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Behind --: positional arguments of the script.", metavar="-- ARGUMENTS")
+    ] = None,
+    env: opt.Env = None,
+    json: opt.Json = False,
+) -> None:
+    """
+    Print the arguments that a launch script gives the training program, one a line; nothing is run.
+
+    The script is evaluated as bash does, with no variable set but those of --env and of its #SBATCH header.
+
+    Example: [bold]pipette-opt import args train.sh --env NNODES=8 -- 70b[/]
+    """
+    import sys
+
+    from pipette_opt.cli.output import console, say, show_json
+    from pipette_opt.read.files import decoded, read_text
+    from pipette_opt.read.megatron_words import read_words
+
+    is_input = source == "-"
+    where = "standard input" if is_input else source
+    text = decoded(sys.stdin.buffer.read(), where) if is_input else read_text(source, keep_line_ends=True)
+    found = read_words(text, where, opt.environment_of(env), arguments or ())
+    if found.script is not None:
+        found.script.require_known(where)
+    if json:
+        show_json(found.document())
+        return
+    for index, word in enumerate(found.words):
+        if "\n" in word:
+            raise InputError(where, f"argument {index + 1}, {shown(word)}, has a line break; --json prints it.")
+    for word in found.words:
+        console().out(word, highlight=False)
+    if found.script is not None and found.script.launch is not None:
+        say(f"line {found.script.line} starts {found.script.launch.program}")
+    for note in found.notes:
+        say(note)
 
 
 @app.command("runs")

@@ -1,5 +1,6 @@
 """Options that several commands share, and the instance they describe."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -301,6 +302,10 @@ RayAddress = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the solver does.", rich_help_panel=RUN)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer and errors only.", rich_help_panel=RUN)]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", help="A variable of the launch script, NAME=VALUE; may be repeated.", metavar="NAME=VALUE"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
 
 
@@ -456,3 +461,11 @@ def is_given(context: typer.Context, name: str) -> bool:
     """Whether an option is on the command line, be it with its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def environment_of(given: list[str] | None) -> dict[str, str]:
+    """Variables of a launch script."""
+    for setting in given or ():
+        if not re.match(r"[A-Za-z_]\w*=", setting, re.ASCII):
+            raise InputError("--env", f"must be NAME=VALUE, got {shown(setting)}.")
+    return {name: value for name, _, value in (setting.partition("=") for setting in given or ())}

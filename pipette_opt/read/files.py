@@ -15,21 +15,37 @@ from pipette_opt.read.kinds_of_files import binary_kind
 TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
 
 
-def read_text(path: str | Path) -> str:
-    """Text of a UTF-8 file; an :class:`InputError` says why it cannot be read."""
+def read_text(path: str | Path, *, keep_line_ends: bool = False) -> str:
+    """
+    Text of a UTF-8 file; an :class:`InputError` says why it cannot be read.
+
+    Parameters
+    ----------
+    keep_line_ends
+        Keep carriage returns, which mean something in a script; else every line ends in a line feed.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        text = decoded(Path(path).read_bytes(), str(path))
+        return text if keep_line_ends else text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise InputError(str(path), "there is no such file.") from None
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:  # no file has a name with a zero byte
+        if isinstance(error, InputError):
+            raise
+        raise InputError(repr(str(path)), "is no name of a file.") from None
+
+
+def decoded(data: bytes, where: str) -> str:
+    """Text of UTF-8 bytes."""
+    try:
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         kind = binary_kind(error.object)
         hint = f" It looks like {kind}." if kind else ""
         problem = f"must be a UTF-8 text file ({error.reason} at byte {error.start}).{hint}"
-        raise InputError(str(path), problem) from None
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
-    except ValueError:  # no file has a name with a zero byte
-        raise InputError(repr(str(path)), "is no name of a file.") from None
+        raise InputError(where, problem) from None
 
 
 def read_yaml(path: str | Path) -> Any:

@@ -260,7 +260,7 @@ def written_arguments(source: str) -> tuple[str, str, str] | None:
     path = Path(text)
     if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml") or not path.is_file():
         return None
-    content = read_text(path)
+    content = read_text(path, keep_line_ends=True)
     is_other = path.suffix.lower() == ".json" or content.lstrip().startswith("{")
     return None if is_other and not is_launch(content) else (content, str(path), path.stem)
 
@@ -270,7 +270,7 @@ def read_megatron_args(arguments: str, where: str, environment: Environment = No
     text = arguments.strip()
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and Path(text).is_file()):
-        where, text = text, read_text(text)
+        where, text = text, read_text(text, keep_line_ends=True)
     if not text.strip():
         raise InputError(where, "are empty; give Megatron's options, e.g. --tensor-model-parallel-size 8.")
     return parse_megatron_args(text, where, environment=environment)

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, looks_like
@@ -11,7 +12,7 @@ from pipette_opt.read.launch_file import is_launch, without_document
 from pipette_opt.read.launchers import LAUNCHERS
 from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
-from pipette_opt.read.scripts import UnknownArgument, argument_problem, read_script
+from pipette_opt.read.scripts import ScriptLaunch, argument_problem, read_script
 
 _ENDS = re.compile(r"\|{1,2}|&{1,2}|;+|(?:\d*|&)(?:>>?|<)(?:&\d)?")
 """Words that end a command, if options are pasted with what follows them."""
@@ -28,15 +29,25 @@ class Words:
 
     Parameters
     ----------
-    unknown
-        Words that are known only when a script runs.
-    notes
-        What was assumed.
+    script
+        Launch of the script that the words stand in; ``None`` of words that stand alone.
     """
 
     words: tuple[str, ...]
-    unknown: tuple[UnknownArgument, ...] = ()
-    notes: tuple[str, ...] = ()
+    script: ScriptLaunch | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed when the script was read."""
+        if self.script is None:
+            return ()
+        launch_notes = () if self.script.launch is None else self.script.launch.notes
+        return (*_about(self.script.unset), *launch_notes, *self.script.notes)
+
+    def document(self) -> dict[str, Any]:
+        """Return the arguments as JSON has them, with the launch of a script."""
+        found = self.script or ScriptLaunch(launch=None, arguments=self.words, line=1)
+        return {**found.document(), "notes": list(self.notes)}
 
     def check_unknown(self, index: int, num_values: int, where: str, *, counts: bool) -> None:
         """
@@ -49,7 +60,7 @@ class Words:
         counts
             The value matters; else a path that is known only when the script runs stays as it is written.
         """
-        for argument in self.unknown:
+        for argument in self.script.unknown if self.script is not None else ():
             if argument.index == index or (counts and index < argument.index <= index + num_values):
                 raise InputError(f"{where}, line {argument.line}", argument_problem(self.words, argument))
 
@@ -73,6 +84,8 @@ def read_words(
     InputError
         If the text is none of these.
     """
+    if not text.strip():
+        raise InputError(where, "is empty.")
     if is_launch(text):
         return Words(words=tuple(shlex.split(without_document(text, where))))
     if is_printed(text):
@@ -87,7 +100,7 @@ def read_words(
     for argument in found.unknown:
         if not argument.is_one and not found.arguments[argument.index - 1].startswith("--"):
             raise InputError(f"{where}, line {argument.line}", argument_problem(found.arguments, argument))
-    return Words(words=found.arguments, unknown=found.unknown, notes=(*_about(found.unset), *found.notes))
+    return Words(words=found.arguments, script=found)
 
 
 def _about(unset: Mapping[str, int]) -> list[str]:

@@ -89,7 +89,7 @@ def _read_model_file(path: Path) -> ModelSpec:
     """Tell by suffix and content what a file is."""
     if path.suffix.lower() in (".yaml", ".yml"):
         return read_architecture(path)
-    text = read_text(path)
+    text = read_text(path, keep_line_ends=True)
     if not is_launch(text) and (path.suffix.lower() == ".json" or text.lstrip().startswith("{")):
         name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
         return model_from_hugging_face(parse_json(text, str(path)), str(path), name)

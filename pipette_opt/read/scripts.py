@@ -2,11 +2,21 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.launches import Launch, OtherCommand, ShellScript, ShellText, Started, inside, launch_of
+from pipette_opt.read.launches import (
+    Launch,
+    OtherCommand,
+    ShellScript,
+    ShellText,
+    Started,
+    Starter,
+    inside,
+    launch_document,
+    launch_of,
+)
 from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate
 from pipette_opt.read.shell.unknowns import Unknowns, may_split
 
@@ -75,6 +85,14 @@ class ScriptLaunch:
     defaults: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def document(self) -> dict[str, Any]:
+        """Return the launch as JSON has it: what ``capture`` writes, with what only this reader knows."""
+        launch = self.launch or Launch(program="", arguments=self.arguments)
+        document = launch_document(launch, environment=self.environment, sbatch=self.header, notes=self.notes)
+        unknown = [{"argument": one.index, "text": one.text, "line": one.line, "why": one.why} for one in self.unknown]
+        more = {"line": self.line, "unset_variables": dict(self.unset), "defaults_taken": dict(self.defaults)}
+        return {**document, **more, "unknown_arguments": unknown}
+
     def require_known(self, where: str) -> None:
         """Refuse unknown arguments."""
         for argument in self.unknown:
@@ -121,7 +139,7 @@ def read_script(
             raise InputError(where, f"{problem}; give a script with one of them.")
     words, unknown = _readable(first.launch.arguments, found.unknowns)
     return ScriptLaunch(
-        launch=first.launch,
+        launch=_rendered(first.launch, words, found.unknowns),
         arguments=words,
         unknown=unknown,
         line=first.line,
@@ -129,7 +147,24 @@ def read_script(
         header=found.header,
         unset=found.unset,
         defaults=found.defaults,
-        notes=(*first.launch.notes, *notes),
+        notes=tuple(notes),
+    )
+
+
+def _rendered(launch: Launch, arguments: tuple[str, ...], unknowns: Unknowns) -> Launch:
+    """Launch with the script's text for unknown parts."""
+
+    def shown(starter: Starter) -> Starter:
+        values = {name: unknowns.rendered(value) for name, value in starter.values.items()}
+        return replace(starter, options=tuple(map(unknowns.rendered, starter.options)), values=values)
+
+    return replace(
+        launch,
+        program=unknowns.rendered(launch.program),
+        launchers=tuple(map(shown, launch.launchers)),
+        arguments=arguments,
+        environment={name: unknowns.rendered(value) for name, value in launch.environment.items()},
+        notes=tuple(map(unknowns.rendered, launch.notes)),
     )
 
 
