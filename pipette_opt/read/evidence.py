@@ -245,7 +245,7 @@ class LinkEvidence:
 
 
 def _no_pair(test: NcclTest) -> str:
-    """Why a test measures no pair of hosts, and what it says instead."""
+    """Return why a test measures no pair of hosts, and what it says instead."""
     counts = list(test.gpus_of_host.values())
     if not test.kind:
         known = ", ".join(dict.fromkeys(KINDS.values()))

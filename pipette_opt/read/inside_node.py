@@ -125,7 +125,7 @@ def parse_nvidia_smi_topology(text: str, where: str) -> InsideNode:
 def _nearest(
     rows: Mapping[str, Sequence[str]], nic: str, gpus: Sequence[str], columns: Sequence[str], where: str
 ) -> int:
-    """How near a NIC is to the GPU that it is nearest to: behind one switch, on one socket, or across sockets."""
+    """Way from a NIC to its nearest GPU: 0 behind one switch, 1 on one socket, 2 across sockets."""
     ways = [_row(rows, gpu, columns, where)[columns.index(nic)] for gpu in gpus]
     return min(WAYS.get(way, len(WAYS)) for way in ways)
 

@@ -65,7 +65,7 @@ class FileKind:
     pattern: str = ""
 
     def matches(self, text: str) -> bool:
-        """Whether a text has all marks of the kind."""
+        """Return whether a text has all marks of the kind."""
         return all(word in text for word in self.words) and (
             not self.pattern or re.search(self.pattern, text, re.MULTILINE) is not None
         )
@@ -257,7 +257,7 @@ def looks_like(text: str, *, but: Sequence[str] = ()) -> str:
 
 
 def binary_kind(data: bytes) -> str:
-    """What the first bytes of a file that is no text say that it is; empty if they say nothing."""
+    """Kind of a file that is no text, by its first bytes; empty if they say nothing."""
     return next((name for start, name in _SIGNATURES if data.startswith(start)), "")
 
 
@@ -288,7 +288,7 @@ def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[
 
 
 def _hint(path: Path, kinds: Sequence[str]) -> str:
-    """What a file looks like, as a sentence; empty if it cannot be read as a text."""
+    """Sentence that says what a file looks like; empty if it cannot be read as a text."""
     try:
         with path.open(encoding="utf-8") as file:
             return looks_like(file.read(HEAD_CHARACTERS), but=kinds)

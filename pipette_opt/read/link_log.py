@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.read.hosts import checked_host
+from pipette_opt.read.matrices import MOST_LATENCY_S
 
 VERSION = 1
+
+MOST_GPUS = 1024
+"""GPUs of a host, and flows between two; no host has more."""
 
 Key = tuple[int, str, str]
 """Concurrent flows, sender, receiver."""
@@ -79,32 +84,46 @@ def parse_link_log(text: str, where: str) -> LinkLog:
         raise InputError(
             f"{where}, line 1", f"must be a log of version {VERSION}, got {header.get('pipette_opt_links')}."
         )
-    try:
-        log = LinkLog(
-            hosts=tuple(str(host) for host in header["hosts"]),
-            gpus_per_node=int(header["gpus_per_node"]),
-            device_name=str(header["device_name"]),
-            together=bool(header["together"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where}, line 1", f"lacks what every log has: {error}.") from None
+    log = _log_of(header, f"{where}, line 1")
     for number, line in enumerate(lines[1:-1], start=2):
         _add(log, _object(line, f"{where}, line {number}"), f"{where}, line {number}")
     return log
 
 
+def _log_of(header: dict[str, Any], where: str) -> LinkLog:
+    """Log without measurements, from its first line."""
+    missing = [name for name in ("hosts", "gpus_per_node", "device_name", "together") if name not in header]
+    if missing:
+        raise InputError(where, f"lacks {', '.join(missing)}, which every log has.")
+    hosts, count = header["hosts"], header["gpus_per_node"]
+    if not isinstance(hosts, list) or not hosts or not all(isinstance(host, str) for host in hosts):
+        raise InputError(where, f"hosts must be a list of names, got {shown(hosts)}.")
+    if type(count) is not int or not 1 <= count <= MOST_GPUS:
+        raise InputError(where, f"gpus_per_node must be a whole number from 1 to {MOST_GPUS:,}, got {shown(count)}.")
+    return LinkLog(
+        hosts=tuple(checked_host(host, where) for host in hosts),
+        gpus_per_node=count,
+        device_name=str(header["device_name"]),
+        together=bool(header["together"]),
+    )
+
+
 def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
     try:
-        flows, sender, receiver = int(entry["flows"]), str(entry["sender"]), str(entry["receiver"])
+        flows, sender, receiver = entry["flows"], str(entry["sender"]), str(entry["receiver"])
         rates = {int(size): float(rate) for size, rate in entry["bytes_per_s"].items()}
         latency = float(entry["latency_s"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(where, f"is no measurement: {error}.") from None
+    if type(flows) is not int or not 1 <= flows <= MOST_GPUS:
+        raise InputError(where, f"flows must be a whole number from 1 to {MOST_GPUS:,}, got {shown(flows)}.")
     for host in (sender, receiver):
         if host not in log.hosts:
             raise InputError(where, f"host {host!r} is not in the first line.")
-    if flows < 1 or not rates or not all(0 < rate < float("inf") for rate in rates.values()) or not 0 <= latency < 1e9:
-        raise InputError(where, "must have flows >= 1, rates > 0 and a latency >= 0.")
+    if not rates or not all(0 < rate < float("inf") for rate in rates.values()):
+        raise InputError(where, "must have rates > 0 in bytes_per_s.")
+    if not 0 <= latency <= MOST_LATENCY_S:
+        raise InputError(where, f"latency_s must be seconds from 0 to {MOST_LATENCY_S:g}, got {latency:g}.")
     log.rates[flows, sender, receiver] = rates
     if flows == 1:
         log.latencies[sender, receiver] = latency

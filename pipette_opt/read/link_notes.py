@@ -59,7 +59,7 @@ def _some(notes: Sequence[str], rest: str) -> list[str]:
 
 
 def _notes_on_lines(evidence: LinkEvidence) -> list[str]:
-    """How many lines of each file were not used, and the first of them."""
+    """Count the lines of each file that were not used, and show the first."""
     lines: dict[str, list[tuple[int, str]]] = {}
     for file, number, text in evidence.unused:
         lines.setdefault(file, []).append((number, text))

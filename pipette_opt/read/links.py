@@ -180,7 +180,7 @@ def _check_choices(fill: str, repeated: str, direction: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the user says of logs that do not say it themselves, and which logs count."""
+    """Answers of the user for logs that do not say them, and which logs count."""
 
     only_gpus: int | None
     test: str
@@ -196,7 +196,7 @@ def _kind_asked(test: str) -> str:
 
 
 def _why_nothing(evidence: LinkEvidence) -> str:
-    """Why files have no measurement between hosts."""
+    """Return why files have no measurement between hosts."""
     if evidence.skipped:
         more = f" {len(evidence.skipped) - 3} more files or tests were not used." if len(evidence.skipped) > 3 else ""
         return " ".join(evidence.skipped[:3]) + more

@@ -50,13 +50,16 @@ _TAGS_BY_START = {
     "<": (r"<std(?:out|err|diag)>: ?",),  # Open MPI 4 with --timestamp-output alone
 }
 _TAGS = {start: tuple(re.compile(pattern) for pattern in patterns) for start, patterns in _TAGS_BY_START.items()}
-"""What may stand before a line, behind blanks, by how it starts; each matches in linear time."""
+"""Tags before a line, behind blanks, by how they start; each matches in linear time."""
 
 MAX_TAGS = 12
 """Tags of one line at most. Chosen."""
 
-_HOST = re.compile(r"(?P<host>[A-Za-z][A-Za-z0-9._-]{0,252}): ")
-"""Tag of pdsh and clush; a word before a colon that is a host where it stands before most lines of a log."""
+_HOST = re.compile(
+    r"(?P<host>[A-Za-z][A-Za-z0-9._-]{0,252})(?:: | {1,60}\| )"
+    r"|\[(?P<inside>[A-Za-z][A-Za-z._-]{0,200}\d[A-Za-z0-9._-]{0,200})\]:? "
+)
+"""Tags of pdsh, clush, pssh and docker compose; a word is a host where such words stand before most lines of a log."""
 
 HOST_SHARE, LINES_OF_A_HOST = 0.5, 3
 """Least share of a log's lines that hosts stand before, and least number of lines of each on average. Chosen."""
@@ -141,15 +144,19 @@ def _tag_before(text: str) -> re.Match[str] | None:
 def _hosts_before(lines: Sequence[LogLine]) -> frozenset[str]:
     """Hosts that stand before most lines; none where the words before colons are many and each is rare."""
     written = [line.text for line in lines if line.text.strip()]
-    words = Counter(match["host"] for text in written if (match := _HOST.match(text + " ")) is not None)
+    words = Counter(_host_of(match) for text in written if (match := _HOST.match(text + " ")) is not None)
     if not words or words.total() < HOST_SHARE * len(written) or words.total() < LINES_OF_A_HOST * len(words):
         return frozenset()
     return frozenset(words)
 
 
+def _host_of(match: re.Match[str]) -> str:
+    return str(match["host"] or match["inside"])
+
+
 def _without_host(line: LogLine, hosts: frozenset[str]) -> LogLine:
     match = _HOST.match(line.text + " ")
-    if match is None or match["host"] not in hosts:
+    if match is None or _host_of(match) not in hosts:
         return line
-    sources = f"{line.source} {match['host']}".strip()
+    sources = f"{line.source} {_host_of(match)}".strip()
     return _without_tags(LogLine(line.number, line.text[match.end() :], sources))

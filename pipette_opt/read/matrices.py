@@ -167,7 +167,7 @@ def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[
 
 
 def is_pipette_json(data: object) -> bool:
-    """Whether parsed JSON has what Pipette's files have at the top."""
+    """Return whether parsed JSON has what Pipette's files have at the top."""
     inner = data.get("data") if isinstance(data, dict) else None
     keys = {"gpus", "bandwidth", "send", "recv", "1", "0"}
     return any(isinstance(one, dict) and bool(keys & one.keys()) for one in (data, inner))

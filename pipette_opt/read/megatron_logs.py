@@ -135,7 +135,7 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _looks_like(file: Path) -> str:
-    """What a file that is no log looks like, as a sentence; empty if nothing is like it or it cannot be read."""
+    """Sentence that says what a file that is no log looks like; empty if nothing is like it or it cannot be read."""
     try:
         with file.open("rb") as content:
             data = content.read(HEAD_CHARACTERS)
@@ -219,7 +219,7 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str
 
 
 def _is_unknown(line: str) -> bool:
-    """Whether a line before the last start of a job tells nothing that is read, nor what an earlier start reported."""
+    """Return whether a line before the last start of a job tells nothing that is read or was reported before."""
     if not line.strip() or HEADER in line or ARGUMENT.match(line):
         return False
     return not any(pattern.search(line) for pattern in (_GPU, _TIME, _OOM))
@@ -365,7 +365,7 @@ def _overlaps(arguments: dict[str, str]) -> dict[str, object]:
 
 
 def _dispatcher(arguments: dict[str, str]) -> dict[str, object]:
-    """How tokens get to their experts, by its kernels where they are named, and whether that is beside compute."""
+    """Columns of the way of tokens to their experts: its kernels, and whether it runs beside compute."""
     told: dict[str, object] = {}
     kind, backend = (arguments.get(f"moe_{name}", "") for name in ("token_dispatcher_type", "flex_dispatcher_backend"))
     if kind:

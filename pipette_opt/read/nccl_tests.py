@@ -64,7 +64,7 @@ _ONE_LINK_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 """Tests whose bus bandwidth is that of the link if two hosts have a rank each."""
 
 BUS_SLACK, BUS_SLACK_BYTES_PER_S = 0.02, 0.02 * GB
-"""How far a printed bus bandwidth may be off, as a share and for the rounding of small ones. Chosen."""
+"""Largest error of a printed bus bandwidth, as a share and for the rounding of small ones. Chosen."""
 
 MOST_GPUS = 1024
 """GPUs of a process, and threads; no host has more."""
@@ -149,7 +149,7 @@ class _Draft:
 
 
 def is_nccl_text(text: str) -> bool:
-    """Whether a text without tags looks like what nccl-tests prints."""
+    """Return whether a text without tags looks like what nccl-tests prints."""
     return bool(re.search(r"# nccl-tests version|#\s*nThread\s+\d+\s+nGpus|#\s*Using devices", text))
 
 
@@ -415,7 +415,7 @@ def _finish(draft: _Draft, source: str, given: str) -> NcclTest:
 
 
 def _problem(draft: _Draft) -> tuple[str, bool]:
-    """What is wrong with a test, and whether the test itself failed."""
+    """Return the problem of a test, and whether the test itself failed."""
     if not draft.ranks:
         return "lists no devices", False
     if draft.ranks and sorted(draft.ranks) != list(range(len(draft.ranks))):
@@ -466,7 +466,7 @@ def _kind_in(text: str) -> str:
 
 
 def _other_kind(test: NcclTest) -> str:
-    """What speaks against a kind that the test does not say itself: its bus bandwidths; empty if nothing does."""
+    """Return the bus bandwidth that speaks against a kind that the test does not say itself; empty if none does."""
     if not test.kind_from or test.kind not in KINDS.values():
         return ""
     factor = _bus_factor(test.kind, sum(test.gpus_of_host.values()))

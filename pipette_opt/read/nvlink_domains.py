@@ -17,7 +17,7 @@ ABOVE_CARD = 1.5
 
 
 def card_bytes_per_s(host: UsualHost) -> float:
-    """What one flow gets of the usual cards of a host: one card, or a GPU's share if it has several."""
+    """Nominal rate of one flow on the usual cards of a host: one card, or a GPU's share if it has several."""
     return host.nics.nominal_bytes_per_s / min(host.nics.count, host.gpus_per_node)
 
 

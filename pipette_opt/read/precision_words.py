@@ -41,7 +41,7 @@ _PLAIN: Mapping[str, Precision] = {
 }
 
 KNOWN = "bf16, fp16, fp32, fp8, fp8-hybrid, fp8-cs, fp8-tensorwise, fp8-rowwise, fp8-blockwise, fp8-mx, mxfp8, nvfp4"
-"""What an error message offers."""
+"""Names that an error message offers."""
 
 
 def precision_of(text: str) -> Precision | None:

@@ -61,7 +61,7 @@ def test_tags_before_tags() -> None:
     chosen = random.Random(3)
     for _ in range(300):
         tags = [chosen.choice(TAGS) for _ in range(chosen.randrange(4))]
-        hosts = chosen.choice(("", "gpu01: ", "ip-10-0-0-1.cluster.local: "))
+        hosts = chosen.choice(("", "gpu01: ", "ip-10-0-0-1.cluster.local: ", "[gpu01] ", "trainer-1  | "))
         before = hosts + " " * chosen.randrange(3) * bool(tags) + "".join(tags)
         text = "".join(f"{before}{line}\n" for line in LINES)
         assert [line.text.lstrip() for line in log_lines(text)] == [line.lstrip() for line in LINES], before
