@@ -75,7 +75,8 @@ def estimate(
         from pipette_opt.library.models import job_of_arguments
         from pipette_opt.read.megatron_args import read_megatron_args
 
-        today = read_megatron_args(args or "", "the current arguments")
+        vocab_size = None if job_options.model is not None else job_options.vocab_size
+        today = read_megatron_args(args or "", "the current arguments", vocab_size=vocab_size)
         job_options, model_from = job_of_arguments(job_options, args or "", today)
         job = opt.read_job(job_options)
         current = replace(current_of(job, today, hosts, max_oom_risk), model_from=model_from)

@@ -192,6 +192,7 @@ def model(
         list[str],
         typer.Argument(help="Preset name, config.json, or Megatron arguments: a file, or written out, quoted or not."),
     ],
+    vocab_size: opt.VocabSize = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the architecture goes.")] = None,
     json: opt.Json = False,
 ) -> None:
@@ -217,7 +218,9 @@ def model(
     if len(source) > 1 and not text.startswith("--"):
         raise InputError("import model", f"takes one model, or Megatron arguments that start with --, got {text!r}.")
     written = written_arguments(text)
-    spec, not_counted = (read_model(text), ()) if written is None else model_of_arguments(*written)
+    spec, not_counted = (
+        (read_model(text, vocab_size), ()) if written is None else model_of_arguments(*written, vocab_size=vocab_size)
+    )
     left_out = (*not_counted, *not_modelled_of(spec, None))
     fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
     if spec.num_experts is None:

@@ -57,6 +57,10 @@ Model = Annotated[
     str | None,
     typer.Option(help="Preset name, Hugging Face config.json, or a file of Megatron arguments.", rich_help_panel=JOB),
 ]
+VocabSize = Annotated[
+    int | None,
+    typer.Option(help="Vocabulary, of Megatron arguments that leave it to a tokenizer.", min=1, rich_help_panel=JOB),
+]
 GlobalBatchSize = Annotated[int | None, typer.Option(help="Sequences per iteration.", rich_help_panel=JOB)]
 MicroBatches = Annotated[
     str | None,
@@ -319,6 +323,7 @@ class JobOptions(said.JobOptions):
     nics: Nics = None
     gpus_per_node: GpusPerNode = None
     model: Model = None
+    vocab_size: VocabSize = None
     global_batch_size: GlobalBatchSize = None
     seq_length: SeqLength = None
     micro_batches: MicroBatches = None

@@ -63,7 +63,8 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     from pipette_opt.specs.precision import fp8_copies
     from pipette_opt.specs.training import DISPATCHER_WORDS, LARGEST
 
-    arguments = arguments_behind(options.model) if isinstance(options.model, str) else None
+    vocab_size = options.vocab_size
+    arguments = arguments_behind(options.model, vocab_size=vocab_size) if isinstance(options.model, str) else None
     if arguments is not None and options.example is None:
         options = options.filled_in(arguments)
     if options.precision is not None:
@@ -98,8 +99,10 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     spec = with_prices(spec, prices)
     if options.exclude_hosts:
         spec = without(spec, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
+    if vocab_size is not None and not isinstance(options.model, str):
+        raise InputError("--vocab-size", "goes with Megatron arguments that leave the vocabulary to a tokenizer.")
     if isinstance(options.model, str):
-        model_spec = read_model(options.model)
+        model_spec = read_model(options.model, vocab_size)
     else:
         model_spec = shown.model if options.model is None else options.model  # type: ignore[union-attr]
     if model_spec.num_experts is None:

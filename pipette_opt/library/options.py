@@ -41,6 +41,8 @@ class JobOptions:
         Gbit/s of each), GPUs of a host.
     model
         A preset's name, a Hugging Face ``config.json``, a file of Megatron arguments, or what they would say.
+    vocab_size
+        Entries of the vocabulary, of Megatron arguments that leave it to a tokenizer.
     global_batch_size
         Sequences of an iteration.
     seq_length
@@ -97,6 +99,7 @@ class JobOptions:
     nics: str | None = None
     gpus_per_node: int | None = None
     model: "str | ModelSpec | None" = None
+    vocab_size: int | None = None
     global_batch_size: int | None = None
     seq_length: int | None = None
     micro_batches: str | None = None

@@ -246,10 +246,12 @@ Environment = Mapping[str, str] | None
 """Variables that are set when a script is started; by default none."""
 
 
-def arguments_behind(source: str, environment: Environment = None) -> MegatronArgs | None:
+def arguments_behind(
+    source: str, environment: Environment = None, *, vocab_size: int | None = None
+) -> MegatronArgs | None:
     """Megatron arguments, if that is what a text is or the file that it names holds; of other kinds of models none."""
     written = written_arguments(source)
-    return None if written is None else parse_megatron_args(*written, environment)
+    return None if written is None else parse_megatron_args(*written, environment, vocab_size=vocab_size)
 
 
 def written_arguments(source: str) -> tuple[str, str, str] | None:
@@ -265,7 +267,9 @@ def written_arguments(source: str) -> tuple[str, str, str] | None:
     return None if is_other and not is_launch(content) else (content, str(path), path.stem)
 
 
-def read_megatron_args(arguments: str, where: str, environment: Environment = None) -> MegatronArgs:
+def read_megatron_args(
+    arguments: str, where: str, environment: Environment = None, *, vocab_size: int | None = None
+) -> MegatronArgs:
     """Megatron arguments, written out or in a file; ``where`` names them in messages if they are written out."""
     text = arguments.strip()
     one_word = not text.startswith("-") and len(text.split()) == 1
@@ -273,32 +277,52 @@ def read_megatron_args(arguments: str, where: str, environment: Environment = No
         where, text = text, read_text(text, keep_line_ends=True)
     if not text.strip():
         raise InputError(where, "are empty; give Megatron's options, e.g. --tensor-model-parallel-size 8.")
-    return parse_megatron_args(text, where, environment=environment)
+    return parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size)
 
 
 def model_of_arguments(
-    text: str, where: str = "Megatron arguments", name: str = "megatron", environment: Environment = None
+    text: str,
+    where: str = "Megatron arguments",
+    name: str = "megatron",
+    environment: Environment = None,
+    *,
+    vocab_size: int | None = None,
 ) -> tuple[ModelSpec, tuple[NotModelled, ...]]:
     """The model that arguments say, and what the numbers leave out; how it is trained does not matter."""
     said = given_options(text, where, environment, of_model=True)
-    given = derived_options(said.values)
+    given = derived_options(_with_vocabulary(said.values, vocab_size, where))
     check_conflicts(given, where, of_model=True)
     if "num_layers" not in given:
         raise InputError(where, "has no --num-layers; a model needs --num-layers, --hidden-size and so on.")
     return model_of_options(given, where, name), (*said.not_modelled, *_absent(given))
 
 
+def _with_vocabulary(given: Mapping[str, Any], vocab_size: int | None, where: str) -> Mapping[str, Any]:
+    """The options with a vocabulary that is said beside them; ``InputError`` where they say another."""
+    said = given.get("vocab_size", given.get("padded_vocab_size", vocab_size))
+    if vocab_size not in (None, said):
+        raise InputError(where, f"says a vocabulary of {said}, and --vocab-size {vocab_size}; give one of the two.")
+    return given if vocab_size is None else {**given, "vocab_size": vocab_size}
+
+
 def parse_megatron_args(
-    text: str, where: str = "Megatron arguments", name: str = "megatron", environment: Environment = None
+    text: str,
+    where: str = "Megatron arguments",
+    name: str = "megatron",
+    environment: Environment = None,
+    *,
+    vocab_size: int | None = None,
 ) -> MegatronArgs:
     """
     Parse arguments as they stand in a command line, in a launch script, or in the list that Megatron prints.
+
+    ``vocab_size`` is the vocabulary of a launch that leaves it to a tokenizer.
 
     Options that change the numbers and are not modelled come out as ``not_modelled``; what there are no numbers for is
     an error. Of a file that was exported here the job counts, not the trial run that stands beside it.
     """
     said = given_options(text, where, environment)
-    given = derived_options(said.values)
+    given = derived_options(_with_vocabulary(said.values, vocab_size, where))
     check_conflicts(given, where)
     model = model_of_options(given, where, name) if "num_layers" in given and names_vocabulary(given) else None
     read_apart = (

@@ -119,7 +119,8 @@ def vocab_size_of(given: Mapping[str, Any], where: str) -> int:
         return int(said)
     tokenizer = tokenizer_of(given)
     if tokenizer is None:
-        problem = "is missing, and no tokenizer of known size is named; add it, or name the model with --model"
+        what = "is missing, and no tokenizer of known size is named"
+        problem = f"{what}; give --vocab-size beside the arguments, or name the model with --model"
         raise InputError(where, f"--vocab-size (or --padded-vocab-size) {problem}.")
     return tokenizer.vocab_size
 

@@ -18,7 +18,7 @@ from pipette_opt.read.kinds_of_files import (
     reads,
 )
 from pipette_opt.read.launch_file import is_launch
-from pipette_opt.read.megatron_args import model_of_arguments
+from pipette_opt.read.megatron_args import model_of_arguments, written_arguments
 from pipette_opt.read.model_names import list_models as list_models
 from pipette_opt.read.model_names import preset_called, presets_like
 from pipette_opt.specs import ModelSpec
@@ -28,16 +28,23 @@ _SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh")
 """Endings of names that are files, be they there or not."""
 
 
-def read_model(name_or_path: str | Path) -> ModelSpec:
+def read_model(name_or_path: str | Path, vocab_size: int | None = None) -> ModelSpec:
     """
     Read a model from whatever the user has.
 
     A preset name (``llama-3-8b``, any case), Megatron arguments (text that starts with ``--``), a file: an
     architecture in our YAML, a Hugging Face ``config.json`` (or the folder that holds it), or Megatron arguments in a
     text file or shell script; or a preset by its id on the Hugging Face Hub or another of its names
-    (:func:`~pipette_opt.read.model_names.preset_called`).
+    (:func:`~pipette_opt.read.model_names.preset_called`). ``vocab_size`` is for arguments that leave it to a tokenizer.
     """
     text = str(name_or_path).strip()
+    written = written_arguments(text) if vocab_size is not None and text.lower() not in list_models() else None
+    if written is not None:
+        return model_of_arguments(*written, vocab_size=vocab_size)[0]
+    if vocab_size is not None:
+        raise InputError(
+            "--vocab-size", f"has no effect on model {text}, which says it; it goes with Megatron arguments."
+        )
     if text.lower() in list_models():
         return read_architecture(shipped_path("data", "architectures", f"{text.lower()}.yaml"))
     if text.startswith("--"):

@@ -143,3 +143,22 @@ def test_a_job_of_arguments_still_asks(tmp_path: Path) -> None:
     script.write_text(f"torchrun pretrain_gpt.py {LLAMA} --vocab-size 9 --use-precision-aware-optimizer\n")
     with pytest.raises(InputError, match="--use-precision-aware-optimizer needs"):
         read_job(JobOptions(model=str(script), nodes="1", gpu="h100"))
+
+
+def test_an_option_says_the_vocabulary(tmp_path: Path) -> None:
+    """Of arguments that leave it to a tokenizer, and of nothing else."""
+    script = tmp_path / "train.sh"
+    script.write_text(f"torchrun pretrain_gpt.py {LLAMA}\n")
+    assert read_model(str(script), 99).vocab_size == 99
+    options = JobOptions(model=str(script), vocab_size=99, nodes="1", gpu="h100", nics="8x400")
+    assert read_job(options).instance.model.vocab_size == 99
+    result = CliRunner().invoke(app, ["import", "model", str(script), "--vocab-size", "99", "--json"])
+    assert json.loads(result.output)["vocab_size"] == 99
+    with pytest.raises(InputError, match="says a vocabulary of 9, and --vocab-size 99"):
+        read_model(f"{LLAMA} --vocab-size 9", 99)
+    for wrong in (
+        replace(options, model="llama-3-8b", global_batch_size=8, seq_length=8),
+        JobOptions(example="lab-2x8", vocab_size=9),
+    ):
+        with pytest.raises(InputError, match="--vocab-size"):
+            read_job(wrong)
