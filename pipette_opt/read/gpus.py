@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -171,7 +171,7 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
     none, if kinds of several families have the name, or if the name says a size of memory that no such GPU has.
     """
     words = _words(name)
-    named = _entries_by_name().get("".join(words)) or recognise_gpu(name)
+    named = _entries_by_name().get("".join(words)) or _in_form(recognise_gpu(name), words)
     sizes = [int(word[:-2]) for word in words if _is_size(word)]
     if named is not None and ("".join(words) in _entries_by_name() or named.sizes_gb.issuperset(sizes)):
         return named
@@ -192,7 +192,7 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
 def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> CatalogueEntry:
     """The GPU that is called ``unsized`` and has memory of that size; raises ``InputError`` where none has it."""
     catalogue, exact = read_gpu_catalogue(), _entries_by_name().get("".join(_words(unsized)))
-    recognised = recognise_gpu(unsized)
+    recognised = _in_form(recognise_gpu(unsized), _words(unsized))
     kinds = gpus_called(unsized) or tuple(one.gpu.name for one in (exact, recognised) if one is not None)
     fitting = tuple(kind for kind in kinds if catalogue[kind].sizes_gb.issuperset(sizes))
     found = _commonest(name, fitting, where)
@@ -205,6 +205,13 @@ def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> Catalogue
         written = "In a cluster file any other GPU can be written out (data/README.md)."
         raise InputError(where, f"GPU {name!r}: no such GPU with {told} is known; known: {known}.{note} {written}")
     raise _unknown(name, where)
+
+
+def _in_form(entry: CatalogueEntry | None, words: Iterable[str]) -> CatalogueEntry | None:
+    """The entry, but ``None`` for one with NVLink inside its host if the words say a card of another form."""
+    if entry is None or entry.intra_node_bytes_per_s < SLOWEST_NVLINK:
+        return entry
+    return None if FORMS.intersection(words) - {*_words(entry.gpu.name)} else entry
 
 
 def _commonest(name: str, kinds: tuple[str, ...], where: str) -> CatalogueEntry | None:
@@ -224,6 +231,9 @@ def _unknown(name: str, where: str) -> InputError:
 
 MOST_HINTS = 3
 """Names that an error suggests at most; chosen."""
+
+SLOWEST_NVLINK = 100e9
+"""Bytes/s between GPUs of a host below which they have PCIe only: 5.0 has 64 GB/s, NVLink 2 150 GB/s. Chosen."""
 
 
 def _of_like_name(name: str) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def test_the_catalogue_is_complete_and_sourced() -> None:
         assert entry.gpu.name == name
         assert len(entry.gpu.source) > 20
         assert entry.gpu.peak_flops["fp32"] > 0
-        assert ("bf16" in entry.gpu.peak_flops) == (name not in ("v100-16gb", "v100-32gb", "t4"))
+        assert ("bf16" in entry.gpu.peak_flops) == (not name.startswith(("v100", "t4")))
         assert entry.gpu.peak_flops["fp16"] > entry.gpu.peak_flops["fp32"]
         assert entry.intra_node_bytes_per_s < entry.gpu.memory_bytes_per_s
 
@@ -150,6 +150,8 @@ def test_figures_by_hand(name: str, nominal_gb: float, bf16_tflops: float) -> No
         ("L40S 48GB", "l40s"),
         ("B300 288GB", "b300"),
         ("GH200 480GB", "gh200-96gb"),
+        ("Tesla V100-PCIE-16GB", "v100-pcie-16gb"),
+        ("L40S PCIe", "l40s"),
     ],
 )
 def test_names_as_people_write_them(name: str, expected: str) -> None:
@@ -166,6 +168,7 @@ def test_names_as_people_write_them(name: str, expected: str) -> None:
         ("RTX 4090 32GB", r"no such GPU with 32 GB is known; known: rtx-4090 \(24 GB\), rtx-4090-48gb \(48 GB\)"),
         ("H100 96GB", r"no such GPU with 96 GB is known; known: h100-80gb \(80 GB\), .*h100-nvl \(94 GB\)"),
         ("MI250X 128GB", r"known: mi250x \(64 GB\). mi250x: a GPU is one of the two dies \(GCD\) of a card"),
+        ("H200 PCIe", r"unknown GPU 'H200 PCIe'. Did you mean h200-141gb or h200-nvl"),
         ("h10", r"Did you mean h100-80gb or h100-pcie or h100-nvl\?"),
         ("l30", r"Did you mean l40 or l40s or l20\?"),
         ("mi400x", r"Did you mean mi355x or mi350x or mi325x\?"),
