@@ -166,9 +166,13 @@ def test_unclear_command_beside_the_launch_is_noted(run: Run) -> None:
 def test_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the script sets is recorded, the user's own environment is not, and no secret is."""
     monkeypatch.setenv("MINE", "1")
-    text = f"export NCCL_IB_TIMEOUT=19 WANDB_API_KEY=abc HF_TOKEN=def GIVEN\nenv A=1 torchrun {LINE}"
+    text = (
+        "export NCCL_IB_TIMEOUT=19 WANDB_API_KEY=abc HF_TOKEN=def TOKENIZER_PATH=/t GIVEN\n"
+        f"mpirun -x A=1 -x WANDB_API_KEY=abc python {LINE}"
+    )
     found = run(text, environment={"GIVEN": "2"}).document()
-    assert found["environment"] == {"NCCL_IB_TIMEOUT": "19", "A": "1"}
+    assert found["environment"] == {"NCCL_IB_TIMEOUT": "19", "TOKENIZER_PATH": "/t", "A": "1"}
+    assert found["launchers"][0]["options"] == ["-x", "A=1", "-x", "WANDB_API_KEY=..."]
     assert "abc" not in json.dumps(found)
     assert "Left out as secret: HF_TOKEN, WANDB_API_KEY." in found["notes"]
 
@@ -337,8 +341,13 @@ def test_script_that_goes_on_after_its_start(run: Run, monkeypatch: pytest.Monke
     assert "The script still ran, and was stopped." in found.notes
 
 
-def test_no_process_and_no_folder_remains(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_no_process_and_no_folder_remains(
+    is_traced: bool, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Daemons, too, end with the run; the folder of stand-ins is gone."""
+    if not is_traced:
+        monkeypatch.setattr(guard, "_seize", lambda _: False)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", None)

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pipette_opt.read.capture.records import num_starts, outer_of, read_records,
 from pipette_opt.read.capture.stand_in import CONTAINERS, LAUNCHERS, PYTHONS
 from pipette_opt.read.capture.stand_ins import stand_ins
 from pipette_opt.read.launchers import LAUNCHERS as KNOWN
-from pipette_opt.read.launches import Launch, OtherCommand, ShellScript, launch_document, launch_of, may_train
+from pipette_opt.read.launches import Launch, ShellScript, launch_document, launch_of, may_train
 from pipette_opt.read.sbatch_header import made_up_variables, sbatch_options, slurm_variables
 
 AFTER_START_S = 10.0
@@ -28,8 +28,11 @@ LINGER_S = 5.0
 MAX_STARTS = 256
 """Number of recorded starts at which a script is stopped: it starts its program in a loop; chosen."""
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|(^|_)KEY($|_)|APIKEY|PRIVATE", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN($|_)|SECRET|PASSW|CREDENTIAL|(^|_)AUTH($|_)|(^|_)KEY($|_)|APIKEY", re.IGNORECASE)
 """Names of variables whose values are not written."""
+
+_SETTING = re.compile(r"(.*?)([A-Za-z_]\w*)=(.+)", re.DOTALL)
+"""Option of a launcher that sets a variable: ``NAME=VALUE``, ``--env=NAME=VALUE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,8 @@ class Captured:
         secret = [name for name in found["environment"] if _SECRET.search(name)]
         for name in secret:
             del found["environment"][name]
+        for launcher in found["launchers"]:
+            launcher["options"] = [_without_secret(word) for word in launcher["options"]]
         if secret:
             found["notes"].append(f"Left out as secret: {', '.join(sorted(secret))}.")
         return found | {
@@ -78,6 +83,16 @@ class Captured:
         }
 
 
+def _without_secret(word: str) -> str:
+    """A launcher's option; the value of a variable that is named like a secret is dots."""
+    setting = _SETTING.fullmatch(word)
+    while setting is not None:
+        if _SECRET.search(setting[2]):
+            return f"{word[: setting.start(3)]}..."
+        setting = _SETTING.fullmatch(word, setting.end(2))
+    return word
+
+
 @dataclass(slots=True)
 class _Run:
     """A run's folder with what is known of it while it goes on."""
@@ -86,21 +101,19 @@ class _Run:
     began_s: float
     time_limit_s: float
     first_start_s: float | None = None
-    num_starts: int = 0
-    stopped: list[str] = field(default_factory=list)
 
     def is_over(self) -> bool:
         """Return true when the time limit, the time after the first start, or the number of starts is reached."""
         now = time.monotonic()
-        self.num_starts = num_starts(self.folder)
-        if self.first_start_s is None and self.num_starts:
+        starts = num_starts(self.folder)
+        if self.first_start_s is None and starts:
             self.first_start_s = now
         late = self.first_start_s is not None and now - self.first_start_s >= AFTER_START_S
-        return late or now - self.began_s >= self.time_limit_s or self.num_starts >= MAX_STARTS
+        return late or now - self.began_s >= self.time_limit_s or starts >= MAX_STARTS
 
     def may_run(self, words: Sequence[str], pid: int) -> bool:
         """Record and refuse a launcher or training program that no stand-in stands for."""
-        if not words or any(word.startswith(str(self.folder)) for word in words[:4]):
+        if not words or self._is_stand_in(words):
             return True
         if len(words) > 1 and "/" in words[1] and Path(words[1]).name in (*LAUNCHERS, *PYTHONS):
             words = words[1:]  # a launcher that is a script itself, behind its interpreter
@@ -116,17 +129,16 @@ class _Run:
         if isinstance(found, Launch):
             write_record(self.folder, "start", words, environment, past=words[0])
             return False
-        if name in LAUNCHERS and not isinstance(launch_of(words), OtherCommand):
+        if name in LAUNCHERS and (name not in CONTAINERS or words[1:2] in (["run"], ["exec"], ["start"])):
             write_record(self.folder, "left out", words, environment, past=words[0])
             return False
-        return not _starts_elsewhere(name, words)
+        return True
 
-
-def _starts_elsewhere(name: str, words: Sequence[str]) -> bool:
-    """Whether a real launcher would start a command on other machines, in a container, or as a job."""
-    if name in CONTAINERS:
-        return bool(words[1:2]) and words[1] in ("run", "exec", "start")
-    return name in LAUNCHERS
+    def _is_stand_in(self, words: Sequence[str]) -> bool:
+        """Tell a stand-in, which is a script of the shell and then of Python."""
+        folder = f"{self.folder}{os.sep}"
+        is_python = words[1:2] == ["-IS"] and words[2:3] == [f"{folder}stand_in.py"]
+        return is_python or words[0].startswith(folder) or (len(words) > 1 and words[1].startswith(folder))
 
 
 def capture(
