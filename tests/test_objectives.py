@@ -63,6 +63,21 @@ def least() -> dict[tuple[int, ...], float]:
     return times
 
 
+@pytest.mark.parametrize("objective", [Objective.TOKENS_PER_GPU, Objective.COST])
+def test_plainer_within_reach_by_every_objective(found: dict[Objective, Plan], objective: Objective) -> None:
+    """The plan's value is at most 1 % worse than the best; the gap is that of the search; the file says both."""
+    plan = optimize_objective(job(), SPACE, replace(params(objective), time_limit_s=6.0, prefer="simple"))
+    target, best = plan.target, found[objective].target
+    assert target is not None
+    assert best is not None
+    ratio = target.value / best.value
+    assert (1 / ratio if objective.is_rate else ratio) <= 1.01 * (1 + 1e-6)
+    assert target.gap == pytest.approx(best.gap, abs=1e-5)
+    used = replace(job(), cluster=subset_cluster(job().cluster, list(plan.hosts)))
+    assert not list(target_is_reproduced(used, plan))
+    assert plan_from_dict(plan_to_dict(plan)).target == target
+
+
 RATE = FailureRate(host_mean_days=0.02, save_s=1.0, recovery_s=400.0)
 
 

@@ -50,6 +50,25 @@ def test_least_weighted_time_of_all(seed: int) -> None:
     assert choice.gap < 1e-5
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_plainer_plan_is_within_reach_of_the_least(seed: int) -> None:
+    """At most 1 % more than the least of the objective, no more stages, and the file rule passes."""
+    model = replace(TINY, num_layers=4, hidden_size=256 * (1 + seed))
+    given = instance(cluster(1, gpus=4), model, 8)
+    weights, inputs = robust_weights(given), {"objective": "robust"}
+    plan, best = (
+        optimize_weighted(weights, given, SPACE, replace(PARAMS, time_limit_s=4, prefer=prefer), inputs=inputs)
+        for prefer in ("simple", "fastest")
+    )
+    choice = plan.certificate.chosen_by
+    assert choice is not None
+    value, least = (weights.factor(one.config) * one.estimate.iteration_time_s for one in (plan, best))
+    assert value <= 1.01 * least * (1 + 1e-6)
+    assert plan.config.pipeline_model_parallel_size <= best.config.pipeline_model_parallel_size
+    assert choice.value == pytest.approx(least, rel=1e-5)
+    assert list(choice_is_reproduced(given, plan)) == []
+
+
 def test_nothing_within_the_limits() -> None:
     """An infinite factor for every configuration of a pinned size is named."""
     weights = Weights(base=1.0, larger=(Larger(name="world_size", most=2, factor=float("inf")),))
@@ -70,7 +89,7 @@ def test_the_file_rule_knows_what_was_chosen() -> None:
         replace(choice, value=0.9 * choice.value),
         replace(choice, lower_bound=choice.lower_bound * 1.01),
         replace(choice, objective="cost"),
-        replace(choice, steps=(replace(first, limits=()), *choice.steps[1:])),
+        replace(choice, steps=(replace(first, limits=("world_size<=1",)), *choice.steps[1:])),
         replace(choice, steps=(replace(first, lower_bound_s=first.lower_bound_s * 1.01), *choice.steps[1:])),
         None,
     ):

@@ -13,15 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.preference import Preference
 from pipette_opt.certify.weights import robust_weights
 from pipette_opt.optimize import optimize
 from pipette_opt.optimize.weighted import optimize_weighted
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.failures import best_progress
 from pipette_opt.plans.plan import Plan, SizeProof, Target
-from pipette_opt.plans.target import HOUR_S, UNITS, people_value, price_of, recorded_rate, value_of
+from pipette_opt.plans.target import HOUR_S, UNITS, best_value_of, people_value, price_of, recorded_rate, value_of
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.cluster import subset_cluster
 from pipette_opt.read.hosts import compress_hosts
@@ -59,8 +62,10 @@ class _Size:
         Objective for a second of iteration time, at least.
     lower_bound_s
         No plan is faster, infinite where nothing fits.
-    plan, value
-        The best so far.
+    plan
+        The preferred of the best so far.
+    value
+        Of the best so far.
     status
         As in :class:`~pipette_opt.plans.plan.SizeProof`.
     """
@@ -100,11 +105,12 @@ def optimize_objective(
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:
         return optimize(instance, space, params, watcher, inputs, first=first, **options)
-    params = replace(params, prefer="fastest")
+    today = None if first is None else first.config
     if params.objective is Objective.ROBUST:
         said = {**(inputs or {}), "objective": params.objective.value}
-        return optimize_weighted(robust_weights(instance), instance, space, params, watcher, said, **options)
-    return _Search(instance, space, params, watcher, inputs or {}, options).run()
+        weights = robust_weights(instance)
+        return optimize_weighted(weights, instance, space, params, watcher, said, today=today, **options)
+    return _Search(instance, space, params, watcher, inputs or {}, options, today).run()
 
 
 class _Search:
@@ -118,9 +124,11 @@ class _Search:
         watcher: Watcher,
         inputs: Mapping[str, Any],
         options: Mapping[str, Any],
+        today: ParallelConfig | None = None,
     ) -> None:
         self.instance, self.space, self.params = instance, space, params
         self.watcher, self.inputs, self.options = watcher, inputs, dict(options)
+        self.today = today
         self.sizes = list(_sizes(instance, space, params.objective, self.inputs))
         self.reason = ""
 
@@ -174,6 +182,7 @@ class _Search:
                 params,
                 inner,
                 self._inputs(size),
+                preference=self._preference(size),
                 **self._options(size),
             )
         except (InfeasibleError, InputError) as error:
@@ -184,7 +193,7 @@ class _Search:
             self.watcher.started += inner.started - started
         size.status = "searched"
         size.lower_bound_s = max(size.lower_bound_s, plan.certificate.lower_bound_s)
-        value = value_of(plan, size.cluster, self.params.objective)
+        value = best_value_of(plan, size.cluster, self.params.objective)
         if value < size.value:
             size.plan, size.value = plan, value
             if size is self.best:
@@ -195,6 +204,19 @@ class _Search:
         whole = size.cluster is self.instance.cluster
         return {name: value for name, value in self.options.items() if whole or name != "host_order"}
 
+    def _preference(self, size: _Size) -> Preference:
+        """How a plan is chosen; its value depends on its hosts where their prices differ."""
+
+        def price(nodes: IntArray) -> float:
+            return sum(price_of(size.cluster, node) for node in nodes.ravel().tolist())
+
+        return Preference(
+            prefer=self.params.prefer,
+            max_oom_risk=self.params.max_oom_risk,
+            today=self.today,
+            hosts_factor=(lambda nodes: 1.0) if size.dearest is None else price,
+        )
+
     def _inputs(self, size: _Size) -> dict[str, Any]:
         """What the plan records: hosts that it may not use are excluded."""
         left_out = [host for host in self.instance.cluster.hosts if host not in size.cluster.hosts]
@@ -204,7 +226,9 @@ class _Search:
 
     def _target(self) -> Target:
         """What is proven, in the units of people."""
-        value = self.best.value
+        plan, value = self.best.plan, self.best.value
+        assert plan is not None
+        plan_value = value_of(plan, self.best.cluster, self.params.objective)
         bound = min(value, *(one.bound for one in self.sizes))
 
         def shown(value: float) -> float:
@@ -213,7 +237,7 @@ class _Search:
         return Target(
             objective=str(self.params.objective),
             unit=UNITS[self.params.objective],
-            value=shown(value),
+            value=shown(plan_value),
             bound=shown(bound),
             gap=(value - bound) / value,
             sizes=tuple(
@@ -221,13 +245,14 @@ class _Search:
                     num_gpus=one.num_gpus,
                     dearest=one.dearest,
                     status=one.status,
-                    iteration_time_s=None if one.plan is None else one.plan.estimate.iteration_time_s,
+                    iteration_time_s=None if one.plan is None else one.plan.certificate.best_s,
                     lower_bound_s=None if one.lower_bound_s == float("inf") else one.lower_bound_s,
                     value=None if one.plan is None else shown(one.value),
                     bound=None if one.bound == float("inf") else shown(one.bound),
                 )
                 for one in self.sizes
             ),
+            best_value=None if plan.fastest is None else shown(value),
         )
 
 

@@ -8,10 +8,13 @@ from pipette_opt.base.backends import Backend
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.certify.preference import Preference
 from pipette_opt.certify.weights import Weights, choice_of
 from pipette_opt.optimize import optimize
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.chosen import ChoiceStep
-from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.plainness import WITHIN
+from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.specs import Instance
 
@@ -28,15 +31,23 @@ def optimize_weighted(
     inputs: Mapping[str, Any] | None = None,
     backend: Backend | None = None,
     host_order: Sequence[int] | None = None,
+    today: ParallelConfig | None = None,
 ) -> Plan:
     """
     Find the plan with the least of an objective, and prove how good it is.
 
     The fastest plan of all configurations, then that of those with a smaller factor than the plan just found, until
     none can have less of the objective (:mod:`pipette_opt.certify.weights`). The plan's certificate is that of the
-    search that found it, with ``chosen_by``. Raises as :func:`~pipette_opt.optimize.optimize`.
+    search that found it, with ``chosen_by``. A plainer plan within 1 % of the least is taken as the parameters prefer.
+    Raises as :func:`~pipette_opt.optimize.optimize`.
+
+    Parameters
+    ----------
+    today
+        Configuration that runs today, if it is known.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
+    preference = Preference(prefer=params.prefer, max_oom_risk=params.max_oom_risk, today=today, factor=weights.factor)
     on_plan, best = watcher.on_plan, float("inf")
     steps: list[ChoiceStep] = []
     plans: list[Plan] = []
@@ -56,7 +67,7 @@ def optimize_weighted(
         while limits is not None:
             left = max(1, weights.num_factors - len(steps))
             share_s = max(params.time_limit_s - watcher.elapsed_s, LEAST_STEP * params.time_limit_s) / left
-            to_beat_s = min([params.to_beat_s, *(value_of(plan) / weights.base for plan in plans)])
+            to_beat_s = min([params.to_beat_s, *(one.value / weights.base for one in steps)])
             step_params = replace(params, time_limit_s=watcher.elapsed_s + share_s, to_beat_s=to_beat_s)
             try:
                 plan = optimize(
@@ -67,6 +78,7 @@ def optimize_weighted(
                     inputs,
                     backend=backend,
                     host_order=host_order,
+                    preference=preference,
                 )
             except (InfeasibleError, InputError):
                 if not plans:
@@ -74,21 +86,32 @@ def optimize_weighted(
                 is_whole = True
                 break
             plans.append(plan)
-            factor, bound_s = weights.factor(plan.config), plan.certificate.lower_bound_s
+            fastest = plan.config if plan.fastest is None else plan.fastest.config
+            factor, bound_s = weights.factor(fastest), plan.certificate.lower_bound_s
             steps.append(
                 ChoiceStep(
                     limits=limits,
-                    plan=plan.config.label(),
+                    plan=fastest.label(),
                     factor=factor,
-                    iteration_time_s=plan.estimate.iteration_time_s,
+                    iteration_time_s=plan.certificate.best_s,
                     lower_bound_s=bound_s,
                 )
             )
             limits = weights.limits_below(factor)
-            if watcher.stop.is_set() or weights.base * bound_s >= min(map(value_of, plans)):
+            if watcher.stop.is_set() or weights.base * bound_s >= min(one.value for one in steps):
                 break
     finally:
         watcher.on_plan = on_plan
-    chosen = min(plans, key=value_of)
     choice = choice_of(params.objective, weights, steps, is_whole=is_whole or limits is None)
+
+    def rank(plan: Plan) -> tuple[tuple[int, ...], float]:
+        risk = max((stage.oom_probability for stage in plan.memory), default=0.0)
+        return preference.rank(plan.config, risk), value_of(plan)
+
+    if params.prefer == "simple":
+        chosen = min((one for one in plans if value_of(one) <= (1 + WITHIN + AS_GOOD) * choice.value), key=rank)
+    else:
+        chosen = min(plans, key=value_of)
+    if abs(value_of(chosen) - choice.value) > AS_GOOD * choice.value:
+        choice = replace(choice, shown_value=value_of(chosen))
     return replace(chosen, certificate=replace(chosen.certificate, chosen_by=choice))

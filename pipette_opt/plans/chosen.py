@@ -27,6 +27,11 @@ class ChoiceStep:
     iteration_time_s: float
     lower_bound_s: float
 
+    @property
+    def value(self) -> float:
+        """Objective of the fastest plan."""
+        return self.factor * self.iteration_time_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -38,7 +43,7 @@ class Choice:
     objective
         ``robust``: the upper end of the band of the plan's time, in seconds.
     value
-        Of the plan.
+        Of the best plan found.
     lower_bound
         No plan of the steps has less.
     gap
@@ -48,6 +53,8 @@ class Choice:
         are left.
     steps
         The searches, the widest first.
+    shown_value
+        Of the plan, where it is another than the fastest of its step; ``None``: the plan is the best.
     """
 
     objective: str
@@ -56,3 +63,4 @@ class Choice:
     gap: float
     rest_factor: float | None
     steps: tuple[ChoiceStep, ...]
+    shown_value: float | None = None

@@ -252,7 +252,7 @@ class SizeProof:
         ``searched``: a plan was found. ``infeasible``: nothing fits. ``slower``: no plan is as good as one of another
         number. ``not searched``: time was over.
     iteration_time_s
-        Of the best plan found; ``None`` without one.
+        Of the fastest plan found; ``None`` without one.
     lower_bound_s
         No plan of so many GPUs is faster; ``None`` where nothing fits.
     value, bound
@@ -284,9 +284,11 @@ class Target:
     bound
         No plan of the searched numbers of GPUs is better.
     gap
-        How much better it could be at most, as share of the value, in [0, 1].
+        How much better the best plan found could be at most, as share of its value, in [0, 1].
     sizes
         Number by number.
+    best_value
+        Of the best plan found, where a plainer one is the plan; ``None``: the plan is the best.
     """
 
     objective: str
@@ -295,6 +297,7 @@ class Target:
     bound: float
     gap: float
     sizes: tuple[SizeProof, ...]
+    best_value: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,6 +1,6 @@
 """What a plan is worth by an objective other than its time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipette_opt.base.errors import InputError
@@ -27,13 +27,28 @@ def people_value(objective: Objective, value: float, tokens: int) -> float:
 
 def value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
     """What is minimised: GPU-seconds of an iteration, its price, or its seconds with what losses of hosts cost."""
-    seconds = plan.estimate.iteration_time_s
+    factor = hosts_factor(objective, cluster, plan.inputs, plan.config.world_size, plan.placement.nodes_used.tolist())
+    return factor * plan.estimate.iteration_time_s
+
+
+def best_value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
+    """What is minimised, of the fastest plan found where a plainer one is the plan."""
+    fastest = plan.fastest
+    if fastest is None or fastest.iteration_time_s is None:
+        return value_of(plan, cluster, objective)
+    nodes = [cluster.hosts.index(host) for host in fastest.hosts]
+    return hosts_factor(objective, cluster, plan.inputs, fastest.config.world_size, nodes) * fastest.iteration_time_s
+
+
+def hosts_factor(
+    objective: Objective, cluster: ClusterSpec, inputs: Mapping[str, Any], num_gpus: int, nodes: Sequence[int]
+) -> float:
+    """What is minimised over the iteration time of a plan on some hosts."""
     if objective is Objective.TOKENS_PER_GPU:
-        return seconds * plan.config.world_size
+        return num_gpus
     if objective is Objective.PROGRESS:
-        return seconds / best_progress(recorded_rate(plan.inputs), len(plan.placement.nodes_used)).share
-    per_host = plan.config.world_size / len(plan.placement.nodes_used)
-    return seconds * sum(price_of(cluster, node) for node in plan.placement.nodes_used) * per_host / HOUR_S
+        return 1.0 / best_progress(recorded_rate(inputs), len(nodes)).share
+    return sum(price_of(cluster, node) for node in nodes) * (num_gpus / len(nodes)) / HOUR_S
 
 
 def recorded_rate(inputs: Mapping[str, Any]) -> FailureRate:

@@ -97,8 +97,10 @@ def _proof(certificate: Certificate, iteration_time_s: float) -> str:
     """How far from the best of what was searched, by the judge's time or by the objective that was asked for."""
     choice = certificate.chosen_by
     if choice is not None:
-        tenths = math.ceil(1000 * (choice.value / max(choice.lower_bound, 1e-12) - 1) - 1e-6)
-        if tenths == 0 or (certificate.status == "OPTIMAL" and choice.gap < 1e-5):
+        value = choice.value if choice.shown_value is None else choice.shown_value
+        tenths = math.ceil(1000 * (value / max(choice.lower_bound, 1e-12) - 1) - 1e-6)
+        is_best = certificate.status == "OPTIMAL" and choice.gap < 1e-5 and choice.shown_value is None
+        if tenths == 0 or is_best:
             return "proven to have the least upper end of its time among what was searched"
         return f"the upper end of its time is at most {_share(tenths / 1000)} above the least of the searched space"
     if certificate.lower_bound_s <= 0:

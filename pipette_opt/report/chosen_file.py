@@ -22,4 +22,5 @@ def read_choice(chosen: Entries) -> Choice:
             )
             for one in chosen.mappings("steps")
         ),
+        shown_value=chosen.optional("shown_value", chosen.positive) if "shown_value" in chosen.data else None,
     )

@@ -9,6 +9,7 @@ from pipette_opt.candidates import enumerate_with_reasons
 from pipette_opt.certify.weights import choice_of, robust_weights
 from pipette_opt.judge.fullness import stack_predictor
 from pipette_opt.memory.fewest import check_memory
+from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Band, Plan
 from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.read.bands import job_band
@@ -86,8 +87,11 @@ def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         return
     weights, space = robust_weights(instance), recorded_space(plan)
     value = weights.factor(plan.config) * plan.estimate.iteration_time_s
-    if not same(choice.value, value, REPRODUCED):
-        yield f"chosen_by.value is {choice.value}, the upper end of the band is {value}"
+    shown = choice.value if choice.shown_value is None else choice.shown_value
+    if not same(shown, value, REPRODUCED):
+        yield f"chosen_by has the value {shown}, the upper end of the band is {value}"
+    if shown > (1 + WITHIN + REPRODUCED) * choice.value:
+        yield f"chosen_by.shown_value is {shown}, more than {WITHIN:.0%} above {choice.value}"
     factor = float("inf")
     for number, step in enumerate(choice.steps):
         limits = weights.limits_below(factor)
@@ -99,7 +103,8 @@ def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
             right_s = plan.certificate.lower_bound_s
             yield f"chosen_by.steps[{number}] bounds {step.lower_bound_s} s, the certificate {right_s}"
     own = [one for one in choice.steps if one.limits == space.limits]
-    if not own or not same(own[0].factor * own[0].iteration_time_s, value, REPRODUCED):
+    fastest = plan.config if plan.fastest is None else plan.fastest.config
+    if not own or not same(own[0].value, weights.factor(fastest) * plan.certificate.best_s, REPRODUCED):
         yield f"chosen_by has no step with limits {space.limits} that found the plan"
         return
     right = choice_of(Objective.ROBUST, weights, choice.steps, is_whole=choice.rest_factor is None)

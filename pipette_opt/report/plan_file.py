@@ -196,8 +196,10 @@ def _read_target(objective: Entries) -> Target:
             )
             for one in objective.mappings("sizes")
         ),
+        best_value=objective.optional("best_value", objective.positive) if "best_value" in objective.data else None,
     )
-    more = target.bound / target.value if Objective(target.objective).is_rate else target.value / target.bound
+    best = target.value if target.best_value is None else target.best_value
+    more = target.bound / best if Objective(target.objective).is_rate else best / target.bound
     if abs(target.gap - (1 - 1 / more)) > 1e-6:
         raise damaged(objective.where, objective.at("gap"), f"is {target.gap}, value and bound give {1 - 1 / more}.")
     return target

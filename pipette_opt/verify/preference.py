@@ -8,6 +8,7 @@ from pipette_opt.judge.estimate import estimate
 from pipette_opt.plans.plainness import WITHIN, plainness
 from pipette_opt.plans.plan import Plan, fullness
 from pipette_opt.specs import Instance
+from pipette_opt.specs.objective import Objective
 from pipette_opt.verify.alternatives import alternative_placements
 from pipette_opt.verify.common import REPRODUCED, ROUNDING, close, on_cluster, same
 from pipette_opt.verify.memory import accepted_risk, stages_memory
@@ -31,7 +32,7 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"fastest is another plan, and inputs.prefer is {plan.inputs.get('prefer')!r}"
     if fastest.config == plan.config:
         yield f"fastest is of the plan's own configuration, {plan.config.label()}"
-    if proof.chosen_by is not None or plan.target is not None:
+    if plan.inputs.get("objective") not in (None, Objective.TIME):
         return
     limit_s = (1 + WITHIN) * proof.fastest_s
     if seconds > limit_s * (1 + REPRODUCED):
