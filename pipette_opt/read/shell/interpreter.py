@@ -1,9 +1,11 @@
 """A shell that evaluates a syntax tree: the course of the commands."""
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 from pipette_opt.read.shell.builtin_commands import BUILTINS, DECLARING, Flow, assignment_of, declare
 from pipette_opt.read.shell.conditions import bracket_holds, test_status
@@ -17,6 +19,7 @@ from pipette_opt.read.shell.unknowns import Unknown, Unknowns, is_known, is_mark
 from pipette_opt.read.shell.values import Values
 
 _BLANK = re.compile(r"(?:[ \t]|\\\n)*")
+_BETWEEN = re.compile(r"(?:\s|\\\n)*")
 _REDIRECTS = ("file_redirect", "heredoc_redirect", "herestring_redirect")
 _SIMPLE = ("command", "declaration_command", "unset_command", "variable_assignment", "variable_assignments")
 _MAX_LOOP_ROUNDS = 20
@@ -189,6 +192,10 @@ class Shell(Values):
 
     def _run_all(self, nodes: Sequence[Node], parent: Node) -> None:
         """Run statements; ``&`` behind one puts it into a subshell."""
+        for before, after in pairwise(nodes):
+            gap = parent.between(before.end, after.start)
+            if not _BETWEEN.fullmatch(gap):
+                raise RefusalError(f"has {gap.strip()[:40]!r}, which cannot be read.", before.line)
         statements = [node for node in nodes if node.raw.is_named and node.type != "comment"]
         signs = {node.start: node.type for node in nodes if not node.raw.is_named}
         for node in statements:
@@ -292,7 +299,7 @@ class Shell(Values):
         for word, line in words:
             self.line = line
             if fields and fields[0] in DECLARING and assignment_of(word) is not None:
-                fields.append(word)
+                fields.append(self._declared(word))
                 continue
             if not _is_one_word(word):
                 raise RefusalError(f"has {word[:40]!r}, whose words cannot be told apart.")
@@ -302,6 +309,17 @@ class Shell(Values):
                     self.notes.append((self.line, f"{field.text} is a pattern of file names, and is kept as it stands"))
         self.budget.words(len(fields))
         return fields
+
+    def _declared(self, word: str) -> str:
+        """An assignment behind ``export`` and its like, with its value expanded: all are before one is made."""
+        found = assignment_of(word)
+        assert found is not None
+        value = found[3]
+        if value.startswith("(") or not value:
+            return word
+        before = word[: len(word) - len(value)]
+        text = self.unknowns.kept(expand_text(self, value, tilde_after_colon=True))
+        return before + shlex.quote(text)
 
     def _assign_word(self, word: str, line: int) -> None:
         self.line = line
@@ -418,7 +436,7 @@ class Shell(Values):
                 stdin, reads = self._here_document(node), True
                 inner = [child for child in node.children if child.type == "file_redirect"]
                 discards |= any(map(self._discards, inner))
-                if any(child.type in ("pipeline", "list", "|", "&&", "||") for child in node.children):
+                if any(child.type in ("list", "|", "&&", "||") for child in node.children):
                     raise RefusalError(
                         "has a here-document with a further command in its first line, which is not evaluated."
                     )
@@ -617,15 +635,19 @@ class Shell(Values):
     def _pipeline(self, node: Node) -> None:
         """``a | b``: each command in a subshell that reads what the one before writes."""
         stages = [child for child in node.children if child.raw.is_named and child.type != "comment"]
+        self._run_stages([(partial(self._run, stage), stage.text) for stage in stages])
+
+    def _run_stages(self, stages: Sequence[tuple[Callable[[], object], str]]) -> None:
         outer, statuses = self.state.stdin, []
-        for number, stage in enumerate(stages):
+        text: str | None
+        for number, (run, shown) in enumerate(stages):
             if number < len(stages) - 1:
-                text: str | None = self._captured(lambda stage=stage: self._run(stage), _first_line(stage.text))  # type: ignore[misc]
+                text = self._captured(run, _first_line(shown))
             else:
-                self._subshell(lambda stage=stage: self._run(stage))  # type: ignore[misc]
-                text = None
+                self._subshell(run)
+                text = outer
             statuses.append(self.state.status)
-            self.state.stdin = text if number < len(stages) - 1 else outer
+            self.state.stdin = text
         if "pipefail" in self.state.options:
             failed = [status for status in statuses if status != 0]
             self.state.status = failed[-1] if failed else 0
@@ -636,9 +658,20 @@ class Shell(Values):
     def _redirected_statement(self, node: Node) -> None:
         redirects = [child for child in node.children if child.type in _REDIRECTS]
         body = next((child for child in node.children if child.raw.is_named and child.type not in _REDIRECTS), None)
+        piped = [
+            stage
+            for child in redirects
+            for part in child.children
+            if part.type == "pipeline"
+            for stage in part.children
+        ]
         if body is None:
             self._redirected(redirects, lambda: None)
             self.state.status = 0
+        elif piped:
+            first = (lambda: self._redirected(redirects, lambda: self._run(body)), body.text)
+            stages = [stage for stage in piped if stage.raw.is_named and stage.type != "comment"]
+            self._run_stages([first, *((partial(self._run, stage), stage.text) for stage in stages)])
         elif body.type in _SIMPLE:
             self.line = body.line
             self._simple(body, redirects)
@@ -674,7 +707,6 @@ class Shell(Values):
 
     def _other(self, node: Node, rest: list[Node]) -> None:
         """``elif`` and ``else``; a chain of them is as deep as it is long only where conditions are not known."""
-        self.state.status = 0
         for number, clause in enumerate(rest):
             if clause.type == "else_clause":
                 self._run_all(clause.children[1:], clause)
@@ -689,7 +721,7 @@ class Shell(Values):
             if holds:
                 self._branch(clause, body)
                 return
-            self.state.status = 0
+        self.state.status = 0
 
     def _branch_of(self, node: Node, body: list[Node]) -> Callable[[], None]:
         return lambda: self._branch(node, body)

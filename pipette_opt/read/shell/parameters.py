@@ -1,6 +1,7 @@
 """Parameter expansion: ``$name``, ``${name:-word}``, ``${name%pattern}``, ``${#name}`` and the like."""
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipette_opt.read.shell.limits import RefusalError
@@ -55,6 +56,7 @@ def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[s
             return shell.joined(names) if quoted and rest == "*" else names
         if subscript in ("@", "*"):
             keys = [str(key) for key in shell.keys(name)]
+            _check_order(shell, name, keys)
             return shell.joined(keys) if quoted and subscript == "*" else keys
         name, subscript = _target_of(shell, name, subscript)
     operator = next((sign for sign in _OPERATORS if rest.startswith(sign)), "")
@@ -151,11 +153,11 @@ def _default(
         if value is not None:
             return shell.unknown(f"${{{shown}{operator}{word}}}", because_of=value)
     if kind == "+":
-        return pieces_of(shell, word, in_quotes=quoted) if is_set else ""
+        return _word_pieces(shell, word, quoted) if is_set else ""
     if is_set:
         return value or ""
     if kind == "-":
-        return pieces_of(shell, word, in_quotes=quoted)
+        return _word_pieces(shell, word, quoted)
     if kind == "?":
         message = shell.unknowns.rendered(expand_text(shell, word)) or "parameter null or not set"
         raise RefusalError(f"ends there, for {shown} is not set: {message}. Give it with --env {name}=VALUE.")
@@ -164,6 +166,14 @@ def _default(
         raise RefusalError(f"assigns to ${name}, which bash refuses.")
     shell.assign(name, subscript, text)
     return text
+
+
+def _word_pieces(shell: "Shell", word: str, quoted: bool) -> "list[Piece]":
+    """Pieces of the word behind an operator; without quotes it is split like a value."""
+    from pipette_opt.read.shell.expansion import pieces_of
+
+    pieces = pieces_of(shell, word, in_quotes=quoted)
+    return [piece._replace(kind="expanded") if piece.kind == "plain" else piece for piece in pieces]
 
 
 def _changed(shell: "Shell", value: str, operator: str, word: str, shown: str) -> str:
@@ -251,16 +261,15 @@ def _of_list(
     shell: "Shell", name: str, operator: str, word: str, quoted: bool, starred: bool
 ) -> "str | list[str] | list[Piece]":
     """``${A[@]}``, ``$@`` with an operator, and the like."""
-    from pipette_opt.read.shell.expansion import pieces_of
-
     is_positional = name in ("@", "*")
     elements = list(shell.state.positional) if is_positional else shell.elements(name)
+    _check_order(shell, name, elements)
     if operator in (":-", "-", ":+", "+"):
         if any(shell.unknowns.may_be_empty(element) for element in elements if element) and operator[0] == ":":
             return shell.unknown(f"${{{name}[@]{operator}{word}}}", because_of="".join(elements))
         is_set = bool(elements) and not (operator[0] == ":" and "".join(elements) == "")
         if is_set != (operator[-1] == "-"):
-            return pieces_of(shell, word, in_quotes=quoted) if operator[-1] == "-" or is_set else []
+            return _word_pieces(shell, word, quoted) if operator[-1] == "-" or is_set else []
         if operator[-1] == "+":
             return []
     elif operator == ":":
@@ -273,6 +282,12 @@ def _of_list(
         shell.unset_list(name)
     shell.budget.words(len(elements))
     return shell.joined(elements) if starred and quoted else elements
+
+
+def _check_order(shell: "Shell", name: str, elements: Sequence[str]) -> None:
+    """Refuse the elements of an associative array, whose order is bash's own."""
+    if len(elements) > 1 and shell.is_map(name):
+        raise RefusalError(f"lists the associative array {name}, whose order is known only to bash.")
 
 
 def _slice(shell: "Shell", name: str, elements: list[str], word: str, is_positional: bool) -> list[str]:

@@ -174,6 +174,20 @@ def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
     return _of_input(shell, lambda text: "".join(line.replace(old, new, count) for line in text.splitlines(True)))
 
 
+def _awk(shell: "Shell", arguments: list[str]) -> Result | None:
+    """``{print $1}``."""
+    found = re.fullmatch(r"(?:-F ?([^\s\\\[\]*+?.|^$()]) )?\{ ?print \$([1-9]) ?;? ?\}", " ".join(arguments))
+    if found is None:
+        return None
+    number = int(found[2])
+
+    def field(line: str) -> str:
+        parts = line.split(found[1]) if found[1] else line.split()
+        return parts[number - 1] if number <= len(parts) else ""
+
+    return _of_input(shell, lambda text: "".join(f"{field(line)}\n" for line in text.splitlines()))
+
+
 def _of_input(shell: "Shell", change: Callable[[str], str]) -> Result | None:
     text = shell.state.stdin
     if text is None or not all_known((text,)):
@@ -195,4 +209,5 @@ _PROGRAMS: Mapping[str, Callable[["Shell", list[str]], Result | None]] = {
     "head": _head,
     "tail": lambda shell, arguments: _head(shell, arguments, last=True),
     "sed": _sed,
+    "awk": _awk,
 }

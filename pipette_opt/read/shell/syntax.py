@@ -97,8 +97,20 @@ class Node:
     def check(self) -> None:
         """Refuse a node that the parser could not read whole."""
         if self.raw.has_error or self.raw.is_error:
-            bad = next(_faults(self), self)
-            raise RefusalError("cannot be read as bash here.", bad.line)
+            bad = self if self.raw.is_error else next(_faults(self), None)
+            if bad is not None:
+                raise RefusalError("cannot be read as bash here.", bad.line)
+
+
+_OPAQUE = ("arithmetic_expansion", "expansion", "string", "command_substitution", "array")
+"""Parts of words whose inside is not read from the tree."""
+
+
+def _is_closed(node: Node) -> bool:
+    if node.type not in _OPAQUE or not node.children:
+        return False
+    last = node.children[-1].raw
+    return not last.is_missing and not last.is_error
 
 
 def _faults(node: Node) -> Iterator[Node]:
@@ -108,4 +120,6 @@ def _faults(node: Node) -> Iterator[Node]:
         current = stack.pop()
         if current.raw.is_error or current.raw.is_missing:
             yield current
+        if _is_closed(current):
+            continue
         stack.extend(child for child in reversed(current.children) if child.raw.has_error or child.raw.is_missing)

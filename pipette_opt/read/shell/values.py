@@ -12,6 +12,14 @@ from pipette_opt.read.shell.unknowns import Unknown, Unknowns, all_known, is_kno
 OF_THE_RUN = (
     "RANDOM", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "SRANDOM", "PWD", "OLDPWD", "HOSTNAME", "UID", "EUID", "PPID",
     "BASHPID", "LINENO", "BASH_VERSION", "HOSTTYPE", "OSTYPE", "MACHTYPE", "BASH", "SHELL", "PATH", "BASH_SOURCE",
+    "FUNCNAME",
+    "BASH_LINENO",
+    "BASH_SUBSHELL",
+    "BASHOPTS",
+    "SHELLOPTS",
+    "GROUPS",
+    "SHLVL",
+    "_",
     "TERM",
 )  # fmt: skip
 """Variables that bash sets itself, each to a single word, unless the environment does."""
