@@ -118,6 +118,8 @@ def by_source(lines: Iterable[LogLine]) -> dict[str, list[LogLine]]:
 
 
 def _without_tags(line: LogLine) -> LogLine:
+    if not line.text or line.text.isspace():
+        return line
     text = _COLOUR.sub("", line.text) if "\x1b" in line.text else line.text
     sources = [line.source] if line.source else []
     for _ in range(MAX_TAGS):

@@ -24,7 +24,7 @@ _GBS = re.compile(r"global batch size:\s*(\d+)\s*\|")
 _RESERVED = re.compile(r"max reserved:\s*(\d+\.?\d*)\s*[|\n\[]")
 _HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*(\d+(?:\.\d+)?)GB/")
 _OOM = re.compile(r"(?:CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
-_END_OFARGUMENTS = "end of arguments"
+_END_OF_ARGUMENTS = "end of arguments"
 _GPU = re.compile(r"NVIDIA\s+(?P<nvidia>(?:GB|GH|B|H|A|V|L|T)\d{1,3}[\w\- ]*)|AMD Instinct (?P<amd>MI\d{2,3}[A-Z]*)")
 
 RECOMPUTE = {"selective": "selective", "full": "full"}
@@ -169,7 +169,7 @@ class _Reports:
         if argument := ARGUMENT.match(line):
             self.arguments[argument["name"]] = argument["value"]
             return
-        self.ended |= _END_OFARGUMENTS in line
+        self.ended |= _END_OF_ARGUMENTS in line
         time, batch = _TIME.search(line), _GBS.search(line)
         memory = [
             float(found[1]) / 1024.0
@@ -183,7 +183,7 @@ class _Reports:
         self.reserved_gib += memory
         self.used_gib += [float(hip[1])] if hip else []
         self.oom |= oom
-        known = time or memory or oom or HEADER in line or _END_OFARGUMENTS in line or _GPU.search(line)
+        known = time or memory or oom or HEADER in line or _END_OF_ARGUMENTS in line or _GPU.search(line)
         if not known and line.strip():
             self.unused.append((number, line))
 

@@ -26,11 +26,11 @@ MB = 10**6
 
 GBIT_PER_S = 10**9 / 8
 
-_OSU = re.compile(r"#\s*OSU MPI.*?(?P<name>Bi-Directional Bandwidth|Bandwidth|Latency) Test")
+_OSU = re.compile(r"#\s*OSU MPI.{0,100}?(?P<name>Bi-Directional Bandwidth|Bandwidth|Latency) Test")
 _PERFTEST = re.compile(r"(RDMA_Write|RDMA_Read|Send)\s+(?P<both>Bidirectional\s+)?BW Test")
 _PERFTEST_UNIT = re.compile(r"BW average\[(?P<unit>MB/sec|MiB/sec|Gb/sec)\]")
 _HOSTS_LINE = re.compile(r"^#\s*hosts:\s*(?P<hosts>.+)$", re.MULTILINE)
-_LAUNCHER = re.compile(r"(?:mpirun|mpiexec|srun)\b.*?\s(?:-H|--?hosts?|-w|--nodelist)[ =](?P<hosts>\S+)")
+_LAUNCHER = re.compile(r"(?:mpirun|mpiexec|srun)\b.{0,1000}?\s(?:-H|--?hosts?|-w|--nodelist)[ =](?P<hosts>\S+)")
 _TEST_NAME = re.compile(r"^(?:osu_(?:bw|bibw|latency)|ib_(?:write|read|send)_bw)[_.-]*")
 _SEPARATOR = re.compile(r"_to_|-to-|__|_|,")
 
