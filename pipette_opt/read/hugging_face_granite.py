@@ -32,7 +32,7 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
     layers = keys.whole("num_hidden_layers")
     default = ["mamba"] * layers
     types = default if keys.value("layer_types") is None else keys.value("layer_types")
-    known = {"mamba", "attention"}
+    known = ("mamba", "attention")
     if not isinstance(types, list) or len(types) != layers or any(one not in known for one in types):
         raise keys.wrong("layer_types", f"it must be {layers} times mamba or attention")
     found = _granite(keys) | _mlp(keys)

@@ -251,7 +251,8 @@ def _delta_nets(keys: Keys) -> dict[str, Any]:
     interval = keys.whole("full_attention_interval", 4)
     default = ["full_attention" if (n + 1) % interval == 0 else "linear_attention" for n in range(layers)]
     types = default if types is None else types
-    if len(types) != layers or not {"full_attention", "linear_attention"}.issuperset(types):
+    known = ("full_attention", "linear_attention")
+    if not isinstance(types, list) or len(types) != layers or any(one not in known for one in types):
         raise keys.wrong("layer_types", f"it must be {layers} times full_attention or linear_attention")
     full = layer_frequency_of([one == "full_attention" for one in types])
     linear = tuple(int(one == "linear_attention") for one in types)

@@ -1,5 +1,6 @@
 """Further families of Hugging Face's ``config.json``, and files that other programs wrote."""
 
+import contextlib
 import json
 import logging
 import os
@@ -248,6 +249,18 @@ def test_keys_that_change_nothing_are_named(caplog: pytest.LogCaptureFixture, ke
     with caplog.at_level(logging.WARNING):
         assert read(LLAMA_3_8B | {key: value}) == read(LLAMA_3_8B)
     assert f"not used: {key} (" in caplog.text
+
+
+@pytest.mark.parametrize("family", [*SIZES, "granitemoehybrid", "qwen3_next"])
+def test_odd_values_are_taken_or_refused(family: str) -> None:
+    """Whatever the value of a list or an object, the only exception is the one for wrong input."""
+    sizes = {"vocab_size": 1024, "max_position_embeddings": 4096, **SIZES.get(family, SIZES["olmo2"])}
+    config = GRANITE_H_SMALL if family == "granitemoehybrid" else DELTA_NETS | sizes | {"model_type": family}
+    keys = ("layer_types", "rope_parameters", "rope_scaling", "mlp_only_layers", "moe_layer_end_index", "text_config")
+    for key in (*keys, "moe_layer_start_index", "num_hidden_layers", "quantization_config", "mamba_d_head"):
+        for value in (0, -1, 1.5, True, "x", [], [1], [[1]] * 40, {"full_attention": 3}, {"type": []}):
+            with contextlib.suppress(InputError):
+                read(config | {key: value})
 
 
 @pytest.mark.parametrize("config", [{"quantization_config": {"quant_method": "fp8"}}, {"use_grouped_mm": True}])
