@@ -38,7 +38,7 @@ GPU_FIELDS = (
 ONE_GENERATION = 3
 """Largest difference of two compute capabilities, times ten, within which kernels are alike: 8.6 and 8.9; chosen."""
 
-_NOISE = re.compile(r"^(nvidia|tesla|geforce|gpu|sxm\d?|hbm\d?e?|tensor|core)$")
+_NOISE = re.compile(r"^(nvidia|dgx|hgx|tesla|geforce|gpu|sxm\d?|hbm\d?e?|tensor|core)$")
 """Words of a GPU's name that tell nothing: the SXM form is the one that a name without PCIe or NVL has."""
 
 

@@ -152,6 +152,8 @@ def test_figures_by_hand(name: str, nominal_gb: float, bf16_tflops: float) -> No
         ("GH200 480GB", "gh200-96gb"),
         ("Tesla V100-PCIE-16GB", "v100-pcie-16gb"),
         ("L40S PCIe", "l40s"),
+        ("DGX A100 80GB", "a100-80gb"),
+        ("HGX H200", "h200-141gb"),
     ],
 )
 def test_names_as_people_write_them(name: str, expected: str) -> None:
