@@ -65,7 +65,7 @@ def is_nccl_topology(text: str) -> bool:
 
 def is_nvidia_smi_topology(text: str) -> bool:
     """Whether a text looks like what ``nvidia-smi topo -m`` prints."""
-    return re.search(r"^[ \t]*GPU0\b", text, re.MULTILINE) is not None and "Legend" in text
+    return re.search(r"^[ \t]*GPU0[ \t]+X[ \t]", text, re.MULTILINE) is not None
 
 
 def parse_nccl_topology(text: str, where: str) -> InsideNode:

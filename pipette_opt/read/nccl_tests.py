@@ -150,7 +150,9 @@ class _Draft:
 
 def is_nccl_text(text: str) -> bool:
     """Return whether a text without tags looks like what nccl-tests prints."""
-    return bool(re.search(r"# nccl-tests version|#\s*nThread\s+\d+\s+nGpus|#\s*Using devices", text))
+    return bool(
+        re.search(r"# nccl-tests version|#\s*nThread\s+\d+\s+nGpus|#\s*Using devices|#\s+size\s+count\s+type", text)
+    )
 
 
 def is_nccl_json(data: object) -> bool:
@@ -188,7 +190,9 @@ def _tests(lines: Sequence[LogLine], source: str, given: str) -> tuple[NcclTest,
         if drafts:
             drafts[-1].has_header |= header is not None
         _read_line(drafts[-1] if drafts else before, line)
-    if drafts:
+    if not drafts and (before.ranks or before.rows or before.damage):  # the head of the log is missing
+        drafts = [replace(before, program=program)]
+    elif drafts:
         drafts[0].unused = before.unused + drafts[0].unused
         drafts[0].failure = drafts[0].failure or before.failure
     return tuple(_finish(draft, source, given) for draft in drafts)
@@ -417,7 +421,7 @@ def _finish(draft: _Draft, source: str, given: str) -> NcclTest:
 def _problem(draft: _Draft) -> tuple[str, bool]:
     """Return the problem of a test, and whether the test itself failed."""
     if not draft.ranks:
-        return "lists no devices", False
+        return "lists no devices; the log must begin with its first line", False
     if draft.ranks and sorted(draft.ranks) != list(range(len(draft.ranks))):
         return f"lists {len(draft.ranks)} of {max(draft.ranks) + 1} ranks", False
     if draft.failure and not draft.ended:  # NCCL also warns in runs that end well

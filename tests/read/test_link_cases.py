@@ -105,6 +105,17 @@ def test_rows_that_cannot_be_read_are_no_failure() -> None:
     assert error.failed
 
 
+def test_a_log_without_its_head(tmp_path: Path) -> None:
+    """Its first lines were cut: with the list of ranks it is read, without it the message says what is missing."""
+    lines = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0).splitlines(keepends=True)
+    log = tmp_path / "run.txt"
+    log.write_text("".join(lines[3:]))
+    assert rate_of(import_links(log, test="sendrecv")) == pytest.approx(40.0, rel=2e-3)
+    log.write_text("#       size         count      type   redop    root\n" + "".join(lines[6:]))
+    with pytest.raises(InputError, match="lists no devices; the log must begin with its first line"):
+        import_links(log, test="sendrecv")
+
+
 def test_two_jobs_told_apart_by_their_labels() -> None:
     """Each rank prints a test of its own: two tests inside a host, not one over both."""
     texts = [nccl_text("sendrecv", {host: 2}, rate).splitlines() for host, rate in (("n1", 300.0), ("n2", 280.0))]
@@ -247,6 +258,17 @@ def test_nvlink_between_hosts_is_a_level(tmp_path: Path) -> None:
     rates = again.pair_bytes_per_s(1) / 1e9
     np.testing.assert_allclose(rates[[0, 0, 1], [1, 2, 2]], [600, 45, 45], rtol=2e-3)
     assert "NVLink domain: 2 links of n[1-2] carry 600 GB/s a flow" in noted(imported)
+
+
+def test_a_topology_without_its_legend(tmp_path: Path) -> None:
+    """The table alone is enough, also underlined as on a screen."""
+    table = (
+        TOPOLOGY[: TOPOLOGY.index("Legend")]
+        .replace("\tGPU0\t", "\t\x1b[4mGPU0\t", 1)
+        .replace("Affinity\n", "Affinity\x1b[0m\n", 1)
+    )
+    logs = written(tmp_path / "logs", pair=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0), topo=table)
+    assert import_links(logs).cluster.gpus_per_node == 2
 
 
 @pytest.mark.parametrize(("rate", "said"), [(400.0, "Gbit/s taken for GB/s"), (0.04, "GB/s taken for MB/s")])
