@@ -281,7 +281,8 @@ def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) 
             "is no output of nccl-tests (text or -J), mpiGraph, osu_bw, ib_write_bw, nvidia-smi topo -m or "
             "scontrol show topology, no topology file of NCCL and no JSON of Pipette."
         )
-        raise InputError(where, f"{problem}{looks_like(text)}")
+        kind = looks_like(text)
+        raise InputError(where, f"says nothing of links.{kind}" if kind else problem)
 
 
 def _text(path: Path) -> str:

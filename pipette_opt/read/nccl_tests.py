@@ -147,6 +147,11 @@ class _Draft:
     ended: bool = False
     unused: list[tuple[int, str]] = field(default_factory=list)
 
+    @property
+    def is_headed_only(self) -> bool:
+        """Return whether nothing but a header was read, and no name."""
+        return self.has_header and not (self.name or self.ranks or self.rows)
+
 
 def is_nccl_text(text: str) -> bool:
     """Return whether a text without tags looks like what nccl-tests prints."""
@@ -185,7 +190,9 @@ def _tests(lines: Sequence[LogLine], source: str, given: str) -> tuple[NcclTest,
         start, header = _START.search(line.text), _HEADER.search(line.text)
         if not line.text.lstrip().startswith("#") and (named := _PROGRAM.search(line.text)):
             program = named["name"]
-        if start or (header and (not drafts or drafts[-1].has_header)):
+        if start and drafts and drafts[-1].is_headed_only:  # rccl-tests name the test behind their header
+            drafts[-1].name = start[1]
+        elif start or (header and (not drafts or drafts[-1].has_header)):
             drafts.append(_Draft(name=start[1] if start else "", program=program))
         if drafts:
             drafts[-1].has_header |= header is not None

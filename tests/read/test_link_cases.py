@@ -116,6 +116,13 @@ def test_a_log_without_its_head(tmp_path: Path) -> None:
         import_links(log, test="sendrecv")
 
 
+def test_a_test_named_behind_its_header() -> None:
+    """As rccl-tests print it: one test, not two."""
+    lines = nccl_text("alltoall", {"n1": 2, "n2": 2}, 40.0).splitlines(keepends=True)
+    (test,) = parse_nccl_text("".join([lines[2], lines[1], *lines[3:]]), "sendrecv.txt")
+    assert (test.kind, test.problem) == ("alltoall", "")
+
+
 def test_two_jobs_told_apart_by_their_labels() -> None:
     """Each rank prints a test of its own: two tests inside a host, not one over both."""
     texts = [nccl_text("sendrecv", {host: 2}, rate).splitlines() for host, rate in (("n1", 300.0), ("n2", 280.0))]
