@@ -55,11 +55,13 @@ def _program(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what the solver does; also after the command.")
+        bool,
+        typer.Option("--verbose", "-v", help="Show all tables, and log what the solver does; also after the command."),
     ] = False,
 ) -> None:
-    from pipette_opt.cli.output import set_up_logging
+    from pipette_opt.cli.output import set_up_logging, set_verbose
 
+    set_verbose(verbose)
     set_up_logging(verbose)
 
 
@@ -103,7 +105,7 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
         if verbose:
             set_up_logging(verbose)
         check_stdout(keep, given.get("out") if keep else None)
-        with manner(quiet=quiet, keep=keep) as said:
+        with manner(quiet=quiet, keep=keep, verbose=verbose) as said:
             command(**given)
         if said:  # of several processes one speaks
             show_json({"out": str(given["out"]), "said": said})

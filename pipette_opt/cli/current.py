@@ -89,6 +89,19 @@ class Current:
             return [*parts, Text(), parts[0]]
         return [titled("Your current launch", parts[0]), *parts[1:]]
 
+    def sentences(self, plan: "Plan") -> list[str]:
+        """The launch, and the gain of a plan over it, for the first screen."""
+        from pipette_opt.plans.verdict import expected_time
+        from pipette_opt.report.comparison import faster_words
+
+        gain = faster_words(self.estimate, plan.estimate, self.uncounted())
+        left_out = [f"{entry.option} {entry.value}".rstrip() for entry in dict.fromkeys(self.not_modelled)]
+        return [
+            f"{self.config.label()}: {expected_time(self.estimate)}",
+            *([f"not counted of it: {', '.join(left_out)}"] if left_out else []),
+            *gain.plain.splitlines(),
+        ]
+
     @property
     def host_order(self) -> tuple[int, ...]:
         """Hosts by index: those that run today in their order, then the others as listed."""

@@ -1,11 +1,15 @@
 """``pipette-opt export``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
+
+if TYPE_CHECKING:
+    from pipette_opt.plans.plan import Plan
 
 SLURM, PODS = "Slurm only", "Kubernetes only"
 """Headings of the help."""
@@ -56,6 +60,10 @@ def export(
     shm_size: Annotated[
         str | None, typer.Option(help="Limit of /dev/shm in a pod, e.g. 64Gi.", rich_help_panel=PODS)
     ] = None,
+    diff: Annotated[
+        str | None,
+        typer.Option(help="Your launch script: print the lines to change, add and drop, in place of files."),
+    ] = None,
     cluster: Annotated[Path | None, typer.Option(help="Where the plan's cluster file is now, if it has moved.")] = None,
     json: opt.Json = False,
 ) -> None:
@@ -66,6 +74,8 @@ def export(
     link matrices or profile have changed since it was made.
 
     Example: [bold]pipette-opt export plan.json --format slurm --partition gpu -o launch/[/]
+
+    Example: [bold]pipette-opt export plan.json --format megatron --diff train.sh[/]
     """
     from pipette_opt.base.files import is_stdout, write_together
     from pipette_opt.cli.output import console, say, show_json
@@ -90,6 +100,9 @@ def export(
     found = read_plan(plan)
     for missing in check_inputs(found, plan, cluster):
         say(f"{missing} is not there: not checked whether it is still what the plan was made from")
+    if diff is not None:
+        _show_changes(found, diff, target, json=json)
+        return
     files = files_of(found, target, options)
     if json:
         show_json(files)
@@ -104,3 +117,25 @@ def export(
     write_together({out / name: text for name, text in files.items()})
     for name in files:
         say(f"wrote {out / name}")
+
+
+def _show_changes(plan: "Plan", script: str, target: str, *, json: bool) -> None:
+    """The options of a launch script that the plan changes, each with its line and its reason."""
+    from dataclasses import asdict
+
+    from pipette_opt.cli.output import answer, show_json
+    from pipette_opt.export.script_changes import changes_text, script_changes
+    from pipette_opt.read.megatron_args import read_megatron_args
+
+    if target != "megatron":
+        raise InputError("--diff", f"goes with --format megatron, got {target}.")
+    given = read_megatron_args(script, "--diff")
+    try:
+        today = given.parallel_config(sum(plan.config.layers_per_stage), plan.config.world_size)
+    except InputError:  # it is for another number of GPUs, or of layers: options are compared as they are written
+        today = None
+    changes = script_changes(plan, given.written, given.text, today=today)
+    if json:
+        show_json([asdict(one) for one in changes])
+    else:
+        answer("\n".join(changes_text(changes, given.where)))

@@ -304,7 +304,9 @@ RayAddress = Annotated[
     str | None, typer.Option(help="Of the Ray cluster, e.g. auto; one on this machine otherwise.", rich_help_panel=RUN)
 ]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.", rich_help_panel=RUN)]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the solver does.", rich_help_panel=RUN)]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show all tables, and log what the solver does.", rich_help_panel=RUN)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer and errors only.", rich_help_panel=RUN)]
 Env = Annotated[
     list[str] | None,

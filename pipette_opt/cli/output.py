@@ -69,6 +69,7 @@ class _Manner:
     """How much is said: nothing that is no answer, or all of it kept for the JSON document of a command."""
 
     quiet: bool = False
+    verbose: bool = False
     kept: list[str] | None = None
 
 
@@ -76,24 +77,36 @@ _manner = _Manner()
 
 
 @contextmanager
-def manner(*, quiet: bool, keep: bool) -> Iterator[list[str]]:
+def manner(*, quiet: bool, keep: bool, verbose: bool = False) -> Iterator[list[str]]:
     """
-    Within it, with ``quiet``, messages and progress are not printed; with ``keep`` they are given back instead.
+    Within it, with ``verbose``, answers have all their tables; with ``quiet``, messages and progress are not printed;
+    with ``keep`` they are given back instead.
 
     Answers, tables and JSON documents, are printed all the same.
     """
     kept: list[str] = []
-    before = _manner.quiet, _manner.kept
+    before = _manner.quiet, _manner.kept, _manner.verbose
     _manner.quiet, _manner.kept = quiet or keep, kept if keep else None
+    _manner.verbose = verbose or _manner.verbose
     try:
         yield kept
     finally:
-        _manner.quiet, _manner.kept = before
+        _manner.quiet, _manner.kept, _manner.verbose = before
 
 
 def is_quiet() -> bool:
     """Whether progress is not wanted."""
     return _manner.quiet
+
+
+def set_verbose(verbose: bool) -> None:
+    """Show all tables from here on, or the first screen."""
+    _manner.verbose = verbose
+
+
+def is_verbose() -> bool:
+    """Whether all tables are wanted, in place of the first screen."""
+    return _manner.verbose
 
 
 def say(text: str) -> None:

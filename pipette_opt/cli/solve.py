@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pipette_opt.candidates import SearchSpace
+    from pipette_opt.cli.current import Current
+    from pipette_opt.export.script_changes import Change
     from pipette_opt.library.jobs import Job
     from pipette_opt.plans.plan import Plan
     from pipette_opt.read.megatron_args import MegatronArgs
@@ -83,16 +85,29 @@ def solve(
     far written.
     """
     begun = time.perf_counter()
+    from dataclasses import asdict
+
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
     from pipette_opt.base.types import Prefer as PreferWord
     from pipette_opt.certify.conflicts import explained
-    from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
-    from pipette_opt.library.plans import on_hosts_of, plan_with_band
+    from pipette_opt.cli.output import (
+        check_place,
+        check_stdout,
+        is_verbose,
+        live_progress,
+        say,
+        say_written,
+        show,
+        show_json,
+    )
+    from pipette_opt.export.script_changes import changes_text
+    from pipette_opt.library.plans import on_hosts_of, paying_options_of, plan_with_band
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.read.megatron_args import read_megatron_args
+    from pipette_opt.report.first_screen import first_screen, next_steps
     from pipette_opt.report.plan_file import keep_plan, plan_to_dict
     from pipette_opt.report.tables import plan_tables
     from pipette_opt.specs.objective import Objective
@@ -147,10 +162,22 @@ def solve(
         from pipette_opt.judge.trace import write_trace
 
         write_trace(trace, on_hosts_of(plan, job.instance), plan.config, plan.placement)
+    paying = paying_options_of(plan, job.instance, max_oom_risk)
+    changes = _changes(plan, current, today)
     if json:
-        show_json(plan_to_dict(plan) | ({} if current is None else {"current": current.as_dict()}))
-    else:
+        document = plan_to_dict(plan) | {"would_pay": [asdict(one) for one in paying]}
+        if current is not None:
+            document |= {"current": current.as_dict(), "changes": [asdict(one) for one in changes]}
+        show_json(document)
+    elif is_verbose():
         show(*plan_tables(plan, () if current is None else current.tables(plan)), beside=out)
+    else:
+        compared = [] if current is None else current.sentences(plan)
+        steps = [] if is_stdout(out) else next_steps(plan, str(out))
+        show(*first_screen(plan, flags=_flags(plan), paying=paying, today=compared, next_steps=steps), beside=out)
+    if not json:
+        if current is not None:
+            show("", *changes_text(changes, "your launch" if today is None else today.where), beside=out)
         say_written(out, "plan")
     proof, accepted = plan.certificate, gap_limit
     if accepted is None:
@@ -161,6 +188,28 @@ def solve(
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
         say(f"{cause}: the best plan so far; at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)
+
+
+def _flags(plan: "Plan") -> "list[tuple[str, ...]]":
+    """Options of Megatron-LM that say what the search decided; none where it has no option for it."""
+    from pipette_opt.export.script_changes import decided_options
+
+    try:
+        return decided_options(plan)
+    except InputError:
+        return []
+
+
+def _changes(plan: "Plan", current: "Current | None", today: "MegatronArgs | None") -> "list[Change]":
+    """Options of the launch of today that the plan changes; none where Megatron-LM has no option for the plan."""
+    from pipette_opt.export.script_changes import script_changes
+
+    if current is None or today is None:
+        return []
+    try:
+        return script_changes(plan, today.written, today.text, today=current.config, estimate=current.estimate)
+    except InputError:
+        return []
 
 
 def _writing(instance: "Instance", out: Path) -> "Callable[[Plan], None]":

@@ -10,6 +10,7 @@ from pipette_opt.specs.host_names import compress_hosts
 
 if TYPE_CHECKING:
     from pipette_opt.base.types import Collective
+    from pipette_opt.judge.paying import PayingOption
     from pipette_opt.plans.plan import Plan
     from pipette_opt.specs import ClusterSpec, ComputeProfile, Instance
 
@@ -119,6 +120,16 @@ def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
 
     instance = on_hosts_of(plan, instance)
     return replace(plan, estimate=with_band(plan.estimate, instance, plan.config))
+
+
+def paying_options_of(plan: "Plan", instance: "Instance", max_oom_risk: float) -> "tuple[PayingOption, ...]":
+    """Options outside of the search that would save time in a plan; see :mod:`~pipette_opt.judge.paying`."""
+    from pipette_opt.judge.paying import paying_options
+    from pipette_opt.prepare import load_predictor
+
+    instance = on_hosts_of(plan, instance)
+    predictor = load_predictor(max_oom_risk, instance)
+    return paying_options(instance, plan.config, plan.placement, predictor, max_oom_risk)
 
 
 def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":

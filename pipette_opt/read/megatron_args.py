@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
@@ -65,6 +65,10 @@ class MegatronArgs:
         What was assumed when a script was read.
     account_for_embedding, account_for_loss
         Embedding and output head count as a layer when layers are dealt to stages.
+    written
+        The options as they are written, before what Megatron changes in silence.
+    text
+        The script or command line that says all this.
     """
 
     where: str
@@ -106,6 +110,8 @@ class MegatronArgs:
     training_fields: Mapping[str, Any] = field(default_factory=dict)
     not_modelled: tuple[NotModelled, ...] = ()
     notes: tuple[str, ...] = ()
+    written: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    text: str = field(default="", repr=False)
 
     def training(self, base: TrainingSpec) -> TrainingSpec:
         """
@@ -275,8 +281,11 @@ def read_megatron_args(
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and Path(text).is_file()):
         where, text = text, read_text(text, keep_line_ends=True)
+    elif "--" not in text:
+        problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}."
+        raise InputError(where, problem if text else "are empty; give options such as --tensor-model-parallel-size 8.")
     if not text.strip():
-        raise InputError(where, "are empty; give Megatron's options, e.g. --tensor-model-parallel-size 8.")
+        raise InputError(where, "is empty; a script, or options such as --tensor-model-parallel-size 8, are wanted.")
     return parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size)
 
 
@@ -339,6 +348,8 @@ def parse_megatron_args(
         where=where,
         model=model,
         options=given,
+        written=said.values,
+        text=text,
         precision=_precision(given),
         fp8="fp8_format" in given,
         recompute_granularity=_granularity(given),

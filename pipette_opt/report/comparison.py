@@ -74,11 +74,11 @@ def comparison(
             Text(three_digits(time.expected_tokens_per_s)),
             Text(f"{three_digits(100 * time.expected_mfu)} %"),
         )
-    return Group(spaced(table), Text(), _faster(estimate, plan.estimate, uncounted))
+    return Group(spaced(table), Text(), faster_words(estimate, plan.estimate, uncounted))
 
 
-def _faster(estimate: IterationTime, plan: IterationTime, uncounted: Uncounted) -> Text:
-    """One sentence, and what it leaves out."""
+def faster_words(estimate: IterationTime, plan: IterationTime, uncounted: Uncounted) -> Text:
+    """Return the gain of a plan over a launch in one sentence, and what it leaves out."""
     ratio = estimate.iteration_time_s / plan.iteration_time_s
     least = uncounted.least_s(estimate) / plan.iteration_time_s
     if least < ratio:

@@ -149,6 +149,26 @@ def configuration_table(plan: Plan) -> RenderableType:
     return titled("Configuration", table)
 
 
+def configuration_words(plan: Plan) -> str:
+    """Return the configuration in one sentence: degrees, micro-batches, layers, memory savers."""
+    config, layout = plan.config, plan.config.pipeline_model_parallel_layout
+    tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
+    degrees = [f"tensor {tensor} x pipeline {pipeline} x data {config.data_parallel_size}"]
+    for name, size in (("context", config.context_parallel_size), ("expert", config.expert_model_parallel_size)):
+        if size > 1:
+            degrees.append(f"{name} {size}")
+    layers = layout or f"{_runs(config.layers_per_stage)} {'a stage' if pipeline > 1 else 'in all'}"
+    parts = [
+        ", ".join(degrees),
+        f"micro-batch {config.micro_batch_size} ({_rounds(plan)})",
+        f"layers {layers}",
+        *([f"{config.num_chunks} chunks"] if config.num_chunks > 1 else []),
+        f"recomputation {_recomputation(config)}" if config.recompute_granularity else "no recomputation",
+        *([f"in the host's memory {config.offload}"] if config.offload else []),
+    ]
+    return "; ".join(parts)
+
+
 def _recomputation(config: ParallelConfig) -> str:
     """What is recomputed."""
     if config.recomputation != "block":

@@ -1,0 +1,214 @@
+"""The first screen of an answer: verdict, job, plan, time, memory, proof, and what to do next, in forty lines."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pipette_opt.base.units import counted, gib, three_digits
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.verdict import expected_time, plan_verdict
+from pipette_opt.report.cells import QUIET, columns_table, risk, words
+from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
+from pipette_opt.specs.host_names import compress_hosts
+
+MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
+"""Entries of each kind on the first screen; ``--verbose`` shows all. Chosen to fit 40 lines of 80 columns."""
+
+MAX_HOSTS_SHOWN = 60
+"""Characters that stages and hosts may take; of more the first and the last row are shown. Chosen: one line."""
+
+
+class Paying(Protocol):
+    """An option that would save time, see :class:`~pipette_opt.judge.paying.PayingOption`."""
+
+    @property
+    def option(self) -> str:
+        """As a launch script has it."""
+        ...
+
+    @property
+    def saved_share(self) -> float:
+        """Share of the simulated iteration that it saves."""
+        ...
+
+    @property
+    def condition(self) -> str:
+        """Requirement or cost that the simulated time leaves out."""
+        ...
+
+
+def first_screen(
+    plan: Plan,
+    *,
+    flags: Sequence[Sequence[str]] = (),
+    paying: Sequence[Paying] = (),
+    today: Sequence[str] = (),
+    next_steps: Sequence[str] = (),
+) -> list[RenderableType]:
+    """
+    Return what a reader in a hurry wants of a plan.
+
+    Parameters
+    ----------
+    flags
+        Options of the launcher that say the plan, each with its values; none where it cannot say it.
+    paying
+        Options outside of the search that would save time, the most first.
+    today
+        Sentences that compare the plan with the launch of today.
+    next_steps
+        Commands that come after this one.
+    """
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=QUIET, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in (
+        ("Job", job_words(plan)),
+        ("Plan", configuration_words(plan)),
+        ("Flags", " ".join(" ".join(option) for option in flags)),
+        ("Hosts", _hosts_words(plan)),
+        ("Time", _time_words(plan)),
+        ("Memory", _memory_words(plan)),
+        ("Proof", _proof_words(plan)),
+        ("Best at", _target_words(plan)),
+        ("Would pay", _paying_words(paying)),
+        ("Left out", _not_modelled_words(plan)),
+        ("Today", "\n".join(today)),
+    ):
+        if text:
+            table.add_row(name, Text(text))
+    parts: list[RenderableType] = [verdict_line(plan_verdict(plan)), Text(), table, *_next_best(plan)]
+    if next_steps:
+        parts.append(Group(Text(), *(Text(step, overflow="fold") for step in next_steps)))
+    return parts
+
+
+def job_words(plan: Plan) -> str:
+    """Model, batch, sequence, precision and machines of a plan, as far as it records them."""
+    model, training = _recorded(plan, "model"), _recorded(plan, "training")
+    parts = [str(model["name"])] if model.get("name") else []
+    if training:
+        parts.append(f"batch {plan.global_batch_size:,} of {training['seq_length']:,} tokens")
+        parts.append(_precision_words(training))
+    gpus = "/".join(_recorded(plan, "gpus")) or "GPUs"
+    return ", ".join([*parts, f"{counted(len(plan.hosts), 'host')} of {plan.gpus_per_node} {gpus}"])
+
+
+def _precision_words(training: Mapping[str, Any]) -> str:
+    narrow = "fp8" if training.get("fp8") else "fp4" if training.get("fp4") else None
+    return f"{narrow} with {training['precision']}" if narrow else str(training["precision"])
+
+
+def _recorded(plan: Plan, name: str) -> Mapping[str, Any]:
+    found = plan.inputs.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _hosts_words(plan: Plan) -> str:
+    """How many hosts are used, which are not, and which stages are where."""
+    used = f"{len(plan.placement.nodes_used)} of {len(plan.hosts)}"
+    if plan.unused_hosts:
+        used += f", without {compress_hosts(tuple(plan.unused_hosts))}"
+    rows = [f"{_stages(stages)} on {folded_hosts(hosts)}" for stages, hosts in host_grid(plan)]
+    where = "; ".join(rows)
+    if len(where) > MAX_HOSTS_SHOWN and len(rows) > 1:
+        where = f"{rows[0]}; ...; {rows[-1]}"
+    return f"{used}; {where}"
+
+
+def _stages(stages: str) -> str:
+    """``stage 3`` or ``stages 0-1``."""
+    return f"stages {stages}" if "-" in stages else f"stage {stages}"
+
+
+def _time_words(plan: Plan) -> str:
+    """Expected time with its error, rates at it, and where the simulated time goes."""
+    estimate = plan.estimate
+    causes = sorted(estimate.breakdown.items(), key=lambda item: -item[1])[:MAX_CAUSES]
+    where = ", ".join(f"{words(name)} {100 * seconds / estimate.iteration_time_s:.0f} %" for name, seconds in causes)
+    rates = (
+        f"{three_digits(estimate.expected_tokens_per_s)} tokens/s, "
+        f"{three_digits(estimate.expected_tokens_per_s_per_gpu)} per GPU, "
+        f"MFU {three_digits(100 * estimate.expected_mfu)} %"
+    )
+    return f"{expected_time(estimate)}\n{rates}; {where}"
+
+
+def _memory_words(plan: Plan) -> str:
+    """The fullest stage against the memory of its GPU."""
+    if not plan.memory:
+        return ""
+    fullest = max(plan.memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
+    need, most, room = (gib(size) for size in (fullest.predicted_bytes, fullest.upper_bytes, fullest.capacity_bytes))
+    where = f"stage {fullest.stage} is fullest: " if len(plan.memory) > 1 else ""
+    return f"{where}{need:.1f} GiB, at most {most:.1f}, of {room:.1f}"
+
+
+def _proof_words(plan: Plan) -> str:
+    """The proof on simulated times, and how much was not searched."""
+    proof = plan.certificate
+    searched = counted(proof.num_candidates, "configuration")
+    least = f"none of {searched} takes less than {three_digits(proof.lower_bound_s)} s"
+    left = f"; {counted(len(proof.not_searched), 'choice')} not searched" if proof.not_searched else ""
+    return f"simulated {three_digits(plan.estimate.iteration_time_s)} s; {least}{left}"
+
+
+def _target_words(plan: Plan) -> str:
+    """The objective, where it is not the time alone."""
+    target = plan.target
+    if target is None:
+        return ""
+    gap = f"at most {three_digits(100 * target.gap)} % from the best"
+    return f"{target.objective}: {three_digits(target.value)} {target.unit}, {gap}"
+
+
+def _paying_words(paying: Sequence[Paying]) -> str:
+    """Options that were not searched, each with what it would save and its condition."""
+    lines = [f"{one.option}: about {100 * one.saved_share:.0f} % ({one.condition})" for one in paying[:MAX_OPTIONS]]
+    if len(paying) > MAX_OPTIONS:
+        lines[-1] += f"; {len(paying) - MAX_OPTIONS} more"
+    return "\n".join(lines)
+
+
+def _not_modelled_words(plan: Plan) -> str:
+    """Options of the job's launch that no number counts."""
+    names = list(dict.fromkeys(entry.option for entry in plan.not_modelled))
+    more = f" and {len(names) - MAX_NOT_MODELLED} more" if len(names) > MAX_NOT_MODELLED else ""
+    return f"{', '.join(names[:MAX_NOT_MODELLED])}{more}" if names else ""
+
+
+def _next_best(plan: Plan) -> Iterator[RenderableType]:
+    """The next best configurations, and what they cost."""
+    if not plan.alternatives:
+        return
+    table = columns_table("next best", "time >", "out of memory >")
+    for other in plan.alternatives[:MAX_ALTERNATIVES]:
+        slower = "-"
+        if other.iteration_time_s is not None:
+            slower = f"{100 * (other.iteration_time_s / plan.estimate.iteration_time_s - 1):+.1f} %"
+        at_risk = "-"
+        if other.oom_probability is not None:
+            at_risk = risk(other.oom_probability, at_most=other.oom_probability_at_most)
+        table.add_row(*map(Text, (other.config.label(), slower, at_risk)))
+    yield Group(Text(), table)
+
+
+def next_steps(plan: Plan, out: str) -> list[str]:
+    """
+    Return the commands that a reader types next, each with its purpose.
+
+    Parameters
+    ----------
+    out
+        Name of the plan's file.
+    """
+    target = plan.launcher if plan.launcher in ("slurm", "mpi") else "torchrun"
+    steps = {
+        "start it": f"pipette-opt export {out} --format {target} -o launch/",
+        "ask why": f'pipette-opt explain "tp8 pp4" --plan {out}',
+        "see all": f"pipette-opt report {out} -o report.html",
+    }
+    return [f"{purpose:<9}  {command}" for purpose, command in steps.items()]

@@ -1,0 +1,104 @@
+"""The first screen of an answer."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from consoles import shown
+from plans import llama_plan, scrambled_plan, small_config, small_plan
+
+from pipette_opt.judge.paying import PayingOption
+from pipette_opt.plans.plan import Plan
+from pipette_opt.report.first_screen import MAX_ALTERNATIVES, first_screen, job_words, next_steps
+from pipette_opt.report.tables import configuration_words
+from pipette_opt.specs import NotModelled
+
+PLANS: dict[str, Callable[[], Plan]] = {"small": small_plan, "scrambled": scrambled_plan, "llama": llama_plan}
+
+PAYING = (
+    PayingOption(option="--tp-comm-overlap", saved_s=1.0, saved_share=0.08, condition="inside an NVLink domain"),
+    PayingOption(option="--fp8-format hybrid", saved_s=0.9, saved_share=0.07, condition="in 8 bits"),
+    PayingOption(option="--grad-reduce-in-bf16", saved_s=0.8, saved_share=0.06, condition="in 16 bits"),
+)
+
+FLAGS = [("--tensor-model-parallel-size", "8"), ("--sequence-parallel",)]
+
+
+def full(plan: Plan, width: int = 80) -> str:
+    """The screen with everything that may be on it."""
+    gaps = tuple(
+        NotModelled(option=f"--option-{n}", value="x", effect="time", direction="more", why="w") for n in range(9)
+    )
+    plan = replace(plan, not_modelled=gaps)
+    today = ["tp8 pp2 dp1 mbs1: about 72.1 s per iteration (60 to 90 s in nine of ten jobs)", "The plan has 12 % more."]
+    screen = first_screen(plan, flags=FLAGS * 6, paying=PAYING, today=today, next_steps=next_steps(plan, "plan.json"))
+    return shown(*screen, width=width)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_at_most_forty_lines_of_80_columns(name: str) -> None:
+    """Also with flags, options that pay, a launch of today, and nine options that no number counts."""
+    lines = full(PLANS[name]()).splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_job_and_the_plan_are_said_in_words() -> None:
+    """Model, batch, precision, machines; degrees, micro-batches, layers."""
+    plan = llama_plan()
+    assert job_words(plan).endswith(f"hosts of {plan.gpus_per_node} GPUs")
+    recorded = replace(
+        plan,
+        inputs={
+            "model": {"name": "llama-3-8b"},
+            "training": {"seq_length": 8192, "precision": "bf16", "fp8": True},
+            "gpus": {"h100-80gb": 90},
+        },
+    )
+    words = job_words(recorded)
+    assert words.startswith(f"llama-3-8b, batch {plan.global_batch_size:,} of 8,192 tokens, fp8 with bf16, ")
+    assert words.endswith("h100-80gb")
+    small = small_plan()
+    assert configuration_words(small) == (
+        "tensor 2 x pipeline 2 x data 4; micro-batch 2 (8 rounds); layers 2 x 4 a stage; no recomputation"
+    )
+
+
+def test_recomputation_and_chunks_are_named() -> None:
+    """What saves memory, and how many chunks a stage has."""
+    config = small_config(virtual_pipeline_model_parallel_size=2, recompute_granularity="selective")
+    words = configuration_words(replace(small_plan(), config=config))
+    assert "2 chunks; recomputation selective" in words
+
+
+def test_the_expected_time_stands_with_its_error() -> None:
+    """Of a plan without a band it is said to be simulated."""
+    assert "per iteration, as simulated" in full(small_plan())
+
+
+def test_lists_are_cut_and_say_how_much_is_missing() -> None:
+    """Three options that no number counts, two that pay, three alternatives."""
+    plan = small_plan()
+    text = " ".join(full(plan).split())
+    assert "--option-0, --option-1, --option-2 and 6 more" in text
+    assert "--tp-comm-overlap: about 8 %" in text
+    assert "; 1 more" in text
+    assert sum(one.config.label() in text for one in plan.alternatives) <= MAX_ALTERNATIVES
+
+
+def test_an_answer_without_extras_is_short() -> None:
+    """No empty rows."""
+    text = shown(*first_screen(small_plan()), width=80)
+    for name in ("Flags", "Today", "Would pay", "Left out", "Best at"):
+        assert name not in text
+
+
+def test_next_steps_name_the_file_and_a_launcher_that_can() -> None:
+    """Slurm and mpi start any map."""
+    assert "pipette-opt export mine.json --format slurm -o launch/" in next_steps(small_plan(), "mine.json")[0]
+    assert "--format torchrun" in next_steps(replace(small_plan(), launcher="torchrun"), "mine.json")[0]
+
+
+def test_hosts_that_are_left_out_are_named() -> None:
+    """Of five hosts the small plan uses four."""
+    assert "4 of 5, without n2" in full(small_plan())
