@@ -58,7 +58,7 @@ def estimate(
 
     from pipette_opt.base.errors import InputError
     from pipette_opt.cli.current import current_of
-    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.cli.output import say, show, show_json
 
     if (plan is None) == (args is None):
         raise InputError("estimate", "give either a plan file or --args with your current Megatron arguments.")
@@ -77,6 +77,8 @@ def estimate(
 
         vocab_size = None if job_options.model is not None else job_options.vocab_size
         today = read_megatron_args(args or "", "the current arguments", vocab_size=vocab_size)
+        for note in today.notes:
+            say(note)
         job_options, model_from = job_of_arguments(job_options, args or "", today)
         job = opt.read_job(job_options)
         current = replace(current_of(job, today, hosts, max_oom_risk), model_from=model_from)

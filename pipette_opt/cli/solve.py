@@ -138,6 +138,8 @@ def solve(
         from pipette_opt.cli.current import current_of
 
         today = read_megatron_args(compare_current, "the current arguments")
+        for note in today.notes:
+            say(note)
         job = opt.trained_as(job, today)
         current = current_of(job, today, current_hosts, max_oom_risk)
     watcher = Watcher(begun=begun)

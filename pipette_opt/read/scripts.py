@@ -172,7 +172,7 @@ def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str
     """Return why an unknown argument cannot be read, and what to do."""
     option = next((word for word in reversed(arguments[: argument.index]) if word.startswith("--")), "")
     of = f"the value of {option}" if option and not argument.text.startswith("-") else f"argument {argument.index + 1}"
-    why = f" ({argument.why})" if argument.why else ""
+    why = f" ({_short(argument.why)})" if argument.why else ""
     return (
         f"{_short(argument.text)}, in {of}, is known only when the script runs{why}. "
         "Write it out, set a variable with --env, or record the run with `pipette-opt capture`."

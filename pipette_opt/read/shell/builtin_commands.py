@@ -177,6 +177,8 @@ def _directive(shell: "Shell", found: re.Match[str], pending: list[str]) -> str:
         return "%"
     if found[0][0] == "\\":
         return unescaped(found[0])
+    if found[0] == "%":
+        raise RefusalError("has printf with a form that ends in %.")
     if found[4] is None:
         return found[0]
     word = pending.pop(0) if pending else ""
@@ -335,6 +337,8 @@ def _read(shell: "Shell", words: list[str]) -> Status:
     raw, array, delimiter, names = False, None, "\n", list(words)
     while names and names[0].startswith("-") and len(names[0]) > 1:
         letters = names.pop(0)[1:]
+        if set(letters) - set("adeinNprstu"):
+            raise RefusalError(f"has read -{letters}, which bash does not know.")
         raw |= "r" in letters
         if letters[-1] in "adpntNiu":
             value = names.pop(0) if names else ""

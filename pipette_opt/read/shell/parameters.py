@@ -59,6 +59,8 @@ def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[s
             _check_order(shell, name, keys)
             return shell.joined(keys) if quoted and subscript == "*" else keys
         name, subscript = _target_of(shell, name, subscript)
+        if subscript in ("@", "*") and not shell.elements(name):
+            raise RefusalError(f"has ${{!...}}, which names all elements of {name}, and it has none.")
     operator = next((sign for sign in _OPERATORS if rest.startswith(sign)), "")
     if rest and not operator:
         raise RefusalError(f"has ${{{inside[:40]}}}, which bash cannot expand.")

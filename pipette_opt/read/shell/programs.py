@@ -121,6 +121,8 @@ def _signs(text: str) -> str | None:
     text = named.get(text, text)
     if re.search(r"[\[\\]", text):
         return None
+    if re.search(r".-.", re.sub(r"[A-Za-z0-9]-[A-Za-z0-9]", "", text), re.DOTALL):
+        return None
     ranges = re.sub(r"(.)-(.)", lambda found: "".join(map(chr, range(ord(found[1]), ord(found[2]) + 1))), text)
     return ranges if len(ranges) < 1000 else None
 
