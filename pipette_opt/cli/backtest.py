@@ -54,7 +54,7 @@ def backtest(
         show_json,
     )
     from pipette_opt.read.cluster import read_cluster
-    from pipette_opt.read.runs import read_rows
+    from pipette_opt.read.runs import read_rows, unused_columns
     from pipette_opt.read.stack import read_stack
 
     if not 0 < max_oom_risk < 1:
@@ -78,7 +78,8 @@ def backtest(
         write_atomically(out, predictions_csv(predictions, left_out))
     if plot is not None:
         write_atomically(plot, scatter_svg(predictions, f"{runs.name}, {stack.name}"))
-    note = slow_note([(one.iter_time_s, one.measured_s) for one in predictions])
+    slow = slow_note([(one.iter_time_s, one.measured_s) for one in predictions])
+    notes = [note for note in (unused_columns(measured), slow) if note]
     if json:
         show_json(
             {
@@ -86,16 +87,14 @@ def backtest(
                 "forms": form_rows(predictions),
                 "rows": total,
                 "skipped": left_out_entries([*left_out, *untimed]),
-                "notes": [note] if note else [],
+                "notes": notes,
             }
         )
         return
     stdout = next((path for path in (out, plot) if is_stdout(path)), None)
     show(group_table(predictions, max_oom_risk), form_table(predictions), beside=stdout)
-    for line in lines:
+    for line in (*lines, *notes):
         say(line)
-    if note:
-        say(note)
     for path in (out, plot):
         if path is not None:
             say_written(path)

@@ -52,7 +52,7 @@ def calibrate(
     )
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.read.cluster import read_cluster
-    from pipette_opt.read.runs import read_rows
+    from pipette_opt.read.runs import read_rows, unused_columns
     from pipette_opt.read.stack import read_stack, write_stack
 
     if seed < 0:
@@ -63,6 +63,7 @@ def calibrate(
     name = name or (runs.stem if is_stdout(out) else out.stem)
     measured, bad = read_rows(runs)
     start, total, left_out = read_stack(base), len(measured) + len(bad), unread(bad)
+    aside = [note] if (note := unused_columns(measured)) else []
     if not measured:
         raise InputError(str(runs), "\n- ".join(["has no row that can be used.", *left_out_lines(left_out, total)]))
     memory, untold = fit_memory(measured, start)
@@ -80,7 +81,7 @@ def calibrate(
             raise InputError(error.where, "\n- ".join([error.problem, *left_out_lines(left_out, total)])) from None
         source = f"memory fitted to {runs.name}, times as {start.name}"
         write_stack(replace(start, name=name, source=source, memory=numbers_of(memory)), out)
-        notes = [f"times: {error.problem}", f"times stay those of {start.name}", *memory_notes(memory)]
+        notes = [*aside, f"times: {error.problem}", f"times stay those of {start.name}", *memory_notes(memory)]
         if json:
             show_json({"stack": str(out), "errors": {}, "notes": notes, "left_out": left_out_entries(left_out)})
         else:
@@ -100,7 +101,7 @@ def calibrate(
             {
                 "stack": str(out),
                 "errors": entries,
-                "notes": [*fit.notes, *memory_notes(memory, untold)],
+                "notes": [*aside, *fit.notes, *memory_notes(memory, untold)],
                 "left_out": left_out_entries(left_out),
             }
         )
@@ -108,7 +109,7 @@ def calibrate(
         show(fit_table(fit), beside=out)
         seen = ", ".join(f"{name} {low}-{high}" for name, (low, high) in fit.ranges.items())
         say(f"seen: {seen}; beyond this the stack extrapolates")
-        for note in (*left_out_lines(left_out, total), *fit.notes, *memory_notes(memory, untold)):
+        for note in (*left_out_lines(left_out, total), *aside, *fit.notes, *memory_notes(memory, untold)):
             say(f"- {note}")
         say_written(out)
     if fit.interrupted:

@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import GIB
+from pipette_opt.base.units import GIB, counted
 from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
@@ -78,6 +78,27 @@ BANDWIDTH_COLUMN = "node_bandwidth_gb_per_s"
 
 FIRST_PARAMETERS_COLUMN = "local_params_rank0"
 """Optional: parameters that the first rank holds, to three digits or better, as nanotron reports them."""
+
+OPTIONAL = (
+    *FLAGS,
+    BANDWIDTH_COLUMN,
+    FIRST_PARAMETERS_COLUMN,
+    "layers_per_stage",
+    "kv_channels",
+    "peak_mem_stage",
+    "gradients",
+    "cuda_graph",
+    "hybrid",
+    "stack_version",
+    "num_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "ep",
+    "etp",
+    "dispatcher",
+)
+"""Columns beyond ``COLUMNS`` that are read; ``data/README.md`` says what they mean."""
 
 GRADIENT_WORDS = ("freed", "kept")
 """What the optional column ``gradients`` says."""
@@ -152,6 +173,16 @@ class MeasuredRun:
     def group(self) -> tuple[str, int | None, int, str]:
         """Model, sequence length, number of GPUs and attention kernel."""
         return self.model, self.seq_len, self.num_gpus, self.attention_kernel
+
+
+def unused_columns(runs: Sequence[MeasuredRun]) -> str:
+    """Sentence that counts the columns of a table that nothing reads; empty without any."""
+    names = list(dict.fromkeys(name for run in runs for name in run.extra if name not in OPTIONAL))
+    if not names:
+        return ""
+    hints = [hint for name in names if (hint := did_you_mean(name, [*COLUMNS, *OPTIONAL]))]
+    shown_names = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return f"{counted(len(names), 'column')} not used: {shown_names}.{''.join(hints[:1])}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

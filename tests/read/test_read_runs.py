@@ -10,7 +10,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import GIB
 from pipette_opt.read.precision_words import precision_of
-from pipette_opt.read.runs import COLUMNS, REQUIRED, SHAPE, find_run_gpu, read_runs
+from pipette_opt.read.runs import COLUMNS, REQUIRED, SHAPE, find_run_gpu, read_runs, unused_columns
 
 SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared"))
 FIELD_CASES = SHARED / "measured" / "field_cases.csv"
@@ -229,3 +229,11 @@ def test_field_cases_are_read_with_their_shapes() -> None:
     runs = read_runs(FIELD_CASES)
     assert len(runs) == 15
     assert all(run.spec is not None and run.num_layers for run in runs)
+
+
+def test_columns_that_nothing_reads_are_counted(tmp_path: Path) -> None:
+    """With the column that is meant, where a name is nearly known; optional ones are known."""
+    runs = read_runs(write(tmp_path / "runs.csv", GOOD | {"overlap_grad_reduces": "True", "mine": "x", "ep": "1"}))
+    said = unused_columns(runs)
+    assert said.startswith("2 columns not used: overlap_grad_reduces, mine. Did you mean overlap_grad_reduce")
+    assert unused_columns(read_runs(write(tmp_path / "runs.csv", GOOD))) == ""
