@@ -8,8 +8,8 @@ MAX_SCRIPT_CHARACTERS = 300_000
 MAX_PARSE_S = 1.0
 """Seconds that the parser may take for a script; it takes about 0.001 s per kilobyte."""
 
-MAX_STEPS = 20_000
-"""Commands, words and turns of loops that are evaluated; chosen so that an evaluation takes about a second."""
+MAX_STEPS = 10_000
+"""Commands, words and turns of loops that are evaluated; chosen so that an evaluation takes less than a second."""
 
 MAX_TEXT = 500_000
 """Characters of a single value; chosen, above the longest command line that Linux takes in an argument."""

@@ -264,7 +264,7 @@ class Values:
 
     def of_files(self, text: str) -> str:
         """Return a word that may be a pattern of file names: as it is, unless it looks like a path."""
-        if "noglob" in self.state.options or not re.search(r"/|\.\w+$", text) or not is_known(text):
+        if "noglob" in self.state.options or not re.search(r"/|\.\w+$|^\*|\*$", text) or not is_known(text):
             return text
         return self.unknown(text, why="it depends on the files that are there", split=True)
 
