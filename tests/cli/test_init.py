@@ -60,7 +60,7 @@ def test_a_dash_shows_it(command: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--gpu", "80gb"), "may be a100-80gb or h100-80gb"),
+        (("--gpu", "80gb"), "may be a100-80gb or a800-80gb or h100-80gb"),
         (("--gpu", "rtx-4090"), "--gpus-per-node: is needed"),
         (("--nics", "fast"), "--nics: must be NICs x Gbit/s"),
         (("--nodes", "3", "--hosts", "a,b"), "--nodes: is 3, but --hosts names 2"),
