@@ -181,7 +181,7 @@ KINDS = (
         pattern=r"STRAGGLER|GPU relative perf|\bMnRtt/Rnk\b",
     ),
     FileKind(MEGATRON_LOG, RUNS, ("elapsed time per iteration (ms)",)),
-    FileKind(PRINTED_ARGUMENTS, RUNS, pattern=r"^ *[a-z][a-z0-9_]+ \.{3,} "),
+    FileKind(PRINTED_ARGUMENTS, f"{RUNS} and {ARGUMENTS}", pattern=r"^ *[a-z][a-z0-9_]+ \.{3,} "),
     FileKind("metrics of DCGM", "", ("DCGM_FI_",)),
     FileKind("metrics of Prometheus", "", pattern=r"^# TYPE \S+ (?:gauge|counter)|\"resultType\""),
     FileKind(
