@@ -23,7 +23,15 @@ from pipette_opt.specs import Instance
 from pipette_opt.verify.space import recorded_space
 
 Verdict = Literal[
-    "illegal", "too big", "cannot be placed", "slower", "not faster", "may win", "not searched", "the plan"
+    "illegal",
+    "too big",
+    "cannot be placed",
+    "slower",
+    "not faster",
+    "less plain",
+    "may win",
+    "not searched",
+    "the plan",
 ]
 
 ILLEGAL_S = 1.0
@@ -102,11 +110,18 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
         time_s = plan.estimate.iteration_time_s
         reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {time_s:.4f} s",)
         return Why(verdict="the plan", reasons=reasons, config=plan.config, best_s=time_s)
+    fastest = None if plan is None else plan.fastest
+    if plan is not None and fastest is not None and any(one.config == fastest.config for one in memory.fitting):
+        best_s, time_s = plan.certificate.best_s, plan.estimate.iteration_time_s
+        said = f"{fastest.config.label()} is the fastest found, and takes {best_s:.4f} s"
+        reasons = (said, f"the plan is plainer, and takes {time_s:.4f} s")
+        return Why(verdict="less plain", reasons=reasons, config=fastest.config, best_s=best_s)
     prepared = prepare(instance, narrow, max_oom_risk, keep=lambda config: False)
     if plan is None:
         return _compared(prepared, *_fastest_listed(instance, space, max_oom_risk), 0.0)
     missing = _not_searched(instance, plan, memory)
-    answer = _compared(prepared, "the plan", plan.estimate, 0.0 if missing else plan.certificate.lower_bound_s)
+    proven_s = 0.0 if missing else plan.certificate.lower_bound_s
+    answer = _compared(prepared, "the plan", plan.estimate, proven_s, plan.certificate.best_s)
     if missing and answer.verdict == "may win":
         return replace(answer, verdict="not searched", reasons=(*missing, *answer.reasons))
     return answer
@@ -158,7 +173,9 @@ def _not_searched(instance: Instance, plan: Plan, memory: MemoryCheck) -> tuple[
     return (head, *(told or ("its layers, or this combination, were not among those searched",)))
 
 
-def _compared(prepared: Prepared, name: str, best: IterationTime | None, proven_s: float) -> Why:
+def _compared(
+    prepared: Prepared, name: str, best: IterationTime | None, proven_s: float, found_s: float = float("inf")
+) -> Why:
     """
     Configurations that fit against the time to beat.
 
@@ -168,6 +185,8 @@ def _compared(prepared: Prepared, name: str, best: IterationTime | None, proven_
         Of what has that time.
     proven_s
         What a search has shown to be their least.
+    found_s
+        Time of the fastest plan found, which may be less than that of a plainer plan to beat.
     """
     pruned = prepared.pruned
     assert pruned is not None
@@ -191,7 +210,7 @@ def _compared(prepared: Prepared, name: str, best: IterationTime | None, proven_
         if slower >= 0:
             verdict, by = "slower", "work alone" if without_overlap(fastest) in pruned.by_work else "best links"
             reasons.append(f"every placement is at least {slower:.2%} slower")
-        elif slower > -PROVEN_WITHIN:
+        elif bound_s > (1 - PROVEN_WITHIN) * min(found_s, best.iteration_time_s):
             verdict, by = "not faster", "search"
             reasons.append("the plan's certificate has them: its search has shown that none is faster")
         if own is not None:

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.base.units import counted, gib, three_digits
-from pipette_opt.judge.solutions import simplicity
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
 from pipette_opt.plans.verdict import expected_time, plan_verdict, verdict
@@ -86,28 +85,18 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
 
 
 def near_ties(plan: Plan) -> str:
-    """
-    How many of the plan and its alternatives predictions cannot tell apart, and the simplest; empty where none is near.
-
-    Simpler: fewer GPUs, less recomputed, fewer chunks, see :func:`~pipette_opt.judge.solutions.simplicity`.
-    """
+    """How many of the plan and its alternatives predictions cannot tell apart; empty where none is near."""
     band, best_s = plan.estimate.band, plan.estimate.iteration_time_s
     if band is None or band.apart is None:
         return ""
-    near = [
-        (one.config, one.iteration_time_s)
-        for one in plan.alternatives
-        if one.iteration_time_s is not None and one.iteration_time_s <= band.apart * best_s
-    ]
+    times_s = [one.iteration_time_s for one in plan.alternatives if one.iteration_time_s is not None]
+    near = sum(seconds <= band.apart * best_s for seconds in times_s)
     if not near:
         return ""
-    config, seconds = min([(plan.config, best_s), *near], key=lambda one: simplicity(one[0]))
-    simplest = "this plan" if config == plan.config else f"{config.label()}, {100 * (seconds / best_s - 1):+.1f} %"
     shown = counted(1 + len(plan.alternatives), "plan")
     return (
-        f"{1 + len(near)} of {shown} are within {100 * (band.apart - 1):.0f} %, nearer than predictions tell apart "
-        "(from there on three in four pairs of runs of one job had the predicted order); the simplest is "
-        f"{simplest}."
+        f"{1 + near} of {shown} are within {100 * (band.apart - 1):.0f} %, nearer than predictions tell apart "
+        "(from there on three in four pairs of runs of one job had the predicted order)."
     )
 
 

@@ -10,6 +10,7 @@ from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.labels import pinned
 from pipette_opt.certify.why import MOST_RULES, _broken_rules, why
 from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.plans.plan import Alternative
 
 JOB = instance(random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
 SPACE = SearchSpace(micro_batch_size=(1, 2))
@@ -102,6 +103,10 @@ def test_a_plan_answers_for_itself_and_for_what_it_searched() -> None:
     tp = plan.config.tensor_model_parallel_size
     assert why(JOB, space, f"tp={tp}", 0.01, recorded).verdict == "the plan"
     assert plan.certificate.status == "OPTIMAL"
+    mbs = plan.config.micro_batch_size
+    fastest = Alternative(config=plan.config, hosts=(), iteration_time_s=1.0, oom_probability=0.0, reason="")
+    plainer = replace(recorded, config=replace(plan.config, micro_batch_size=3 - mbs), fastest=fastest)
+    assert why(JOB, space, f"tp={tp},mbs={mbs}", 0.01, plainer).verdict == "less plain"
     others = replace(space, micro_batch_size=(3 - plan.config.micro_batch_size,))
     assert why(JOB, others, f"tp={tp}", 0.01, recorded).verdict in ("slower", "not faster")
     more = why(JOB, replace(space, micro_batch_size=(16,)), f"tp={tp},pp=1,cp=1,recompute=full,mbs=16", 1.0, recorded)
