@@ -215,10 +215,10 @@ def _bound_without_search_s(prepared: Prepared) -> float:
 
 
 def _others(ranked: Sequence[JudgedSolution], best: JudgedSolution) -> list[JudgedSolution]:
-    """The fastest of each kind of configuration but that of the best."""
+    """The fastest of each kind of configuration, but not the best itself."""
     fastest_of = {kind_of(one.candidate.config): one for one in reversed(ranked)}
-    fastest_of.pop(kind_of(best.candidate.config), None)
-    return [one for one in ranked if fastest_of.get(kind_of(one.candidate.config)) is one]
+    others = (one for one in ranked if one.candidate.config != best.candidate.config)
+    return [one for one in others if fastest_of[kind_of(one.candidate.config)] is one]
 
 
 def _bound_of(one: JudgedSolution, bounds_s: Mapping[Kind, float] | None) -> float | None:
