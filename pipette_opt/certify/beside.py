@@ -35,6 +35,12 @@ Shares of the time that is left in which plainer plans, less risky ones and the 
 Chosen.
 """
 
+RANK_SHARE = 0.5
+"""
+Share of the time left for plainer plans in which configurations of one rank are looked at, so that loose bounds of
+plain configurations do not take all of it. Chosen.
+"""
+
 PLACING_SHARE = 0.25
 """Share of the time left for a question in which a single configuration is placed. Chosen."""
 
@@ -93,16 +99,11 @@ def look_beside(
     """
     finder = _Finder(prepared, judged, reasons, preference, stop, loading, seed)
     plainer, safer, others = SHARES
-    ends = time.perf_counter() + seconds
-
-    def until(share: float) -> float:
-        now = time.perf_counter()
-        return now + share * max(ends - now, 0.0)
-
+    ends_s = finder.elapsed_s + seconds
     if preference.prefer == "simple":
-        finder.look_for_plainest(until(plainer))
-    finder.look_for_safer(until(safer))
-    finder.look_for_next_best(num_alternatives, until(others))
+        finder.look_for_plainest(finder.part_of(ends_s, plainer))
+    finder.look_for_safer(finder.part_of(ends_s, safer))
+    finder.look_for_next_best(num_alternatives, finder.part_of(ends_s, others))
     return Beside(judged=tuple(finder.found), bounds_s={kind: finder.least_s(group) for kind, group in finder.kinds()})
 
 
@@ -116,6 +117,8 @@ class _Finder:
         Configurations that fit the cluster with the accepted risk.
     found
         Placements found, in their order.
+    ends_s
+        Time of :attr:`elapsed_s` at which the question being asked is given up.
     """
 
     def __init__(
@@ -130,7 +133,7 @@ class _Finder:
     ) -> None:
         self.prepared, self.preference, self.stop, self.loading, self.seed = prepared, preference, stop, loading, seed
         self.found: list[JudgedSolution] = []
-        self.ends = 0.0
+        self.ends_s, self._begun = 0.0, time.perf_counter()
         self._risk_of = risks_of(prepared, preference.max_oom_risk)
         self._ledgers: dict[ParallelConfig, Ledger] = {}
         self._links = SharedLinks(prepared.problem.tick_s)
@@ -147,8 +150,18 @@ class _Finder:
             self._bounds_s[config] = max(self._bounds_s.get(config, 0.0), by_links)
 
     @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning, without the loading of kernels."""
+        return time.perf_counter() - self._begun
+
+    def part_of(self, ends_s: float, share: float) -> float:
+        """When a share of the time until then is over."""
+        now_s = self.elapsed_s
+        return now_s + share * max(ends_s - now_s, 0.0)
+
+    @property
     def is_over(self) -> bool:
-        return self.stop.is_set() or time.perf_counter() >= self.ends
+        return self.stop.is_set() or self.elapsed_s >= self.ends_s
 
     @property
     def judged(self) -> list[JudgedSolution]:
@@ -171,9 +184,8 @@ class _Finder:
         """No plan of some configurations is faster."""
         return min(map(self.bound_s, configs), default=float("inf"))
 
-    def look_for_plainest(self, ends: float) -> None:
+    def look_for_plainest(self, ends_s: float) -> None:
         """Place configurations within the limit, the plainest first, until none is plainer than the best found."""
-        self.ends = ends
         preference, (fastest, *_) = self.preference, self.judged
         limit = (1 + WITHIN) * preference.value(fastest)
 
@@ -186,15 +198,16 @@ class _Finder:
         ranks = {one: preference.rank(one, self._least_risk(one)) for one in dict.fromkeys(configs)}
         for rank, group in groupby(sorted(ranks, key=ranks.__getitem__), ranks.__getitem__):
             shown = preference.choose(self.judged, self._risk_of)
+            self.ends_s = ends_s
             if self.is_over or rank > preference.rank(shown.candidate.config, self._risk_of(shown)):
                 return
-            members = list(group)
+            members, self.ends_s = list(group), self.part_of(ends_s, RANK_SHARE)
             below_s = limit / min(map(preference.factor, members))
             self._place_fastest(members, below_s * (1 + CLOSE_ENOUGH))
 
-    def look_for_safer(self, ends: float) -> None:
+    def look_for_safer(self, ends_s: float) -> None:
         """Place the fastest configurations of each risk of running out of memory."""
-        self.ends = ends
+        self.ends_s = ends_s
         for level in risk_levels(self.preference.max_oom_risk)[1:]:
             safe_s = (one.estimate.iteration_time_s for one in self.judged if self._risk_of(one) <= level)
             below_s = next(safe_s, float("inf"))
@@ -202,9 +215,9 @@ class _Finder:
             promising += self._with_less_risk(promising, level)
             self._place_fastest([one for one in dict.fromkeys(promising) if self._least_risk(one) <= level])
 
-    def look_for_next_best(self, number: int, ends: float) -> None:
+    def look_for_next_best(self, number: int, ends_s: float) -> None:
         """Place the fastest configurations of so many kinds beside that of the plan."""
-        self.ends = ends
+        self.ends_s = ends_s
         shown = self.preference.choose(self.judged, self._risk_of)
         groups = {kind: group for kind, group in self.kinds() if kind != kind_of(shown.candidate.config)}
         times_s: list[float] = []
@@ -279,7 +292,7 @@ class _Finder:
         alone = replace(prepared, problem=forms.problem, lower=forms.lower, pruned=None)
         self._load(alone)
         known = [self._best[config]] if config in self._best else []
-        params = CertifyParams(time_limit_s=max(self.ends - time.perf_counter(), CLOSE_ENOUGH), seed=self.seed)
+        params = CertifyParams(time_limit_s=max(self.ends_s - self.elapsed_s, CLOSE_ENOUGH), seed=self.seed)
         ledger = Ledger(alone, known, params, lambda step, fastest_s, bound_s: None, self.stop)
         ledger.fastest_s = min(ledger.fastest_s, to_beat_s)
         open_candidates(ledger)
@@ -288,9 +301,9 @@ class _Finder:
 
     def _place(self, config: ParallelConfig, to_beat_s: float) -> None:
         """Place a configuration, as the certificate places candidates that may win."""
-        ledger, now = self._ledgers[config], time.perf_counter()
+        ledger = self._ledgers[config]
         ledger.fastest_s = min(ledger.fastest_s, to_beat_s)
-        ledger.ends = now + PLACING_SHARE * max(self.ends - now, 0.0)
+        ledger.ends = time.perf_counter() + PLACING_SHARE * max(self.ends_s - self.elapsed_s, 0.0)
         settle_few_orders(ledger)
         anneal_open(ledger)
         reseat_by_judge(ledger)
@@ -317,5 +330,7 @@ class _Finder:
         kinds = {(one.config.num_chunks > 1, one.has_closed_form) for one in alone.problem.candidates}
         if not kinds <= self._loaded:
             self._loaded |= kinds
+            begun = time.perf_counter()
             with self.loading():
                 compile_kernels(alone, self.stop)
+            self._begun += time.perf_counter() - begun
