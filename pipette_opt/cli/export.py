@@ -79,6 +79,7 @@ def export(
     """
     from pipette_opt.base.files import is_stdout, write_together
     from pipette_opt.cli.output import console, say, show_json
+    from pipette_opt.export.hosts import hosts_are_named, unnamed_note
     from pipette_opt.export.launch_options import LaunchOptions, parse_resource
     from pipette_opt.export.targets import export as files_of
     from pipette_opt.library.inputs import check_inputs
@@ -104,6 +105,8 @@ def export(
         _show_changes(found, diff, target, json=json)
         return
     files = files_of(found, target, options)
+    if not hosts_are_named(found):
+        say(unnamed_note(len(found.placement.nodes_used)))
     if json:
         show_json(files)
         return

@@ -12,9 +12,10 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import CUDA_ORDER, Setting, nccl_settings
+from pipette_opt.export.hosts import hosts_of_file_lines, unnamed_note
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.recorded import recorded_training, refuse_async_sends, refuse_second_order, refuse_unsaid
-from pipette_opt.export.shell import array_lines, comment, master_lines, quoted
+from pipette_opt.export.shell import MASTER_PORT, array_lines, comment, master_lines, quoted
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import TrainingSpec
 
@@ -43,11 +44,12 @@ def export_deepspeed(plan: Plan) -> dict[str, str]:
         if list(share.gpus) != sorted(share.gpus):
             raise InputError(
                 "--format",
-                f"DeepSpeed's launcher sorts the GPUs of a host, but the ranks of {share.host} are on GPUs "
+                f"DeepSpeed's launcher sorts the GPUs of a host, but the ranks of {share.host or 'a host'} are on GPUs "
                 f"{share.visible_devices}. Export for torchrun, slurm or mpi.",
             )
+    hosts = "".join(f"{share.host} slots={plan.gpus_per_node}\n" for share in shares)
     return {
-        "hostfile.txt": "".join(f"{share.host} slots={plan.gpus_per_node}\n" for share in shares),
+        **({"hostfile.txt": hosts} if shares[0].host is not None else {}),
         "ds_config.json": json.dumps(configuration(plan, training), indent=2) + "\n",
         "deepspeed_env": _environment(plan),
         "launch.sh": _launch(plan, shares),
@@ -119,18 +121,26 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
             ["--checkpoint-num-layers", config.recompute_num_layers],
         ]
     whole = all(share.gpus == tuple(range(plan.gpus_per_node)) for share in shares)
+    named = shares[0].host is not None
     chosen = "@".join(f"{share.host}:{share.visible_devices}" for share in shares)
     include = "" if whole else f"--include {quoted([chosen])} "
+    if not named and not whole:
+        include = '--include "$(IFS=@; echo "${CHOSEN[*]}")" '
     stages = (
         f"Stages hold {config.layers_per_stage[0]} layers each: with a PipelineModule of your own, split by\n"
         f'"type:<your layer>" and num_stages={config.pipeline_model_parallel_size}.'
     )
+    place, hosts = "hostfile.txt", master_lines(shares[0].host)
+    if not named:
+        place, hosts = "your hosts", _unnamed(shares, plan.gpus_per_node)
     usage = comment(
-        "Run on the first host of hostfile.txt, from the folder that holds these files:\n"
+        f"Run on the first host of {place}, from the folder that holds these files:\n"
         "  bash launch.sh SCRIPT [its other arguments]\n"
         "SCRIPT takes Megatron-DeepSpeed's arguments (its pretrain_gpt.py); architecture, data and schedule are yours\n"
         f"to give. {stages if config.pipeline_model_parallel_size > 1 else ''}".rstrip()
     )
+    if not named:
+        usage += "\n" + comment(f"HOSTFILE names a file with your hosts.\n{unnamed_note(len(shares))}")
     return "\n".join(
         [
             "#!/bin/bash",
@@ -139,7 +149,7 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
             *array_lines("DEGREES", degrees),
             "SCRIPT=${1:?the training script is missing}",
             "shift",
-            *master_lines(shares[0].host),
+            *hosts,
             "export DS_ENV_FILE=deepspeed_env",
             f"exec deepspeed --hostfile hostfile.txt {include}\\",
             '  --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\',
@@ -147,3 +157,17 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
             "",
         ]
     )
+
+
+def _unnamed(shares: Sequence[NodeShare], gpus_per_node: int) -> list[str]:
+    """Lines that write the host file for the hosts of a file that the user gives, and which of their GPUs are used."""
+    gpus = [share.visible_devices for share in shares]
+    lines = [
+        *hosts_of_file_lines(len(shares)),
+        f"export MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}",
+        f'printf "%s slots={gpus_per_node}\\n" "${{HOSTS[@]}}" > hostfile.txt',
+    ]
+    if all(share.gpus == tuple(range(gpus_per_node)) for share in shares):
+        return lines
+    each = 'for node in "${!HOSTS[@]}"; do CHOSEN+=("${HOSTS[$node]}:${GPUS[$node]}"); done'
+    return [*lines, *array_lines("GPUS", [gpus]), "CHOSEN=()", each]

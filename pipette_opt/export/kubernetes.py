@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.export.hosts import hosts_are_named, unnamed_note
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.shell import MASTER_PORT, comment, quoted
@@ -30,23 +31,15 @@ def export_jobset(plan: Plan, options: LaunchOptions) -> dict[str, str]:
     """``jobset.yaml``: the ConfigMap, and the JobSet with a pod for each host."""
     shares = _shares(plan)
     # JobSet's DNS names: <jobset>-<replicated job>-<job index>-<pod index>.<subdomain>, the jobset's name by default.
-    master = f"{options.job_name}-{_job_name(0)}-0-0.{options.job_name}"
-    jobs = [
-        {
-            "name": _job_name(rank),
-            "replicas": 1,
-            "template": {
-                "spec": {
-                    "parallelism": 1,
-                    "completions": 1,
-                    "completionMode": "Indexed",
-                    "backoffLimit": 0,
-                    "template": {"spec": _pod(plan, options, f"NODE_RANK={rank}", master, [share.host])},
-                }
-            },
-        }
-        for rank, share in enumerate(shares)
-    ]
+    hosts = _names(shares)
+    if hosts:
+        master = f"{options.job_name}-{_job_name(0)}-0-0.{options.job_name}"
+        pods = [_pod(plan, options, f"NODE_RANK={rank}", master, [host]) for rank, host in enumerate(hosts)]
+        jobs = [_replicated_job(_job_name(rank), 1, {"spec": pod}) for rank, pod in enumerate(pods)]
+    else:
+        master = f"{options.job_name}-node-0-0.{options.job_name}"
+        pod = _pod(plan, options, 'NODE_RANK="$JOB_COMPLETION_INDEX"', master, [])
+        jobs = [_replicated_job("node", len(shares), _apart(options, pod))]
     job: Manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -63,10 +56,10 @@ def export_jobset(plan: Plan, options: LaunchOptions) -> dict[str, str]:
 def export_pytorchjob(plan: Plan, options: LaunchOptions) -> dict[str, str]:
     """``pytorchjob.yaml``: the ConfigMap, and the PyTorchJob with a master on the first host and the other hosts."""
     shares = _shares(plan)
-    hosts = [share.host for share in shares]
-    replicas = {"Master": _replica(plan, options, hosts, hosts[:1])}
-    if len(hosts) > 1:
-        replicas["Worker"] = _replica(plan, options, hosts, hosts[1:])
+    hosts = _names(shares)
+    replicas = {"Master": _replica(plan, options, hosts, 0, 1)}
+    if len(shares) > 1:
+        replicas["Worker"] = _replica(plan, options, hosts, 1, len(shares))
     job: Manifest = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -79,23 +72,37 @@ def export_pytorchjob(plan: Plan, options: LaunchOptions) -> dict[str, str]:
     return {"pytorchjob.yaml": _text(plan, "pytorchjob.yaml", [_config_map(plan, options, shares), job])}
 
 
-def _replica(plan: Plan, options: LaunchOptions, hosts: Sequence[str], among: Sequence[str]) -> Manifest:
-    """Pods that spread over some of the hosts, one on each."""
+def _replicated_job(name: str, pods: int, template: Manifest) -> Manifest:
+    """A replicated job of a JobSet: one job of some pods."""
+    spec = {"parallelism": pods, "completions": pods, "completionMode": "Indexed", "backoffLimit": 0}
+    return {"name": name, "replicas": 1, "template": {"spec": {**spec, "template": template}}}
+
+
+def _replica(plan: Plan, options: LaunchOptions, hosts: Sequence[str], start: int, stop: int) -> Manifest:
+    """
+    Pods of the hosts from one node rank to another, one on each.
+
+    Without names of hosts the node rank is what the controller calls ``RANK``, the number of the pod.
+    """
     ranks = " ".join(f"[{host}]={rank}" for rank, host in enumerate(hosts))
-    find = f'declare -A RANKS=({ranks}); NODE_RANK="${{RANKS[$NODE_NAME]}}"'
-    pod = _pod(plan, options, find, f"{options.job_name}-master-0", among)
-    pod["affinity"]["podAntiAffinity"] = {
+    find = f'declare -A RANKS=({ranks}); NODE_RANK="${{RANKS[$NODE_NAME]}}"' if hosts else 'NODE_RANK="$RANK"'
+    pod = _pod(plan, options, find, f"{options.job_name}-master-0", hosts[start:stop])
+    return {"replicas": stop - start, "restartPolicy": "Never", "template": _apart(options, pod)}
+
+
+def _apart(options: LaunchOptions, pod: Manifest) -> Manifest:
+    """The template of pods of which no host has two."""
+    pod.setdefault("affinity", {})["podAntiAffinity"] = {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"labelSelector": {"matchLabels": {"app": options.job_name}}, "topologyKey": HOST_LABEL}
         ]
     }
-    template = {"metadata": {"labels": {"app": options.job_name}}, "spec": pod}
-    return {"replicas": len(among), "restartPolicy": "Never", "template": template}
+    return {"metadata": {"labels": {"app": options.job_name}}, "spec": pod}
 
 
 def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts: Sequence[str]) -> Manifest:
     """
-    A pod on one of the hosts.
+    A pod on one of the hosts; on any without hosts.
 
     The rendezvous is set in the command: the PyTorchJob controller appends a ``MASTER_ADDR`` of its own to the
     environment, in which the last entry of a name counts.
@@ -109,7 +116,11 @@ def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts:
     return {
         **_host_access(options),
         "restartPolicy": "Never",
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _on(hosts)}},
+        **(
+            {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _on(hosts)}}}
+            if hosts
+            else {}
+        ),
         "containers": [
             {
                 "name": "pytorch",
@@ -160,9 +171,14 @@ def _config_map(plan: Plan, options: LaunchOptions, shares: Sequence[NodeShare])
 def _shares(plan: Plan) -> list[NodeShare]:
     shares = node_shares(plan, "torchrun, which runs in every pod,")
     for share in shares:
-        if len(share.host) > MAX_LABEL:
+        if share.host is not None and len(share.host) > MAX_LABEL:
             raise InputError("hosts", f"{share.host!r} is longer than the {MAX_LABEL} characters of a node's label.")
     return shares
+
+
+def _names(shares: Sequence[NodeShare]) -> list[str]:
+    """Names of the hosts; none where they have no names."""
+    return [share.host for share in shares if share.host is not None]
 
 
 def _job_name(rank: int) -> str:
@@ -170,9 +186,12 @@ def _job_name(rank: int) -> str:
 
 
 def _text(plan: Plan, name: str, manifests: Sequence[Mapping[str, Any]]) -> str:
+    num_hosts = len(plan.placement.nodes_used)
+    named = f"Hosts are nodes, by their names and by their label {HOST_LABEL}."
+    hosts = named if hosts_are_named(plan) else unnamed_note(num_hosts)
     head = comment(
         f"{plan.config.label()}, global batch {plan.global_batch_size}.  kubectl apply -f {name}\n"
-        f"Hosts are nodes, by their names and by their label {HOST_LABEL}. A trial run on made-up tokens; for\n"
+        f"{hosts} A trial run on made-up tokens; for\n"
         "a real one give the arguments of the training script after the node rank in each command, and set PRETRAIN\n"
         "to its path."
     )

@@ -8,8 +8,17 @@ socket: the plan says nothing about cores, and a single slot would put a rank an
 from collections import Counter
 
 from pipette_opt.export.environment import megatron_settings, setting_lines
+from pipette_opt.export.hosts import hosts_are_named, hosts_of_file_lines, nodes_table, unnamed_note
 from pipette_opt.export.megatron import arguments_file
-from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, launchable, master_lines
+from pipette_opt.export.shell import (
+    FOREIGN_SOURCE,
+    JOB_ARGUMENTS,
+    MASTER_PORT,
+    array_lines,
+    comment,
+    launchable,
+    master_lines,
+)
 from pipette_opt.export.task import ProcessVariables, task_script
 from pipette_opt.plans.plan import Plan, RankRow, rank_rows
 
@@ -22,16 +31,33 @@ def export_mpi(plan: Plan) -> dict[str, str]:
     hosts = launchable(row.host for row in rows)
     ranks = Counter(row.host for row in rows)
     equal = len(set(ranks.values())) == 1
+    slots = [plan.gpus_per_node if equal else ranks[host] for host in hosts]
+    if not hosts_are_named(plan):
+        task = task_script(rows, OPEN_MPI, foreign_hosts=True, named=False)
+        return {"launch.sh": _launch(plan, rows, _unnamed(rows, slots)), "task.sh": task, **arguments_file(plan)}
     return {
-        "launch.sh": _launch(plan, rows),
-        "hostfile.txt": "".join(f"{host} slots={plan.gpus_per_node if equal else ranks[host]}\n" for host in hosts),
+        "launch.sh": _launch(plan, rows, master_lines(rows[0].host)),
+        "hostfile.txt": "".join(f"{host} slots={count}\n" for host, count in zip(hosts, slots, strict=True)),
         "rankfile.txt": "".join(f"rank {row.rank}={row.host} slot=*:*\n" for row in rows),
         "task.sh": task_script(rows, OPEN_MPI, foreign_hosts=True),
         **arguments_file(plan),
     }
 
 
-def _launch(plan: Plan, rows: list[RankRow]) -> str:
+def _unnamed(rows: list[RankRow], slots: list[int]) -> list[str]:
+    """Lines that write host file and rankfile for the hosts of a file that the user gives."""
+    return [
+        *hosts_of_file_lines(len(slots)),
+        f"export MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}",
+        *nodes_table(rows),
+        *array_lines("SLOTS", [slots]),
+        'for node in "${!HOSTS[@]}"; do echo "${HOSTS[$node]} slots=${SLOTS[$node]}"; done > hostfile.txt',
+        'for rank in "${!NODES[@]}"; do echo "rank $rank=${HOSTS[${NODES[$rank]}]} slot=*:*"; done > rankfile.txt',
+    ]
+
+
+def _launch(plan: Plan, rows: list[RankRow], hosts: list[str]) -> str:
+    """The script that starts all processes; ``hosts`` are lines that say where they run."""
     usage = comment(
         "Run once, from the folder that holds these files, which every host must see under the same path:\n"
         "  bash launch.sh [arguments of the training script]\n"
@@ -40,6 +66,10 @@ def _launch(plan: Plan, rows: list[RankRow]) -> str:
         "Open MPI 4; its settings go through OMPI_MCA_... variables. Open MPI 5 says\n"
         "--map-by rankfile:file=rankfile.txt for --rankfile."
     )
+    if not hosts_are_named(plan):
+        usage += "\n" + comment(
+            f"HOSTFILE names a file with your hosts.\n{unnamed_note(len({row.host for row in rows}))}"
+        )
     settings = megatron_settings(plan)
     handed_on = " ".join(f"-x {name}" for name in ("MASTER_ADDR", "MASTER_PORT", *(one.name for one in settings)))
     return "\n".join(
@@ -51,7 +81,7 @@ def _launch(plan: Plan, rows: list[RankRow]) -> str:
             FOREIGN_SOURCE,
             'source "${ARGUMENTS:-./megatron_args.sh}"',
             JOB_ARGUMENTS,
-            *master_lines(rows[0].host),
+            *hosts,
             *setting_lines(settings),
             f'mpirun -np {len(rows)} --hostfile hostfile.txt --rankfile rankfile.txt --wdir "$PWD" \\',
             f"  {handed_on} \\",

@@ -3,14 +3,15 @@
 from typing import NamedTuple
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.export.hosts import hosts_are_named
 from pipette_opt.export.shell import launchable
 from pipette_opt.plans.plan import Plan, rank_rows
 
 
 class NodeShare(NamedTuple):
-    """One host and the GPU of each of its ranks, in rank order."""
+    """One host and the GPU of each of its ranks, in rank order; ``host`` is ``None`` where it has no name."""
 
-    host: str
+    host: str | None
     gpus: tuple[int, ...]
 
     @property
@@ -30,7 +31,7 @@ def node_shares(plan: Plan, target: str) -> list[NodeShare]:
 
     Every host has equally many consecutive ranks. Their GPUs may be in any order.
     """
-    rows = rank_rows(plan)
+    rows, named = rank_rows(plan), hosts_are_named(plan)
     hosts = launchable(row.host for row in rows)
     per_node = sum(row.host == hosts[0] for row in rows)
     for row in rows:
@@ -38,10 +39,13 @@ def node_shares(plan: Plan, target: str) -> list[NodeShare]:
         if node >= len(hosts) or row.host != hosts[node]:
             raise InputError(
                 "--format",
-                f"{target} gives each host equally many consecutive ranks, but rank {row.rank} is on {row.host}. "
+                f"{target} gives each host equally many consecutive ranks, but rank {row.rank} is on "
+                f"{row.host if named else f'host {hosts.index(row.host)}'}. "
                 "Export for slurm or mpi, or solve with --launcher torchrun.",
             )
     return [
-        NodeShare(host, tuple(row.local_rank for row in rows[node * per_node : (node + 1) * per_node]))
+        NodeShare(
+            host if named else None, tuple(row.local_rank for row in rows[node * per_node : (node + 1) * per_node])
+        )
         for node, host in enumerate(hosts)
     ]

@@ -1,15 +1,17 @@
-"""The rank map alone, for launchers that are not among the targets."""
+"""The rank map alone, for launchers that are not among the targets; hosts without names have numbers from 0."""
 
 import csv
 import io
 import json
+from typing import Any
 
-from pipette_opt.plans.plan import Plan, RankRow, rank_rows
+from pipette_opt.export.hosts import hosts_are_named, node_of_ranks
+from pipette_opt.plans.plan import Plan, rank_rows
 
 
 def export_rankmap_json(plan: Plan) -> dict[str, str]:
     """One JSON object: world size, rank order, and an entry for each rank."""
-    entries = ",\n".join(f"    {json.dumps(row._asdict(), ensure_ascii=False)}" for row in rank_rows(plan))
+    entries = ",\n".join(f"    {json.dumps(entry, ensure_ascii=False)}" for entry in _entries(plan))
     text = (
         "{\n"
         f'  "world_size": {plan.config.world_size},\n'
@@ -23,7 +25,23 @@ def export_rankmap_json(plan: Plan) -> dict[str, str]:
 def export_rankmap_csv(plan: Plan) -> dict[str, str]:
     """A header and a line for each rank."""
     text = io.StringIO()
+    entries = _entries(plan)
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(RankRow._fields)
-    writer.writerows(rank_rows(plan))
+    writer.writerow(entries[0])
+    writer.writerows(entry.values() for entry in entries)
     return {"rankmap.csv": text.getvalue()}
+
+
+def _entries(plan: Plan) -> list[dict[str, Any]]:
+    """Each rank with its host, or ``node``, the number of a host without a name."""
+    rows = rank_rows(plan)
+    if hosts_are_named(plan):
+        return [row._asdict() for row in rows]
+    numbered = zip(rows, node_of_ranks(rows), strict=True)
+    return [
+        {
+            ("node" if name == "host" else name): (node if name == "host" else value)
+            for name, value in row._asdict().items()
+        }
+        for row, node in numbered
+    ]

@@ -46,9 +46,10 @@ def array_lines(name: str, entries: Sequence[Sequence[object]]) -> list[str]:
     return [f"{name}=(", *(f"  {quoted(words)}" for words in entries), ")"]
 
 
-def master_lines(host: str) -> list[str]:
-    """Where the ranks meet: the given host, unless the environment says otherwise."""
+def master_lines(host: str | None) -> list[str]:
+    """Where the ranks meet: the given host unless the environment says otherwise; without a host it must say it."""
+    address = ":?is needed: the host of rank 0" if host is None else f":-{quoted([host])}"
     return [
-        f"export MASTER_ADDR=${{MASTER_ADDR:-{quoted([host])}}}",
+        f"export MASTER_ADDR=${{MASTER_ADDR{address}}}",
         f"export MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}",
     ]

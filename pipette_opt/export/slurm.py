@@ -9,9 +9,18 @@ from collections.abc import Sequence
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import Setting, megatron_settings, setting_lines
+from pipette_opt.export.hosts import check_hosts_lines, hosts_are_named, nodes_table, per_host, unnamed_note
 from pipette_opt.export.launch_options import LaunchOptions, option_of
 from pipette_opt.export.megatron import arguments_file
-from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, launchable, master_lines, quoted
+from pipette_opt.export.shell import (
+    FOREIGN_SOURCE,
+    JOB_ARGUMENTS,
+    MASTER_PORT,
+    comment,
+    launchable,
+    master_lines,
+    quoted,
+)
 from pipette_opt.export.task import ProcessVariables, task_script
 from pipette_opt.plans.plan import Plan, RankRow, rank_rows
 from pipette_opt.read.hosts import expand_hosts
@@ -25,11 +34,11 @@ ASKED_OF_EVERY_SITE = ("account", "partition", "time")
 
 def export_slurm(plan: Plan, options: LaunchOptions) -> dict[str, str]:
     """Batch script, host of each task, and what each task runs."""
-    rows = rank_rows(plan)
+    rows, named = rank_rows(plan), hosts_are_named(plan)
     return {
         "job.sbatch": _job(plan, rows, options),
-        "hostfile.txt": "".join(f"{row.host}\n" for row in rows),
-        "task.sh": task_script(rows, SLURM, foreign_hosts=False),
+        **({"hostfile.txt": "".join(f"{row.host}\n" for row in rows)} if named else {}),
+        "task.sh": task_script(rows, SLURM, foreign_hosts=False, named=named),
         **arguments_file(plan),
     }
 
@@ -41,6 +50,10 @@ def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
         "Without arguments a trial run on made-up tokens. PRETRAIN, MASTER_ADDR and MASTER_PORT may be set;\n"
         "ARGUMENTS names another file of arguments, e.g. that of `pipette-opt export --format nemo`."
     )
+    named = hosts_are_named(plan)
+    if not named:
+        usage = f"{usage}\n{comment(unnamed_note(len(hosts)))}"
+    asked, found, distribution = (_named if named else _unnamed)(rows, hosts)
     settings = megatron_settings(plan)
     container = _container_lines(options, settings)
     in_container = '"${CONTAINER[@]}" ' if container else ""
@@ -51,7 +64,7 @@ def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
             *_site_lines(options),
             f"#SBATCH --nodes={len(hosts)}",
             f"#SBATCH --ntasks={len(rows)}",
-            f"#SBATCH --nodelist={','.join(hosts)}",
+            *asked,
             f"#SBATCH --gpus-per-node={plan.gpus_per_node}",
             "#SBATCH --exclusive",
             "#SBATCH --mem=0",
@@ -62,18 +75,39 @@ def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
             FOREIGN_SOURCE,
             'source "${ARGUMENTS:-./megatron_args.sh}"',
             JOB_ARGUMENTS,
-            'export SLURM_HOSTFILE="$PWD/hostfile.txt"',
             f"export WORLD_SIZE={len(rows)}",
-            *master_lines(rows[0].host),
+            *found,
             *setting_lines(settings),
             *container,
             comment("Every task sees all GPUs of its host and takes the one of its LOCAL_RANK."),
-            'srun --distribution=arbitrary --ntasks="$WORLD_SIZE" --gpu-bind=none --cpu-bind=none \\',
+            f'srun --distribution={distribution} --ntasks="$WORLD_SIZE" --gpu-bind=none --cpu-bind=none \\',
             f"  --kill-on-bad-exit=1 {in_container}\\",
             '  bash ./task.sh python -u "${PRETRAIN:-pretrain_gpt.py}" "${MEGATRON_ARGS[@]}" "${JOB_ARGS[@]}"',
             "",
         ]
     )
+
+
+def _named(rows: Sequence[RankRow], hosts: Sequence[str]) -> tuple[list[str], list[str], str]:
+    """Directives of the hosts, lines that say where tasks run, and their distribution, for hosts with names."""
+    found = ['export SLURM_HOSTFILE="$PWD/hostfile.txt"', *master_lines(rows[0].host)]
+    return [f"#SBATCH --nodelist={','.join(hosts)}"], found, "arbitrary"
+
+
+def _unnamed(rows: Sequence[RankRow], hosts: Sequence[str]) -> tuple[list[str], list[str], str]:
+    """The same for hosts without names: those that Slurm gives, in its order."""
+    found = [
+        'mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
+        *check_hosts_lines(len(hosts), "the job"),
+        "export MASTER_ADDR=${MASTER_ADDR:-${HOSTS[0]}}",
+        f"export MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}",
+    ]
+    number = per_host(rows)
+    if number is not None:
+        return [f"#SBATCH --ntasks-per-node={number}"], found, "block"
+    written = 'for node in "${NODES[@]}"; do echo "${HOSTS[$node]}"; done > "$SLURM_HOSTFILE"'
+    listed = ['export SLURM_HOSTFILE="$PWD/hostfile.$SLURM_JOB_ID.txt"', *nodes_table(rows), written]
+    return [], [*found, *listed], "arbitrary"
 
 
 def _site_lines(options: LaunchOptions) -> list[str]:

@@ -18,7 +18,9 @@ class ProcessVariables(NamedTuple):
     host: str
 
 
-def task_script(rows: Sequence[RankRow], variables: ProcessVariables, *, foreign_hosts: bool) -> str:
+def task_script(
+    rows: Sequence[RankRow], variables: ProcessVariables, *, foreign_hosts: bool, named: bool = True
+) -> str:
     """
     Script that sets a rank's environment and runs the rest of its command line.
 
@@ -29,30 +31,35 @@ def task_script(rows: Sequence[RankRow], variables: ProcessVariables, *, foreign
     ----------
     foreign_hosts
         Whether the launcher may know a host by a name that is not in the plan; such a name is not checked.
+    named
+        Whether the plan's hosts have names; else none is written, nor checked.
     """
     rank, size, host = variables.rank, variables.size, variables.host
     wrong = f'"${{{host}:-${{HOSTS[$RANK]}}}}" != "${{HOSTS[$RANK]}}"'
     if foreign_hosts:
         wrong += f' && " ${{HOSTS[*]}} " == *" ${host} "*'
+    wrong_host = [
+        f"if [[ {wrong} ]]; then",
+        f'  echo "rank $RANK belongs on ${{HOSTS[$RANK]}}, but runs on ${host}" >&2',
+        "  exit 1",
+        "fi",
+    ]
     return "\n".join(
         [
             "#!/bin/bash",
             comment(f"Run by {variables.launcher}, once per rank:  task.sh COMMAND..."),
             "set -euo pipefail",
-            *array_lines("HOSTS", _chunks([row.host for row in rows])),
+            *(array_lines("HOSTS", _chunks([row.host for row in rows])) if named else []),
             *array_lines("LOCAL_RANKS", _chunks([row.local_rank for row in rows])),
             f"export RANK=${rank}",
             "export LOCAL_RANK=${LOCAL_RANKS[$RANK]}",
             f"export WORLD_SIZE={len(rows)}",
-            *master_lines(rows[0].host),
+            *master_lines(rows[0].host if named else None),
             f'if [[ "${{{size}:-$WORLD_SIZE}}" != "$WORLD_SIZE" ]]; then',
             f'  echo "the plan has $WORLD_SIZE ranks, {variables.launcher} started ${size}" >&2',
             "  exit 1",
             "fi",
-            f"if [[ {wrong} ]]; then",
-            f'  echo "rank $RANK belongs on ${{HOSTS[$RANK]}}, but runs on ${host}" >&2',
-            "  exit 1",
-            "fi",
+            *(wrong_host if named else []),
             'exec "$@"',
             "",
         ]

@@ -8,6 +8,7 @@ local rank i the i-th visible GPU, so another order of GPUs goes through ``CUDA_
 from collections.abc import Sequence
 
 from pipette_opt.export.environment import Setting, megatron_settings, setting_lines
+from pipette_opt.export.hosts import unnamed_note
 from pipette_opt.export.megatron import argument_arrays
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.shell import FOREIGN_SOURCE, JOB_ARGUMENTS, comment, master_lines, quoted
@@ -21,12 +22,14 @@ def export_torchrun(plan: Plan) -> dict[str, str]:
     Raises ``InputError`` if the hosts do not have equally many consecutive ranks.
     """
     shares = node_shares(plan, "torchrun")
-    return {"nodes.txt": nodes_file(shares), "launch.sh": megatron_launch(plan, shares)}
+    return {**nodes_file(shares), "launch.sh": megatron_launch(plan, shares)}
 
 
-def nodes_file(shares: Sequence[NodeShare]) -> str:
-    """A host per line, in order of node rank."""
-    return "".join(f"{share.host}\n" for share in shares)
+def nodes_file(shares: Sequence[NodeShare]) -> dict[str, str]:
+    """``nodes.txt``, a host per line in order of node rank; no file where hosts have no names."""
+    if shares[0].host is None:
+        return {}
+    return {"nodes.txt": "".join(f"{share.host}\n" for share in shares)}
 
 
 def megatron_launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
@@ -72,12 +75,15 @@ def launch_script(
     job
         Lines that make something of the arguments after the node rank.
     """
-    head = comment(
-        "Run on every host:  bash launch.sh NODE_RANK [arguments of the training script]\n"
-        "NODE_RANK is the host's place in rank order (its line in nodes.txt), counted from 0; "
-        f"{shares[0].host} is 0 and the rendezvous.\n"
-        f"{usage}"
+    place = (
+        f"NODE_RANK is the host's place in rank order (its line in nodes.txt), counted from 0; {shares[0].host} is 0 "
+        "and the rendezvous."
     )
+    if shares[0].host is None:
+        place = (
+            f"NODE_RANK numbers your hosts from 0; MASTER_ADDR is the address of host 0.\n{unnamed_note(len(shares))}"
+        )
+    head = comment(f"Run on every host:  bash launch.sh NODE_RANK [arguments of the training script]\n{place}\n{usage}")
     return "\n".join(
         [
             "#!/bin/bash",
@@ -105,8 +111,12 @@ def launch_script(
 def _device_lines(shares: Sequence[NodeShare]) -> list[str]:
     """Which GPUs a node shows its ranks, for the nodes whose ranks are not on GPUs 0, 1, 2, ... in order."""
     branches = [
-        f"  {rank}) export CUDA_VISIBLE_DEVICES={quoted([share.visible_devices])} ;;  # {share.host}"
+        f"  {rank}) export CUDA_VISIBLE_DEVICES={quoted([share.visible_devices])} ;;" + _remark(share.host)
         for rank, share in enumerate(shares)
         if not share.in_order
     ]
     return ['case "$NODE_RANK" in', *branches, "esac"] if branches else []
+
+
+def _remark(host: str | None) -> str:
+    return "" if host is None else f"  # {host}"

@@ -84,7 +84,7 @@ def export_torchtitan(plan: Plan) -> dict[str, str]:
     program = f'-m torchtitan.train --job.config_file {CONFIG_FILE} "$@"'
     return {
         CONFIG_FILE: toml_text(plan, sections),
-        "nodes.txt": nodes_file(shares),
+        **nodes_file(shares),
         "launch.sh": launch_script(shares, usage=usage, settings=settings, program=program),
     }
 

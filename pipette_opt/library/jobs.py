@@ -285,7 +285,7 @@ def _equal_hosts(
     from pipette_opt.read.nominal import nominal_cluster, nominal_record
 
     spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
-    return spec, nominal_record(spec)
+    return spec, nominal_record(spec, nodes)
 
 
 def _cluster_file(path: Path) -> "tuple[ClusterSpec, dict[str, Any]]":

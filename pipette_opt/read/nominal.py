@@ -114,7 +114,7 @@ def _level_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:
     """The cluster that a plan records by value."""
-    fields = Fields(where, entry, ("document", "assumed"))
+    fields = Fields(where, entry, ("document", "assumed", "named"))
     assumed = fields.any("assumed")
     if not isinstance(assumed, list) or not all(isinstance(text, str) for text in assumed):
         raise InputError(where, "assumed must be a list of texts.")
@@ -126,9 +126,31 @@ _NAMED_GPU = re.compile(r"(?m)^GPU '(.*)' is taken for ")
 """Where what was assumed repeats an option of the command line."""
 
 
-def nominal_record(cluster: ClusterSpec) -> dict[str, Any]:
-    """What a plan records of a cluster that no file describes: all of it, and what was assumed."""
-    return {"document": cluster_document(cluster), "assumed": list(cluster.assumed)}
+def nominal_record(cluster: ClusterSpec, nodes: str) -> dict[str, Any]:
+    """
+    What a plan records of a cluster that no file describes: all of it, what was assumed, and whether hosts have names.
+
+    Parameters
+    ----------
+    nodes
+        As of :func:`nominal_cluster`.
+    """
+    named = not is_number_of_hosts(nodes)
+    return {"document": cluster_document(cluster), "assumed": list(cluster.assumed), "named": named}
+
+
+def has_named_hosts(recorded: object) -> bool:
+    """
+    Whether the user named the hosts of a cluster that a plan records.
+
+    Records of before 2026-11-26 do not say it: there hosts that are called as unnamed hosts are have no names.
+    """
+    if not isinstance(recorded, Mapping) or "document" not in recorded:
+        return True
+    if "named" in recorded:
+        return recorded["named"] is not False
+    hosts = recorded_cluster(recorded, "inputs.cluster").hosts
+    return hosts != host_names(str(len(hosts)))
 
 
 def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -141,23 +163,31 @@ def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
     texts = "\n".join(cluster.assumed)
     nics, gpu = _NAMED_NICS.search(texts), _NAMED_GPU.search(texts)
     found: list[dict[str, Any]] = []
+    named = has_named_hosts(recorded)
     for name, count, given in product(
         dict.fromkeys([gpu[1] if gpu else cluster.nodes[0].gpu.name, cluster.nodes[0].gpu.name]),
         (None, cluster.gpus_per_node),
         (nics[1] if nics else f"{cluster.nics_per_node}x400", None),  # one host has no links, so any rate
     ):
+        nodes = compress_hosts(cluster.hosts) if named else str(cluster.num_nodes)
         try:
-            one = nominal_cluster(nodes=compress_hosts(cluster.hosts), gpu=name, nics=given, gpus_per_node=count)
+            one = nominal_cluster(nodes=nodes, gpu=name, nics=given, gpus_per_node=count)
         except InputError:
             continue
-        found.append(nominal_record(one))
+        record = nominal_record(one, nodes)
+        found.append({name: record[name] for name in record if name != "named" or name in recorded})
     return found
+
+
+def is_number_of_hosts(nodes: str) -> bool:
+    """Whether hosts are only counted, and not named."""
+    return nodes.strip().lstrip("-").isdecimal()
 
 
 def host_names(nodes: str) -> tuple[str, ...]:
     """Names of hosts: those given, or ``node01`` and so on for a number."""
     text = nodes.strip()
-    if not text.lstrip("-").isdecimal():
+    if not is_number_of_hosts(text):
         return expand_hosts(text, "--nodes")
     count = whole_number(text)
     if count is None or not 1 <= count <= MOST_HOSTS:

@@ -34,7 +34,12 @@ def test_a_plan_for_hosts_without_a_file_serves_every_command(command: Run) -> N
     for notes in (plan["notes"], estimated["notes"]):
         assert any(note.startswith("Assumed: ") and "links between hosts" in note for note in notes)
     assert estimated["verdict"].endswith("; no link was measured.")
-    assert command("export", "plan.json", "--format", "rankmap-json")[0] == 0
+    code, out, err = command("export", "plan.json", "--format", "slurm")
+    assert code == 0
+    assert "#SBATCH --nodes=2\n" in out
+    assert "--nodelist" not in out
+    assert "node1" not in out + err
+    assert "The hosts of this plan have no names" in err
     code, _, err = command("replan", "plan.json", "--lost", "node2", "--time-limit", "1", "-o", "less.json")
     assert code in (0, 4), err
     assert json.loads(Path("less.json").read_text())["inputs"]["cluster"] == recorded

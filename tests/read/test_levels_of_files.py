@@ -98,7 +98,7 @@ def test_template_and_record_read_back(tmp_path: Path) -> None:
     again = read_cluster(tmp_path / "c.yaml")
     for flows in (1, 4):
         np.testing.assert_allclose(again.pair_bytes_per_s(flows), given.pair_bytes_per_s(flows))
-    record = nominal_record(given)
+    record = nominal_record(given, "20")
     assert record in possible_records(record)
 
 

@@ -100,8 +100,10 @@ GIVEN: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("given", GIVEN, ids=lambda one: " ".join(map(str, one.values())))
 def test_a_record_is_among_those_that_its_options_give(given: dict[str, Any]) -> None:
     """Whatever options a cluster comes from, its record is one of the possible ones."""
-    record = nominal_record(nominal_cluster(**{"gpus_per_node": None, **given}))
+    record = nominal_record(nominal_cluster(**{"gpus_per_node": None, **given}), given["nodes"])
     assert record in possible_records(record)
+    older = {name: value for name, value in record.items() if name != "named"}
+    assert older in possible_records(older)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,6 @@ def test_a_record_is_among_those_that_its_options_give(given: dict[str, Any]) ->
 )
 def test_a_record_that_no_options_give_is_told(place: str, value: object) -> None:
     """Rates, latencies and texts that were changed by hand."""
-    record = nominal_record(nominal_cluster(nodes="4", gpu="h100", nics="8x400", gpus_per_node=None))
+    record = nominal_record(nominal_cluster(nodes="4", gpu="h100", nics="8x400", gpus_per_node=None), "4")
     (record if place == "assumed" else record["document"])[place] = value
     assert record not in possible_records(record)
