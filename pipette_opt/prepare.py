@@ -27,6 +27,7 @@ from pipette_opt.candidates import (
 )
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
+from pipette_opt.judge.least_times import LeastTimes
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor
@@ -38,7 +39,11 @@ from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import BoundedPackings, FirstPlan, Pruned, prune
+from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import ClusterSpec, Instance
+
+WORLD_SIZES_SHARE = 0.15
+"""Share of the time that is left in which numbers of GPUs are bounded. Chosen."""
 
 BOUNDING_SHARE = 0.1
 """Share of the time that is left in which configurations are bounded. Chosen."""
@@ -98,6 +103,8 @@ class Prepared:
         The job; where links of single GPUs are known, on relaxed hosts.
     given_cluster
         The hosts as they are given, where links of single GPUs are known.
+    other_sizes_s
+        No plan on other numbers of GPUs is faster, seconds; infinite where the search did not choose the number.
     proven_s
         No plan of these configurations is faster, as an earlier certificate says of the same hosts and more.
     """
@@ -112,6 +119,7 @@ class Prepared:
     space: SearchSpace = field(default_factory=SearchSpace)
     joined: Joined | None = None
     given_cluster: ClusterSpec | None = None
+    other_sizes_s: float = float("inf")
     proven_s: Mapping[ParallelConfig, float] = field(default_factory=dict)
 
     @property
@@ -126,8 +134,8 @@ class Prepared:
 
     @property
     def ruled_out_s(self) -> float:
-        """No plan is faster of the configurations that were left out of the problem: seconds; infinite if none was."""
-        return float("inf") if self.pruned is None else self.pruned.bound_s
+        """No plan of what was left out of the problem is faster: seconds; infinite if nothing was."""
+        return self.other_sizes_s if self.pruned is None else min(self.pruned.bound_s, self.other_sizes_s)
 
     @property
     def is_joint_least(self) -> bool:
@@ -157,9 +165,9 @@ def prepare(
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
     joint: JointLimits | None = None,
     stop: threading.Event | None = None,
-    narrows: bool = True,
     first: FirstPlan | None = None,
     like: Prepared | None = None,
+    chooses_sizes: bool = False,
 ) -> Prepared:
     """
     Enumerate, drop what cannot fit, and put the rest into integers.
@@ -184,27 +192,92 @@ def prepare(
         How long the joint model may take; it is not asked without, nor where the layers of the stages are not free.
     stop
         Ends the joint model soon.
-    narrows
-        Whether a space that is too large for the time limit is narrowed.
     first
         A plan that is known, on this job: the time to beat from the beginning.
     like
         A preparation of the same space and job, without a joint model, on hosts of one kind; of these there may be more
         now, and with other links. What is legal and fits is taken from it.
+    chooses_sizes
+        Whether numbers of GPUs are chosen where the space has none (:mod:`~pipette_opt.solver.world_sizes`).
     """
+    sizes = None
+    if chooses_sizes and like is None and space.num_gpus is None and not space.world_sizes:
+        report("bounding numbers of GPUs")
+        sizes = _chosen_sizes(instance, space, max_oom_risk, seconds_left, loading, first)
+        space, first = sizes.space, sizes.first
     report("enumerating candidates")
-    wide = space
-    if like is not None:
-        space = like.space
-    elif narrows:
-        space = narrowed(instance, space, seconds_left())
-    if space is not wide and like is None:
+    spaces = [space] if like is None else [like.space]
+    if like is None:
+        spaces = list(dict.fromkeys([narrowed(instance, space, seconds_left()), space]))
+    for number, space in enumerate(spaces, start=1):
         try:
-            return prepare(
-                instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, False, first
+            prepared = _prepare(
+                instance, space, max_oom_risk, report, keep, seconds_left, loading, joint, stop, first, like
             )
+            break
         except (InfeasibleError, InputError):
-            space = wide  # the time limit is no reason to say that nothing fits
+            if number == len(spaces):  # the time limit is no reason to say that nothing fits
+                raise
+    if like is not None:
+        return replace(prepared, other_sizes_s=_bound_of_other_sizes_s(instance, like.space, seconds_left, first))
+    return prepared if sizes is None else replace(prepared, other_sizes_s=sizes.left_out_s(prepared.space))
+
+
+def _chosen_sizes(
+    instance: Instance,
+    space: SearchSpace,
+    max_oom_risk: float,
+    seconds_left: Callable[[], float],
+    loading: Callable[[], AbstractContextManager[None]],
+    first: FirstPlan | None,
+) -> WorldSizes:
+    """Numbers of GPUs by time, in a share of the time that is left."""
+    rest_s = (1 - WORLD_SIZES_SHARE) * seconds_left()
+    return choose_world_sizes(
+        replace(instance, cluster=instance.cluster.relaxed()),
+        space,
+        load_predictor(max_oom_risk, instance),
+        max_oom_risk,
+        lambda: seconds_left() < rest_s or seconds_left() <= 0,
+        loading,
+        first,
+    )
+
+
+def _bound_of_other_sizes_s(
+    instance: Instance, space: SearchSpace, seconds_left: Callable[[], float], first: FirstPlan | None
+) -> float:
+    """No plan on other numbers of GPUs than those of a space is faster, seconds."""
+    if not space.world_sizes:
+        return float("inf")
+    rest_s, enough_s = (1 - WORLD_SIZES_SHARE) * seconds_left(), float("inf") if first is None else first.seconds
+    least = LeastTimes(instance, with_shared_parameters(instance, space))
+    others = [size for size in least.numbers if size not in space.world_sizes]
+    return min(
+        (
+            least.at_peak_s(size)
+            if least.at_peak_s(size) >= enough_s or seconds_left() < rest_s or seconds_left() <= 0
+            else least(size)
+            for size in others
+        ),
+        default=float("inf"),
+    )
+
+
+def _prepare(
+    instance: Instance,
+    space: SearchSpace,
+    max_oom_risk: float,
+    report: Callable[[str], None],
+    keep: Callable[[ParallelConfig], bool],
+    seconds_left: Callable[[], float],
+    loading: Callable[[], AbstractContextManager[None]],
+    joint: JointLimits | None,
+    stop: threading.Event | None,
+    first: FirstPlan | None,
+    like: Prepared | None,
+) -> Prepared:
+    """As :func:`prepare`, of a space that is not made smaller."""
     if like is None:
         space = with_shared_parameters(instance, space)
     given = None if instance.cluster.gpu_links is None else instance
@@ -272,7 +345,9 @@ def prepare(
         forms, pruned = _build_kept(instance, pruned, memory.capacity_bytes, keep, lambda: seconds_left() < built_s)
     else:
         instance, fitting = with_edge_loss(instance, memory), fitting_candidates(memory)
-        forms = build_both_forms(instance, fitting, memory.capacity_bytes, is_enough=_too_large)
+        forms = build_both_forms(
+            instance, fitting, memory.capacity_bytes, is_enough=lambda num_bytes, num_built: _too_large(num_bytes)
+        )
         if len(forms.built) < len(fitting):
             raise _refusal(instance, fitting)
     return Prepared(
@@ -399,7 +474,7 @@ def _build_kept(
     """
     Both forms of what bounding kept, the most promising first, as long as there are memory and time.
 
-    The rest is left out, too, with its bounds; what must be kept goes first.
+    The rest is left out, too, with its bounds; what must be kept goes first, whatever time there is.
     """
     kept, bounds = pruned.kept, pruned.bounds_s
     first = None if pruned.first is None else pruned.first.config
@@ -411,9 +486,12 @@ def _build_kept(
             bounds[without_overlap(kept[index].config)],
         ),
     )
-    forms = build_both_forms(
-        instance, kept, capacity_bytes, order, lambda num_bytes: _too_large(num_bytes) or is_over(), links
-    )
+    num_needed = sum(keep(one.config) for one in kept)
+
+    def is_enough(num_bytes: int, num_built: int) -> bool:
+        return _too_large(num_bytes) or (num_built > num_needed and is_over())
+
+    forms = build_both_forms(instance, kept, capacity_bytes, order, is_enough, links)
     built = set(forms.built)
     left = [bounds[without_overlap(one.config)] for index, one in enumerate(kept) if index not in built]
     return forms, replace(

@@ -60,7 +60,7 @@ def test_sizes_at_512_hosts() -> None:
     bounded = BoundedPackings(instance, fitting, memory.capacity_bytes, lower_form=True, reductions=False)
     assert max(array.size for one in bounded for array in arrays_of(one.data).values()) == 1
     limit = 40 * 512**2 * 8
-    forms = build_both_forms(instance, fitting, memory.capacity_bytes, is_enough=lambda size: size > limit)
+    forms = build_both_forms(instance, fitting, memory.capacity_bytes, is_enough=lambda size, number: size > limit)
     taken = sum(array.nbytes for array in arrays_of(forms.problem, forms.lower).values())
     assert limit < taken < 1.3 * limit < MOST_LINK_BYTES
     assert 1 < len(forms.built) < len(fitting)

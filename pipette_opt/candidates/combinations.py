@@ -1,6 +1,6 @@
 """All combinations of a search space on a number of GPUs, each with the rules that it breaks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -166,12 +166,11 @@ def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputati
     return (*RECOMPUTATIONS[:2], *OF_EXPERTS, *space.more_recompute, *RECOMPUTATIONS[2:])
 
 
-def known_combinations(instance: Instance, space: SearchSpace, sizes: Sequence[int]) -> Iterator[Combination]:
-    """The configurations that the space names, of these numbers of GPUs, each with the rules that it breaks."""
+def known_combinations(instance: Instance, space: SearchSpace) -> Iterator[Combination]:
+    """The configurations that the space names, whatever their number of GPUs, each with the rules that it breaks."""
     for config in space.more_configs:
-        if config.world_size in sizes:
-            broken = {**broken_rules(instance.model, instance.training, config), **beyond_limits(space, config)}
-            yield Combination([config], 1, broken | _packing(instance, config))
+        broken = {**broken_rules(instance.model, instance.training, config), **beyond_limits(space, config)}
+        yield Combination([config], 1, broken | _packing(instance, config))
 
 
 def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:

@@ -91,8 +91,16 @@ def left_out(
 
 def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, any_split: bool) -> Iterator[str]:
     cluster, values = instance.cluster, searched_values(instance, enumeration)
-    if cluster.num_nodes > 1 or space.num_gpus is not None:
-        yield f"other numbers of GPUs than {listed(enumeration.world_sizes)}"
+    searched = listed(enumeration.world_sizes)
+    if "world_sizes" in space.narrowed:
+        yield f"numbers of GPUs other than {searched} (left out for the time limit)"
+    elif space.num_gpus is not None or (cluster.num_nodes > 1 and not space.world_sizes):
+        yield f"other numbers of GPUs than {searched}"
+    elif space.num_gpus is None:
+        if cluster.gpus_per_node > 1:
+            yield "numbers of GPUs that are no whole hosts"
+        if any_split:
+            yield f"stages of unequal depth other than lighter ends on numbers of GPUs other than {searched}"
     for name in DIMENSIONS:
         pinned = getattr(space, name)
         if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:

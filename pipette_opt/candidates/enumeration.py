@@ -92,9 +92,7 @@ def enumerate_candidates(instance: Instance, space: SearchSpace) -> list[Paralle
 def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeration:
     """Every legal configuration, and how many combinations each rule rules out."""
     sizes = world_sizes(instance, space)
-    found = chain(
-        *(combinations(instance, space, num_gpus) for num_gpus in sizes), known_combinations(instance, space, sizes)
-    )
+    found = chain(*(combinations(instance, space, num_gpus) for num_gpus in sizes), known_combinations(instance, space))
     return _counted(sizes, found)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipette_opt.candidates.enumeration import has_more_than
 from pipette_opt.candidates.space import SearchSpace
-from pipette_opt.candidates.world_sizes import choose_num_gpus, world_sizes
+from pipette_opt.candidates.world_sizes import world_sizes
 from pipette_opt.specs import Instance
 
 CONFIGURATIONS_PER_S = 10_000
@@ -24,6 +24,9 @@ hosts in 60 s: with half as many the space had no context parallelism, and the p
 
 FEW_SIZES = (1, 2, 4)
 """Micro-batch sizes that stay. Chosen: larger ones seldom fit where they would be faster."""
+
+FEW_WORLD_SIZES = 3
+"""Numbers of GPUs that stay at first, those with the least bounds; at last only the first stays. Chosen."""
 
 FEW_CHUNKS = (1, 2)
 """Model chunks per stage that stay. Chosen."""
@@ -40,18 +43,32 @@ def narrowed(instance: Instance, space: SearchSpace, time_limit_s: float) -> Sea
         return space
     most = CONFIGURATIONS_PER_S * max(time_limit_s, 0.0)
     sizes = world_sizes(instance, space)
-    for name, values in _steps(instance, space):
-        if not has_more_than(instance, space, most, sizes):
+    for name, values in (*_fewer_sizes(space, FEW_WORLD_SIZES), *_steps(instance, space), *_fewer_sizes(space, 1)):
+        if not has_more_than(instance, space, most, space.world_sizes or sizes):
             return space
-        sizes = (values,) if name == "num_gpus" else sizes
-        space = replace(space, narrowed=(*space.narrowed, name), **{name: values})
+        space = _with_values(space, name, values)
     return space
+
+
+def few_values(instance: Instance, space: SearchSpace) -> SearchSpace:
+    """The space with as few values as a time limit ever leaves, but for numbers of GPUs."""
+    for name, values in _steps(instance, space):
+        space = _with_values(space, name, values)
+    return space
+
+
+def _with_values(space: SearchSpace, name: str, values: Any) -> SearchSpace:
+    return replace(space, narrowed=tuple(dict.fromkeys((*space.narrowed, name))), **{name: values})
+
+
+def _fewer_sizes(space: SearchSpace, most: int) -> Iterator[tuple[str, Any]]:
+    """The step to fewer numbers of GPUs, if there are more; their order is that in which they may win."""
+    if len(space.world_sizes) > most:
+        yield "world_sizes", space.world_sizes[:most]
 
 
 def _steps(instance: Instance, space: SearchSpace) -> Iterator[tuple[str, Any]]:
     """Fields that are free, each with what stays of it, the one first that decides least often."""
-    if space.num_gpus is None:
-        yield "num_gpus", choose_num_gpus(instance, space)
     if space.context_parallel is None:
         yield "context_parallel", (1,)
     if space.virtual_pipeline is None:

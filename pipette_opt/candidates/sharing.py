@@ -31,7 +31,7 @@ def with_shared_parameters(instance: Instance, space: SearchSpace) -> SearchSpac
     num_gpus = space.num_gpus or space.max_gpus or cluster.num_nodes * cluster.gpus_per_node
     if num_gpus > cluster.most_in_domain * cluster.gpus_per_node:
         return space
-    if is_pinned or space.narrowed or SHARED_PARAMETERS in space.more_sharding:
+    if is_pinned or set(space.narrowed) - {"world_sizes"} or SHARED_PARAMETERS in space.more_sharding:
         return space
     if training.optimizer == "muon" or instance.model.num_experts is not None:
         return space

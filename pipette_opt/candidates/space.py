@@ -70,9 +70,13 @@ class SearchSpace:
     Parameters
     ----------
     num_gpus
-        GPUs to use; ``None`` for all hosts and the smaller counts of :func:`~pipette_opt.candidates.world_sizes`.
+        GPUs to use; ``None`` for ``world_sizes``.
     max_gpus
         GPUs to use at most; ``None`` for all of the hosts.
+    world_sizes
+        Numbers of GPUs that are searched side by side where ``num_gpus`` is ``None``, the most promising first: what
+        the search chose by time (``solver/world_sizes.py``). Empty: not chosen yet; then all hosts and the smaller
+        counts of :func:`~pipette_opt.candidates.world_sizes`.
     tensor_parallel, pipeline_parallel, data_parallel
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
@@ -134,6 +138,7 @@ class SearchSpace:
 
     num_gpus: int | None = None
     max_gpus: int | None = None
+    world_sizes: tuple[int, ...] = ()
     tensor_parallel: tuple[int, ...] | None = None
     pipeline_parallel: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
@@ -173,7 +178,7 @@ class SearchSpace:
                 if field.name in ("narrowed", "more_layouts", "limits"):
                     self._check_names()
                     continue
-                if field.name in ("more_configs", "more_recompute", "more_sharding"):
+                if field.name in ("world_sizes", "more_configs", "more_recompute", "more_sharding"):
                     continue
                 if not value and field.name != "more_splits":
                     raise InputError(option, "must list at least one value, got none.")
@@ -227,7 +232,7 @@ class SearchSpace:
             if name not in LIMITED or not sign or not most.isdecimal():
                 raise InputError("limits", f"must be like world_size<=64, of {', '.join(LIMITED)}, got {limit!r}.")
         for name in self.narrowed:
-            if name not in OPTION_OF_FIELD or getattr(self, name) is None:
+            if name not in (*OPTION_OF_FIELD, "world_sizes") or getattr(self, name) is None:
                 raise InputError("narrowed", f"must name fields of the space that have values, got {name!r}.")
 
 

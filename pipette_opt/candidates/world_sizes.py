@@ -17,12 +17,14 @@ MOST_WORLD_SIZES = 6
 
 def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
     """
-    World sizes of the search, the most GPUs first: ``space.num_gpus``, or all hosts that are allowed and fewer.
+    World sizes of the search, the most GPUs first: ``space.num_gpus``, ``space.world_sizes``, or a guess.
 
-    Of fewer hosts those count that keep nearly as many GPUs busy as :func:`choose_num_gpus` finds at best, at most
-    ``MOST_WORLD_SIZES``; the time of fewer busy GPUs cannot come near. What is left out is not proven to be slower, and
-    the certificate says so.
+    The guess is all hosts that are allowed and fewer. Of fewer hosts those count that keep nearly as many GPUs busy as
+    :func:`choose_num_gpus` finds at best, at most ``MOST_WORLD_SIZES``. What is left out is not proven to be slower,
+    and the certificate says so.
     """
+    if space.num_gpus is None and space.world_sizes:
+        return tuple(sorted(space.world_sizes, reverse=True))
     chosen = choose_num_gpus(instance, space)
     per_host = instance.cluster.gpus_per_node
     if space.num_gpus is not None or chosen < per_host:

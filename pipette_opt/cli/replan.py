@@ -28,7 +28,9 @@ def replan(
             min=0.0,
         ),
     ] = 0.005,
-    num_gpus: Annotated[int | None, typer.Option(help="GPUs to use; as many as now by default.", min=1)] = None,
+    num_gpus: Annotated[
+        int | None, typer.Option(help="GPUs to use; the number that is fastest by default.", min=1)
+    ] = None,
     micro_batches: Annotated[
         str | None,
         typer.Option(

@@ -109,6 +109,7 @@ def optimize(
         joint=budget.joint,
         stop=stop,
         first=first,
+        chooses_sizes=True,
     )
     with watcher.loading_kernels():
         compile_kernels(prepared, stop)
@@ -191,7 +192,7 @@ def _bounded_again(
 ) -> tuple[Prepared, list[JudgedSolution]]:
     """The problem without what was not bounded in time, and the plans that are in it; as it is if that keeps no gap."""
     first = fastest_plan(judged)
-    if prepared.ruled_out_s >= (1 - gap_limit) * first.seconds:
+    if prepared.pruned is None or prepared.pruned.bound_s >= (1 - gap_limit) * first.seconds:
         return prepared, list(judged)
     watcher.report("bounding what there was no time for")
     bounded = bound_again(prepared, first, seconds_left, watcher.loading_kernels)

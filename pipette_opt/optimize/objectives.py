@@ -19,6 +19,7 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.certify.preference import Preference
 from pipette_opt.certify.weights import robust_weights
+from pipette_opt.judge.least_times import least_gpu_seconds
 from pipette_opt.optimize import optimize
 from pipette_opt.optimize.weighted import optimize_weighted
 from pipette_opt.parallel import ParallelConfig
@@ -259,7 +260,7 @@ class _Search:
 def _sizes(instance: Instance, space: SearchSpace, objective: Objective, inputs: Mapping[str, Any]) -> Iterator[_Size]:
     """Every number of whole hosts that the space allows, fewest first, and for cost every dearest price."""
     cluster, per_host = instance.cluster, instance.cluster.gpus_per_node
-    floor_s = _least_gpu_seconds(instance)
+    floor_s = least_gpu_seconds(instance)
     for num_gpus in _numbers(instance, space):
         num_hosts = max(num_gpus // per_host, 1)
         used = num_gpus / num_hosts
@@ -305,11 +306,3 @@ def _numbers(instance: Instance, space: SearchSpace) -> list[int]:
 
 def _num_divisors(number: int) -> int:
     return sum(number % one == 0 for one in range(1, number + 1))
-
-
-def _least_gpu_seconds(instance: Instance) -> float:
-    """GPU-seconds of an iteration, at least: the model's FLOPs at the highest peak of any GPU."""
-    training, peak = instance.training, 0.0
-    for gpu in instance.cluster.gpu_kinds:
-        peak = max(peak, *gpu.peak_flops.values())
-    return training.tokens * instance.model.flops_per_token(training.seq_length) / peak

@@ -150,7 +150,7 @@ def build_both_forms(
     fitting: Sequence[FittingCandidate],
     capacity_bytes: IntArray,
     order: Sequence[int] | None = None,
-    is_enough: Callable[[int], bool] = lambda num_bytes: False,
+    is_enough: Callable[[int, int], bool] = lambda num_bytes, num_built: False,
     links: SharedLinks | None = None,
 ) -> BothForms:
     """
@@ -161,7 +161,8 @@ def build_both_forms(
     order
         In which they are built, by index; as given by default. What is built stays in the order given.
     is_enough
-        Whether no more are built, with the bytes that the links of all before take; asked after the first.
+        Whether no more are built, by the bytes that the links of all before take and the number of these; asked after
+        the first.
     links
         As of :func:`build_problem_data`.
     """
@@ -170,7 +171,7 @@ def build_both_forms(
     links = links or SharedLinks(_tick_s(compute))
     built: dict[int, list[tuple[CandidateData, CandidateData]]] = {}
     for index in range(len(fitting)) if order is None else order:
-        if built and is_enough(links.num_bytes):
+        if built and is_enough(links.num_bytes, len(built)):
             break
         one, built[index] = fitting[index], []
         for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):

@@ -6,6 +6,7 @@ that survive count as holding their parameters; the trade-off lists the fastest 
 that must load others.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -34,14 +35,17 @@ from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.solution import Solution, checked_solution
 from pipette_opt.replan.groups import Grouped, grouped
-from pipette_opt.replan.space import pinned_space, space_for, unequal_instance, void_pins, world_sizes
+from pipette_opt.replan.space import kept_configs, sizes_of, space_for, unequal_instance, void_pins
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify_content
 
 Item = TypeVar("Item")
 
-KEEPING_SHARE, SEARCH_SHARE = 0.3, 0.8
+KEEPING_SHARE, SEARCH_SHARE = 0.15, 0.9
 """Parts of the time that is left: for placements that keep what hosts hold, then for the unrestricted optimum."""
+
+OWN_SHARE = 0.8
+"""Share of the time for equal micro-batches where unequal ones are tried after them. Chosen."""
 
 MOST_KEPT = 4
 """Candidates that are placed so."""
@@ -112,7 +116,7 @@ def replan(
     instance
         The job on the cluster without the lost and with the joined hosts, which are known by their names.
     num_gpus
-        World size; by default the old one if there are hosts enough, else what serves best of the rest.
+        World size; by default the one that is fastest.
     max_loads
         How many hosts may have to load parameters; the fastest such plan is chosen. Without it, the one with fewest
         loads that is at most ``tolerance`` (a share) slower than the fastest.
@@ -123,27 +127,14 @@ def replan(
         If nothing fits, or if every plan needs more loads.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
-    sizes = world_sizes(instance, old, num_gpus)
-    offered = unequal_instance(instance, old, sizes) if num_gpus is None else None
-    jobs = [(instance, size) for size in sizes]
-    if offered is not None:
-        jobs.append((offered, world_sizes(offered, old, None)[0]))
-    options: list[Option] = []
+    offered = unequal_instance(instance, old) if num_gpus is None else None
+    own_share = 1.0 if offered is None else OWN_SHARE
+    own = replace(params, time_limit_s=own_share * params.time_limit_s)
+    options = _options(instance, old, num_gpus, own, watcher, inputs)
     more: list[Option] = []
-    for number, (job, size) in enumerate(jobs):
-        if watcher.stop.is_set() and options:
-            break
-        limits = replace(params, time_limit_s=params.time_limit_s / len(jobs) * (number + 1))
-        try:
-            found = _options(job, old, size, limits, watcher, _inputs_of(job, inputs))
-        except (InfeasibleError, InputError):
-            if number + 1 == len(sizes) and not options:
-                raise
-            continue
-        if job is instance:
-            options += found
-        else:
-            more += found
+    if offered is not None and not watcher.stop.is_set():
+        with contextlib.suppress(InfeasibleError, InputError):
+            more = _options(offered, old, None, params, watcher, _inputs_of(offered, inputs))
     front = _front(options, lambda one: (one.num_loads, one.plan.estimate.iteration_time_s))
     chosen = _choose(front, max_loads, tolerance)
     verify_content(instance, chosen.plan)
@@ -151,13 +142,13 @@ def replan(
     if unequal is not None and unequal.plan.estimate.iteration_time_s >= chosen.plan.estimate.iteration_time_s:
         unequal = None
     plans = [(instance, one.plan) for one in options] + [(offered or instance, one.plan) for one in more]
-    pinned_chunks, is_stopped = space_for(old, None).virtual_pipeline, watcher.stop.is_set()
-    groups = None if is_stopped else grouped(plans, params.max_oom_risk, pinned_chunks)
+    pinned, is_stopped = space_for(old, instance.cluster, num_gpus), watcher.stop.is_set()
+    groups = None if is_stopped else grouped(plans, params.max_oom_risk, pinned.virtual_pipeline)
     fastest = min(one.estimate.iteration_time_s for _, one in plans)
     if groups is not None and groups.iteration_time_s >= fastest:
         groups = None
-    void, pinned = void_pins(old, chosen.plan.config.world_size), pinned_space(old)
-    loosened = tuple("--" + name.replace("_", "-") for name in void if getattr(pinned, name) is not None)
+    void = void_pins(old, sizes_of(instance.cluster) if num_gpus is None else [num_gpus])
+    loosened = tuple("--" + name.replace("_", "-") for name in void)
     return Replanned(chosen=chosen, options=tuple(front), unequal=unequal, groups=groups, loosened=loosened)
 
 
@@ -171,19 +162,24 @@ def _inputs_of(instance: Instance, inputs: Mapping[str, Any] | None) -> Mapping[
 def _options(
     instance: Instance,
     old: Plan,
-    num_gpus: int,
+    num_gpus: int | None,
     params: OptimizeParams,
     watcher: Watcher,
     inputs: Mapping[str, Any] | None,
 ) -> list[Option]:
-    """The optimum for a world size, and the plans that keep what hosts hold; the time limit counts from the start."""
-    before = _layout(old)
-    space = space_for(old, num_gpus)
+    """The optimum, and the plans that keep what hosts hold; the time limit counts from the start."""
+    before, kept_first = _layout(old), kept_configs(instance, old, num_gpus)
+    space = replace(space_for(old, instance.cluster, num_gpus), more_configs=kept_first)
     prepared = prepare(
         instance,
         space,
         params.max_oom_risk,
-        lambda step: watcher.report(f"{num_gpus} GPUs: {step}"),
+        watcher.report,
+        keep=frozenset(kept_first).__contains__,
+        seconds_left=lambda: params.time_limit_s - watcher.elapsed_s,
+        loading=watcher.loading_kernels,
+        stop=watcher.stop,
+        chooses_sizes=True,
     )
     with watcher.loading_kernels():
         _compile(prepared)

@@ -26,6 +26,8 @@ class Place:
     ----------
     name
         Of the hosts, for people.
+    num_hosts
+        Largest number of hosts that may be used; how many are, is chosen by time.
     """
 
     name: str
@@ -40,8 +42,10 @@ class Offer:
 
     Parameters
     ----------
+    num_hosts, num_gpus
+        Hosts and GPUs that are used; those that may be used where there is no plan.
     bound_s
-        No plan searched on so many of these hosts is faster.
+        No plan searched on as many of these hosts as may be used, or fewer, is faster.
     run_s, worst_run_s, least_run_s
         Seconds of the whole run: predicted, at the upper end of the band (``None`` without one), and by the bound.
         ``None`` if its number of tokens was not given.
@@ -107,8 +111,9 @@ def _offer(
     cluster = instance.cluster
     size = place.num_hosts * cluster.gpus_per_node
     offer = Offer(hosts=place.name, num_hosts=place.num_hosts, num_gpus=size)
+    limited = replace(space, max_gpus=min(size, space.max_gpus or size))
     try:
-        searched = search(instance, replace(space, num_gpus=size), None, seconds, params, watcher)
+        searched = search(instance, limited, None, seconds, params, watcher)
     except (InfeasibleError, InputError) as error:
         why = error.problem if isinstance(error, InputError) else _shortly(str(error))
         return replace(offer, why=why)
@@ -126,6 +131,8 @@ def _offer(
 
     return replace(
         offer,
+        num_hosts=len(best.placement.nodes_used),
+        num_gpus=best.candidate.config.world_size,
         config=best.candidate.config.label(),
         iteration_time_s=estimate.iteration_time_s,
         bound_s=min(searched.bound_s, estimate.iteration_time_s),

@@ -107,6 +107,7 @@ def search(
         stop=watcher.stop,
         first=first,
         like=like,
+        chooses_sizes=True,
     )
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)

@@ -8,12 +8,11 @@ that search's plan and a host that it leaves idle.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
-from pipette_opt.candidates import SearchSpace, broken_rules, choose_num_gpus, space_of
+from pipette_opt.candidates import SearchSpace, broken_rules, space_of
 from pipette_opt.certify.finish import is_proven
 from pipette_opt.certify.first_plans import first_plan
 from pipette_opt.judge.estimate import estimate
@@ -26,10 +25,9 @@ from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor
-from pipette_opt.read.cluster import exclude_hosts
 from pipette_opt.replan.changes import Change, repaired_host
 from pipette_opt.replan.searching import LEAST_S, Searched, alike, certified, search, time_s, with_spares
-from pipette_opt.replan.space import pinned_space, void_pins
+from pipette_opt.replan.space import space_for
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
@@ -47,6 +45,10 @@ LEAST_GAIN = 1e-4
 
 MOST_SOURCES = 3
 """Plans of other questions in which a lost host is replaced, the fastest. Chosen."""
+
+
+_Key = tuple[int, SearchSpace, bool]
+"""A search by its job (``id``), its space, and whether some hosts may not be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,7 @@ class WhatIf:
         self.now = estimate(instance, plan.config, plan.placement)
         is_same = abs(self.now.iteration_time_s / plan.estimate.iteration_time_s - 1) <= AS_GOOD
         self._proven_s = plan.certificate.lower_bound_s if is_same else 0.0
-        self._searched: dict[tuple[int, int, bool], Searched | Exception] = {}
+        self._searched: dict[_Key, Searched | Exception] = {}
 
     def ask(
         self,
@@ -186,9 +188,8 @@ class WhatIf:
         if not change.is_searched:
             return replace(answer, why="the plan cannot be there as it is, and no other was looked for")
         try:
-            size = self._num_gpus(change)
             first = None if as_it_is is None else first_plan(change.instance, config, as_it_is, as_it_is_s or 0.0)
-            searched, seconds = self._search(change, size, first, left), self._seconds(change, left)
+            searched, seconds = self._search(change, first, left), self._seconds(change, left)
             best, bound_s = searched.best, searched.bound_s
             barred = [searched.prepared.instance.cluster.hosts.index(host) for host in change.barred]
             if set(barred) & set(best.nodes.ravel().tolist()):
@@ -197,7 +198,7 @@ class WhatIf:
             why = error.problem if isinstance(error, InputError) else str(error)
             return replace(answer, why=why.splitlines()[0])
         if change.barred:
-            bound_s = max(bound_s, self._own_bound_s(size))
+            bound_s = max(bound_s, self._own_bound_s(change.num_gpus))
         answer = replace(answer, narrowed=bool(searched.prepared.space.narrowed))
         if as_it_is is not None and as_it_is_s is not None and as_it_is_s <= best.estimate.iteration_time_s:
             return self._with_plan(answer, change, as_it_is_s, config, as_it_is, bound_s)
@@ -207,7 +208,7 @@ class WhatIf:
         """The answer with a better plan of a question that came later, on hosts that it may use."""
         if not change.barred or not answer.num_gpus or answer.iteration_time_s is None:
             return answer
-        searched = self._searched.get(self._key(change, answer.num_gpus))
+        searched = self._searched.get(self._key(change))
         if not isinstance(searched, Searched):
             return answer
         hosts = searched.prepared.instance.cluster.hosts
@@ -249,12 +250,21 @@ class WhatIf:
             idle_hosts=cluster.num_nodes - len(change.barred) - hosts,
         )
 
-    def _own_bound_s(self, num_gpus: int) -> float:
-        """What the plan's certificate proves of plans on some of its hosts; 0 where it is of other plans."""
+    def _own_bound_s(self, num_gpus: int | None) -> float:
+        """
+        What the plan's certificate proves of plans on some of its hosts; 0 where it is of other plans.
+
+        Parameters
+        ----------
+        num_gpus
+            GPUs of those plans; ``None`` for any number.
+        """
         recorded = self.plan.inputs.get("search")
-        if recorded is None or num_gpus != self.plan.config.world_size or space_of(recorded).narrowed:
+        if recorded is None:
             return 0.0
-        return self._proven_s
+        space = space_of(recorded)
+        is_of_all = bool(space.world_sizes) or num_gpus == self.plan.config.world_size
+        return self._proven_s if is_of_all and not space.narrowed else 0.0
 
     def _judged_s(self, change: Change, placement: Placement) -> float:
         return estimate(with_edge_loss(change.instance), self.plan.config, placement).iteration_time_s
@@ -286,31 +296,15 @@ class WhatIf:
             return None
         return placement
 
-    def _num_gpus(self, change: Change) -> int:
-        """GPUs of the search: those asked for, the plan's, or what keeps most GPUs busy."""
+    def _space(self, change: Change) -> SearchSpace:
+        """The plan's pins as far as the hosts can keep them, and its layers among the splits; at most hosts there."""
         cluster = change.instance.cluster
         there = (cluster.num_nodes - len(change.barred)) * cluster.gpus_per_node
-        if change.num_gpus is not None:
-            return change.num_gpus
-        if self.plan.config.world_size <= there and change.group != "more hosts":
-            return self.plan.config.world_size
-        left = exclude_hosts(cluster, change.barred) if change.barred else cluster
-        return choose_num_gpus(replace(change.instance, cluster=left), replace(self._space(there), num_gpus=None))
+        space = space_for(self.plan, cluster, change.num_gpus)
+        return space if change.num_gpus is not None else replace(space, max_gpus=min(there, space.max_gpus or there))
 
-    def _space(self, num_gpus: int) -> SearchSpace:
-        """The plan's pins as far as so many GPUs can keep them, and its layers among the splits."""
-        config = self.plan.config
-        layout = config.pipeline_model_parallel_layout
-        void: dict[str, Any] = dict.fromkeys(void_pins(self.plan, num_gpus))
-        return replace(
-            replace(pinned_space(self.plan), **void),
-            num_gpus=num_gpus,
-            more_splits=(config.layers_per_stage,),
-            more_layouts=() if layout is None else (layout,),
-        )
-
-    def _key(self, change: Change, num_gpus: int) -> tuple[int, int, bool]:
-        return id(change.instance), num_gpus, bool(change.barred)
+    def _key(self, change: Change) -> "_Key":
+        return id(change.instance), self._space(change), bool(change.barred)
 
     def _seconds(self, change: Change, left: Sequence[Change]) -> float:
         """Share of the time that is left, by what each question costs."""
@@ -328,16 +322,12 @@ class WhatIf:
             seen.add(key)
         return weights
 
-    def _search(self, change: Change, num_gpus: int, first: FirstPlan | None, left: Sequence[Change]) -> Searched:
+    def _search(self, change: Change, first: FirstPlan | None, left: Sequence[Change]) -> Searched:
         """The search over all hosts of a job, or that of an earlier question."""
-        key = self._key(change, num_gpus)
+        key = self._key(change)
         if key not in self._searched:
-            seconds, instance, space = (
-                self._seconds(change, left),
-                with_edge_loss(change.instance),
-                self._space(num_gpus),
-            )
-            like = next((one for one in self._prepared(num_gpus) if alike(one.given, instance)), None)
+            seconds, instance, space = self._seconds(change, left), with_edge_loss(change.instance), key[1]
+            like = next((one for one in self._prepared(space) if alike(one.given, instance)), None)
             try:
                 self._searched[key] = search(instance, space, first, seconds, self.params, self.watcher, like)
             except (InfeasibleError, InputError) as error:
@@ -347,10 +337,10 @@ class WhatIf:
             raise found
         return found
 
-    def _prepared(self, num_gpus: int) -> list[Prepared]:
-        """What was prepared for as many GPUs."""
+    def _prepared(self, space: SearchSpace) -> list[Prepared]:
+        """What was prepared of the same space."""
         done = self._searched.items()
-        return [one.prepared for (_, size, _), one in done if size == num_gpus and isinstance(one, Searched)]
+        return [one.prepared for (_, other, _), one in done if other == space and isinstance(one, Searched)]
 
     def _without(self, searched: Searched, barred: Sequence[int], seconds: float) -> tuple[JudgedSolution, float]:
         """The best plan found without some hosts, and the bound of all such plans."""

@@ -31,10 +31,20 @@ def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
     assert narrowed(job, space, float("inf")) is space
     assert narrowed(job, space, 1e308) is space
     assert narrowed(job, space, (count + 0.5) / CONFIGURATIONS_PER_S) is space
-    assert narrowed(job, space, (count - 0.5) / CONFIGURATIONS_PER_S).narrowed[:1] == ("num_gpus",)
+    assert narrowed(job, space, (count - 0.5) / CONFIGURATIONS_PER_S).narrowed[:1] == ("context_parallel",)
     least = narrowed(job, space, 0.0)
-    assert least.narrowed == ("num_gpus", "context_parallel", "virtual_pipeline", "micro_batch_size")
+    assert least.narrowed == ("context_parallel", "virtual_pipeline", "micro_batch_size")
     assert 0 < len(enumerate_with_reasons(job, least).candidates) < count
+
+
+def test_numbers_of_gpus_are_narrowed_to_the_most_promising() -> None:
+    """Three stay at first, the first alone at last; their order is kept."""
+    job = instance(cluster(4))
+    space = SearchSpace(world_sizes=(16, 32, 24, 8))
+    assert narrowed(job, space, 0.0).world_sizes == (16,)
+    count = len(enumerate_with_reasons(job, space).candidates)
+    assert narrowed(job, space, (count - 0.5) / CONFIGURATIONS_PER_S).world_sizes == (16, 32, 24)
+    assert enumerate_with_reasons(job, space).world_sizes == (32, 24, 16, 8)
 
 
 def test_pins_stay(job: Instance) -> None:
@@ -49,10 +59,8 @@ def test_pins_stay(job: Instance) -> None:
 
 def test_a_recorded_space_says_what_was_narrowed(job: Instance) -> None:
     """It comes back as it was; a field that was not narrowed is refused."""
-    least = narrowed(job, SearchSpace(), 0.0)
-    recorded = {"narrowed": list(least.narrowed), "num_gpus": least.num_gpus} | {
-        name: list(getattr(least, name)) for name in least.narrowed[1:]
-    }
+    least = narrowed(job, SearchSpace(world_sizes=(16, 8)), 0.0)
+    recorded = {"narrowed": list(least.narrowed)} | {name: list(getattr(least, name)) for name in least.narrowed}
     assert space_of(recorded) == least
     with pytest.raises(InputError, match="narrowed"):
         replace(SearchSpace(), narrowed=("tensor_parallel",))

@@ -76,7 +76,8 @@ def test_proof_counts_every_combination_once() -> None:
         assert any(said in problem for problem in problems), problems
     again = plan_from_dict(plan_to_dict(plan))
     assert again.certificate == plan.certificate
-    assert replace(space_of(again.inputs["search"]), more_splits=(), more_layouts=()) == SPACE
+    chosen = space_of(again.inputs["search"])
+    assert replace(chosen, more_splits=(), more_layouts=(), world_sizes=()) == SPACE
 
 
 def test_each_reason_is_counted_by_hand() -> None:

@@ -23,9 +23,7 @@ def test_the_layout_is_a_plan_of_the_space() -> None:
     assert first is not None
     assert why_not == ""
     assert first.config in space.more_configs
-    prepared = prepare(
-        JOB, space, 0.01, keep=lambda config: False, seconds_left=lambda: 0.0, narrows=False, first=first
-    )
+    prepared = prepare(JOB, space, 0.01, keep=lambda config: False, seconds_left=lambda: 0.0, first=first)
     found = judge_first_plan(prepared)
     assert min(one.estimate.iteration_time_s for one in found) <= first.seconds
 

@@ -1,7 +1,6 @@
 """Going on when hosts are lost or join."""
 
 from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,13 +8,12 @@ from plans import plan_of, small_config, small_instance
 
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.optimize import OptimizeParams
+from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
-from pipette_opt.replan import changed_hosts
 from pipette_opt.replan.changed_hosts import held_cells, replan, start_from
-from pipette_opt.replan.space import space_for, void_pins, world_sizes
+from pipette_opt.replan.space import kept_configs, space_for, void_pins
 from pipette_opt.specs import Instance
 
 FAST = OptimizeParams(time_limit_s=2.0)
@@ -64,32 +62,24 @@ def test_a_lost_spare_changes_nothing_that_must_load(old: Plan) -> None:
 
 
 def test_fewer_hosts_than_before(old: Plan) -> None:
-    """Three hosts of four GPUs: what a new job would take, and two replicas fewer of the old pipeline."""
+    """Three hosts: the fastest number of GPUs is found, and two replicas fewer of the old pipeline need no load."""
     given = without_host(without_host(small_instance(), "n3"), "n2")
-    sizes = world_sizes(given, old, None)
-    assert sizes[-1] == 8
-    assert world_sizes(given, old, 4) == [4]
+    assert {one.data_parallel_size for one in kept_configs(given, old)} == {2}
+    assert {one.data_parallel_size for one in kept_configs(given, old, 4)} == {1}
     found = replan(given, old, params=FAST)
     assert found.options[0].num_loads == 0
-    assert found.chosen.plan.config.world_size in sizes
+    assert found.options[0].plan.config.world_size == 8
+    fastest = optimize(given, space_for(old, given.cluster), FAST)
+    assert found.options[-1].plan.estimate.iteration_time_s <= 1.01 * fastest.estimate.iteration_time_s
 
 
-def test_a_stop_begins_no_other_number_of_hosts(old: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_begins_no_search_with_unequal_micro_batches(old: Plan) -> None:
     """The first answer is there soon after Ctrl-C."""
-    given, sizes, options = without_host(small_instance(), "n3"), [], changed_hosts._options
-
-    def recorded(job: Instance, plan: Plan, size: int, *rest: Any) -> Any:
-        sizes.append(size)
-        return options(job, plan, size, *rest)
-
-    monkeypatch.setattr(changed_hosts, "_options", recorded)
-    monkeypatch.setattr(changed_hosts, "world_sizes", lambda *job: [16, 8])
-    replan(given, old, params=FAST)
-    watcher = Watcher()
+    given, watcher = without_host(without_host(small_instance(), "n3"), "n2"), Watcher()
     watcher.stop.set()
     stopped = replan(given, old, params=FAST, watcher=watcher)
-    assert sizes == [16, 8, 16]
-    assert stopped.chosen.plan.config.world_size == 16
+    assert stopped.unequal is None
+    assert stopped.groups is None
 
 
 def test_what_hosts_hold(old: Plan) -> None:
@@ -114,7 +104,7 @@ def test_what_hosts_hold(old: Plan) -> None:
         ({"tensor_parallel": (4,), "pipeline_parallel": (2, 4)}, 8, ()),
         ({"tensor_parallel": (4,), "pipeline_parallel": (4,)}, 8, ("pipeline_parallel",)),
         ({"tensor_parallel": (8,), "context_parallel": (2,)}, 8, ("context_parallel",)),
-        ({"tensor_parallel": (8,), "pipeline_parallel": (2,)}, 4, ("pipeline_parallel", "context_parallel")),
+        ({"tensor_parallel": (8,), "pipeline_parallel": (2,)}, 4, ("pipeline_parallel", "tensor_parallel")),
         ({"data_parallel": (2,), "pipeline_parallel": (3,)}, 8, ("data_parallel", "pipeline_parallel")),
     ],
 )
@@ -123,31 +113,33 @@ def test_degrees_that_the_gpus_cannot_keep(
 ) -> None:
     """The pipeline's first; what is left divides the GPUs, or nothing is left of these."""
     pinned = replace(old, inputs={**old.inputs, "search": asdict(SearchSpace(**pins))})  # type: ignore[arg-type]
-    found = void_pins(pinned, num_gpus)
+    found = void_pins(pinned, [num_gpus])
     assert found[: len(void)] == void
-    left = space_for(pinned, num_gpus)
+    left = space_for(pinned, small_instance().cluster, num_gpus)
     degrees = (left.tensor_parallel, left.pipeline_parallel, left.context_parallel)
     assert num_gpus % int(np.prod([one[0] for one in degrees if one])) == 0
 
 
 def test_pins_stay_and_what_the_search_chose_is_free_again(old: Plan) -> None:
-    """Pinned degrees and overlap hold, and context parallelism; a pinned number of replicas as long as the GPUs do."""
+    """Pinned degrees and overlap hold; a pinned number of replicas as long as the GPUs do; of GPUs it is the most."""
     searched = SearchSpace(
         num_gpus=16, tensor_parallel=(2,), data_parallel=(4,), virtual_pipeline=(1,), narrowed=("virtual_pipeline",)
     )
     pinned = replace(old, inputs={**old.inputs, "search": asdict(searched)})
-    same, fewer = space_for(pinned, 16), space_for(pinned, 8)
+    cluster = small_instance().cluster
+    same, fewer = space_for(pinned, cluster, 16), space_for(pinned, cluster, 8)
+    assert space_for(pinned, cluster) == replace(same, num_gpus=None, max_gpus=16)
     assert same == replace(fewer, num_gpus=16, data_parallel=(4,))
     assert fewer.tensor_parallel == (2,)
     assert fewer.virtual_pipeline is None
     assert fewer.data_parallel is None
-    assert fewer.context_parallel == (old.config.context_parallel_size,)
+    assert fewer.context_parallel is None
     assert fewer.overlap_grad_reduce is None
     assert fewer.more_splits == (old.config.layers_per_stage,)
     sent = replace(old, inputs={**old.inputs, "search": asdict(SearchSpace(overlap_grad_reduce=True))})
-    assert space_for(sent, 8).overlap_grad_reduce
+    assert space_for(sent, cluster, 8).overlap_grad_reduce
     unsaid = replace(old, inputs={name: value for name, value in old.inputs.items() if name != "search"})
-    assert space_for(unsaid, 8).overlap_grad_reduce == old.config.overlap_grad_reduce
+    assert space_for(unsaid, cluster, 8).overlap_grad_reduce == old.config.overlap_grad_reduce
 
 
 def test_unequal_micro_batches_use_hosts_that_would_be_idle(old: Plan) -> None:

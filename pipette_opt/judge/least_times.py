@@ -1,0 +1,64 @@
+"""Lower bounds on the iteration time by the number of GPUs, so that this number is chosen by time."""
+
+from dataclasses import replace
+
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.candidates.combinations import combinations
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.specs import Instance
+
+
+class LeastTimes:
+    """
+    Lower bounds on the iteration time of every plan of a space, by its number of GPUs; each is computed once.
+
+    Parameters
+    ----------
+    space
+        Memory does not count, nor do hosts. Of splits of the layers those count that the space lists.
+    """
+
+    def __init__(self, instance: Instance, space: SearchSpace, work: WorkBounds | None = None) -> None:
+        self._instance, self._space, self._work = instance, _without_dearer_choices(space), work or WorkBounds(instance)
+        self._gpu_seconds = least_gpu_seconds(instance)
+        self._found: dict[int, float] = {}
+        per_host = instance.cluster.gpus_per_node
+        most = instance.cluster.num_nodes * per_host
+        most = most if space.max_gpus is None else min(most, space.max_gpus)
+        self.numbers: tuple[int, ...] = tuple(range(most // per_host * per_host, 0, -per_host))
+        """Numbers of GPUs of whole hosts that the space allows, the most first."""
+
+    def __call__(self, num_gpus: int) -> float:
+        """Lower bound in seconds; infinite where no configuration is legal."""
+        if num_gpus not in self._found:
+            self._found[num_gpus] = max(self.at_peak_s(num_gpus), self._least_s(num_gpus))
+        return self._found[num_gpus]
+
+    def at_peak_s(self, num_gpus: int) -> float:
+        """Lower bound in seconds by the peak rate of the fastest GPU alone."""
+        return self._gpu_seconds / num_gpus
+
+    def _least_s(self, num_gpus: int) -> float:
+        """Lower bound by the work of every legal configuration."""
+        found = combinations(self._instance, self._space, num_gpus)
+        return min((self._work(one.configs[0]) for one in found if one.configs), default=float("inf"))
+
+
+def least_gpu_seconds(instance: Instance) -> float:
+    """Lower bound on the GPU-seconds of an iteration: the model's FLOPs at the highest peak of any GPU."""
+    training = instance.training
+    peak = max(rate for gpu in instance.cluster.gpu_kinds for rate in gpu.peak_flops.values())
+    return training.tokens * instance.model.flops_per_token(training.seq_length) / peak
+
+
+def _without_dearer_choices(space: SearchSpace) -> SearchSpace:
+    """The space without recomputation and offload where these are free, which only add work; one choice of overlap."""
+    return replace(
+        space,
+        recompute=(None,) if None in space.recompute else space.recompute,
+        more_recompute=() if None in space.recompute else space.more_recompute,
+        offload=(None,) if None in (space.offload or ()) else space.offload,
+        overlap_grad_reduce=False,
+        overlap_param_gather=None,
+        ddp_bucket_size=None,
+    )

@@ -1,0 +1,123 @@
+"""
+How many GPUs are searched, where that is left open: all numbers that may be the fastest by their bounds.
+
+A plan of the numbers with the least bounds, searched in a small space, is the time to beat. Numbers whose bound is no
+better cannot win; their bounds are kept, so that a certificate counts all numbers of GPUs.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, few_values, with_shared_parameters
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.judge.fullness import with_edge_loss
+from pipette_opt.judge.least_times import LeastTimes
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.problem.build import FittingCandidate
+from pipette_opt.solver.pruning import FirstPlan, prune
+from pipette_opt.specs import Instance
+
+PROMISING = 1.1
+"""Numbers of GPUs with at most this many times the least bound are looked at for a time to beat. Chosen."""
+
+MOST_PROMISING = 3
+"""Largest number of numbers of GPUs among which a time to beat is looked for. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSizes:
+    """
+    Numbers of GPUs that are searched.
+
+    Parameters
+    ----------
+    space
+        With ``world_sizes``, that of the fastest plan known first, then by their bounds; as it was where no whole host
+        is legal.
+    first
+        The fastest plan known.
+    bounds_s
+        Lower bound on the iteration time for each number of GPUs that was looked at, seconds.
+    """
+
+    space: SearchSpace
+    first: FirstPlan | None
+    bounds_s: Mapping[int, float]
+
+    def left_out_s(self, space: SearchSpace) -> float:
+        """Lower bound on the time of plans on other numbers of GPUs than a space has, seconds; infinite without any."""
+        return min(
+            (bound_s for num_gpus, bound_s in self.bounds_s.items() if num_gpus not in space.world_sizes),
+            default=float("inf"),
+        )
+
+
+def choose_world_sizes(
+    instance: Instance,
+    space: SearchSpace,
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+    is_over: Callable[[], bool],
+    loading: Callable[[], AbstractContextManager[None]],
+    first: FirstPlan | None,
+) -> WorldSizes:
+    """
+    Choose the numbers of GPUs of a space that has none.
+
+    Parameters
+    ----------
+    is_over
+        Whether time is over: then numbers that were not looked at are left out without a bound, which ``narrowed`` of
+        the space says.
+    first
+        A plan that is known.
+    """
+    work = WorkBounds(instance)
+    least = LeastTimes(instance, with_shared_parameters(instance, space), work)
+    bounds_s: dict[int, float] = {}
+
+    def look_at(enough_s: Callable[[], float]) -> None:
+        for num_gpus in least.numbers:
+            if num_gpus not in bounds_s and least.at_peak_s(num_gpus) < enough_s() and not (bounds_s and is_over()):
+                bounds_s[num_gpus] = least(num_gpus)
+
+    if first is None:
+        look_at(lambda: PROMISING * min(bounds_s.values(), default=float("inf")))
+        promising = [size for size in sorted(bounds_s, key=bounds_s.__getitem__) if bounds_s[size] < float("inf")]
+        first = _first_plan(
+            instance, space, promising[:MOST_PROMISING], predictor, max_oom_risk, work, is_over, loading
+        )
+    to_beat_s = float("inf") if first is None else first.seconds
+    look_at(lambda: to_beat_s)
+    bounds_s |= {size: least.at_peak_s(size) for size in least.numbers if least.at_peak_s(size) >= to_beat_s}
+    own = None if first is None else first.config.world_size
+    able = [size for size, bound_s in bounds_s.items() if size == own or bound_s < to_beat_s]
+    if not able:
+        return WorldSizes(space=space, first=first, bounds_s={})
+    narrowed = space.narrowed if len(bounds_s) == len(least.numbers) else (*space.narrowed, "world_sizes")
+    sizes = tuple(sorted(able, key=lambda size: (size != own, bounds_s[size])))
+    return WorldSizes(space=replace(space, world_sizes=sizes, narrowed=narrowed), first=first, bounds_s=bounds_s)
+
+
+def _first_plan(
+    instance: Instance,
+    space: SearchSpace,
+    sizes: list[int],
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+    work: WorkBounds,
+    is_over: Callable[[], bool],
+    loading: Callable[[], AbstractContextManager[None]],
+) -> FirstPlan | None:
+    """The fastest plan of a few configurations on the hosts as they are listed; ``None`` if none fits."""
+    if not sizes:
+        return None
+    few = few_values(instance, replace(space, world_sizes=tuple(sizes)))
+    memory = check_memory(instance, enumerate_with_reasons(instance, few).candidates, predictor, max_oom_risk)
+    fitting = [FittingCandidate(config=one.config, need_bytes=one.need_bytes) for one in memory.fitting]
+    if not fitting:
+        return None
+    timed = with_edge_loss(instance, memory)
+    return prune(timed, fitting, memory.capacity_bytes, is_over=is_over, loading=loading, work=work).first

@@ -1,0 +1,78 @@
+"""Numbers of GPUs that are searched: chosen by time, the others with a bound."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+from specs_for_tests import TINY, cluster, instance
+
+from pipette_opt.candidates import SearchSpace, choose_num_gpus, left_out
+from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.plans.plan import Plan
+from pipette_opt.prepare import load_predictor, prepare
+from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
+from pipette_opt.specs import Instance
+
+FAST = OptimizeParams(time_limit_s=2.0, workers=1)
+
+
+@pytest.fixture(scope="module")
+def job() -> Instance:
+    """Three hosts of four GPUs and a batch of 32, which 12 GPUs share in odd parts: 8 are faster."""
+    return instance(cluster(3, 50.0, gpus=4), TINY, 32, 2048)
+
+
+@pytest.fixture(scope="module")
+def plan(job: Instance) -> Plan:
+    """The plan of the search over all numbers of GPUs."""
+    return optimize(job, SearchSpace(), FAST)
+
+
+def chosen(job: Instance, *, is_over: bool = False) -> WorldSizes:
+    """What is searched of the whole space."""
+    return choose_world_sizes(job, SearchSpace(), load_predictor(0.01, job), 0.01, lambda: is_over, nullcontext, None)
+
+
+def test_the_fastest_number_is_used_and_not_the_busiest(job: Instance, plan: Plan) -> None:
+    """Before, 12 GPUs were searched alone, as they keep more GPUs busy in the best case without a time."""
+    assert choose_num_gpus(job, SearchSpace()) == 12
+    assert plan.config.world_size == 8
+    for num_gpus in (4, 12):
+        other = optimize(job, SearchSpace(num_gpus=num_gpus), FAST)
+        assert plan.estimate.iteration_time_s < other.estimate.iteration_time_s
+
+
+def test_others_are_left_out_with_a_bound(job: Instance) -> None:
+    """Those whose bound is no better than a plan that was judged; the fastest known plan's number is first."""
+    found = chosen(job)
+    assert found.first is not None
+    assert found.space.world_sizes[0] == found.first.config.world_size == 8
+    assert set(found.bounds_s) == {4, 8, 12}
+    assert found.space.narrowed == ()
+    for num_gpus in {4, 12} - set(found.space.world_sizes):
+        assert found.bounds_s[num_gpus] >= found.first.seconds
+    without = replace(found.space, world_sizes=(12,))
+    assert found.left_out_s(without) == min(found.bounds_s[4], found.bounds_s[8])
+
+
+def test_numbers_without_a_bound_are_said_to_be_left_out(job: Instance) -> None:
+    """No time: the first number alone has a bound, and the certificate names what was searched."""
+    found = chosen(job, is_over=True)
+    assert set(found.bounds_s) < {4, 8, 12}
+    assert found.space.narrowed == ("world_sizes",)
+
+
+def test_the_bound_of_a_search_counts_all_numbers(job: Instance) -> None:
+    """Where a number is not searched its bound is; the scope says nothing of other numbers of whole hosts."""
+    prepared = prepare(job, SearchSpace(), 0.01, keep=lambda config: False, chooses_sizes=True)
+    assert prepared.ruled_out_s <= prepared.other_sizes_s
+    assert prepared.other_sizes_s > prepared.pruned.first.seconds  # type: ignore[union-attr]
+    said = left_out(job, prepared.space, prepared.enumeration)
+    assert "numbers of GPUs that are no whole hosts" in said
+    assert not any(text.startswith("other numbers of GPUs") for text in said)
+
+
+def test_the_plan_says_what_was_searched(plan: Plan) -> None:
+    """The recorded space has the numbers, so that it can be enumerated again."""
+    assert 8 in plan.inputs["search"]["world_sizes"]
+    assert plan.certificate.lower_bound_s <= plan.estimate.iteration_time_s
