@@ -65,7 +65,10 @@ ALIKE_WITHIN = 5.0
 """Standard deviation of their difference."""
 
 UNDECIDED = 1.0
-"""Terms that the runs leave open by so little count as there: a job is dearer than a candidate."""
+"""Terms that many runs leave open by so little count as there: a job is dearer than a candidate."""
+
+FEW_RUNS = 20
+"""Runs below which a term that does not show counts only if it is likelier by that much; chosen."""
 
 HUBER = 1.5
 """Errors beyond so many standard deviations count linearly."""
@@ -77,6 +80,9 @@ LIMIT_GIB = 0.1
 """A peak is at most what there is, within so much."""
 
 FEWEST_PEAKS = 3
+USUAL_SPREAD, USUAL_PEAKS = 0.05, 8
+"""Standard deviation of errors of a stack that nobody fitted, and how many peaks it weighs as much as; chosen."""
+
 TYPICAL_SPREAD, SMALLEST_SPREAD, LARGEST_SPREAD = 0.03, 0.015, 0.3
 LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
 
@@ -101,7 +107,8 @@ def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0
     for values in HOPS:
         posterior = _Posterior(runs, base, framework.spread, doubt)
         hopped = posterior.maximise(replace(framework, **values))  # type: ignore[arg-type]
-        if posterior.loss(_state(hopped)) < posterior.loss(_state(framework)) + UNDECIDED:
+        undecided = UNDECIDED if len(runs) >= FEW_RUNS else -UNDECIDED
+        if posterior.loss(_state(hopped)) < posterior.loss(_state(framework)) + undecided:
             framework = hopped
     if has_peaks:
         if getattr(base, OPTIONAL) == 0:
@@ -146,8 +153,14 @@ def _spread_penalty(spread: float) -> float:
 
 
 def robust_spread(errors: FloatArray) -> float:
-    """From the median of absolute errors, as if they were normal."""
-    return float(np.clip(1.4826 * np.median(np.abs(errors)), SMALLEST_SPREAD, LARGEST_SPREAD))
+    """
+    Standard deviation of errors of a fit, from their median size, as if they were normal.
+
+    Constants that suit few peaks leave small errors there: ``USUAL_SPREAD`` counts as ``USUAL_PEAKS`` more.
+    """
+    variance = (1.4826 * np.median(np.abs(errors))) ** 2
+    both = (len(errors) * variance + USUAL_PEAKS * USUAL_SPREAD**2) / (len(errors) + USUAL_PEAKS)
+    return float(np.clip(np.sqrt(both), SMALLEST_SPREAD, LARGEST_SPREAD))
 
 
 def _state(framework: Framework) -> FloatArray:

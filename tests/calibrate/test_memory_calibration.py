@@ -215,3 +215,29 @@ def test_gathered_inputs_are_kept_or_not(seed: int) -> None:
     assert fit_constants(gathering_runs(1.0, seed)[:5], known).gathered_per_layer > 0.2
     labels = fit_constants(gathering_runs(2.0, seed, peaks=False), Framework())
     assert refit_constants(gathering_runs(2.0, seed, peaks=False), Framework(), labels).gathered_per_layer > 0
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_parts_of_memory_stay_physical_with_few_peaks(count: int) -> None:
+    """Peaks as predicted, a little off: no term that does not show is taken for there, and activations remain."""
+    rng = np.random.default_rng(count)
+    runs = []
+    for index in range(count):
+        static, saved, size = rng.uniform(5, 20), rng.uniform(5, 12), rng.uniform(1, 6)
+        unit = rng.uniform(0.1, 0.5)
+        columns = np.stack(
+            [
+                row(counted=static + saved, run_ahead_buffers=unit, activations=saved),
+                row(counted=static, step_state_bytes=size),
+            ]
+        )
+        taken = (static + saved) * float(np.exp(0.03 * rng.normal()))
+        runs.append(MemoryRun(columns=columns, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=taken,
+                              group=str(index)))  # fmt: skip
+    found = fit_framework(runs, Framework())
+    assert found.step_state_bytes < 1.0
+    assert found.run_ahead_buffers < 5.0
+    assert found.activations > -0.2
+    for run in runs:
+        passes, step = run.columns @ found.vector()
+        assert passes > step
