@@ -12,7 +12,7 @@ HUBER = 0.05
 """Residuals (about relative errors) beyond this count linearly."""
 
 NOISE = 0.04
-"""Standard deviation of residuals that priors are weighed against."""
+"""Standard deviation of residuals of many runs, that priors are weighed against."""
 
 STEP = 0.02
 """For derivatives."""
@@ -40,6 +40,8 @@ class LeastSquares:
         Upper limit of each value.
     known_slopes
         Derivatives near the answer, to be used in place of new ones, shape ``(num_residuals, num_values)``.
+    noise
+        Standard deviation of residuals that priors are weighed against.
     """
 
     residuals_of: Callable[[FloatArray], FloatArray]
@@ -48,11 +50,12 @@ class LeastSquares:
     spread: FloatArray
     largest: FloatArray
     known_slopes: FloatArray | None = None
+    noise: float = NOISE
 
     def loss(self, residuals: FloatArray, values: FloatArray) -> float:
         """Badness of the residuals, and how far the values are from their priors."""
         prior = 0.5 * ((values - self.centre) / self.spread) ** 2
-        return float((self.say * badness(residuals)).sum() / NOISE**2 + prior.sum())
+        return float((self.say * badness(residuals)).sum() / self.noise**2 + prior.sum())
 
     def slopes(self, residuals: FloatArray, values: FloatArray) -> FloatArray:
         """Derivatives of the residuals, one evaluation for each value unless they are known."""
@@ -85,7 +88,7 @@ class LeastSquares:
 
     def _weights(self, residuals: FloatArray) -> FloatArray:
         """Slope of the badness over each residual."""
-        return self.say * np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / NOISE**2
+        return self.say * np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / self.noise**2
 
 
 class Descent(NamedTuple):

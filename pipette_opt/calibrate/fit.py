@@ -27,17 +27,21 @@ from pipette_opt.calibrate.fit_notes import (
 )
 from pipette_opt.calibrate.free import told_constants
 from pipette_opt.calibrate.held_out import HeldOut
-from pipette_opt.calibrate.left_out import LeftOut, counted, left_out_lines, named
+from pipette_opt.calibrate.left_out import LeftOut, counted, left_out_lines, named, without_copies
 from pipette_opt.calibrate.metrics import UNBELIEVABLE, Errors, measure
 from pipette_opt.calibrate.predict import predicted_times_s, why_not_finite
 from pipette_opt.calibrate.problem import Problem
 from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.calibrate.versions import run_version, version_factors
-from pipette_opt.read.bands import COLUMN_DISTANCES, MORE_OF
+from pipette_opt.read.bands import COLUMN_DISTANCES, MORE_OF, RESIDUALS, job_kind
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
 
-MIN_RUNS = 3
+MIN_RUNS = 1
+"""Runs that are fitted at least."""
+
+MIN_OTHERS = 3
+"""Runs that a fit without the largest jobs, or without the most of a column, needs at least."""
 
 OFF = 2.0
 """Predicted over measured time, or its inverse, from which on a fitted run is called badly off; chosen."""
@@ -57,8 +61,12 @@ class Fit:
 
     Parameters
     ----------
+    kinds
+        Kinds of job of the runs.
     errors
         Over the runs it was fitted to.
+    middle
+        Mean ratio of measured over predicted time of these runs and of one more that took as long as predicted.
     held_out
         Each run predicted by a fit that saw no run of its group; ``None`` with a single group.
     larger
@@ -75,7 +83,9 @@ class Fit:
 
     stack: StackSpec
     runs: tuple[MeasuredRun, ...]
+    kinds: tuple[str, ...]
     errors: Errors
+    middle: float
     held_out: Errors | None
     larger: Errors | None
     left_out: tuple[LeftOut, ...]
@@ -104,6 +114,11 @@ class Fit:
             "mean_error": {name: round(one.mean, 4) for name, one in known.items()},
             "p90_error": {name: round(one.p90, 4) for name, one in known.items()},
             "apart": {name: round(one.apart, 3) for name, one in known.items() if one.apart is not None},
+            RESIDUALS: {
+                "middle": round(self.middle, 4),
+                "spread": round((self.held_out or self.errors).rms, 4),
+                "kinds": list(self.kinds),
+            },
             "notes": list(self.notes),
         }
 
@@ -131,14 +146,16 @@ def calibrate_runs(
         Whether to cross-validate, which takes less time than the fit; Ctrl-C then ends it, and the fit is kept.
     """
     base = replace(base, layers=None, versions=None)
-    usable, left_out = usable_cases(runs, base, cluster)
+    different, copies = without_copies(runs)
+    usable, left_out = usable_cases(different, base, cluster)
+    left_out += copies
     if len(usable) < MIN_RUNS:
         without = len(runs) - len(usable) - len(left_out)
         lines = left_out_lines(left_out, len(runs))
         lines += [f"{without} of {counted(len(runs))} without a time, or out of memory"] if without else []
-        said = f"needs at least {MIN_RUNS} runs with a time that can be predicted, got {len(usable)}."
+        said = "needs a run with a time that can be predicted."
         raise InputError("calibrate", "\n- ".join([said, *lines]))
-    last = run_version(runs[-1])
+    last = run_version(different[-1])
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
     risks = edge_risks(usable, base)
     free = told_constants([usable[index] for index in indices], base, cluster, risks[indices])
@@ -180,16 +197,18 @@ def calibrate_runs(
     try:
         if validate:
             others = HeldOut(problem=problem, found=found)
-            held_out, larger = others.groups(), others.larger(MIN_RUNS)
+            held_out, larger = others.groups(), others.larger(MIN_OTHERS)
             for column in COLUMN_DISTANCES:
-                if (errors := others.with_more(column, MIN_RUNS)) is not None:
+                if (errors := others.with_more(column, MIN_OTHERS)) is not None:
                     more[column] = errors
     except KeyboardInterrupt:  # the fit, which took its time, is there
         interrupted = True
     return Fit(
         stack=every.with_chance(stack),
         runs=tuple(problem.runs),
+        kinds=tuple(sorted({job_kind(case.instance) for case in problem.cases})),
         errors=measure(predicted, measured),
+        middle=float(np.exp(np.log(measured / predicted).sum() / (len(measured) + 1))),
         held_out=held_out,
         larger=larger,
         left_out=tuple(left_out),

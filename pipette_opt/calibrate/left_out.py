@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from pipette_opt.read.runs import UnreadRow
+from pipette_opt.read.runs import MeasuredRun, UnreadRow
 
 MOST_RANGES = 6
 """Rows, or ranges of rows, that a line names before it ends with dots; chosen so that a line stays readable."""
@@ -15,6 +16,17 @@ class LeftOut(NamedTuple):
 
     row: int
     reason: str
+
+
+def without_copies(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[LeftOut]]:
+    """Runs without those that say what an earlier row says: a copy of a row tells nothing more."""
+    first: dict[str, MeasuredRun] = {}
+    copies = []
+    for run in runs:
+        seen = first.setdefault(repr(replace(run, row=0)), run)
+        if seen is not run:
+            copies.append(LeftOut(run.row, f"a copy of row {seen.row}"))
+    return list(first.values()), copies
 
 
 def unread(rows: Iterable[UnreadRow]) -> list[LeftOut]:

@@ -11,6 +11,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases
+from pipette_opt.calibrate.left_out import without_copies
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.calibrate.stage_rows import stage_row_memory, tuned_stage
@@ -163,7 +164,7 @@ def fit_memory(
     as their priors let them, down to stages that need less than nothing.
     """
     start = base or framework_of_stack(stack)
-    known = memory_runs(runs, stack)
+    known = memory_runs(without_copies(runs)[0], stack)
     if not known:
         return start, "no run tells about it"
     if not any(run.peak_gib is not None for run in known):

@@ -44,6 +44,8 @@ class Errors:
     ----------
     mean, p90
         Of ``|predicted / measured - 1|``.
+    rms
+        Root of the mean square of ``log(measured / predicted)``.
     bias
         Median of ``predicted / measured``.
     spearman
@@ -59,6 +61,7 @@ class Errors:
     num_runs: int
     mean: float
     p90: float
+    rms: float
     bias: float
     spearman: float
     regret: float
@@ -113,6 +116,7 @@ def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] 
         num_runs=len(ratio),
         mean=float(error.mean()),
         p90=float(np.quantile(error, 0.9)),
+        rms=float(np.sqrt((np.log(ratio) ** 2).mean())),
         bias=float(np.median(ratio)),
         spearman=spearman(predicted, measured),
         regret=max(_regret(predicted[chosen], measured[chosen]) for chosen in _places(jobs or [0] * len(ratio))),

@@ -26,6 +26,18 @@ FIRST_RUNS = 100
 """Runs of the first fit, whose constants are a start for that to all; chosen."""
 
 
+FEW, OF_A_JOB = 10.0, 0.1
+"""
+Number of runs at which a quarter of the variance is counted that jobs of one stack have beside its constants, and its
+root; chosen.
+"""
+
+
+def noise_of(num_runs: int) -> float:
+    """Standard deviation of residuals that priors are weighed against: few runs also say what is theirs alone."""
+    return float(np.sqrt(NOISE**2 + (OF_A_JOB * FEW / (FEW + num_runs)) ** 2))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
     """
@@ -167,6 +179,7 @@ class Problem:
             centre=self.centre,
             spread=np.array([one.spread for one in self.free]),
             largest=self.largest,
+            noise=noise_of(len(self.cases)),
         )
 
     def _begin(self) -> Descent:

@@ -24,10 +24,10 @@ def calibrate(
     """
     Fit the constants of a software stack to your own runs, and say how far they can be trusted.
 
-    Five runs are useful, fifty are good. All runs share every constant; solve, estimate, candidates, benchmark and
-    backtest take the file with --calibration. Rows that cannot be used are left out, and named with the reason; with
-    fewer than three left nothing is fitted. Ctrl-C while cross-validating writes the fit, with exit code 4; before,
-    nothing is written.
+    One run is useful, fifty are good. All runs share every constant; solve, estimate, candidates, benchmark and
+    backtest take the file with --calibration. Rows that cannot be used, and copies of others, are left out and named
+    with the reason; without any left nothing is fitted. Ctrl-C while cross-validating writes the fit, with exit code 4;
+    before, nothing is written.
 
     Example: [bold]pipette-opt calibrate runs.csv -o stack.yaml[/]
     """

@@ -60,7 +60,7 @@ MORE_OF = "more_"
 """Prefix of the errors of a calibrated stack on runs with the most of a column, which its fit did not see."""
 
 PRIOR_RUNS = 4
-"""Runs that the spread between jobs of one source, from the shipped table, weighs as much as; chosen."""
+"""Runs that the shipped spread of jobs of one source weighs as much as, where a stack was calibrated; chosen."""
 
 SMALL = 2048
 """Hidden size below which the time of launching kernels, which depends on the host, weighs much."""
@@ -350,12 +350,13 @@ def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandT
     """
     Bands of a calibrated stack, by the residuals of its runs.
 
-    The spread between jobs of one source in the shipped table counts as ``PRIOR_RUNS`` runs, so that one run makes a
-    band, too. A job of another kind than the runs is as uncertain as one of a source that nobody measured.
+    What two jobs of one source differ by in the shipped table, as one run says of another, counts as ``PRIOR_RUNS``
+    runs, so that one run makes a band, too. A job of another kind than the runs is as uncertain as one of a source that
+    nobody measured.
     """
     runs, ranges = int(fitted.get("num_runs", 0)), fitted.get("ranges", {})
     middle, spread, kinds = _residuals(fitted)
-    variance = (PRIOR_RUNS * row.within**2 + runs * spread**2) / (PRIOR_RUNS + runs)
+    variance = (PRIOR_RUNS * 2 * row.within**2 + runs * spread**2) / (PRIOR_RUNS + runs)
     between = row.spread**2 - row.within**2 if kinds and kind not in kinds else 0.0
     beyond = []
     for column, name in COLUMN_DISTANCES.items():
@@ -365,7 +366,7 @@ def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandT
             beyond.append(Beyond(name=name, most=ranges[column][1], variance=more))
     return JobBands(
         middle=middle,
-        spread=sqrt(variance * (1 + 1 / (1 + runs)) + between),
+        spread=sqrt(variance + between),
         reach=student_reach(PRIOR_RUNS + runs),
         source=f"{counted(runs, 'run')} that the stack was calibrated with"
         + (", of another kind of job" if between else ""),

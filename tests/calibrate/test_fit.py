@@ -7,13 +7,14 @@ import pytest
 from measured_runs import measured_run
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.calibrate.fit import calibrate_runs
+from pipette_opt.calibrate.fit import calibrate_runs, usable_cases
 from pipette_opt.calibrate.held_out import HeldOut
 from pipette_opt.calibrate.metrics import measure_predictions
-from pipette_opt.calibrate.predict import predict_runs
+from pipette_opt.calibrate.predict import predict_runs, predicted_times_s
 from pipette_opt.calibrate.problem import Problem
 from pipette_opt.costs.edge import losing_chance
 from pipette_opt.memory.framework import Framework, numbers_of
+from pipette_opt.read.bands import job_band
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 
@@ -158,8 +159,50 @@ def test_runs_of_two_clusters_are_told_apart() -> None:
 def test_nothing_to_fit() -> None:
     """Failed runs tell nothing about time."""
     failed = [measured_run(row=index, iter_time_s=None, oom=True) for index in range(9)]
-    with pytest.raises(InputError, match="needs at least 3 runs"):
+    with pytest.raises(InputError, match="needs a run with a time"):
         calibrate_runs(failed, DEFAULT_STACK)
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_few_runs_lie_inside_the_band_that_they_make(count: int) -> None:
+    """Slower by half than the starting stack says, with noise: the band is of the fit, and holds for runs left out."""
+    seen = runs_of(DEFAULT_STACK, shapes((8, 16), 2048), noise=0.05)
+    slow = [replace(run, iter_time_s=1.5 * (run.iter_time_s or 0.0)) for run in seen]
+    fit = calibrate_runs(slow[::4][:count], DEFAULT_STACK)
+    stack = replace(fit.stack, fitted=fit.record())
+    inside = []
+    cases, _ = usable_cases(slow, stack)
+    for case, predicted in zip(cases, predicted_times_s(cases), strict=True):
+        band = job_band(case.instance, case.config, float(predicted))
+        inside.append(band.low_s <= (case.run.iter_time_s or 0.0) <= band.high_s)
+        assert band.runs == count
+    assert all(inside[::4][:count])
+    assert np.mean(inside) >= 0.9
+
+
+def test_copies_of_a_row_are_one_row() -> None:
+    """Three times the same row is that row, and two are left out by name; another time of the same job counts."""
+    runs = runs_of(TRUTH, shapes((8,), 2048)[:1])
+    copies = [replace(runs[0], row=row) for row in range(3)]
+    once, thrice = calibrate_runs(runs, DEFAULT_STACK), calibrate_runs(copies, DEFAULT_STACK)
+    assert thrice.stack == once.stack
+    assert thrice.record() == once.record()
+    assert [(one.row, one.reason) for one in thrice.left_out] == [(1, "a copy of row 0"), (2, "a copy of row 0")]
+    again = replace(runs[0], row=1, iter_time_s=1.01 * (runs[0].iter_time_s or 0.0))
+    assert len(calibrate_runs([*runs, again], DEFAULT_STACK).runs) == 2
+
+
+def test_few_runs_make_others_hardly_worse() -> None:
+    """Six runs of a stack like the starting one, whose jobs differ by a tenth: that is hardly taken for constants."""
+    seen = runs_of(DEFAULT_STACK, shapes((8, 16), 2048), noise=0.1)
+    kept = seen[1::3][:6]
+    stack = calibrate_runs(kept, DEFAULT_STACK, validate=False).stack
+    others = [run for run in seen if run not in kept]
+    after = measure_predictions(predict_runs(others, stack, rivals=False))
+    before = measure_predictions(predict_runs(others, DEFAULT_STACK, rivals=False))
+    assert before is not None
+    assert after is not None
+    assert after.rms < before.rms + 0.05
 
 
 def test_slopes_that_steps_bring_up_to_date_lead_to_the_same_place() -> None:
