@@ -15,6 +15,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import counted as numbered
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, untimed
 from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.fit_notes import (
@@ -286,5 +287,7 @@ def _notes(problem: Problem, values: FloatArray) -> tuple[str, ...]:
         if abs(value - centre) > 2.0 * one.spread:
             notes.append(f"{one.name} is {np.exp(value):.3g}, unusually far from {np.exp(centre):.3g}")
     if len(problem.runs) < 20:
-        notes.append(f"only {len(problem.runs)} runs: most constants stay near those of {problem.base.name}")
+        notes.append(
+            f"only {numbered(len(problem.runs), 'run')}: most constants stay near those of {problem.base.name}"
+        )
     return tuple(notes)
