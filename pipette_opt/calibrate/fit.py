@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pipette_opt.base import units
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import counted as numbered
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, untimed
 from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.fit_notes import (
@@ -288,6 +288,6 @@ def _notes(problem: Problem, values: FloatArray) -> tuple[str, ...]:
             notes.append(f"{one.name} is {np.exp(value):.3g}, unusually far from {np.exp(centre):.3g}")
     if len(problem.runs) < 20:
         notes.append(
-            f"only {numbered(len(problem.runs), 'run')}: most constants stay near those of {problem.base.name}"
+            f"only {units.counted(len(problem.runs), 'run')}: most constants stay near those of {problem.base.name}"
         )
     return tuple(notes)
