@@ -98,9 +98,15 @@ def read_words(
         hint = looks_like(text, but=(LAUNCH_SCRIPT, TYPED_ARGUMENTS))
         raise InputError(error.where, f"{error.problem}{hint}") from None
     for argument in found.unknown:
-        if not argument.is_one and not found.arguments[argument.index - 1].startswith("--"):
+        if not argument.is_one and not _is_value(found.arguments, argument.index):
             raise InputError(f"{where}, line {argument.line}", argument_problem(found.arguments, argument))
     return Words(words=found.arguments, script=found)
+
+
+def _is_value(words: Sequence[str], index: int) -> bool:
+    """Whether a word stands behind an option that takes a value, and that no number depends on."""
+    option = megatron_options().get(field_of(words[index - 1])) if index and words[index - 1].startswith("--") else None
+    return option is not None and option.kind != "flag" and option.status == "harmless"
 
 
 def _about(unset: Mapping[str, int]) -> list[str]:

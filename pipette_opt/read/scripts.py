@@ -18,7 +18,7 @@ from pipette_opt.read.launches import (
     launch_of,
 )
 from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate
-from pipette_opt.read.shell.unknowns import Unknowns, may_split
+from pipette_opt.read.shell.unknowns import Unknowns, is_marker, may_split
 
 if TYPE_CHECKING:
     from pipette_opt.read.shell.interpreter import Shell
@@ -40,7 +40,7 @@ class UnknownArgument:
     index
         Place among the arguments.
     is_one
-        It is exactly one argument, and not none or several.
+        It is exactly one argument, and no option: not none, not several.
     """
 
     index: int
@@ -254,7 +254,7 @@ def _readable(words: Sequence[str], unknowns: Unknowns) -> tuple[tuple[str, ...]
                     text=found[0].text,
                     line=found[0].line,
                     why=found[0].why,
-                    is_one=not may_split(word) and not word.startswith("-"),
+                    is_one=not may_split(word) and word[0] != "-" and not is_marker(word[0]),
                 )
             )
     return tuple(readable), tuple(unknown)

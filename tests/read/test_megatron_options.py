@@ -685,3 +685,28 @@ def test_layers_in_16_bits(options: str, ends: tuple[int, int]) -> None:
     assert (model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16) == ends
     with pytest.raises(InputError, match=r"num_layers_at_end_in_bf16, \[1, 8\], exceed num_layers"):
         parse_megatron_args(f"{DENSE} --fp8-format hybrid --first-last-layers-bf16 --num-layers-at-end-in-bf16 8")
+
+
+@pytest.mark.parametrize("words", ["--save $(pwd)/$(date +%s)", "--data-path $(ls /data)", "--seed $RANDOM --lr 1e-4"])
+def test_values_that_no_number_depends_on_may_be_unknown(words: str) -> None:
+    """They stay as the script has them."""
+    given = given_options(f"torchrun pretrain_gpt.py --bf16 {words}", "here")
+    assert given.values["bf16"] is True
+    assert given.not_modelled == ()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "$(cat more) --bf16",
+        "--bf16 $(cat more)",
+        "--swiglu --use-flash-attn $(cat more)",
+        "--micro-batch-size $(nproc)",
+        '--log-interval 1 "$(cat more)"',
+        "--save=$(pwd)",
+    ],
+)
+def test_unknown_words_that_may_be_options(words: str) -> None:
+    """Refused, as they may be any option; and values that count."""
+    with pytest.raises(InputError, match=r"here, line 1: \$\(.*\), in .*, is known only when the script runs"):
+        given_options(f"torchrun pretrain_gpt.py --num-layers 4 {words}".replace("--num-layers 4 $", "$"), "here")
