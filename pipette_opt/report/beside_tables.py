@@ -4,7 +4,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pipette_opt.base.units import counted, gib
-from pipette_opt.plans.plainness import WITHIN
+from pipette_opt.plans.plainness import WITHIN, unevenness
 from pipette_opt.plans.plan import Alternative, Plan
 from pipette_opt.report.cells import columns_table, risk, seconds_text, spaced
 
@@ -15,12 +15,25 @@ def fastest_line(plan: Plan) -> str:
     if fastest is None or fastest.iteration_time_s is None:
         return ""
     faster = 1 - fastest.iteration_time_s / plan.estimate.iteration_time_s
-    stages = counted(fastest.config.pipeline_model_parallel_size, "stage")
-    text = f"The fastest found, {fastest.config.label()}, is {_percent(faster)} faster with {stages}"
-    if fastest.oom_probability is not None:
-        chance = risk(fastest.oom_probability, at_most=fastest.oom_probability_at_most)
-        text += f" and a risk of running out of memory of {chance}"
-    return f"{text}; of plans within {WITHIN:.0%} of it the plainest is shown (--prefer fastest: that one)."
+    text = f"The fastest found, {fastest.config.label()}, is {_percent(faster)} faster"
+    if less_plain := _less_plain(plan, fastest):
+        text += f", with {' and '.join(less_plain)}"
+    return f"{text}. Of plans within {100 * WITHIN:g} % of it the plainest is shown; --prefer fastest takes that one."
+
+
+def _less_plain(plan: Plan, fastest: Alternative) -> list[str]:
+    """What makes the fastest less plain than the plan, the weightiest first."""
+    config, found = fastest.config, []
+    risks = [one.oom_probability for one in plan.memory]
+    if fastest.oom_probability is not None and fastest.oom_probability > max(risks, default=1.0):
+        found.append(f"a risk of running out of memory of {_risk(fastest)}")
+    if config.pipeline_model_parallel_size != plan.config.pipeline_model_parallel_size:
+        found.append(counted(config.pipeline_model_parallel_size, "stage"))
+    if config.num_chunks != plan.config.num_chunks:
+        found.append(counted(config.num_chunks, "model chunk"))
+    if unevenness(config) > unevenness(plan.config):
+        found.append("uneven layers")
+    return found
 
 
 def alternatives_table(plan: Plan) -> RenderableType:

@@ -296,7 +296,7 @@ def test_what_the_fastest_would_have_been() -> None:
     plan = small_plan()
     seconds = plan.estimate.iteration_time_s
     fast = Alternative(
-        config=replace(plan.config, micro_batch_size=1),
+        config=replace(plan.config, micro_batch_size=1, virtual_pipeline_model_parallel_size=2),
         hosts=("n0", "n1", "n2", "n3"),
         iteration_time_s=0.992 * seconds,
         oom_probability=0.004,
@@ -306,7 +306,10 @@ def test_what_the_fastest_would_have_been() -> None:
     open_one = replace(fast, lower_bound_s=0.9 * seconds)
     assert fastest_line(plan) == ""
     line = fastest_line(replace(plan, fastest=fast))
-    assert f"{fast.config.label()}, is 0.8 % faster with 2 stages and a risk of running out of memory of 0.40%" in line
+    assert (
+        f"{fast.config.label()}, is 0.8 % faster, with a risk of running out of memory of 0.40% and 2 model chunks."
+        in line
+    )
     text = shown(alternatives_table(replace(plan, alternatives=(fast, open_one))))
     assert "proven" in text
     assert "open, at least" in text
