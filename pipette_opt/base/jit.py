@@ -7,9 +7,12 @@ after the contents of all that a kernel can see: the files that hold kernels and
 import. All installations with these contents share it.
 """
 
+import atexit
 import hashlib
 import os
 import re
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -67,9 +70,11 @@ def is_cached(compiled: Any) -> bool:
 @cache
 def cache_folder() -> Path:
     """
-    Where compiled kernels are kept, made if need be.
+    Return the folder of compiled kernels, made if need be.
 
-    Below ``NUMBA_CACHE_DIR`` if that is set, else in the user's cache folder, else in a folder for temporary files.
+    Below ``NUMBA_CACHE_DIR`` if that is set, else in the user's cache folder, else in a folder for temporary files. An
+    index of kernels is a pickle, so whoever writes there runs code here: a folder that is a link, belongs to somebody
+    else or may be written by others is passed over. If all are, kernels are compiled into a new folder of this process.
     """
     import numba
 
@@ -78,13 +83,22 @@ def cache_folder() -> Path:
         digest.update(path.read_bytes())
     for base in _bases():
         folder = base / digest.hexdigest()[:16]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
+        if _made_private(base) and _made_private(folder):
             return folder
-    return Path(tempfile.mkdtemp(prefix="pipette-opt-"))
+    folder = Path(tempfile.mkdtemp(prefix="pipette-opt-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _made_private(folder: Path) -> bool:
+    """Make a folder, if it is not there, and return whether nobody but its owner, this user, can write to it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return mine and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and os.access(folder, os.W_OK)
 
 
 def seen_by_kernels() -> list[Path]:

@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,52 @@ def test_an_unwritable_folder_is_passed_over(tmp_path: Path, monkeypatch: pytest
     jit.cache_folder.cache_clear()
     assert jit.cache_folder().parent == tmp_path / "home" / "pipette-opt"
     jit.cache_folder.cache_clear()
+
+
+@pytest.fixture
+def only_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The place of the cache in a folder for temporary files, where no other can be written."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    jit.cache_folder.cache_clear()
+    yield tmp_path / "tmp" / f"pipette-opt-{os.getuid()}"
+    jit.cache_folder.cache_clear()
+
+
+def test_a_temporary_folder_is_the_users_own(only_temporary: Path) -> None:
+    """Made for this user alone, and found again by the next process."""
+    folder = jit.cache_folder()
+    assert folder.parent == only_temporary
+    assert only_temporary.stat().st_mode & 0o777 == 0o700
+    jit.cache_folder.cache_clear()
+    assert jit.cache_folder() == folder
+
+
+@pytest.mark.parametrize("planted", ["writable by all", "link", "writable inside", "of somebody else"])
+def test_a_planted_folder_is_passed_over(planted: str, only_temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index of kernels is a pickle: no folder counts in which somebody else can write."""
+    if planted == "link":
+        elsewhere = only_temporary.parent / "elsewhere"
+        elsewhere.mkdir()
+        only_temporary.symlink_to(elsewhere)
+    elif planted == "writable inside":
+        folder = jit.cache_folder()
+        folder.chmod(0o777)
+    else:
+        only_temporary.mkdir(mode=0o700)
+        if planted == "writable by all":
+            only_temporary.chmod(0o777)
+        else:
+            other = os.getuid() + 1
+            monkeypatch.setattr(os, "getuid", lambda: other)
+            only_temporary.rename(only_temporary.with_name(f"pipette-opt-{os.getuid()}"))
+    jit.cache_folder.cache_clear()
+    found = jit.cache_folder()
+    assert not found.is_relative_to(only_temporary)
+    assert found.stat().st_mode & 0o777 == 0o700
 
 
 def test_numbas_own_setting_is_left_alone() -> None:
