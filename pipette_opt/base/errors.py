@@ -1,5 +1,8 @@
 """What can go wrong for a user, each class with the exit code that the command line gives it."""
 
+import reprlib
+from itertools import islice
+
 
 class PipetteError(Exception):
     """Base of all errors that a user can cause or fix."""
@@ -40,12 +43,44 @@ class PlanError(PipetteError):
     """A finished plan breaks a rule; raised by ``verify``."""
 
 
+MAX_SHOWN = 60
+"""Longest value in an error message, characters. Chosen so that a message stays one line."""
+
+
 def shown(value: object) -> str:
-    """A value for an error message, short; empty fields are called so."""
+    """
+    Return a value for an error message, short; empty fields are called so.
+
+    Takes no longer for a large value, or for lists inside each other, than for a small one.
+    """
     if value is None:
         return "nothing"
     try:
-        text = repr(value)
+        text = _SHORT.repr(value)
     except ValueError:  # Python prints no whole number of more than 4,300 digits
         return "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+class _Short(reprlib.Repr):
+    """``repr`` that looks at the first few parts only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = 12
+        self.maxother = 2 * MAX_SHOWN
+
+    def repr_str(self, x: str, level: int) -> str:
+        return repr(x[: 2 * MAX_SHOWN])
+
+    def repr_dict(self, x: dict[object, object], level: int) -> str:
+        if level <= 0:
+            return "{...}"
+        entries = islice(x.items(), self.maxdict)
+        return (
+            "{" + ", ".join(f"{self.repr1(key, level - 1)}: {self.repr1(one, level - 1)}" for key, one in entries) + "}"
+        )
+
+
+_SHORT = _Short()

@@ -30,8 +30,8 @@ MOST_DIGITS = 18
 
 
 def whole_number(text: str) -> int | None:
-    """A number of decimal digits and nothing else, at most 18 of them; ``None`` for any other text."""
-    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
+    """A number of the digits 0 to 9 and nothing else, at most 18 of them; ``None`` for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

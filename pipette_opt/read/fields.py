@@ -60,13 +60,16 @@ class Fields:
     @overload
     def text(self, name: str, default: str) -> str: ...
     def text(self, name: str, default: str | None = None) -> str:
-        """Text; a bare number counts as text."""
+        """One line of text without control characters; a bare number counts as text."""
         if default is not None and not self.has(name):
             return default
         value = self.any(name)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
             raise InputError(self.where, f"{name} must be text, got {shown(value)}.")
-        return str(value).strip()
+        line = str(value).strip()
+        if not line.isprintable():
+            raise InputError(self.where, f"{name} must be one line of printable text, got {shown(value)}.")
+        return line
 
     def choice(self, name: str, choices: Iterable[str], default: str | None = None) -> str:
         """One of some words."""

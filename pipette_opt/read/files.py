@@ -1,23 +1,39 @@
 """Opening a user's files, with errors that name them."""
 
 import csv
+import errno
 import hashlib
 import io
 import json
+import math
+import os
+import re
+import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import MIB
 from pipette_opt.read.kinds_of_files import binary_kind
 
 TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
 
 
+MAX_FILE_BYTES = 256 * MIB
+"""Largest file that is read: logs of a week of a large job are smaller. Chosen."""
+
+MAX_YAML_NODES = 2_000_000
+"""Values of a YAML file, those that aliases repeat counted each time; a matrix of 1,280 hosts has 1.6 million."""
+
+
 def read_text(path: str | Path, *, keep_line_ends: bool = False) -> str:
     """
-    Text of a UTF-8 file; an :class:`InputError` says why it cannot be read.
+    Return the text of a UTF-8 file; an :class:`InputError` says why it cannot be read.
+
+    Pipes and devices are refused, as they may have no end, but for ``/dev/stdin`` and the pipes of ``<(command)``.
 
     Parameters
     ----------
@@ -25,7 +41,7 @@ def read_text(path: str | Path, *, keep_line_ends: bool = False) -> str:
         Keep carriage returns, which mean something in a script; else every line ends in a line feed.
     """
     try:
-        text = decoded(Path(path).read_bytes(), str(path))
+        text = decoded(read_bytes(path), str(path))
         return text if keep_line_ends else text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise InputError(str(path), "there is no such file.") from None
@@ -46,6 +62,26 @@ def decoded(data: bytes, where: str) -> str:
         hint = f" It looks like {kind}." if kind else ""
         problem = f"must be a UTF-8 text file ({error.reason} at byte {error.start}).{hint}"
         raise InputError(where, problem) from None
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """
+    Return the content of a file; ``OSError`` if it cannot be opened, :class:`InputError` if it may have no end.
+
+    A pipe is opened without waiting for a writer, and refused unless it is one of this process's own.
+    """
+    own = str(path).startswith(("/dev/fd/", "/proc/self/fd/")) or str(path) == "/dev/stdin"
+    handle = os.open(path, os.O_RDONLY | (0 if own else os.O_NONBLOCK))
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) and not own:
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            raise InputError(str(path), "is a device or a pipe; give a regular file.")
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise InputError(str(path), f"is larger than {MAX_FILE_BYTES // MIB} MiB; give a part of it.")
+    return content
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -86,9 +122,13 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Content of a JSON text."""
+    """Content of a JSON text; keys given twice, numbers beyond doubles and control characters are refused."""
+    for escape in _ESCAPE.finditer(text):
+        if escape[1] in ("b", "f") or (escape[2] and _CONTROL.match(chr(int(escape[2], 16)))):
+            line = text.count("\n", 0, escape.start()) + 1
+            raise InputError(f"{where}, line {line}", f"has a control character, {escape[0]}.")
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once)
     except json.JSONDecodeError as error:
         raise InputError(f"{where}, line {error.lineno}", f"is not valid JSON: {error.msg}.") from None
     except RecursionError:
@@ -115,14 +155,105 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
 
 
+def _finite(text: str) -> float:
+    """A number that a double can hold."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{shown(text)} is too large for a number")
+    return number
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of a JSON text, whose keys are given once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
+        raise ValueError(f"{shown(twice)} is given twice")
+    return found
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """PyYAML keeps the last of two equal keys without a word; this one complains."""
+    """
+    A loader that refuses what PyYAML passes over, or reads by rules that nobody means.
+
+    Keys given twice; aliases that make a file of gigabytes; control characters; numbers of YAML 1.1 in bases of 8 and
+    60 (``010``, ``8:30``), which are texts here, so that a field that wants a number names them.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Compose the document, and count its values before any is made."""
+        node = super().get_single_node()
+        if node is not None:
+            _check_size(node)
+        return node
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        """Return a text without control characters other than tabs and line ends."""
+        value = super().construct_scalar(node)
+        if isinstance(value, str) and _CONTROL.search(value):
+            raise _refusal(f"a control character in {shown(value)}", node)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping whose keys are given once."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+                    raise _refusal(f"{shown(key.value)} is given twice", key)
                 seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+
+_ESCAPE = re.compile(r"\\(u([0-9a-fA-F]{4})|.)", re.DOTALL)
+"""An escaped character of a JSON text."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters but tabs and line ends: a terminal or a script may take them for commands."""
+
+_RESOLVERS = {
+    letter: [
+        (tag, pattern) for tag, pattern in known if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+    ]
+    for letter, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_UniqueKeyLoader.yaml_implicit_resolvers = _RESOLVERS
+_UniqueKeyLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9]*|[1-9][0-9]{0,2}(?:_[0-9]{3})+)$"), list("-+0123456789")
+)
+_UniqueKeyLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Raise ``ConstructorError`` where aliases repeat more values than a file may have, or a value holds itself."""
+    sizes: dict[int, int | None] = {}  # none yet of what holds the value at hand
+    stack = [(root, False)]
+    while stack:
+        node, is_counted = stack.pop()
+        if is_counted:
+            size = 1 + sum(sizes[id(one)] or 0 for one in _inside(node))
+            if size > MAX_YAML_NODES:
+                raise _refusal(f"aliases that repeat more than {MAX_YAML_NODES:,} values", node)
+            sizes[id(node)] = size
+        elif id(node) not in sizes:
+            sizes[id(node)] = None
+            stack += [(node, True), *((one, False) for one in _inside(node))]
+        elif sizes[id(node)] is None:
+            raise _refusal("a value that holds itself", node)
+
+
+def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def _inside(node: yaml.Node) -> list[yaml.Node]:
+    """Values right inside a value, keys among them."""
+    if isinstance(node, yaml.SequenceNode):
+        return list(node.value)
+    return [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else []

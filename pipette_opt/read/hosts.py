@@ -1,6 +1,8 @@
 """Host names: lists, and Slurm's ranges such as ``gpu[01-16,20]``."""
 
+import math
 import re
+from itertools import chain, product, zip_longest
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
@@ -8,8 +10,8 @@ from pipette_opt.specs.host_names import compress_hosts as compress_hosts  # the
 
 MAX_HOSTS = 100_000
 
-_RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
-_LEGAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:\d+)?")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_LEGAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]+)?")
 """Names of hosts, and of blocks of their GPUs, such as ``gpu01:4``; none that a program takes for an option."""
 
 
@@ -19,11 +21,9 @@ def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
     names: list[str] = []
     for entry in entries:
         if not isinstance(entry, str | int) or isinstance(entry, bool) or not str(entry).strip():
-            raise InputError(where, f"hosts must be names or ranges such as gpu[01-16], got {entry!r}.")
+            raise InputError(where, f"hosts must be names or ranges such as gpu[01-16], got {shown(entry)}.")
         for part in _split(where, str(entry)):
-            names += _expand(where, part)
-            if len(names) > MAX_HOSTS:
-                raise InputError(where, f"hosts {entry!r} are more than {MAX_HOSTS} names.")
+            names += _expand(where, part, MAX_HOSTS - len(names))
     if not names:
         raise InputError(where, "hosts must name at least one host.")
     return tuple(names)
@@ -51,28 +51,48 @@ def natural_key(text: str) -> list[tuple[int, int | str]]:
 
 def _split(where: str, text: str) -> list[str]:
     """Split at the commas outside brackets."""
-    parts = re.split(r",(?![^\[\]]*\])", text)
-    if text.count("[") != text.count("]"):
-        raise InputError(where, f"hosts {text!r} have an unmatched bracket; a range looks like gpu[01-16].")
+    parts, depth = [""], 0
+    for piece in re.split(r"([\[\],])", text):
+        depth += {"[": 1, "]": -1}.get(piece, 0)
+        if depth not in (0, 1):
+            break
+        if piece == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    if depth:
+        raise InputError(where, f"hosts {shown(text)} have an unmatched bracket; a range looks like gpu[01-16].")
     return [part.strip() for part in parts if part.strip()]
 
 
-def _expand(where: str, text: str) -> list[str]:
-    match = re.match(r"^([^\[\]]*)\[([^\[\]]*)\](.*)$", text)
-    if match is None:
-        return [checked_host(text, where)]
-    prefix, ranges, rest = match.groups()
-    numbers = [number for part in ranges.split(",") for number in _numbers(where, text, part.strip())]
-    return [name for number in numbers for name in _expand(where, f"{prefix}{number}{rest}")]
+def _expand(where: str, text: str, most: int) -> list[str]:
+    """
+    Names of a text with ranges in brackets, in order.
+
+    Parameters
+    ----------
+    most
+        Names that there is room for: the numbers of all ranges are multiplied before any name is made.
+    """
+    pieces = re.split(r"\[([^\[\]]*)\]", text)
+    ranges = [[_numbers(where, text, part.strip()) for part in piece.split(",")] for piece in pieces[1::2]]
+    if math.prod(sum(last - first + 1 for first, last, _ in one) for one in ranges) > most:
+        raise InputError(where, f"hosts {shown(text)} are more than {MAX_HOSTS} names.")
+    choices = [[str(n).zfill(width) for first, last, width in one for n in range(first, last + 1)] for one in ranges]
+    names = (
+        "".join(chain.from_iterable(zip_longest(pieces[::2], numbers, fillvalue=""))) for numbers in product(*choices)
+    )
+    return [checked_host(name, where) for name in names]
 
 
-def _numbers(where: str, text: str, part: str) -> list[str]:
-    match = _RANGE.match(part)
+def _numbers(where: str, text: str, part: str) -> tuple[int, int, int]:
+    """First and last number of a range, and how many digits they have."""
+    match = _RANGE.fullmatch(part)
     if match is None:
-        raise InputError(where, f"hosts {text!r}: {part!r} must be a number or a range such as 01-16.")
+        raise InputError(where, f"hosts {shown(text)}: {shown(part)} must be a number or a range such as 01-16.")
     first, last = whole_number(match.group(1)), whole_number(match.group(2) or match.group(1))
     if first is None or last is None or last - first >= MAX_HOSTS:
         raise InputError(where, f"hosts {shown(text)}: the range {shown(part)} is more than {MAX_HOSTS} names.")
     if last < first:
-        raise InputError(where, f"hosts {text!r}: the range {part} runs backwards.")
-    return [str(number).zfill(len(match.group(1))) for number in range(first, last + 1)]
+        raise InputError(where, f"hosts {shown(text)}: the range {part} runs backwards.")
+    return first, last, len(match.group(1))

@@ -97,11 +97,12 @@ def test_a_row_of_results_without_any() -> None:
 
 
 def test_a_size_that_is_no_number() -> None:
-    """1e999 is infinite for Python's JSON."""
+    """1e999 is infinite for Python's JSON, and refused as no number."""
     content = json.loads(nccl_json("sendrecv", ["n1", "n2"], 20.0))
     content["results"][0]["size"] = "SIZE"
     text = json.dumps(content).replace('"SIZE"', "1e999")
-    assert parse_nccl_json(text, "a.json").problem == "a row of results is incomplete"
+    with pytest.raises(InputError, match="'1e999' is too large for a number"):
+        parse_nccl_json(text, "a.json")
 
 
 def test_a_quote_of_the_header_that_is_not_closed(tmp_path: Path) -> None:
