@@ -19,6 +19,7 @@ from pipette_opt.verify.certificate import (
     bound_holds,
     joint_model_bounds,
     notes_are_reproduced,
+    other_numbers_are_bounded,
     plan_is_searched,
     proof_adds_up,
     scope_is_reproduced,
@@ -80,6 +81,7 @@ SPACE_RULES: tuple[SpaceRule, ...] = (
     notes_are_reproduced,
     proof_adds_up,
     joint_model_bounds,
+    other_numbers_are_bounded,
     bound_holds,
     no_exchange_is_faster,
 )

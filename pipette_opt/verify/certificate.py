@@ -5,12 +5,13 @@ from typing import get_args
 
 from pipette_opt.base.types import ProofStep
 from pipette_opt.candidates import covered, layers_are_free, left_out, searched_values
+from pipette_opt.judge.least_times import LeastTimes
 from pipette_opt.parallel import ParallelConfig, with_whole_layers
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Plan, Proof
 from pipette_opt.verify.alternatives import named_alternatives
 from pipette_opt.verify.bounds import num_without_room
-from pipette_opt.verify.common import CHEAP, CLOSED_GAP, ROUNDING
+from pipette_opt.verify.common import CHEAP, CLOSED_GAP, REPRODUCED, ROUNDING
 from pipette_opt.verify.space import Searched
 
 SpaceRule = Callable[[Searched, Plan], Iterator[str]]
@@ -146,6 +147,19 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
         yield f"joint_model bounds {model.bound_s} s, lower_bound_s is {certificate.lower_bound_s}"
     if model.status == "INFEASIBLE" and model.bound_s < certificate.best_s * (1 - CLOSED_GAP):
         yield f"joint_model has no faster split, and bounds {model.bound_s} s of {certificate.best_s}"
+
+
+def other_numbers_are_bounded(searched: Searched, plan: Plan) -> Iterator[str]:
+    """Numbers of GPUs of whole hosts that the search left out by time take at least as long as the certificate says."""
+    space = searched.space
+    if not space.world_sizes or "world_sizes" in space.narrowed:
+        return
+    least = LeastTimes(searched.instance, space)
+    claimed_s = plan.certificate.lower_bound_s * (1 - REPRODUCED)
+    for num_gpus in least.numbers:
+        if num_gpus not in space.world_sizes and least.at_peak_s(num_gpus) < claimed_s and least(num_gpus) < claimed_s:
+            bound_s = plan.certificate.lower_bound_s
+            yield f"lower_bound_s is {bound_s}, {num_gpus} GPUs were not searched and may take {least(num_gpus)} s"
 
 
 def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:

@@ -6,14 +6,18 @@ from dataclasses import replace
 import pytest
 from specs_for_tests import TINY, cluster, instance
 
-from pipette_opt.candidates import SearchSpace, choose_num_gpus, left_out
+from pipette_opt.candidates import SearchSpace, choose_num_gpus, left_out, space_of
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
+from pipette_opt.solver import world_sizes
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import Instance
+from pipette_opt.verify.certificate import other_numbers_are_bounded
+from pipette_opt.verify.space import Searched
 
-FAST = OptimizeParams(time_limit_s=2.0, workers=1)
+FAST = OptimizeParams(time_limit_s=20.0, gap_limit=0.005, workers=1)
+"""Ends soon, as gaps close."""
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +59,10 @@ def test_others_are_left_out_with_a_bound(job: Instance) -> None:
     assert found.left_out_s(without) == min(found.bounds_s[4], found.bounds_s[8])
 
 
-def test_numbers_without_a_bound_are_said_to_be_left_out(job: Instance) -> None:
-    """No time: the first number alone has a bound, and the certificate names what was searched."""
+def test_numbers_without_a_bound_are_said_to_be_left_out(job: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time: a few numbers alone have bounds, and the certificate names what was searched."""
+    assert set(chosen(job, is_over=True).bounds_s) == {4, 8, 12}
+    monkeypatch.setattr(world_sizes, "MOST_PROMISING", 1)
     found = chosen(job, is_over=True)
     assert set(found.bounds_s) < {4, 8, 12}
     assert found.space.narrowed == ("world_sizes",)
@@ -72,7 +78,11 @@ def test_the_bound_of_a_search_counts_all_numbers(job: Instance) -> None:
     assert not any(text.startswith("other numbers of GPUs") for text in said)
 
 
-def test_the_plan_says_what_was_searched(plan: Plan) -> None:
-    """The recorded space has the numbers, so that it can be enumerated again."""
-    assert 8 in plan.inputs["search"]["world_sizes"]
-    assert plan.certificate.lower_bound_s <= plan.estimate.iteration_time_s
+def test_the_bounds_of_other_numbers_are_verified(job: Instance, plan: Plan) -> None:
+    """The recorded space has the numbers searched; without the best of them the certificate claims too much."""
+    space = space_of(plan.inputs["search"])
+    assert 8 in space.world_sizes
+    searched = Searched.again(job, plan)
+    assert list(other_numbers_are_bounded(searched, plan)) == []
+    (problem,) = other_numbers_are_bounded(replace(searched, space=replace(space, world_sizes=(4, 12))), plan)
+    assert "8 GPUs were not searched" in problem
