@@ -10,15 +10,22 @@ from pipette_opt.report.cells import columns_table, risk, seconds_text, spaced
 
 
 def fastest_line(plan: Plan) -> str:
+    """What the fastest plan found is, and why it is not shown; empty where the plan is the fastest."""
+    text = fastest_words(plan)
+    why = f"Of plans within {100 * WITHIN:g} % of it the plainest is shown; --prefer fastest takes that one."
+    return text and f"The fastest found, {text}. {why}"
+
+
+def fastest_words(plan: Plan) -> str:
     """What the fastest plan found is, and what the plainer one costs; empty where the plan is the fastest."""
     fastest = plan.fastest
     if fastest is None or fastest.iteration_time_s is None:
         return ""
     faster = 1 - fastest.iteration_time_s / plan.estimate.iteration_time_s
-    text = f"The fastest found, {fastest.config.label()}, is {_percent(faster)} faster"
+    text = f"{fastest.config.label()}, is {_percent(faster)} faster"
     if less_plain := _less_plain(plan, fastest):
         text += f", with {' and '.join(less_plain)}"
-    return f"{text}. Of plans within {100 * WITHIN:g} % of it the plainest is shown; --prefer fastest takes that one."
+    return text
 
 
 def _less_plain(plan: Plan, fastest: Alternative) -> list[str]:

@@ -10,6 +10,7 @@ from rich.text import Text
 from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.verdict import expected_time, plan_verdict
+from pipette_opt.report.beside_tables import fastest_words, imbalance_line
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
 from pipette_opt.specs.host_names import compress_hosts
@@ -73,6 +74,9 @@ def first_screen(
         ("Time", _time_words(plan)),
         ("Memory", _memory_words(plan)),
         ("Proof", _proof_words(plan)),
+        ("Fastest", fastest_words(plan)),
+        ("Less risk", _less_risk_words(plan)),
+        ("Experts", imbalance_line(plan)),
         ("Best at", _target_words(plan)),
         ("Would pay", _paying_words(paying)),
         ("Left out", _not_modelled_words(plan)),
@@ -154,6 +158,21 @@ def _proof_words(plan: Plan) -> str:
     least = f"none of {searched} takes less than {three_digits(proof.lower_bound_s)} s"
     left = f"; {counted(len(proof.not_searched), 'choice')} not searched" if proof.not_searched else ""
     return f"simulated {three_digits(plan.estimate.iteration_time_s)} s; {least}{left}"
+
+
+def _less_risk_words(plan: Plan) -> str:
+    """The fastest plans with less risk of running out of memory than the plan has."""
+    own = max((stage.oom_probability for stage in plan.memory), default=0.0)
+    lines = []
+    for one in plan.risks:
+        seconds, chance = one.plan.iteration_time_s, one.plan.oom_probability
+        if seconds is None or chance is None or chance >= own or one.plan.config == plan.config:
+            continue
+        more = 100 * (seconds / plan.estimate.iteration_time_s - 1)
+        lines.append(
+            f"{one.plan.config.label()}: {more:+.1f} %, risk {risk(chance)}, at most {gib(one.upper_bytes):.1f} GiB"
+        )
+    return "\n".join(dict.fromkeys(lines))
 
 
 def _target_words(plan: Plan) -> str:

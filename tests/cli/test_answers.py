@@ -112,7 +112,7 @@ def test_a_plan_on_standard_output(command: Run) -> None:
     code, out, err = command(*words, "--micro-batch-size", "1", "--time-limit", "1", "-o", "-")
     assert code in (0, 4), err
     assert json.loads(out)["schema_version"] == 1
-    assert "Certificate" in err
+    assert "Proof" in err
     assert list(Path().iterdir()) == []
 
 
