@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.base.units import counted, gib, three_digits
-from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.plan import Alternative, Plan
 from pipette_opt.plans.verdict import expected_time, plan_verdict
 from pipette_opt.report.beside_tables import fastest_words, imbalance_line
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
@@ -69,10 +69,13 @@ def first_screen(
     for name, text in (
         ("Job", job_words(plan)),
         ("Plan", configuration_words(plan)),
+        ("Fastest", _fastest_words(plan)),
         ("Flags", " ".join(" ".join(option) for option in flags)),
         ("Hosts", _hosts_words(plan)),
         ("Time", _time_words(plan)),
         ("Memory", _memory_words(plan)),
+        ("Risk", _risk_words(plan)),
+        ("Experts", _imbalance_words(plan)),
         ("Proof", _proof_words(plan)),
         ("Fastest", fastest_words(plan)),
         ("Less risk", _less_risk_words(plan)),
@@ -109,6 +112,48 @@ def _precision_words(training: Mapping[str, Any]) -> str:
 def _recorded(plan: Plan, name: str) -> Mapping[str, Any]:
     found = plan.inputs.get(name)
     return found if isinstance(found, Mapping) else {}
+
+
+def _fastest_words(plan: Plan) -> str:
+    """The fastest plan found, where a plainer one is shown, and what the plain one costs."""
+    fastest = plan.fastest
+    if fastest is None:
+        return ""
+    return f"{fastest.config.label()} is {_against(plan, fastest)}; this one is plainer (--prefer fastest)"
+
+
+def _risk_words(plan: Plan) -> str:
+    """The trade between time and the risk of running out of memory, where there is one."""
+    found = [choice for choice in plan.risks if choice.plan.config != plan.config]
+    lines = [
+        f"at most {choice.max_oom_risk:.2%}: {choice.plan.config.label()}, {_against(plan, choice.plan)}"
+        for choice in found
+    ]
+    return "\n".join(lines)
+
+
+def _against(plan: Plan, other: Alternative) -> str:
+    """Simulated time of another plan against this one's."""
+    if other.iteration_time_s is None:
+        return "not placed"
+    slower = other.iteration_time_s / plan.estimate.iteration_time_s - 1
+    return (
+        f"{three_digits(100 * abs(slower))} % {'slower' if slower > 0 else 'faster'}"
+        if abs(slower) >= 5e-5
+        else "as fast"
+    )
+
+
+def _imbalance_words(plan: Plan) -> str:
+    """The assumption of even loads, and what an imbalance would do."""
+    found = plan.imbalance
+    if found is None:
+        return ""
+    slower = 100 * (found.iteration_time_s / plan.estimate.iteration_time_s - 1)
+    return (
+        f"assumed to be evenly loaded; {found.expert_imbalance:g} times the mean on the busiest rank: "
+        f"{three_digits(slower)} % slower, risk {risk(found.oom_probability)}"
+    )
 
 
 def _hosts_words(plan: Plan) -> str:
@@ -200,18 +245,16 @@ def _not_modelled_words(plan: Plan) -> str:
 
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:
-    """The next best configurations, and what they cost."""
+    """The next best configurations, what they cost, and whether their kind has nothing faster."""
     if not plan.alternatives:
         return
-    table = columns_table("next best", "time >", "out of memory >")
+    table = columns_table("next best", "time", "risk >", "its kind")
     for other in plan.alternatives[:MAX_ALTERNATIVES]:
-        slower = "-"
-        if other.iteration_time_s is not None:
-            slower = f"{100 * (other.iteration_time_s / plan.estimate.iteration_time_s - 1):+.1f} %"
         at_risk = "-"
         if other.oom_probability is not None:
             at_risk = risk(other.oom_probability, at_most=other.oom_probability_at_most)
-        table.add_row(*map(Text, (other.config.label(), slower, at_risk)))
+        proof = "" if other.lower_bound_s is None else "proven" if other.is_proven else "open"
+        table.add_row(*map(Text, (other.config.label(), _against(plan, other), at_risk, proof)))
     yield Group(Text(), table)
 
 
