@@ -18,7 +18,7 @@ def test_a_plan_for_hosts_without_a_file_serves_every_command(command: Run) -> N
     """Solved, verified, estimated, exported and replanned: the plan itself records the hosts."""
     code, out, err = command("solve", *HOSTS, *JOB, *PINNED, "--time-limit", "2", "--workers", "1", "-o", "plan.json")
     assert code in (0, 4), err
-    assert NO_LINK in out
+    assert "no link was measured" in " ".join(out.split())
     plan = json.loads(Path("plan.json").read_text())
     assert any(note.startswith(NO_LINK) for note in plan["notes"])
     assert plan["verdict"].endswith("; no link was measured.")
