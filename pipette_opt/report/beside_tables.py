@@ -24,7 +24,7 @@ def fastest_words(plan: Plan) -> str:
     faster = 1 - fastest.iteration_time_s / plan.estimate.iteration_time_s
     text = f"{fastest.config.label()}, is {_percent(faster)} faster"
     if less_plain := _less_plain(plan, fastest):
-        text += f", with {' and '.join(less_plain)}"
+        text += f", with {', '.join(less_plain)}"
     return text
 
 

@@ -206,12 +206,12 @@ def _proof_words(plan: Plan) -> str:
 
 
 def _less_risk_words(plan: Plan) -> str:
-    """The fastest plans with less risk of running out of memory than the plan has."""
+    """The fastest plans at levels of risk of running out of memory that the plan is above."""
     own = max((stage.oom_probability for stage in plan.memory), default=0.0)
     lines = []
     for one in plan.risks:
         seconds, chance = one.plan.iteration_time_s, one.plan.oom_probability
-        if seconds is None or chance is None or chance >= own or one.plan.config == plan.config:
+        if seconds is None or chance is None or own <= one.max_oom_risk:
             continue
         more = 100 * (seconds / plan.estimate.iteration_time_s - 1)
         lines.append(
