@@ -13,7 +13,7 @@ def fastest_line(plan: Plan) -> str:
     """What the fastest plan found is, and why it is not shown; empty where the plan is the fastest."""
     text = fastest_words(plan)
     why = f"Of plans within {100 * WITHIN:g} % of it the plainest is shown; --prefer fastest takes that one."
-    return text and f"The fastest found, {text}. {why}"
+    return text and f"The fastest found: {text}. {why}"
 
 
 def fastest_words(plan: Plan) -> str:
@@ -22,7 +22,7 @@ def fastest_words(plan: Plan) -> str:
     if fastest is None or fastest.iteration_time_s is None:
         return ""
     faster = 1 - fastest.iteration_time_s / plan.estimate.iteration_time_s
-    text = f"{fastest.config.label()}, is {_percent(faster)} faster"
+    text = f"{fastest.config.label()} is {_percent(faster)} faster"
     if less_plain := _less_plain(plan, fastest):
         text += f", with {', '.join(less_plain)}"
     return text
@@ -95,5 +95,5 @@ def _proof(one: Alternative) -> str:
 
 
 def _percent(share: float) -> str:
-    """Two significant digits."""
-    return f"{100 * share:.2g} %"
+    """One digit after the point below 10 %."""
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

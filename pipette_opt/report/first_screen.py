@@ -9,14 +9,17 @@ from rich.text import Text
 
 from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.plans.plan import Alternative, Plan
-from pipette_opt.plans.verdict import expected_time, plan_verdict
-from pipette_opt.report.beside_tables import fastest_words, imbalance_line
+from pipette_opt.plans.verdict import plan_verdict
+from pipette_opt.report.beside_tables import fastest_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
 from pipette_opt.specs.host_names import compress_hosts
 
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
 """Entries of each kind on the first screen; ``--verbose`` shows all. Chosen to fit 40 lines of 80 columns."""
+
+LEAST_PERCENT = 0.05
+"""Difference of two times, in percent, below which they are shown as equal: one digit after the point is shown."""
 
 MAX_HOSTS_SHOWN = 60
 """Characters that stages and hosts may take; of more the first and the last row are shown. Chosen: one line."""
@@ -69,17 +72,14 @@ def first_screen(
     for name, text in (
         ("Job", job_words(plan)),
         ("Plan", configuration_words(plan)),
-        ("Fastest", _fastest_words(plan)),
         ("Flags", " ".join(" ".join(option) for option in flags)),
         ("Hosts", _hosts_words(plan)),
         ("Time", _time_words(plan)),
         ("Memory", _memory_words(plan)),
-        ("Risk", _risk_words(plan)),
-        ("Experts", _imbalance_words(plan)),
         ("Proof", _proof_words(plan)),
-        ("Fastest", fastest_words(plan)),
+        ("Fastest", _fastest_words(plan)),
         ("Less risk", _less_risk_words(plan)),
-        ("Experts", imbalance_line(plan)),
+        ("Experts", _imbalance_words(plan)),
         ("Best at", _target_words(plan)),
         ("Would pay", _paying_words(paying)),
         ("Left out", _not_modelled_words(plan)),
@@ -115,44 +115,30 @@ def _recorded(plan: Plan, name: str) -> Mapping[str, Any]:
 
 
 def _fastest_words(plan: Plan) -> str:
-    """The fastest plan found, where a plainer one is shown, and what the plain one costs."""
-    fastest = plan.fastest
-    if fastest is None:
-        return ""
-    return f"{fastest.config.label()} is {_against(plan, fastest)}; this one is plainer (--prefer fastest)"
-
-
-def _risk_words(plan: Plan) -> str:
-    """The trade between time and the risk of running out of memory, where there is one."""
-    found = [choice for choice in plan.risks if choice.plan.config != plan.config]
-    lines = [
-        f"at most {choice.max_oom_risk:.2%}: {choice.plan.config.label()}, {_against(plan, choice.plan)}"
-        for choice in found
-    ]
-    return "\n".join(lines)
+    """The fastest plan found, where a plainer one is shown, and the option that takes it."""
+    found = fastest_words(plan)
+    return found and f"{found}; take it with --prefer fastest"
 
 
 def _against(plan: Plan, other: Alternative) -> str:
     """Simulated time of another plan against this one's."""
     if other.iteration_time_s is None:
         return "not placed"
-    slower = other.iteration_time_s / plan.estimate.iteration_time_s - 1
-    return (
-        f"{three_digits(100 * abs(slower))} % {'slower' if slower > 0 else 'faster'}"
-        if abs(slower) >= 5e-5
-        else "as fast"
-    )
+    slower = 100 * (other.iteration_time_s / plan.estimate.iteration_time_s - 1)
+    if abs(slower) < LEAST_PERCENT:
+        return "as fast"
+    return f"{abs(slower):.1f} % {'slower' if slower > 0 else 'faster'}"
 
 
 def _imbalance_words(plan: Plan) -> str:
-    """The assumption of even loads, and what an imbalance would do."""
+    """The assumption of even loads, and the time and risk of an imbalance."""
     found = plan.imbalance
     if found is None:
         return ""
     slower = 100 * (found.iteration_time_s / plan.estimate.iteration_time_s - 1)
     return (
         f"assumed to be evenly loaded; {found.expert_imbalance:g} times the mean on the busiest rank: "
-        f"{three_digits(slower)} % slower, risk {risk(found.oom_probability)}"
+        f"{slower:.0f} % slower, risk {risk(found.oom_probability)}"
     )
 
 
@@ -174,16 +160,19 @@ def _stages(stages: str) -> str:
 
 
 def _time_words(plan: Plan) -> str:
-    """Expected time with its error, rates at it, and where the simulated time goes."""
+    """Rates at the expected time, with the ends of their band, and where the simulated time goes."""
     estimate = plan.estimate
     causes = sorted(estimate.breakdown.items(), key=lambda item: -item[1])[:MAX_CAUSES]
     where = ", ".join(f"{words(name)} {100 * seconds / estimate.iteration_time_s:.0f} %" for name, seconds in causes)
-    rates = (
-        f"{three_digits(estimate.expected_tokens_per_s)} tokens/s, "
+    rate, band = estimate.expected_tokens_per_s, ""
+    if estimate.band is not None:
+        least, most = (rate * estimate.expected_s / end for end in (estimate.band.high_s, estimate.band.low_s))
+        band = f" ({three_digits(least)} to {three_digits(most)})"
+    return (
+        f"{three_digits(estimate.expected_s)} s: {three_digits(rate)} tokens/s{band}, "
         f"{three_digits(estimate.expected_tokens_per_s_per_gpu)} per GPU, "
-        f"MFU {three_digits(100 * estimate.expected_mfu)} %"
+        f"MFU {three_digits(100 * estimate.expected_mfu)} %; {where}"
     )
-    return f"{expected_time(estimate)}\n{rates}; {where}"
 
 
 def _memory_words(plan: Plan) -> str:

@@ -8,7 +8,7 @@ from consoles import shown
 from plans import llama_plan, scrambled_plan, small_config, small_plan
 
 from pipette_opt.judge.paying import PayingOption
-from pipette_opt.plans.plan import Plan, RiskChoice
+from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice
 from pipette_opt.report.first_screen import MAX_ALTERNATIVES, first_screen, job_words, next_steps
 from pipette_opt.report.tables import configuration_words
 from pipette_opt.specs import NotModelled
@@ -121,3 +121,21 @@ def test_the_fastest_found_and_less_risk_are_named() -> None:
     assert "is 0.8 % faster, with a risk of running out of memory of 0.40%" in text
     assert "+2.0 %, risk < 0.01%, at most 30.0 GiB" in text
     assert len(full(replace(plan, fastest=fast, risks=(safe,))).splitlines()) <= 40
+
+
+def test_each_fact_stands_once() -> None:
+    """Also of a plan that has a faster one, less risky ones and experts: no row twice, and the time's band once."""
+    plan = small_plan()
+    seconds = plan.estimate.iteration_time_s
+    fast = replace(plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=1e-5)
+    risks = tuple(
+        RiskChoice(max_oom_risk=level, plan=fast, upper_bytes=30 * 2**30, capacity_bytes=78 * 2**30)
+        for level in (0.01, 0.005, 1e-4)
+    )
+    load = Imbalance(expert_imbalance=1.3, iteration_time_s=1.2 * seconds, oom_probability=0.2)
+    text = full(replace(plan, fastest=fast, risks=risks, imbalance=load))
+    names = [line.split("  ")[0] for line in text.splitlines() if line[:1].isalpha()]
+    assert len(names) == len(set(names))
+    assert "0.8 % faster" in text
+    assert "20 % slower, risk 20.00%" in " ".join(text.split())
+    assert text.count("per iteration, as simulated") == 1

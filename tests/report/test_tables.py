@@ -307,8 +307,7 @@ def test_what_the_fastest_would_have_been() -> None:
     assert fastest_line(plan) == ""
     line = fastest_line(replace(plan, fastest=fast))
     assert (
-        f"{fast.config.label()}, is 0.8 % faster, with a risk of running out of memory of 0.40%, 2 model chunks."
-        in line
+        f"{fast.config.label()} is 0.8 % faster, with a risk of running out of memory of 0.40%, 2 model chunks." in line
     )
     text = shown(alternatives_table(replace(plan, alternatives=(fast, open_one))))
     assert "proven" in text
