@@ -393,7 +393,7 @@ def _gpus_per_node(evidence: LinkEvidence, given: int | None, notes: list[str], 
         notes.append(f"GPUs per host: {inside.num_gpus}, from the topology of a host.")
         return inside.num_gpus
     if not count:
-        raise InputError(where, "the files do not say how many GPUs a host has; give gpus_per_node.")
+        raise InputError(where, "the files do not say how many GPUs a host has; give --gpus-per-node.")
     hint = "; if the hosts have more, say so" if count == 1 else ""
     notes.append(f"GPUs per host: {count}, the most that a test used{hint}.")
     return count
