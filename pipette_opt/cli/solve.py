@@ -13,6 +13,8 @@ from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rich.console import RenderableType
+
     from pipette_opt.candidates import SearchSpace
     from pipette_opt.cli.current import Current
     from pipette_opt.export.script_changes import Change
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from pipette_opt.solver.pruning import FirstPlan
     from pipette_opt.specs import Instance
     from pipette_opt.specs.objective import Objective
+
+MAX_CHANGES = 6
+"""Lines of today's script on the first screen; all with ``--verbose``. Chosen to fit 40 lines."""
 
 
 @opt.spread
@@ -101,7 +106,6 @@ def solve(
         show,
         show_json,
     )
-    from pipette_opt.export.script_changes import changes_text
     from pipette_opt.library.plans import on_hosts_of, paying_options_of, plan_with_band
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
@@ -179,7 +183,7 @@ def solve(
         show(*first_screen(plan, flags=_flags(plan), paying=paying, today=compared, next_steps=steps), beside=out)
     if not json:
         if current is not None:
-            show("", *changes_text(changes, "your launch" if today is None else today.where), beside=out)
+            show("", *_changes_lines(changes, "your launch" if today is None else today.where), beside=out)
         say_written(out, "plan")
     proof, accepted = plan.certificate, gap_limit
     if accepted is None:
@@ -188,7 +192,7 @@ def solve(
     gap = proof.gap if stated is None else stated.gap
     if gap > accepted and (stated is not None or proof.status != "OPTIMAL"):
         cause = "stopped early" if watcher.stop.is_set() else "the search ended"
-        say(f"{cause}: the best plan so far; at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
+        say(f"{cause}: over the fastest plan found at most {gap:.2%} could be gained, accepted is {accepted:.2%}")
         raise typer.Exit(STOPPED_EARLY)
 
 
@@ -212,6 +216,18 @@ def _changes(plan: "Plan", current: "Current | None", today: "MegatronArgs | Non
         return script_changes(plan, today.written, today.text, today=current.config, estimate=current.estimate)
     except InputError:
         return []
+
+
+def _changes_lines(changes: "list[Change]", where: str) -> "list[RenderableType]":
+    """The changes for people: a few, or all with ``--verbose``."""
+    from pipette_opt.cli.output import is_verbose
+    from pipette_opt.export.script_changes import changes_head, changes_rows, changes_text
+    from pipette_opt.report.cells import hanging
+
+    if not changes:
+        return [*changes_text(changes, where)]
+    most = len(changes) if is_verbose() else MAX_CHANGES
+    return [changes_head(changes, where), hanging(changes_rows(changes, most))]
 
 
 def _writing(instance: "Instance", out: Path) -> "Callable[[Plan], None]":

@@ -121,7 +121,7 @@ _CHOICES = (
         cause=None,
     ),
     _Choice(
-        purpose="layers computed again in the backward pass",
+        purpose="layers computed again",
         options=(
             "recompute_granularity",
             "recompute_method",
@@ -134,7 +134,7 @@ _CHOICES = (
         cause="compute",
     ),
     _Choice(
-        purpose="optimizer states, gradients and weights divided among replicas",
+        purpose="states divided among replicas",
         options=(
             "use_distributed_optimizer",
             "use_megatron_fsdp",
@@ -152,13 +152,13 @@ _CHOICES = (
         cause="data_parallel",
     ),
     _Choice(
-        purpose="gradients and weights sent beside compute",
+        purpose="sent beside compute",
         options=("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size"),
         config_fields=("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size"),
         cause="data_parallel",
     ),
     _Choice(
-        purpose="activations sent between stages beside compute",
+        purpose="stages send beside compute",
         options=("no_overlap_p2p_communication",),
         config_fields=("overlap_p2p_communication",),
         cause="pipeline_parallel",
@@ -284,14 +284,27 @@ def changes_text(changes: Sequence[Change], where: str) -> list[str]:
     """
     if not changes:
         return [f"{where}: nothing to change, it starts this plan's configuration already."]
+    rows = [_row(change) for change in changes]
+    width = max(len(edit) for edit, _ in rows)
+    return [changes_head(changes, where), *(f"  {edit:<{width}}  {reason}" for edit, reason in rows)]
+
+
+def changes_head(changes: Sequence[Change], where: str) -> str:
+    """How many options of a script change, come and go."""
     counts = [(action, sum(change.action == action for change in changes)) for action in ("change", "add", "drop")]
-    said = ", ".join(f"{count} to {action}" for action, count in counts if count)
-    width = max(len(_edit(change)) for change in changes)
-    lines = [f"{where}: {said}"]
-    for change in changes:
-        at = "" if change.line is None else f"line {change.line}: "
-        lines.append(f"  {_edit(change):<{width}}  {at}{change.reason}")
-    return lines
+    return f"{where}: {', '.join(f'{count} to {action}' for action, count in counts if count)}"
+
+
+def changes_rows(changes: Sequence[Change], most: int) -> list[tuple[str, str]]:
+    """Edit and reason of each change; of more than ``most`` the first, and how many follow."""
+    left = len(changes) - most
+    rows = [_row(change) for change in changes[:most]]
+    return [*rows, (f"{left} more: pipette-opt export, with --diff", "")] if left > 0 else rows
+
+
+def _row(change: Change) -> tuple[str, str]:
+    at = "" if change.line is None else f"line {change.line}: "
+    return _edit(change), f"{at}{change.reason}"
 
 
 def _edit(change: Change) -> str:

@@ -1,5 +1,7 @@
 """Frames of tables and the texts in their cells."""
 
+from collections.abc import Iterable
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -20,6 +22,16 @@ def columns_table(*headers: str) -> Table:
 def spaced(table: RenderableType) -> RenderableType:
     """An empty line first."""
     return Group(Text(), table)
+
+
+def hanging(rows: Iterable[tuple[str, str]], *, style: str = "") -> Table:
+    """Two columns without a frame; texts that are too long go on in their own column."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=style, overflow="fold")
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def titled(title: str, body: RenderableType) -> RenderableType:

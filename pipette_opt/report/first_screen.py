@@ -18,6 +18,9 @@ from pipette_opt.specs.host_names import compress_hosts
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
 """Entries of each kind on the first screen; ``--verbose`` shows all. Chosen to fit 40 lines of 80 columns."""
 
+LEAST_SHARE = 0.5
+"""Percent of an iteration from which on a cause is named; it is shown without a digit after the point."""
+
 LEAST_PERCENT = 0.05
 """Difference of two times, in percent, below which they are shown as equal: one digit after the point is shown."""
 
@@ -163,7 +166,8 @@ def _time_words(plan: Plan) -> str:
     """Rates at the expected time, with the ends of their band, and where the simulated time goes."""
     estimate = plan.estimate
     causes = sorted(estimate.breakdown.items(), key=lambda item: -item[1])[:MAX_CAUSES]
-    where = ", ".join(f"{words(name)} {100 * seconds / estimate.iteration_time_s:.0f} %" for name, seconds in causes)
+    shares = ((name, 100 * seconds / estimate.iteration_time_s) for name, seconds in causes)
+    where = ", ".join(f"{words(name)} {share:.0f} %" for name, share in shares if share >= LEAST_SHARE)
     rate, band = estimate.expected_tokens_per_s, ""
     if estimate.band is not None:
         least, most = (rate * estimate.expected_s / end for end in (estimate.band.high_s, estimate.band.low_s))
@@ -234,11 +238,13 @@ def _not_modelled_words(plan: Plan) -> str:
 
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:
-    """The next best configurations, what they cost, and whether their kind has nothing faster."""
-    if not plan.alternatives:
+    """The next best configurations beside the fastest, what they cost, and whether their kind has nothing faster."""
+    fastest = None if plan.fastest is None else plan.fastest.config
+    others = [other for other in plan.alternatives if other.config != fastest]
+    if not others:
         return
     table = columns_table("next best", "time", "risk >", "its kind")
-    for other in plan.alternatives[:MAX_ALTERNATIVES]:
+    for other in others[:MAX_ALTERNATIVES]:
         at_risk = "-"
         if other.oom_probability is not None:
             at_risk = risk(other.oom_probability, at_most=other.oom_probability_at_most)

@@ -6,7 +6,7 @@ import pytest
 from plans import small_config, small_plan
 
 from pipette_opt.export.megatron import megatron_arguments
-from pipette_opt.export.script_changes import Change, changes_text, script_changes
+from pipette_opt.export.script_changes import Change, changes_rows, changes_text, script_changes
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.megatron_options import option_values
 
@@ -97,4 +97,9 @@ def test_text_for_people() -> None:
         "  ~ --micro-batch-size 1 -> 2  line 7: sequences at a time",
         "  + --sequence-parallel        memory",
     ]
+    assert changes_rows(changes, 1) == [
+        ("~ --micro-batch-size 1 -> 2", "line 7: sequences at a time"),
+        ("1 more: pipette-opt export, with --diff", ""),
+    ]
+    assert len(changes_rows(changes, 2)) == 2
     assert changes_text([], "train.sh") == ["train.sh: nothing to change, it starts this plan's configuration already."]

@@ -139,3 +139,21 @@ def test_each_fact_stands_once() -> None:
     assert "0.8 % faster" in text
     assert "20 % slower, risk 20.00%" in " ".join(text.split())
     assert text.count("per iteration, as simulated") == 1
+
+
+def test_the_next_best_is_another_than_the_fastest() -> None:
+    """The fastest has a row of its own."""
+    plan = small_plan()
+    fast = plan.alternatives[0]
+    table = full(replace(plan, fastest=fast)).split("next best")[1]
+    assert fast.config.label() not in " ".join(table.split())
+    assert fast.config.label() in " ".join(full(plan).split("next best")[1].split())
+
+
+def test_causes_that_round_to_nothing_are_not_named() -> None:
+    """No "data parallel 0 %"."""
+    plan = small_plan()
+    parts = {"compute": plan.estimate.iteration_time_s, "bubble": 0.0, "optimizer": 1e-9}
+    text = " ".join(full(replace(plan, estimate=replace(plan.estimate, breakdown=parts))).split())
+    assert "compute 100 %" in text
+    assert " 0 %" not in text
