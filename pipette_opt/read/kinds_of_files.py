@@ -77,6 +77,8 @@ class FileKind:
 
 
 KINDS = (
+    # What says itself what it is, whatever it writes into other files.
+    FileKind(LAUNCH_SCRIPT, f"{ARGUMENTS} and {MODEL}", pattern=r"\A#!.*\b(?:ba|z|da|k)?sh\b|^#SBATCH "),
     # What pipette-opt writes.
     FileKind(PLAN_FILE, "verify, explain, report and export", ('"schema_version"', '"parallel"', '"placement"')),
     FileKind(CAPTURED_LAUNCH, ARGUMENTS, ('"program"', '"launchers"', '"arguments"')),
@@ -127,7 +129,7 @@ KINDS = (
     FileKind("Slurm's list of blocks (topology.conf or scontrol show topology)", "", pattern=r"^ *(?i:BlockName)="),
     FileKind("Slurm's topology.yaml", "", pattern=r"^- *topology:"),
     FileKind("output of scontrol show nodes", "", pattern=r"^NodeName=\S+ "),
-    FileKind("output of scontrol show hostnames", "", ("scontrol show hostnames",)),
+    FileKind("output of scontrol show hostnames", "", pattern=r"^[^#\n=]{0,80}[$#] scontrol show hostnames"),
     FileKind("output of scontrol show job", "", pattern=r"^ *JobId=\d+ "),
     FileKind("output of sinfo or squeue", "", pattern=r"^ *(?:PARTITION +AVAIL|JOBID +PARTITION)"),
     FileKind("AWS's topology of instances (describe-instance-topology)", "", ('"NetworkNodes"',)),
@@ -196,7 +198,7 @@ KINDS = (
     FileKind(
         LAUNCH_SCRIPT,
         f"{ARGUMENTS} and {MODEL}",
-        pattern=r"\A#!.*\b(?:ba|z|da|k)?sh\b|^#SBATCH |^[ \t]*(?:exec )?(?:torchrun|srun|mpirun|deepspeed|python3?) ",
+        pattern=r"^[ \t]*(?:exec )?(?:torchrun|srun|mpirun|deepspeed|python3?) ",
     ),
     FileKind("a config of Axolotl", "", pattern=r"^base_model:"),
     FileKind("a config of LLaMA-Factory", "", ("finetuning_type:",)),

@@ -423,6 +423,18 @@ def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch
     return Launch(program=name, is_module=is_module, arguments=arguments)
 
 
+def takes_value(words: Sequence[str]) -> bool:
+    """Tell if the last word of a started command line is an option of a launcher whose value comes next."""
+    option = words[-1] if words else ""
+    if not re.fullmatch(r"-\w|--?\w[\w-]+", option):
+        return False
+    names = (PurePosixPath(word).name for word in reversed(words[:-1]))
+    launcher = next((LAUNCHERS[name] for name in names if name in LAUNCHERS), None)
+    name = option.lstrip("-")
+    written = name.replace("_", "-") if launcher is not None and launcher.writing == "argparse" else name
+    return launcher is not None and launcher.values_of(written) == 1
+
+
 def may_train(words: Sequence[str]) -> bool:
     """Tell if a command line that cannot be read may hold a training program: a script, or an option of one."""
     return _sizes_a_job(words) or any(word.endswith(".py") or _TRAINING_NAME.search(word.lower()) for word in words)

@@ -16,6 +16,7 @@ from pipette_opt.read.launches import (
     inside,
     launch_document,
     launch_of,
+    takes_value,
 )
 from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate
 from pipette_opt.read.shell.unknowns import Unknowns, is_marker, may_split
@@ -27,7 +28,7 @@ EXPORTED = "MEGATRON_ARGS"
 """Array with the options of a plan, in the files that ``export`` writes."""
 
 _MAX_NAMED = 6
-"""Commands or variables that an error names."""
+"""Commands or variables that an error names; the last of the commands, for scripts prepare before they launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ def read_script(
     """
     reader = _Reader(where)
     found = evaluate(text, where, reader.starts, environment=environment, arguments=arguments)
-    notes = [f"line {line}: {note}" for line, note in found.notes]
+    notes = [f"line {line}: {found.unknowns.rendered(note)}" for line, note in found.notes]
     if not found.launches:
         return _without_launch(found, reader, where, notes)
     launches = [reader.launches[number] for number in found.launches]
@@ -197,7 +198,7 @@ class _Reader:
             started = launch_of(_without_unknown_options(command.words))
         except InputError as error:
             place = f"{self.where}, line {command.line}"
-            raise InputError(place, f"{shell.unknowns.rendered(error.where)}: {error.problem}") from None
+            raise InputError(place, _as_written(f"{error.where}: {error.problem}", shell.unknowns)) from None
         return self._note(started, command, shell)
 
     def _note(self, started: Started, command: ExternalCommand, shell: "Shell") -> int | None:
@@ -235,9 +236,17 @@ class _Reader:
 
 
 def _without_unknown_options(words: Sequence[str]) -> list[str]:
-    """Words of a command without those, before its program, that may be no word or several."""
+    """Words of a command without those, before its program, that may be no word or several; values of options stay."""
     script = next((index for index, word in enumerate(words) if word.endswith(".py") or word == "-m"), len(words))
-    return [word for index, word in enumerate(words) if index > script or not may_split(word)]
+    return [
+        word for index, word in enumerate(words) if index >= script or not may_split(word) or takes_value(words[:index])
+    ]
+
+
+def _as_written(problem: str, unknowns: Unknowns) -> str:
+    """Text of an error with the script's text for unknown parts, also where Python escapes their signs."""
+    signs = re.sub(r"\\U([0-9a-f]{8})", lambda found: chr(int(found[1], 16)), problem)
+    return unknowns.rendered(signs)
 
 
 def _readable(words: Sequence[str], unknowns: Unknowns) -> tuple[tuple[str, ...], tuple[UnknownArgument, ...]]:
@@ -275,11 +284,14 @@ def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Seque
             defaults=found.defaults,
             notes=tuple(notes),
         )
-    commands = [f"{command} (line {line})" for command, line in list(reader.others.items())[:_MAX_NAMED]]
+    commands = [f"{command} (line {line})" for command, line in list(reader.others.items())[-_MAX_NAMED:]]
     instead = f"what it starts: {', '.join(commands)}" if commands else "it starts no program at all"
     more = f"; {'; '.join(notes)}" if notes else ""
     if lists:
         more += f"; options are set in {', '.join(list(lists)[:_MAX_NAMED])}, which no command is given"
+    if found.unset:
+        unset = ", ".join(f"{name} (line {line})" for name, line in list(found.unset.items())[:_MAX_NAMED])
+        more += f"; not set, and taken for empty: {unset}; --env NAME=VALUE sets a variable"
     raise InputError(where, f"starts no training program; {instead}{more}.")
 
 

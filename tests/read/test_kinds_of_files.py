@@ -105,3 +105,9 @@ def test_every_format_is_known() -> None:
     unknown = [file for file in printed if kind_of(file.read_text(encoding="utf-8", errors="replace")) is None]
     assert printed
     assert unknown == []
+
+
+def test_scripts_are_scripts_whatever_they_write() -> None:
+    """A script that lists hosts and writes a config of DeepSpeed is a script."""
+    text = '#!/bin/bash\nHOSTS=$(scontrol show hostnames $L)\ncat <<E >ds.json\n{"zero_optimization": 1}\nE\n'
+    assert LAUNCH_SCRIPT in looks_like(text)

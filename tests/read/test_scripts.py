@@ -238,3 +238,38 @@ def test_scripts_that_attack(text: str) -> None:
         arguments(text)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("end", ["\\\n", " \\\n\n", " \\\n   ", "2>&1 | tee a.log \\\n"])
+def test_backslash_that_continues_into_nothing(end: str) -> None:
+    """Many scripts end in a backslash and a line break, behind which bash finds nothing."""
+    found = read_script(f"torchrun pretrain_gpt.py --num-layers 2 {end}", "a.sh")
+    assert found.arguments == ("--num-layers", "2")
+
+
+def test_errors_show_unknown_parts_as_they_are_written() -> None:
+    """An error shows ${WORK} of an unread file, not the sign that stands for it; the program of python stays."""
+    text = "source env.sh\nrm -rf $WORK/*\n"
+    with pytest.raises(InputError, match=r"\$\{?WORK\}?/\*"):
+        read_script(text, "a.sh")
+    text = "source env.sh\npython $WORK/ratios.py --split train\ntorchrun pretrain_gpt.py --num-layers 2"
+    assert read_script(text, "a.sh").arguments == ("--num-layers", "2")
+
+
+def test_error_without_a_launch_names_unset_variables_and_the_last_commands() -> None:
+    """``--jobid $SLURM_JOBID`` without a value takes the shell for it: the error says which variable is missing."""
+    commands = "\n".join(f"prepare{number}" for number in range(9))
+    with pytest.raises(InputError, match=r"srun --jobid bash .*not set, and taken for empty: SLURM_JOBID"):
+        read_script(f"{commands}\nsrun --jobid $SLURM_JOBID bash -c 'torchrun pretrain_gpt.py --bf16'", "a.sh")
+
+
+@pytest.mark.parametrize(
+    "host", ["scontrol show hostnames $L | head -n 1", "hostname -I | awk '{print $1}'", "hostname | cut -d ' ' -f1"]
+)
+def test_first_host_is_a_word_of_a_text_for_a_shell(host: str) -> None:
+    """The name of the first host, and the value of --jobid from an unread file, are one word each."""
+    text = (
+        f'source env.sh\nM=$({host})\nL="torchrun --rdzv_endpoint $M:6000"\n'
+        'srun --jobid $JOB bash -c "$L pretrain_gpt.py --num-layers 2"'
+    )
+    assert read_script(text, "a.sh").arguments == ("--num-layers", "2")

@@ -93,7 +93,7 @@ def evaluate(
         shell.run_script(text)
     except RefusalError as refusal:
         place = where if refusal.line is None else f"{where}, line {refusal.line}"
-        raise InputError(place, " ".join(refusal.problem.split())) from None
+        raise InputError(place, " ".join(unknowns.rendered(refusal.problem).split())) from None
     return Evaluation(
         launches=shell.state.launches,
         unknowns=unknowns,

@@ -11,7 +11,7 @@ from pipette_opt.read.shell.builtin_commands import BUILTINS, DECLARING, Flow, a
 from pipette_opt.read.shell.conditions import bracket_holds, test_status
 from pipette_opt.read.shell.expansion import expand_fields, expand_pattern, expand_quoted, expand_text
 from pipette_opt.read.shell.limits import Budget, RefusalError
-from pipette_opt.read.shell.programs import FOLDERS, writes_one_word, written_by
+from pipette_opt.read.shell.programs import FOLDERS, keeps_one_word, writes_one_word, written_by
 from pipette_opt.read.shell.scanner import split_at, split_words
 from pipette_opt.read.shell.state import State, Variable
 from pipette_opt.read.shell.syntax import Node, Script
@@ -421,7 +421,10 @@ class Shell(Values):
             one_word = writes_one_word(fields) or not any(
                 may_split(path) or (self.unknowns.may_be_empty(path)) for path in paths[:1]
             )
-            one_word = one_word if fields[0] in FOLDERS else writes_one_word(fields)
+            if fields[0] not in FOLDERS:
+                read = self.unknowns.all_in(self.state.stdin or "")
+                only = len(read) == 1 and len((self.state.stdin or "").strip()) == 1
+                one_word = writes_one_word(fields) or (only and keeps_one_word(fields, read[0]))
             shown = self.unknowns.rendered(" ".join(fields))
             self.write(self.unknown(f"$({shown})", one_word=one_word) + "\n")
         return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipette_opt.read.shell.arithmetic import evaluate_arithmetic
 from pipette_opt.read.shell.limits import MAX_WORDS, RefusalError
-from pipette_opt.read.shell.unknowns import all_known
+from pipette_opt.read.shell.unknowns import Unknown, all_known
 
 if TYPE_CHECKING:
     from pipette_opt.read.shell.interpreter import Shell
@@ -40,6 +40,16 @@ def writes_one_word(words: Sequence[str]) -> bool:
     if name == "wc":
         return len(arguments) == 1 and arguments[0] in ("-l", "-w", "-c")
     return name in ONE_WORD and len(arguments) < 3
+
+
+def keeps_one_word(words: Sequence[str], read: Unknown) -> bool:
+    """Return whether a program writes exactly one word of an unknown text that it reads: a word, or names of hosts."""
+    text = " ".join(words)
+    if re.fullmatch(r"(?:head|tail) -(?:n ?)?1|sed -n ['\"]?1p['\"]?|awk NR ?== ?1", text):
+        return read.one_word or re.match(r"(?:\$\()?scontrol show hostnames?\b", read.text) is not None
+    return (
+        read.one_word and re.fullmatch(r"awk \{ ?print \$1 ?;? ?\}|cut -d ?  ?-f ?1|cut -f ?1 -d  ", text) is not None
+    )
 
 
 def _basename(shell: "Shell", arguments: list[str]) -> Result | None:

@@ -1,5 +1,6 @@
 """The syntax tree of a script, by tree-sitter's grammar of bash."""
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,10 @@ from pipette_opt.read.shell.limits import MAX_PARSE_S, RefusalError
 
 if TYPE_CHECKING:
     import tree_sitter
+
+
+_CONTINUED_END = re.compile(r"(?<!\\)((?:\\\\)*)\\\n\s*\Z")
+"""Backslash that continues the last line into nothing, which the grammar of tree-sitter does not know."""
 
 
 @cache
@@ -31,7 +36,7 @@ class Script:
     """A parsed text."""
 
     def __init__(self, text: str, first_line: int = 1) -> None:
-        self.source = text.encode("utf-8", "surrogatepass")
+        self.source = _CONTINUED_END.sub(r"\1\n", text).encode("utf-8", "surrogatepass")
         self.first_line = first_line
         begun = time.monotonic()
         source = self.source
