@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pipette_opt.base.errors import InfeasibleError, InputError
-from pipette_opt.base.units import counted
+from pipette_opt.base.units import counted, three_digits
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
-from pipette_opt.read.bands import with_band
+from pipette_opt.read.bands import job_band
 from pipette_opt.replan.searching import search
 from pipette_opt.specs import Instance
 
@@ -44,11 +44,15 @@ class Offer:
     ----------
     num_hosts, num_gpus
         Hosts and GPUs that are used; those that may be used where there is no plan.
-    bound_s
-        No plan searched on as many of these hosts as may be used, or fewer, is faster.
+    iteration_time_s, bound_s
+        Simulated; no plan searched on as many of these hosts as may be used, or fewer, is faster than the latter.
+    expected_s, tokens_per_s
+        Expected time, the middle of its band, and the tokens per second at it.
+    low_s, high_s
+        Ends of that band.
     run_s, worst_run_s, least_run_s
-        Seconds of the whole run: predicted, at the upper end of the band (``None`` without one), and by the bound.
-        ``None`` if its number of tokens was not given.
+        Seconds of the whole run: expected, at the upper end of the band, and by the bound, as far above the simulated
+        time as the expected one is. ``None`` if its number of tokens was not given.
     price
         Of the whole run, or of a million tokens where its number of tokens was not given; ``None`` without prices.
     why
@@ -61,6 +65,9 @@ class Offer:
     config: str = ""
     iteration_time_s: float | None = None
     bound_s: float | None = None
+    expected_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
     tokens_per_s: float | None = None
     run_s: float | None = None
     worst_run_s: float | None = None
@@ -118,16 +125,18 @@ def _offer(
         why = error.problem if isinstance(error, InputError) else _shortly(str(error))
         return replace(offer, why=why)
     best = searched.best
-    estimate = with_band(best.estimate, instance, best.candidate.config)
+    estimate = best.estimate
+    band = job_band(instance, best.candidate.config, estimate.iteration_time_s)
     prices = [cluster.nodes[node].price_per_gpu_hour for node in best.placement.node.tolist()]
     known = [price for price in prices if price is not None]
     iterations = None if tokens is None else tokens / instance.training.tokens
-    high_s = None if estimate.band is None else estimate.band.high_s
     priced_iterations = 1e6 / instance.training.tokens if iterations is None else iterations
     hourly = None if len(known) < len(prices) else sum(known)
 
-    def of_run(seconds: float | None) -> float | None:
-        return None if iterations is None or seconds is None else seconds * iterations
+    bound_s = min(searched.bound_s, estimate.iteration_time_s)
+
+    def of_run(seconds: float) -> float | None:
+        return None if iterations is None else seconds * iterations
 
     return replace(
         offer,
@@ -135,12 +144,15 @@ def _offer(
         num_gpus=best.candidate.config.world_size,
         config=best.candidate.config.label(),
         iteration_time_s=estimate.iteration_time_s,
-        bound_s=min(searched.bound_s, estimate.iteration_time_s),
-        tokens_per_s=estimate.tokens_per_s,
-        price=None if hourly is None else hourly * estimate.iteration_time_s * priced_iterations / HOUR_S,
-        run_s=of_run(estimate.iteration_time_s),
-        worst_run_s=of_run(high_s),
-        least_run_s=of_run(searched.bound_s),
+        bound_s=bound_s,
+        expected_s=band.middle_s,
+        low_s=band.low_s,
+        high_s=band.high_s,
+        tokens_per_s=instance.training.tokens / band.middle_s,
+        price=None if hourly is None else hourly * band.middle_s * priced_iterations / HOUR_S,
+        run_s=of_run(band.middle_s),
+        worst_run_s=of_run(band.high_s),
+        least_run_s=of_run(bound_s * band.middle_s / estimate.iteration_time_s),
     )
 
 
@@ -156,10 +168,10 @@ def choices(found: Sequence[Offer], deadline_s: float | None) -> dict[str, Offer
     chosen: dict[str, Offer] = {}
     if not able:
         return chosen
-    chosen["fastest"] = min(able, key=lambda one: one.iteration_time_s or 0.0)
+    chosen["fastest"] = min(able, key=lambda one: one.expected_s or 0.0)
     priced = [one for one in able if one.price is not None]
     if priced:
-        chosen["cheapest"] = min(priced, key=lambda one: (one.price, one.iteration_time_s))
+        chosen["cheapest"] = min(priced, key=lambda one: (one.price, one.expected_s))
     if deadline_s is not None:
         in_time = [one for one in able if one.run_s is not None and one.run_s <= deadline_s]
         if in_time:
@@ -172,9 +184,10 @@ def choices(found: Sequence[Offer], deadline_s: float | None) -> dict[str, Offer
 
 def in_words(found: Sequence[Offer], deadline_s: float | None) -> list[str]:
     """The choices in sentences, and what is proven of the deadline."""
-    chosen, said = choices(found, deadline_s), []
+    chosen = choices(found, deadline_s)
     if not chosen:
         return ["Nothing is legal and fits on any of these hosts."]
+    said = _band_words(found)
     for one in dict.fromkeys(chosen.values()):
         words = ", ".join(word for word, other in chosen.items() if other == one)
         said.append(f"{words[0].upper()}{words[1:]}: {_told(one)}.")
@@ -201,6 +214,22 @@ def in_words(found: Sequence[Offer], deadline_s: float | None) -> list[str]:
     return said
 
 
+def _band_words(found: Sequence[Offer]) -> list[str]:
+    """How far the times shown may be off, by the offer with the widest band; nothing where none has a band."""
+    shares = [
+        (one.low_s / one.expected_s, one.high_s / one.expected_s)
+        for one in found
+        if one.expected_s and one.low_s is not None and one.high_s is not None
+    ]
+    if not shares:
+        return []
+    low, high = min(low for low, _ in shares), max(high for _, high in shares)
+    return [
+        f"Times are expected ones: nine of ten jobs like these take between {100 * (1 - low):.0f} % less and "
+        f"{100 * (high - 1):.0f} % more."
+    ]
+
+
 def duration(seconds: float | None) -> str:
     """Days, or hours where it is less than two days."""
     if seconds is None:
@@ -210,7 +239,11 @@ def duration(seconds: float | None) -> str:
 
 def _told(offer: Offer) -> str:
     """An offer in a sentence."""
-    time = f", {duration(offer.run_s)}" if offer.run_s is not None else f", {offer.tokens_per_s or 0.0:,.0f} tokens/s"
+    time = (
+        f", {duration(offer.run_s)}"
+        if offer.run_s is not None
+        else f", {three_digits(offer.tokens_per_s or 0.0)} tokens/s"
+    )
     unit = "" if offer.run_s is not None else " a million tokens"
     price = "" if offer.price is None else f", price {offer.price:,.2f}{unit}"
     return f"{counted(offer.num_hosts, 'host')} of {offer.hosts} ({offer.num_gpus} GPUs){time}{price}"

@@ -25,6 +25,7 @@ from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor
+from pipette_opt.read.bands import job_band, with_band
 from pipette_opt.replan.changes import Change, repaired_host
 from pipette_opt.replan.searching import LEAST_S, Searched, alike, certified, search, time_s, with_spares
 from pipette_opt.replan.space import space_for
@@ -59,9 +60,11 @@ class Answer:
     Parameters
     ----------
     iteration_time_s
-        Of the best plan found; ``None`` if there is none.
+        Simulated, of the best plan found; ``None`` if there is none.
+    expected_s, tokens_per_s
+        Its expected time, the middle of its band, and the tokens per second at it.
     as_it_is_s
-        Of the old plan, on its own GPUs; ``None`` where it cannot be there.
+        Simulated, of the old plan, on its own GPUs; ``None`` where it cannot be there.
     bound_s
         No plan of what was searched is faster: on equal hosts the usual splits of the layers and the plan's own, on
         hosts of several kinds all splits. ``None`` where nothing was searched.
@@ -82,6 +85,7 @@ class Answer:
     name: str
     group: str
     iteration_time_s: float | None = None
+    expected_s: float | None = None
     tokens_per_s: float | None = None
     change: float | None = None
     as_it_is_s: float | None = None
@@ -116,7 +120,7 @@ class WhatIf:
     def __init__(self, plan: Plan, instance: Instance, params: OptimizeParams, watcher: Watcher) -> None:
         self.plan, self.instance, self.params, self.watcher = plan, instance, params, watcher
         self.time_limit_s = params.time_limit_s
-        self.now = estimate(instance, plan.config, plan.placement)
+        self.now = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config)
         is_same = abs(self.now.iteration_time_s / plan.estimate.iteration_time_s - 1) <= AS_GOOD
         self._proven_s = plan.certificate.lower_bound_s if is_same else 0.0
         self._searched: dict[_Key, Searched | Exception] = {}
@@ -231,7 +235,8 @@ class WhatIf:
         bound_s: float | None,
     ) -> Answer:
         """The answer with a plan and its bound."""
-        tokens_per_s, cluster = change.instance.training.tokens / seconds, change.instance.cluster
+        expected_s = job_band(change.instance, config, seconds).middle_s
+        tokens_per_s, cluster = change.instance.training.tokens / expected_s, change.instance.cluster
         hosts = len(placement.nodes_used)
         prices = [cluster.nodes[node].price_per_gpu_hour for node in placement.node.tolist()]
         known = [price for price in prices if price is not None]
@@ -239,8 +244,9 @@ class WhatIf:
         return replace(
             answer,
             iteration_time_s=seconds,
+            expected_s=expected_s,
             tokens_per_s=tokens_per_s,
-            change=tokens_per_s / self.now.tokens_per_s - 1,
+            change=tokens_per_s / self.now.expected_tokens_per_s - 1,
             bound_s=None if bound_s is None else min(bound_s, seconds),
             config=config.label(),
             price_per_hour=hourly,

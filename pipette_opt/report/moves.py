@@ -136,16 +136,17 @@ def _headline(old: Plan, new: Plan) -> Text:
 
 def _trade_off(chosen: OptionLike, options: Sequence[OptionLike]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="speed against moves", title_justify="left", title_style="bold")
-    for name in ("hosts that load", "to load, GB", "iteration, s", "slower than the fastest"):
+    for name in ("hosts that load", "to load, GB", "iteration", "slower than the fastest"):
         table.add_column(name, justify="right")
     table.add_column("plan")
+    scale = chosen.plan.estimate.expected_s / chosen.plan.estimate.iteration_time_s
     fastest = min(one.plan.estimate.iteration_time_s for one in options)
     for one in options:
         slower = one.plan.estimate.iteration_time_s / fastest - 1
         table.add_row(
             str(one.num_loads),
             f"{one.bytes_to_load / GB:,.1f}",
-            f"{one.plan.estimate.iteration_time_s:.5g}",
+            f"{three_digits(scale * one.plan.estimate.iteration_time_s)} s",
             f"{slower:.2%}",
             Text(one.plan.config.label() + ("  <- this plan" if one is chosen else "")),
             style="bold" if one is chosen else "",

@@ -6,7 +6,8 @@ from typing import Protocol
 from rich.console import RenderableType
 from rich.text import Text
 
-from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, seconds_text, spaced, titled
+from pipette_opt.base.units import three_digits
+from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, spaced, titled
 
 
 class AnswerLike(Protocol):
@@ -16,6 +17,8 @@ class AnswerLike(Protocol):
     def name(self) -> str: ...  # noqa: D102
     @property
     def iteration_time_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def expected_s(self) -> float | None: ...  # noqa: D102
     @property
     def tokens_per_s(self) -> float | None: ...  # noqa: D102
     @property
@@ -52,6 +55,8 @@ class OfferLike(Protocol):
     @property
     def bound_s(self) -> float | None: ...  # noqa: D102
     @property
+    def expected_s(self) -> float | None: ...  # noqa: D102
+    @property
     def tokens_per_s(self) -> float | None: ...  # noqa: D102
     @property
     def run_s(self) -> float | None: ...  # noqa: D102
@@ -85,10 +90,10 @@ def answers_table(title: str, answers: Sequence[AnswerLike], own: str | None = N
     for one in answers:
         cells = [
             Text(one.name),
-            Text(seconds_text(one.iteration_time_s)),
-            Text("-" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"),
+            Text(_expected(one, one.iteration_time_s)),
+            Text("-" if one.tokens_per_s is None else three_digits(one.tokens_per_s)),
             _change(one.change),
-            Text(seconds_text(one.as_it_is_s)),
+            Text(_expected(one, one.as_it_is_s)),
             Text(at_best(one)),
             Text(str(one.num_gpus or "-")),
         ]
@@ -112,9 +117,9 @@ def offers_table(offers: Sequence[OfferLike]) -> RenderableType:
         cells = [
             f"{one.num_hosts} of {one.hosts}",
             str(one.num_gpus),
-            seconds_text(one.iteration_time_s),
-            seconds_text(one.bound_s),
-            "-" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}",
+            _expected(one, one.iteration_time_s),
+            _expected(one, one.bound_s),
+            "-" if one.tokens_per_s is None else three_digits(one.tokens_per_s),
         ]
         if has_runs:
             cells += ["-" if run_s is None else f"{run_s / DAY_S:,.1f}" for run_s in (one.run_s, one.worst_run_s)]
@@ -126,9 +131,16 @@ def offers_table(offers: Sequence[OfferLike]) -> RenderableType:
 
 def at_best(answer: AnswerLike) -> str:
     """What is proven: the time that no plan of what was searched undercuts."""
-    if answer.bound_s is None:
+    return "proven" if answer.is_proven else _expected(answer, answer.bound_s)
+
+
+def _expected(row: AnswerLike | OfferLike, simulated_s: float | None) -> str:
+    """A simulated time of a row as the time to expect: as far above it as the row's own expected time is."""
+    if simulated_s is None:
         return "-"
-    return "proven" if answer.is_proven else seconds_text(answer.bound_s)
+    if row.expected_s is None or row.iteration_time_s is None:
+        return f"{three_digits(simulated_s)} s"
+    return f"{three_digits(simulated_s * row.expected_s / row.iteration_time_s)} s"
 
 
 def _configuration(answer: AnswerLike, own: str | None, before: str | None) -> Text:

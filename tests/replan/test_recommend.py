@@ -21,6 +21,7 @@ def offer(num_hosts: int, days: float, price: float | None, *, worst: float = 1.
         num_gpus=8 * num_hosts,
         config="tp1",
         iteration_time_s=days,
+        expected_s=days,
         bound_s=days * least,
         tokens_per_s=1.0 / days,
         run_s=days * DAY,
@@ -93,6 +94,9 @@ def test_offers_are_searched(searched: list[Offer]) -> None:
     assert two.iteration_time_s is not None
     assert two.iteration_time_s < one.iteration_time_s
     for found in searched:
-        assert found.run_s == pytest.approx(1000 * (found.iteration_time_s or 0))
+        assert found.run_s == pytest.approx(1000 * (found.expected_s or 0))
         assert found.price == pytest.approx(found.num_gpus * 2.0 * (found.run_s or 0) / 3600)
         assert (found.bound_s or 0) <= (found.iteration_time_s or 0)
+        assert (found.low_s or 0) < (found.expected_s or 0) < (found.high_s or 0)
+        assert found.tokens_per_s == pytest.approx(16 * 1024 / (found.expected_s or 0))
+    assert "nine of ten jobs like these take between" in in_words(searched, None)[0]
