@@ -1,11 +1,15 @@
-"""Writing files so that a reader never sees half of one."""
+"""Writing files so that a reader never sees half of one, and never over what the same command read."""
 
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from pipette_opt.base.errors import InputError
 
 STDOUT = "-"
 """Name that stands for standard output, as usual for programs."""
@@ -16,57 +20,158 @@ def is_stdout(path: str | Path | None) -> bool:
     return str(path) == STDOUT
 
 
-def write_atomically(path: str | Path, text: str) -> None:
+@dataclass(slots=True)
+class FilesOfRun:
     """
-    Write ``text`` (UTF-8, newlines as given) to a temporary file beside ``path``, then move it there.
+    Files that a run of a command has used.
 
-    A link stays, and the file that it points to is replaced; what is no file (a pipe, a terminal, ``/dev/null``) is
-    written to, and ``-`` is standard output. Raises ``OSError`` with the target's name; the old file is then untouched.
+    Parameters
+    ----------
+    inputs
+        Files that the command read, or that what it read names, by device and inode.
+    written
+        Files that the command wrote, resolved.
+    replaced
+        Files that were there before the command wrote them, as the command names them.
     """
-    if is_stdout(path):
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    target = Path(path).resolve()
-    if target.exists() and not (target.is_file() or target.is_dir()):
-        target.write_text(text, encoding="utf-8", newline="")
-        return
-    try:
-        _replace(target, text)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+
+    inputs: set[tuple[int, int]] = field(default_factory=set)
+    written: set[Path] = field(default_factory=set)
+    replaced: list[str] = field(default_factory=list)
 
 
-def write_together(texts: Mapping[Path, str]) -> None:
-    """
-    Write several files of one folder, of which none makes sense with an old one beside it: all, or none if one fails.
-
-    Raises ``OSError`` with the name of the file that could not be written; the old files are then untouched.
-    """
-    with ExitStack() as temporaries:
-        written = []
-        for path, text in texts.items():
-            try:
-                written.append((temporaries.enter_context(_temporary(path.resolve(), text)), path.resolve()))
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(path)) from error
-        for temporary, target in written:
-            temporary.replace(target)
-
-
-def _replace(target: Path, text: str) -> None:
-    with _temporary(target, text) as temporary:
-        temporary.replace(target)
+_runs: list[FilesOfRun] = []
+"""The run of a command at hand, last; empty when the package is used as a library."""
 
 
 @contextmanager
-def _temporary(target: Path, text: str) -> Iterator[Path]:
-    """A file beside the target with the text and the permissions; gone at the end unless it was moved."""
+def files_of_run() -> Iterator[FilesOfRun]:
+    """
+    Protect what a command reads from what it writes, from here to the end of the block.
+
+    Only commands open such a block. A program that uses the package as a library may write where it read before.
+    """
+    run = FilesOfRun()
+    _runs.append(run)
+    try:
+        yield run
+    finally:
+        _runs.remove(run)
+
+
+def note_input(path: str | Path) -> None:
+    """Protect a file that the command at hand read, or that what it read names; nothing outside of a command."""
+    if not _runs:
+        return
+    try:
+        status = Path(path).stat()
+        own = Path(path).resolve() in _runs[-1].written
+    except (OSError, ValueError):  # a name that what was read has, and no file
+        return
+    if stat.S_ISREG(status.st_mode) and not own:
+        _runs[-1].inputs.add((status.st_dev, status.st_ino))
+
+
+def note_continued(path: str | Path) -> None:
+    """Let the command at hand replace a file that it reads: it goes on with what an earlier run wrote there."""
+    if _runs:
+        _runs[-1].written.add(Path(path).resolve())
+
+
+def check_targets(*paths: str | Path | None) -> None:
+    """Raise ``InputError`` for a target that the command at hand read, or that what it read names."""
+    for path in paths:
+        if not _runs or path is None or is_stdout(path) or not Path(path).is_file():
+            continue
+        status = Path(path).stat()
+        if (status.st_dev, status.st_ino) in _runs[-1].inputs:
+            problem = "is an input of this command, or named in one, and would be replaced; give another name."
+            raise InputError(str(path), problem)
+
+
+def _note_output(path: str | Path, target: Path) -> None:
+    """Remember a target right before it is replaced."""
+    if not _runs:
+        return
+    if target.exists() and target not in _runs[-1].written:
+        _runs[-1].replaced.append(str(path))
+    _runs[-1].written.add(target)
+
+
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """
+    Write a text (UTF-8, newlines as given) or bytes to a temporary file beside ``path``, then move it there.
+
+    A link stays, and the file that it points to is replaced; what is no file (a pipe, a terminal, ``/dev/null``) is
+    written to, and ``-`` is standard output. Raises ``OSError`` with the target's name, and ``InputError`` for a file
+    that the command at hand read; the old file is then untouched.
+    """
+    if is_stdout(path):
+        sys.stdout.write(content if isinstance(content, str) else content.decode())
+        sys.stdout.flush()
+        return
+    write_together({Path(path): content})
+
+
+def write_together(contents: Mapping[Path, str | bytes]) -> None:
+    """
+    Write several files, of which none makes sense with an old one beside it: all, or none if one fails.
+
+    Raises as :func:`write_atomically` does; the old files are then untouched.
+    """
+    check_targets(*contents)
+    with ExitStack() as temporaries:
+        written = []
+        for path, content in contents.items():
+            target = path.resolve()
+            try:
+                if target.exists() and not (target.is_file() or target.is_dir()):
+                    target.write_bytes(_encoded(content))
+                    continue
+                written.append((path, temporaries.enter_context(_temporary(target, content)), target))
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from error
+        for path, temporary, target in written:
+            _note_output(path, target)
+            try:
+                temporary.replace(target)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def write_with_parts(path: Path, text: str, parts: Mapping[str, str]) -> None:
+    """
+    Write a file and, beside it, the files that it names: all, or none if one fails.
+
+    The names of parts follow from the file's. ``InputError`` for a part that is there although no file of this name
+    names it: it belongs to something else.
+
+    Parameters
+    ----------
+    parts
+        Text of each part, by its name in the folder of the file.
+    """
+    old = path.read_bytes() if path.is_file() else b""
+    for name in parts:
+        part = path.with_name(name)
+        if (part.exists() or part.is_symlink()) and name.encode() not in old:
+            problem = f"is there already and is no part of {path}, which would replace it; move it, or change -o."
+            raise InputError(str(part), problem)
+    write_together({**{path.with_name(name): content for name, content in parts.items()}, path: text})
+
+
+def _encoded(content: str | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.encode("utf-8")
+
+
+@contextmanager
+def _temporary(target: Path, content: str | bytes) -> Iterator[Path]:
+    """A file beside the target with its content and permissions; gone at the end unless it was moved."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(_encoded(content))
         temporary.chmod(_usual_mode(target))
         yield temporary
     finally:

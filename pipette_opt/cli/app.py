@@ -99,14 +99,19 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     has_json = any(one.name in ("json", "as_json") for one in parameters)
 
     def run(*, verbose: bool = False, quiet: bool = False, **given: Any) -> None:
-        from pipette_opt.cli.output import check_stdout, manner, set_up_logging, show_json
+        from pipette_opt.base.files import files_of_run
+        from pipette_opt.cli.output import check_stdout, manner, say, set_up_logging, show_json
 
         keep = not has_json and given.pop("json")
         if verbose:
             set_up_logging(verbose)
         check_stdout(keep, given.get("out") if keep else None)
-        with manner(quiet=quiet, keep=keep, verbose=verbose) as said:
-            command(**given)
+        with manner(quiet=quiet, keep=keep, verbose=verbose) as said, files_of_run() as files:
+            try:
+                command(**given)
+            finally:
+                if files.replaced:
+                    say(f"replaced {', '.join(files.replaced)}")
         if said:  # of several processes one speaks
             show_json({"out": str(given["out"]), "said": said})
 

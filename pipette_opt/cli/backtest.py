@@ -37,7 +37,7 @@ def backtest(
     from functools import partial
 
     from pipette_opt.base.errors import InputError
-    from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.base.files import check_targets, is_stdout, write_atomically
     from pipette_opt.calibrate.files import predictions_csv, scatter_svg
     from pipette_opt.calibrate.left_out import LeftOut, left_out_entries, left_out_lines, unread
     from pipette_opt.calibrate.memory import framework_of_stack, memory_columns
@@ -45,7 +45,6 @@ def backtest(
     from pipette_opt.calibrate.predict import predict_runs
     from pipette_opt.calibrate.tables import form_rows, form_table, group_rows, group_table
     from pipette_opt.cli.output import (
-        check_not_overwritten,
         check_place,
         check_stdout,
         say,
@@ -63,11 +62,12 @@ def backtest(
         plot = plot or out.with_suffix(".svg")
     check_place(out, plot)
     check_stdout(json, out, plot)
-    check_not_overwritten(out, plot, inputs=(runs, calibration, cluster))
     stack = read_stack(calibration) if calibration else read_stack()
     measured, bad = read_rows(runs)
+    hosts = read_cluster(cluster) if cluster else None
+    check_targets(out, plot)
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=max_oom_risk)
-    predictions = predict_runs(measured, stack, read_cluster(cluster) if cluster else None, memory=memory)
+    predictions = predict_runs(measured, stack, hosts, memory=memory)
     left_out = unread(bad)
     untimed = [LeftOut(one.run.row, one.reason) for one in predictions if one.reason]
     total = len(measured) + len(bad)

@@ -34,7 +34,7 @@ def calibrate(
     from dataclasses import replace
 
     from pipette_opt.base.errors import InputError
-    from pipette_opt.base.files import is_stdout
+    from pipette_opt.base.files import check_targets, is_stdout
     from pipette_opt.base.units import counted
     from pipette_opt.calibrate.fit import calibrate_runs
     from pipette_opt.calibrate.left_out import left_out_entries, left_out_lines, unread
@@ -42,7 +42,6 @@ def calibrate(
     from pipette_opt.calibrate.tables import errors_entry, fit_table
     from pipette_opt.cli.interrupt import STOPPED_EARLY
     from pipette_opt.cli.output import (
-        check_not_overwritten,
         check_place,
         check_stdout,
         say,
@@ -59,10 +58,11 @@ def calibrate(
         raise InputError("--seed", f"must be >= 0, got {seed}.")
     check_place(out)
     check_stdout(json, out)
-    check_not_overwritten(out, inputs=(runs, cluster))
     name = name or (runs.stem if is_stdout(out) else out.stem)
     measured, bad = read_rows(runs)
     start, total, left_out = read_stack(base), len(measured) + len(bad), unread(bad)
+    hosts = read_cluster(cluster) if cluster else None
+    check_targets(out)
     aside = [note] if (note := unused_columns(measured)) else []
     if not measured:
         raise InputError(str(runs), "\n- ".join(["has no row that can be used.", *left_out_lines(left_out, total)]))
@@ -71,7 +71,7 @@ def calibrate(
         fit = calibrate_runs(
             measured,
             start if untold else replace(start, memory=numbers_of(memory)),
-            read_cluster(cluster) if cluster else None,
+            hosts,
             max_runs=max_runs,
             seed=seed,
             validate=validate,

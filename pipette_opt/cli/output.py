@@ -132,11 +132,16 @@ def answer(text: str) -> None:
 
 
 def check_place(*paths: Path | None) -> None:
-    """Raise ``InputError`` for a file that could not be written, before the work that it is for begins."""
+    """Raise ``InputError`` for a file that could not be written, or is named twice, before its work begins."""
+    taken = set()
     for path in paths:
         if path is None or is_stdout(path):
             continue
         target = path.resolve()
+        if target in taken:
+            raise InputError(str(path), "is another output of this command, too; give another name.")
+        if target.is_file() or not target.exists():  # /dev/null may well take several
+            taken.add(target)
         if target.is_dir():
             raise InputError(str(path), "is a folder; give the name of a file.")
         if not target.parent.is_dir():
@@ -178,17 +183,6 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_atomically(path, text.getvalue())
-
-
-def check_not_overwritten(*outputs: Path | None, inputs: tuple[str | Path | None, ...] = ()) -> None:
-    """Raise ``InputError`` for an output that is an input, or another output."""
-    known = {Path(path).resolve() for path in inputs if path is not None}
-    for path in outputs:
-        if path is None or is_stdout(path) or (path.exists() and not path.is_file()):  # /dev/null may well take several
-            continue
-        if path.resolve() in known:
-            raise InputError(str(path), "is an input, or another output, of this command; give another name.")
-        known.add(path.resolve())
 
 
 def set_up_logging(verbose: bool) -> None:

@@ -56,7 +56,7 @@ def replan(
     begun = time.perf_counter()
     from dataclasses import asdict, replace
 
-    from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.base.files import check_targets, is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
     from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
     from pipette_opt.optimize import OptimizeParams
@@ -72,6 +72,7 @@ def replan(
     if micro_batches is not None:
         opt.one_of("--micro-batches", micro_batches, ("equal", "unequal"))
     old, instance, inputs = plan_on_changed_hosts(plan, cluster, lost, joined)
+    check_targets(out, moves_out)
     if micro_batches is not None:
         training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
         instance, inputs = replace(instance, training=training), {**inputs, "training": asdict(training)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
+from pipette_opt.base.files import note_continued, write_atomically
 from pipette_opt.measure.layer import build_layer
 from pipette_opt.read.gpus import catalogue_name, recognise_gpu
 from pipette_opt.read.profile import COLUMNS, read_profile
@@ -79,6 +79,7 @@ def profile_compute(
         raise InputError(
             "--tensor-parallel", f"{params.tensor_parallel} do not divide the heads or the MLP of {model.name}."
         )
+    note_continued(path)
     layers = dict(read_profile(path).layers) if path.exists() else {}
     missing = [key for key in keys if key not in layers]
     for number, key in enumerate(missing):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import note_input, write_atomically
 from pipette_opt.base.types import FloatArray
 from pipette_opt.memory.features import FEATURE_NAMES
 
@@ -63,9 +64,7 @@ def write_weights(path: Path, network: NetworkWeights) -> None:
         arrays |= {f"weight_{index}": weight, f"bias_{index}": bias}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(buffer.getvalue())
-    temporary.replace(path)
+    write_atomically(path, buffer.getvalue())
 
 
 def read_weights(path: Path) -> NetworkWeights:
@@ -77,6 +76,7 @@ def read_weights(path: Path) -> NetworkWeights:
     InputError
         If it is damaged, of another program, or trained on other features.
     """
+    note_input(path)
     try:
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

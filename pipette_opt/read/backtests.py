@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from pipette_opt.base.files import write_atomically
+from pipette_opt.base.files import note_continued, write_atomically
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
@@ -115,6 +115,7 @@ def read_backtests(path: Path | None = None) -> tuple[BackTest, ...]:
 def write_backtests(by: str, runs: Iterable[ComparedRun], path: Path | None = None) -> None:
     """The rows of a command in place of those that it wrote before."""
     place = path or shipped_path("data", "backtests.yaml")
+    note_continued(place)
     others = [one for one in read_backtests(place) if one.by != by] if place.is_file() else []
     rows = sorted([*others, *rows_of(by, runs)], key=lambda one: (one.by, one.shape, one.gpu, one.precision))
     content = [{name: _plain(value) for name, value in asdict(one).items()} for one in rows]

@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.files import write_atomically
+from pipette_opt.base.files import write_with_parts
 from pipette_opt.base.units import GB, MIB, TFLOP, US, counted
 from pipette_opt.read.blocks_of_gpus import split_hosts, usual_block
 from pipette_opt.read.fields import Fields, did_you_mean
@@ -152,31 +152,33 @@ def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> 
     Links of single GPUs take the place of the matrix of one flow; where only those inside hosts are known, each kind of
     host has its own file, ``<stem>_inside_<number>.csv``.
 
-    Bandwidths keep 1 kB/s, latencies 1 ps. The matrices are written before the file that names them. ``comment``
-    goes to the top of the YAML file.
+    Bandwidths keep 1 kB/s, latencies 1 ps. ``comment`` goes to the top of the YAML file. Written are all files or none;
+    ``InputError`` for a matrix file that is there and that no older cluster file at ``path`` names.
     """
     path = Path(path)
+    parts: dict[str, str] = {}
     matrices, inside, links = [], [], cluster.gpu_links
     for matrix in cluster.link_matrices if cluster.links_measured else ():
         file = f"{path.stem}_links_{matrix.concurrent_flows}.csv"
         single = matrix.concurrent_flows == 1 and links is not None and links.between is not None
-        text = gpu_csv(cluster.hosts, links) if single and links else matrix_csv(cluster.hosts, matrix.bytes_per_s)
-        write_atomically(path.with_name(file), text)
+        parts[file] = (
+            gpu_csv(cluster.hosts, links) if single and links else matrix_csv(cluster.hosts, matrix.bytes_per_s)
+        )
         matrices.append({"file": file, "concurrent_flows": matrix.concurrent_flows})
     for number, (hosts, text) in enumerate(
         inside_csvs(cluster.hosts, links) if links is not None and links.between is None else ()
     ):
         file = f"{path.stem}_inside_{number}.csv"
-        write_atomically(path.with_name(file), text)
+        parts[file] = text
         inside.append({"file": file, "hosts": hosts})
     lines = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     document = cluster_document(cluster, matrices, inside)
     if cluster.known_latency_s is not None:
         file = f"{path.stem}_latencies.csv"
-        write_atomically(path.with_name(file), latencies_csv(cluster.hosts, cluster.known_latency_s))
+        parts[file] = latencies_csv(cluster.hosts, cluster.known_latency_s)
         document["inter_node"]["latencies"] = file
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
-    write_atomically(path, lines + text)
+    write_with_parts(path, lines + text, parts)
 
 
 def cluster_document(

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import note_input
 from pipette_opt.base.units import MIB
 from pipette_opt.read.kinds_of_files import binary_kind
 
@@ -70,6 +71,7 @@ def read_bytes(path: str | Path) -> bytes:
 
     A pipe is opened without waiting for a writer, and refused unless it is one of this process's own.
     """
+    note_input(path)
     own = str(path).startswith(("/dev/fd/", "/proc/self/fd/")) or str(path) == "/dev/stdin"
     handle = os.open(path, os.O_RDONLY | (0 if own else os.O_NONBLOCK))
     with os.fdopen(handle, "rb") as file:
@@ -139,6 +141,7 @@ def parse_json(text: str, where: str) -> Any:
 
 def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file, in hexadecimal; ``plan.json`` records it for every input."""
+    note_input(path)
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

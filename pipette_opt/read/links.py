@@ -19,6 +19,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import KIB, US, counted
 from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated
+from pipette_opt.read.files import read_bytes
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_entry, recognise_gpu
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import (
@@ -287,7 +288,7 @@ def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) 
 
 def _text(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except FileNotFoundError:
         raise InputError(str(path), "there is no such file or folder.") from None
     except OSError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.files import read_bytes
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like, unused_lines
 from pipette_opt.read.log_lines import log_lines
 from pipette_opt.read.megatron_args import MegatronArgs
@@ -202,9 +203,12 @@ class _Reports:
 def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str, object] | str, str]:
     """A row, or why there is none; and how many lines of the log were not used."""
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")  # a broken byte must not cost the other runs
+        data = read_bytes(file)
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}", ""
+    except InputError as error:  # larger than any log, or no regular file: the other runs are read
+        return error.problem, ""
+    text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="replace").read()  # any line ends
     lines = log_lines(text)
     named = next((match for line in lines if (match := _GPU.search(line.text))), None)
     starts = [index for index, line in enumerate(lines) if HEADER in line.text]

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
+from pipette_opt.base.files import write_with_parts
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, US
 from pipette_opt.read.fields import did_you_mean
@@ -155,18 +155,18 @@ def write_region_cluster(
         raise InputError("--latency-ms", "is needed: the table has no latencies.")
     of_pair_s = {pair: links.latency_s[pair] if latency_s is None else latency_s for pair in pairs}
     between_s = max(of_pair_s.values())
-    latencies = {}
+    latencies: dict[str, str] = {}
+    parts: dict[str, str] = {}
     if min(of_pair_s.values()) < between_s:
         latencies["latencies"] = f"{path.stem}_latencies.csv"
-        text = latencies_csv([host for _, host in every], _matrix(every, of_pair_s))
-        write_atomically(path.with_name(latencies["latencies"]), text)
+        parts[latencies["latencies"]] = latencies_csv([host for _, host in every], _matrix(every, of_pair_s))
     matrices = []
     measured = dict(links.bytes_per_s)
     if len(measured) == 1 and gpus_per_node > 1:  # more flows of two hosts share what was measured
         measured[gpus_per_node] = next(iter(measured.values()))
     for flows, of_pair in sorted(measured.items()):
         file = f"{path.stem}_links_{flows}.csv"
-        write_atomically(path.with_name(file), matrix_csv([host for _, host in every], _matrix(every, of_pair)))
+        parts[file] = matrix_csv([host for _, host in every], _matrix(every, of_pair))
         matrices.append({"file": file, "concurrent_flows": flows})
     flow = nics.flow_bytes_per_s(gpus_per_node)
     document: dict[str, Any] = {
@@ -196,7 +196,7 @@ def write_region_cluster(
     ]
     lines = [f"Links between regions: {source}.", *notes]
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
-    write_atomically(path, "".join(f"# {line}\n" for line in lines) + text)
+    write_with_parts(path, "".join(f"# {line}\n" for line in lines) + text, parts)
     return notes
 
 

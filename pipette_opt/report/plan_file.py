@@ -5,7 +5,6 @@ The file is for other programs too: its fields are published in ``data/schemas/p
 follows from other fields (coordinates, micro-batches) is written all the same and checked when the file is read.
 """
 
-import json
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
+from pipette_opt.base.files import note_input, write_atomically
 from pipette_opt.base.types import Launcher, P2PMode, RankOrder
 from pipette_opt.base.units import GIB
 from pipette_opt.parallel import ParallelConfig, Placement
@@ -35,6 +34,7 @@ from pipette_opt.plans.plan import (
     rank_rows,
 )
 from pipette_opt.plans.verdict import plan_verdict
+from pipette_opt.read.files import parse_json, read_text
 from pipette_opt.read.hosts import checked_host
 from pipette_opt.read.kinds_of_files import PLAN_FILE, reads
 from pipette_opt.report.certificate_file import certificate_to_dict, read_certificate
@@ -107,28 +107,26 @@ def keep_plan(plan: Plan, path: str | Path) -> None:
 @reads(PLAN_FILE)
 def read_plan(path: str | Path) -> Plan:
     """Read ``plan.json``. ``InputError`` names the file and the field of whatever is damaged."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), f"must be a UTF-8 text file ({error.reason} at byte {error.start}).") from None
+    text = read_text(path)
     if not text.strip():
         raise InputError(str(path), "is empty; it must be a plan that `solve` wrote.")
-    try:
-        content = json.loads(text, object_pairs_hook=_each_once)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        raise InputError(str(path), f"is not JSON: {str(error).split(';')[0].rstrip('.')}.") from None
+    content = parse_json(text, str(path))
+    if isinstance(content, dict):
+        _note_inputs(content.get("inputs"), Path(path))
     return plan_from_dict(content, str(path))
 
 
-def _each_once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of the file, whose fields are there once: readers differ in which of two they take."""
-    found = dict(fields)
-    if len(found) < len(fields):
-        twice = next(name for index, (name, _) in enumerate(fields) if name in dict(fields[:index]))
-        raise ValueError(f"the field {twice} is there twice")
-    return found
+def _note_inputs(inputs: object, path: Path) -> None:
+    """Protect the files that a plan names, where they were or beside it, whether or not they are read."""
+    for recorded in inputs.values() if isinstance(inputs, dict) else ():
+        if not isinstance(recorded, dict) or not isinstance(recorded.get("path"), str):
+            continue
+        named = Path(recorded["path"])
+        for place in (named, path.parent / named, path.parent / named.name):
+            note_input(place)
+            for parts in (recorded.get("matrices"), recorded.get("inside_matrices")):
+                for name in parts if isinstance(parts, dict) else ():
+                    note_input(place.parent / name)
 
 
 def plan_from_dict(content: object, where: str = "plan") -> Plan:

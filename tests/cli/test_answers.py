@@ -49,7 +49,7 @@ def test_without_it_only_warnings_are_logged(command: Run, level: None) -> None:
 @pytest.mark.parametrize(
     ("words", "place", "problem"),
     [
-        (("verify", "nowhere.json"), "nowhere.json", "cannot be read"),
+        (("verify", "nowhere.json"), "nowhere.json", "there is no such file"),
         (("solve", "--nodes", "4"), "--gpu", "is needed with --nodes"),
         (("candidates", "--no-such-option"), "the command line", "No such option: --no-such-option"),
         (("verify",), "the command line", "Missing argument"),

@@ -80,7 +80,7 @@ def test_bad_files_are_named(command: str, tmp_path: Path) -> None:
     [
         (["backtest", "runs.csv", "-o", "./runs.csv"], "is an input"),
         (["backtest", "runs.csv", "-o", "out.svg"], "another output"),
-        (["backtest", "runs.csv", "--calibration", "stack.yaml", "--plot", "stack.yaml"], "is an input"),
+        (["backtest", "runs.csv", "--plot", "runs.csv"], "is an input"),
         (["calibrate", "runs.csv", "-o", "runs.csv"], "is an input"),
         (["calibrate", "runs.csv", "--seed", "-1"], "must be >= 0, got -1"),
         (["backtest", "runs.csv", "--max-oom-risk", "nan"], "must be in (0, 1), got nan"),

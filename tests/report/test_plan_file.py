@@ -204,7 +204,7 @@ def test_damage_is_named(path: str, value: object, named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("", "is empty"), ("{", "is not JSON"), ("[1]", "mapping"), ("\udcff", "UTF-8")]
+    ("text", "said"), [("", "is empty"), ("{", "is not valid JSON"), ("[1]", "mapping"), ("\udcff", "UTF-8")]
 )
 def test_unreadable_file(text: str, said: str, tmp_path: Path) -> None:
     """What is not a plan file at all."""
@@ -216,7 +216,7 @@ def test_unreadable_file(text: str, said: str, tmp_path: Path) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     """Reading and writing where nothing can be."""
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         read_plan(tmp_path / "missing.json")
     with pytest.raises(InputError, match="cannot be written"):
         write_plan(small_plan(), tmp_path / "missing" / "plan.json")
@@ -274,7 +274,7 @@ def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     write_plan(small_plan(), path)
     path.write_text(path.read_text().replace('"seed":', '"seed": 1,\n  "seed":', 1))
-    with pytest.raises(InputError, match="the field seed is there twice"):
+    with pytest.raises(InputError, match="'seed' is given twice"):
         read_plan(path)
 
 
