@@ -65,20 +65,25 @@ def export(
         typer.Option(help="Your launch script: print the lines to change, add and drop, in place of files."),
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="Where the plan's cluster file is now, if it has moved.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With -o: replace files that export did not write, or that were changed.")
+    ] = False,
     json: opt.Json = False,
 ) -> None:
     """
     Write the files that start a plan.
 
     Refused if the format cannot say all of the plan, if an option has no effect on it, or if the plan's cluster file,
-    link matrices or profile have changed since it was made.
+    link matrices or profile have changed since it was made. Files in the folder that export did not write, or that were
+    changed since, stay unless --force is given.
 
     Example: [bold]pipette-opt export plan.json --format slurm --partition gpu -o launch/[/]
 
     Example: [bold]pipette-opt export plan.json --format megatron --diff train.sh[/]
     """
-    from pipette_opt.base.files import is_stdout, write_together
+    from pipette_opt.base.files import is_stdout
     from pipette_opt.cli.output import console, say, show_json
+    from pipette_opt.export.folder import write_folder
     from pipette_opt.export.hosts import hosts_are_named, unnamed_note
     from pipette_opt.export.launch_options import LaunchOptions, parse_resource
     from pipette_opt.export.targets import export as files_of
@@ -116,8 +121,7 @@ def export(
                 say(f"# {name}")
             console().out(text, end="" if text.endswith("\n") else "\n")
         return
-    out.mkdir(parents=True, exist_ok=True)
-    write_together({out / name: text for name, text in files.items()})
+    write_folder(out, files, force=force)
     for name in files:
         say(f"wrote {out / name}")
 

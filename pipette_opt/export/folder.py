@@ -1,0 +1,57 @@
+"""The folder of an export: what may be replaced in it."""
+
+import hashlib
+from collections.abc import Mapping
+from json import dumps, loads
+from pathlib import Path
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import check_targets, write_together
+
+RECORD = ".pipette-opt-export.json"
+"""File of the folder with the SHA-256 of each file that was exported there."""
+
+
+def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False) -> None:
+    """
+    Write the files of an export and a record of them: all, or none if one must not be replaced.
+
+    ``InputError`` for a link, for an input of the command, and without ``force`` for a file that no export wrote or
+    that was changed since.
+    """
+    recorded = _recorded(folder / RECORD)
+    for name in files:
+        _check(folder / name, recorded.get(name), force=force)
+    if (folder / RECORD).is_symlink():
+        raise InputError(str(folder / RECORD), "is a link, which export does not follow; remove it.")
+    hashes = recorded | {name: _sha256(text.encode()) for name, text in files.items()}
+    check_targets(*(folder / name for name in files))
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {folder / name: text for name, text in files.items()}
+    write_together({**texts, folder / RECORD: dumps(hashes, indent=2, sort_keys=True) + "\n"})
+
+
+def _check(target: Path, recorded: str | None, *, force: bool) -> None:
+    """Raise ``InputError`` if a target must not be replaced."""
+    if target.is_symlink():
+        raise InputError(str(target), "is a link, which export does not follow; remove it.")
+    if not target.exists():
+        return
+    if not target.is_file():
+        raise InputError(str(target), "is no regular file; give another folder.")
+    if not force and _sha256(target.read_bytes()) != recorded:
+        wrote = "export did not write it" if recorded is None else "it was changed since export wrote it"
+        raise InputError(str(target), f"is there already, and {wrote}; give another folder, or --force to replace it.")
+
+
+def _recorded(record: Path) -> dict[str, str]:
+    """Hashes of an older export; nothing of a record that cannot be read."""
+    try:
+        found = loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,57 @@
+"""The folder of an export: files of others stay."""
+
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.export.folder import write_folder
+
+FILES = {"launch.sh": "srun\n", "nodes.txt": "n1\n"}
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Content of the files of a folder that are not hidden."""
+    return {path.name: path.read_text() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def test_own_files_are_replaced(tmp_path: Path) -> None:
+    """A second export goes where the first did."""
+    write_folder(tmp_path / "new", FILES)
+    write_folder(tmp_path / "new", {**FILES, "nodes.txt": "n2\n"})
+    assert texts(tmp_path / "new") == {"launch.sh": "srun\n", "nodes.txt": "n2\n"}
+
+
+@pytest.mark.parametrize(("exported", "said"), [(False, "did not write it"), (True, "was changed since")])
+def test_files_of_others_stay(tmp_path: Path, exported: bool, said: str) -> None:
+    """Refused before anything is written, unless it is forced."""
+    if exported:
+        write_folder(tmp_path, FILES)
+    (tmp_path / "nodes.txt").write_text("mine")
+    before = texts(tmp_path)
+    with pytest.raises(InputError, match=said):
+        write_folder(tmp_path, {"launch.sh": "other", "nodes.txt": "n2"})
+    assert texts(tmp_path) == before
+    write_folder(tmp_path, FILES, force=True)
+    assert texts(tmp_path) == FILES
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", ["nodes.txt", ".pipette-opt-export.json"])
+def test_no_link_is_followed(tmp_path: Path, force: bool, name: str) -> None:
+    """A link in the folder may lead to any file of the user."""
+    (folder := tmp_path / "launch").mkdir()
+    (tmp_path / "precious").write_text("mine")
+    (folder / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match="is a link"):
+        write_folder(folder, FILES, force=force)
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert not (folder / "launch.sh").exists()
+
+
+def test_a_damaged_record_protects(tmp_path: Path) -> None:
+    """Files are then taken for those of others."""
+    write_folder(tmp_path, FILES)
+    (tmp_path / ".pipette-opt-export.json").write_text("{")
+    with pytest.raises(InputError, match="did not write it"):
+        write_folder(tmp_path, FILES)
