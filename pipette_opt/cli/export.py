@@ -132,11 +132,13 @@ def _show_changes(plan: "Plan", script: str, target: str, *, json: bool) -> None
 
     from pipette_opt.cli.output import answer, show_json
     from pipette_opt.export.script_changes import changes_text, script_changes
+    from pipette_opt.library.models import check_job_of_plan
     from pipette_opt.read.megatron_args import read_megatron_args
 
     if target != "megatron":
         raise InputError("--diff", f"goes with --format megatron, got {target}.")
     given = read_megatron_args(script, "--diff")
+    check_job_of_plan(plan, given)
     try:
         today = given.parallel_config(sum(plan.config.layers_per_stage), plan.config.world_size)
     except InputError:  # it is for another number of GPUs, or of layers: options are compared as they are written

@@ -9,6 +9,7 @@ from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.library.options import JobOptions
+    from pipette_opt.plans.plan import Plan
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ModelSpec, TrainingSpec
 
@@ -107,6 +108,26 @@ def check_one_model(model: "ModelSpec", training: "TrainingSpec", given: "Megatr
     found = [difference.words for difference in model_differences(model, training, given)]
     if found:
         raise InputError(given.where, f"{'; '.join(found)}; compare equal models.")
+
+
+def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:
+    """
+    Raise ``InputError`` where arguments say another model, batch or sequence than those that a plan was made for.
+
+    Plans of older versions, which record neither, are not checked.
+    """
+    from pipette_opt.specs import ModelSpec, TrainingSpec
+    from pipette_opt.specs.recorded import recorded_spec
+
+    if not {"model", "training"} <= set(plan.inputs):
+        return
+    training = recorded_spec(TrainingSpec, plan.inputs["training"], "plan, inputs.training")
+    for field, compared in (("global_batch_size", "batches"), ("seq_length", "sequences")):
+        theirs, ours = getattr(given, field), getattr(training, field)
+        if theirs not in (None, ours):
+            difference = f"--{field.replace('_', '-')} {theirs} differs from the plan's {ours}"
+            raise InputError(given.where, f"{difference}; compare equal {compared}.")
+    check_one_model(recorded_spec(ModelSpec, plan.inputs["model"], "plan, inputs.model"), training, given)
 
 
 def model_differences(model: "ModelSpec", training: "TrainingSpec", given: "MegatronArgs") -> list[Difference]:

@@ -1,16 +1,17 @@
 """Arguments beside a model that is named elsewhere: one model, differences by name."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from plans import small_plan
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
 from pipette_opt.library.jobs import read_job
-from pipette_opt.library.models import check_one_model, job_of_arguments, model_differences
+from pipette_opt.library.models import check_job_of_plan, check_one_model, job_of_arguments, model_differences
 from pipette_opt.library.options import JobOptions
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import list_models, read_model
@@ -114,6 +115,33 @@ def test_commands_refuse_differences_by_name(command: list[str], tmp_path: Path)
     assert isinstance(result.exception, InputError)
     for part in ("--vocab-size 128256 differs from the job's 32000", "--mtp-num-layers 1", "compare equal models"):
         assert part in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--num-layers 16", "--num-layers 16 differs from the job's 32"),
+        ("--global-batch-size 128", "--global-batch-size 128 differs from the plan's 256; compare equal batches"),
+        ("--seq-length 2048", "--seq-length 2048 differs from the plan's 4096; compare equal sequences"),
+        ("--tensor-model-parallel-size 2 --global-batch-size 256", ""),
+    ],
+)
+def test_a_plan_is_compared_with_scripts_of_its_job(arguments: str, said: str) -> None:
+    """Before, ``export --diff`` listed changes to a script of another model."""
+    job = replace(
+        small_plan(),
+        inputs={
+            "model": asdict(read_model("llama-3-8b")),
+            "training": asdict(TrainingSpec(global_batch_size=256, seq_length=4096)),
+        },
+    )
+    given = parse_megatron_args(arguments, "train.sh")
+    check_job_of_plan(replace(job, inputs={}), given)
+    if said:
+        with pytest.raises(InputError, match=said):
+            check_job_of_plan(job, given)
+    else:
+        check_job_of_plan(job, given)
 
 
 def test_estimate_says_which_model() -> None:

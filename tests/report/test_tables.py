@@ -317,6 +317,17 @@ def test_what_the_fastest_would_have_been() -> None:
     assert risks_table(plan) == []
 
 
+def test_a_plain_plan_has_its_own_gap() -> None:
+    """Beside its time and bound; the gap of the search, which is of another plan, has a row of its own."""
+    proof = small_plan().certificate
+    best_s = proof.lower_bound_s / 0.995
+    plainer = replace(proof, objective_s=1.005 * best_s, fastest_s=best_s, gap=0.005)
+    text = " ".join(shown(certificate_table(plainer)).split())
+    assert "gap 1.00% of the iteration time" in text
+    assert "gap of the search 0.50% of the fastest plan found" in text
+    assert "gap of the search" not in shown(certificate_table(proof))
+
+
 def test_even_experts_are_assumed() -> None:
     """What 1.3 times the mean tokens on the busiest rank would do, in time and risk."""
     plan = small_plan()

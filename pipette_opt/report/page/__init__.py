@@ -100,7 +100,8 @@ def _document(plan: Plan, panels: Sequence[Panel], left_out: Sequence[str]) -> s
 
 
 def _header(plan: Plan, left_out: Sequence[str]) -> Element:
-    estimate, gap, size = plan.estimate, plan.certificate.gap, plan.config.world_size
+    estimate, proof, size = plan.estimate, plan.certificate, plan.config.world_size
+    gap = "gap" if proof.fastest_s is None else "shown_gap"
     model = plan.inputs.get("model")
     name = f"{model['name']}: " if isinstance(model, dict) and isinstance(model.get("name"), str) else ""
     facts = [
@@ -120,7 +121,7 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
             "MFU",
             number(estimate.expected_mfu, f"{three_digits(100 * estimate.expected_mfu)} %", "estimate.expected_mfu"),
         ),
-        ("gap", number(gap, percent(gap), "certificate.gap")),
+        ("gap", number(getattr(proof, gap), percent(getattr(proof, gap)), f"certificate.{gap}")),
         ("GPUs", number(size, f"{size:,}", "parallel.world_size")),
     ]
     if plan.memory:
