@@ -1,5 +1,8 @@
 """Units: base units inside (bytes, seconds, bytes/s, FLOP/s), people's units at the edges."""
 
+import math
+import re
+
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -32,6 +35,17 @@ MOST_DIGITS = 18
 def whole_number(text: str) -> int | None:
     """A number of the digits 0 to 9 and nothing else, at most 18 of them; ``None`` for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+
+
+def number_of(text: str) -> float:
+    """Return the decimal number of a text; ``ValueError`` for ``nan``, ``inf``, ``1_0`` and digits beyond 0 to 9."""
+    value = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]!r} is no number")
+    return value
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

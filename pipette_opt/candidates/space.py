@@ -7,6 +7,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.offload import offload_of
 from pipette_opt.base.types import Recomputation
+from pipette_opt.base.units import whole_number
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.layout import layout_layers
@@ -229,7 +230,7 @@ class SearchSpace:
                 raise InputError("more_layouts", f"{layout} {error}") from None
         for limit in self.limits:
             name, sign, most = limit.partition("<=")
-            if name not in LIMITED or not sign or not most.isdecimal():
+            if name not in LIMITED or not sign or whole_number(most) is None:
                 raise InputError("limits", f"must be like world_size<=64, of {', '.join(LIMITED)}, got {limit!r}.")
         for name in self.narrowed:
             if name not in (*OPTION_OF_FIELD, "world_sizes") or getattr(self, name) is None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import number_of
 from pipette_opt.read.files import read_text
 from pipette_opt.read.kinds_of_files import reads
 from pipette_opt.specs import ModelSpec
@@ -42,7 +43,7 @@ def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
     for number, line in enumerate(lines, 1):
         where = f"{given}, line {number}"
         try:
-            row = np.array([float(word) for word in line.replace(",", " ").split()])
+            row = np.array([number_of(word) for word in line.replace(",", " ").split()])
         except ValueError:
             raise InputError(where, f"must be numbers separated by commas or blanks, got {line[:40]!r}.") from None
         if len(row) != num_experts:
@@ -63,7 +64,7 @@ def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
 
 def _exponent(text: str) -> float:
     try:
-        exponent = float(text)
+        exponent = number_of(text)
     except ValueError:
         exponent = float("nan")
     if not 0 <= exponent <= MOST_EXPONENT:

@@ -6,13 +6,16 @@ being written when the run was stopped; the measurement counts as not done.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.types import is_number
+from pipette_opt.base.units import GB, whole_number
 from pipette_opt.read.hosts import checked_host
-from pipette_opt.read.matrices import MOST_LATENCY_S
+from pipette_opt.read.matrices import LEAST_GB_PER_S, MOST_GB_PER_S, MOST_LATENCY_S
 
 VERSION = 1
 
@@ -98,21 +101,28 @@ def _log_of(header: dict[str, Any], where: str) -> LinkLog:
     hosts, count = header["hosts"], header["gpus_per_node"]
     if not isinstance(hosts, list) or not hosts or not all(isinstance(host, str) for host in hosts):
         raise InputError(where, f"hosts must be a list of names, got {shown(hosts)}.")
+    twice = [host for host, number in Counter(hosts).items() if number > 1]
+    if twice:
+        raise InputError(where, f"hosts has {shown(twice[0])} twice.")
+    if not isinstance(header["device_name"], str) or not header["device_name"].isprintable():
+        raise InputError(where, f"device_name must be one line of text, got {shown(header['device_name'])}.")
+    if not isinstance(header["together"], bool):
+        raise InputError(where, f"together must be true or false, got {shown(header['together'])}.")
     if type(count) is not int or not 1 <= count <= MOST_GPUS:
         raise InputError(where, f"gpus_per_node must be a whole number from 1 to {MOST_GPUS:,}, got {shown(count)}.")
     return LinkLog(
         hosts=tuple(checked_host(host, where) for host in hosts),
         gpus_per_node=count,
-        device_name=str(header["device_name"]),
-        together=bool(header["together"]),
+        device_name=header["device_name"],
+        together=header["together"],
     )
 
 
 def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
     try:
         flows, sender, receiver = entry["flows"], str(entry["sender"]), str(entry["receiver"])
-        rates = {int(size): float(rate) for size, rate in entry["bytes_per_s"].items()}
-        latency = float(entry["latency_s"])
+        rates = {_size(size): _measured(rate) for size, rate in entry["bytes_per_s"].items()}
+        latency = _measured(entry["latency_s"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(where, f"is no measurement: {error}.") from None
     if type(flows) is not int or not 1 <= flows <= MOST_GPUS:
@@ -120,13 +130,32 @@ def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
     for host in (sender, receiver):
         if host not in log.hosts:
             raise InputError(where, f"host {host!r} is not in the first line.")
-    if not rates or not all(0 < rate < float("inf") for rate in rates.values()):
-        raise InputError(where, "must have rates > 0 in bytes_per_s.")
+    if not rates:
+        raise InputError(where, "must have rates in bytes_per_s.")
+    for rate in rates.values():
+        if not LEAST_GB_PER_S <= rate / GB <= MOST_GB_PER_S:
+            limits = f"from {LEAST_GB_PER_S * GB:g} to {MOST_GB_PER_S * GB:g}"
+            raise InputError(where, f"bytes_per_s must be {limits} bytes/s, got {rate:g}.")
     if not 0 <= latency <= MOST_LATENCY_S:
         raise InputError(where, f"latency_s must be seconds from 0 to {MOST_LATENCY_S:g}, got {latency:g}.")
     log.rates[flows, sender, receiver] = rates
     if flows == 1:
         log.latencies[sender, receiver] = latency
+
+
+def _measured(value: object) -> float:
+    """A finite number; a text that looks like one is none."""
+    if not is_number(value) or isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is no number")
+    return float(value)
+
+
+def _size(text: str) -> int:
+    """A message size, which JSON keeps as a text."""
+    size = whole_number(text)
+    if size is None:
+        raise ValueError(f"{shown(text)} is no size in bytes")
+    return size
 
 
 def _object(line: str, where: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import FloatArray, is_number, read_only
-from pipette_opt.base.units import GB, US
+from pipette_opt.base.units import GB, US, number_of
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_json, read_text
 from pipette_opt.read.kinds_of_files import PIPETTE_MATRICES, reads
@@ -109,7 +110,7 @@ nanoseconds and seconds that stand for microseconds.
 def _latency(where: str, text: str) -> float:
     """A cell in microseconds."""
     try:
-        value = float(text)
+        value = number_of(text)
     except ValueError:
         value = float("nan")
     if not 0 <= value <= MOST_LATENCY_S / US:
@@ -152,11 +153,12 @@ def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[
     table = rows[1:]
     if [row[0].strip() for row in table] != names:
         _explain_row_names(str(path), names, [row[0].strip() for row in table])
-    values = np.full((len(names), len(names)), np.nan)
-    for i, row in enumerate(table):
-        cells = [cell.strip() for cell in row[1:]]
+    cells_of_rows = [[cell.strip() for cell in row[1:]] for row in table]
+    for name, cells in zip(names, cells_of_rows, strict=True):
         if any(cells[len(names) :]) or len(cells) < len(names):
-            raise InputError(str(path), f"row {names[i]} has {len(cells)} values, the first row names {len(names)}.")
+            raise InputError(str(path), f"row {name} has {len(cells)} values, the first row names {len(names)}.")
+    values = np.full((len(names), len(names)), np.nan)  # no larger than the file
+    for i, cells in enumerate(cells_of_rows):
         for j, cell in enumerate(cells[: len(names)]):
             place = f"{path}, row {names[i]}, column {names[j]}"
             if i == j and cell.strip("0."):
@@ -248,11 +250,12 @@ def gb_text(bytes_per_s: float) -> str:
 def _check_names(where: str, place: str, names: list[str]) -> None:
     if not names:
         raise InputError(where, f"{place} must hold the host names after a first cell of any content, commas between.")
+    times = Counter(names)
     for name in names:
         if not name:
             raise InputError(where, f"{place} has an empty name between the hosts.")
-        if names.count(name) > 1:
-            raise InputError(where, f"{place} names host {name!r} {names.count(name)} times.")
+        if times[name] > 1:
+            raise InputError(where, f"{place} names host {shown(name)} {times[name]} times.")
 
 
 def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
@@ -267,7 +270,7 @@ def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
 def _bandwidth(where: str, text: str) -> float:
     """A cell in GB/s."""
     try:
-        value = float(text)
+        value = number_of(text)
     except ValueError:
         raise InputError(where, f"must be a bandwidth in GB/s or empty, got {shown(text)}.") from None
     if not LEAST_GB_PER_S <= value <= MOST_GB_PER_S:

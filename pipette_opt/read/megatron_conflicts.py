@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import whole_number
 from pipette_opt.read.megatron_layers import counts_of_pattern
 
 RELEASE, LATEST = "core_v0.16.1 (55ac708)", "d98e8a6 (2026-08-22)"
@@ -122,7 +123,7 @@ def _wrong_levels(options: Options) -> bool:
     sizes = options.get("hierarchical_context_parallel_sizes")
     if sizes is None:
         return False
-    numbers = all(str(size).isdecimal() for size in sizes)
+    numbers = all(whole_number(str(size)) is not None for size in sizes)
     return not numbers or prod(map(int, sizes)) != options["context_parallel_size"]
 
 

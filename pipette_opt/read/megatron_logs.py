@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import whole_number
 from pipette_opt.read.files import read_bytes
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like, unused_lines
 from pipette_opt.read.log_lines import log_lines
@@ -383,7 +384,7 @@ def _recompute(arguments: dict[str, str], layers_of_stage: int) -> str:
     """``none``, ``selective`` or ``full``; with ``block`` the number of layers of a stage if it is not all of them."""
     kind = RECOMPUTE.get(arguments.get("recompute_granularity", "None"), "none")
     number = arguments.get("recompute_num_layers", "None")
-    if kind == "full" and arguments.get("recompute_method") == "block" and number.isdecimal():
+    if kind == "full" and arguments.get("recompute_method") == "block" and whole_number(number) is not None:
         return kind if int(number) >= layers_of_stage else f"full on {number} of {layers_of_stage} layers"
     return kind
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import number_of
 from pipette_opt.read.matrices import MPIGRAPH_MB, HostMatrix, reduce_to_hosts
 
 _RANK = re.compile(r"^(?P<host>.+):(?P<rank>\d+)$")
@@ -53,7 +54,7 @@ def _table(lines: list[str], title: str, word: str, where: str) -> tuple[list[st
 
 def _number(text: str, where: str) -> float:
     try:
-        value = float(text)
+        value = number_of(text)
     except ValueError:
         raise InputError(where, f"must be a bandwidth in MB/s, got {text!r}.") from None
     if not (np.isfinite(value) and value >= 0):

@@ -181,7 +181,8 @@ def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def is_number_of_hosts(nodes: str) -> bool:
     """Whether hosts are only counted, and not named."""
-    return nodes.strip().lstrip("-").isdecimal()
+    text = nodes.strip().lstrip("-")
+    return text.isascii() and text.isdecimal()
 
 
 def host_names(nodes: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import MIB, US, whole_number
+from pipette_opt.base.units import MIB, US, number_of, whole_number
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.log_lines import by_source, log_lines, untagged
 
@@ -136,7 +136,7 @@ def _rows(text: str, where: str, columns: int) -> list[tuple[int, float]]:
         if not cells or whole_number(cells[0]) is None:
             continue
         try:
-            size, value = int(cells[0]), float(cells[columns - 1])
+            size, value = int(cells[0]), number_of(cells[columns - 1])
         except (IndexError, ValueError):
             raise InputError(f"{where}, line {number}", f"must have {columns} numbers, got {line.strip()!r}.") from None
         if not 0 < value < float("inf"):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import number_of
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.specs import ClusterSpec
@@ -39,7 +40,7 @@ def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--g
 def check_price(value: object, where: str) -> float:
     """A number above 0 and at most ``MOST_PRICE``."""
     try:
-        price = float(str(value))
+        price = number_of(str(value))
     except ValueError:
         price = float("nan")
     if isinstance(value, bool) or not 0 < price <= MOST_PRICE:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import whole_number
+from pipette_opt.base.units import number_of, whole_number
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.kinds_of_files import PROFILE_TABLE, reads
 from pipette_opt.specs import ComputeProfile, ProfileKey
@@ -57,7 +57,7 @@ def _whole(where: str, row: dict[str, str], column: str) -> int:
 def _seconds(where: str, row: dict[str, str], column: str) -> float:
     text = (row[column] or "").strip()
     try:
-        value = float(text)
+        value = number_of(text)
     except ValueError:
         value = float("nan")
     if not 0 < value < float("inf"):

@@ -18,7 +18,7 @@ import yaml
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_with_parts
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import GB, US
+from pipette_opt.base.units import GB, US, number_of, whole_number
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import read_gpu_entry
@@ -96,7 +96,7 @@ def _pair(row: Mapping[str, str], kind: str) -> frozenset[str]:
 
 def _number(path: str | Path, row: Mapping[str, str], name: str) -> float:
     try:
-        value = float(row[name])
+        value = number_of(row[name])
     except ValueError:
         value = float("nan")
     if not 0 < value < 1e9:
@@ -111,9 +111,10 @@ def parse_regions(entries: Sequence[str], links: RegionLinks) -> dict[str, int]:
         name, _, count = entry.rpartition("=")
         if name not in links.regions:
             raise InputError("--region", f"{name or entry!r} is not in the table.{did_you_mean(name, links.regions)}")
-        if not count.isdecimal() or not 1 <= int(count) <= 1024:
+        number = whole_number(count)
+        if number is None or not 1 <= number <= 1024:
             raise InputError("--region", f"must be a region and its hosts, 1 to 1024, e.g. Oregon=4, got {entry!r}.")
-        hosts[name] = int(count)
+        hosts[name] = number
     if len(hosts) < 2:
         raise InputError(
             "--region", f"must be given for two regions at least; the table has {', '.join(links.regions)}."

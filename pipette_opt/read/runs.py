@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import GIB, counted
+from pipette_opt.base.units import GIB, counted, number_of
 from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
@@ -441,7 +441,7 @@ class _Cells:
         if not text:
             return None
         try:
-            value = float(text)
+            value = number_of(text)
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value < 0 or (above_zero and value == 0):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import whole_number
 from pipette_opt.read.launchers import SBATCH
 from pipette_opt.read.launches import read_options
 
@@ -98,13 +99,13 @@ def slurm_variables(options: Mapping[str, str]) -> dict[str, str]:
     for option, names in _VARIABLES.items():
         if options.get(option):
             found |= dict.fromkeys(names, options[option])
-    if not found.get("SLURM_NNODES", "1").isdecimal():  # 2-4
+    if whole_number(found.get("SLURM_NNODES", "1")) is None:  # 2-4
         del found["SLURM_NNODES"], found["SLURM_JOB_NUM_NODES"]
     nodes, tasks = found.get("SLURM_NNODES", ""), options.get("ntasks-per-node", "")
-    if "ntasks" not in options and nodes.isdecimal() and tasks.isdecimal():
+    if "ntasks" not in options and whole_number(nodes) is not None and whole_number(tasks) is not None:
         found["SLURM_NTASKS"] = found["SLURM_NPROCS"] = str(int(nodes) * int(tasks))
     per_node = options.get("gpus-per-node") or next(iter(re.findall(r"gpu\b[:=]?[^,]*", options.get("gres", ""))), "")
-    gpus = re.search(r"(\d+)$", per_node.split("(")[0])
+    gpus = re.search(r"([0-9]+)$", per_node.split("(")[0])
     if gpus is not None:
         found["SLURM_GPUS_ON_NODE"] = gpus[1]
     return found

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import number_of
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.hosts import compress_hosts, expand_hosts
 from pipette_opt.specs import ClusterSpec
@@ -27,7 +28,7 @@ def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, fl
 def check_speed(value: object, where: str) -> float:
     """A number from ``LEAST_SPEED`` to ``MOST_SPEED``."""
     try:
-        speed = float(str(value))
+        speed = number_of(str(value))
     except ValueError:
         speed = float("nan")
     if isinstance(value, bool) or not LEAST_SPEED <= speed <= MOST_SPEED:

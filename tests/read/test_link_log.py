@@ -47,7 +47,7 @@ def test_written_and_read_back() -> None:
         (text_of("nonsense\n"), "line 2: is not JSON"),
         (text_of('{"flows": 1}\n'), "line 2: is no measurement"),
         (text_of(link_line(1, "n2", "n3", {4: 1e9}, 0.0)), "host 'n3' is not in the first line"),
-        (text_of(link_line(1, "n2", "n10", {4: -1e9}, 0.0)), "rates > 0"),
+        (text_of(link_line(1, "n2", "n10", {4: -1e9}, 0.0)), "bytes_per_s must be|must have rates"),
     ],
 )
 def test_damaged_logs(text: str, message: str) -> None:

@@ -48,7 +48,7 @@ def evaluate_arithmetic(text: str, shell: Variables, depth: int = 0) -> int | No
     RefusalError
         Where bash reports an error, e.g. a division by zero, ``1.5`` or ``8b``.
     """
-    if text.strip().isdigit() and len(text) < 18 and not text.strip().startswith("0"):
+    if text.strip().isdecimal() and text.isascii() and len(text) < 18 and not text.strip().startswith("0"):
         return int(text)
     return _Expression(text, shell, depth).value()
 

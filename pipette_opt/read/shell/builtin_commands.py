@@ -408,7 +408,7 @@ def _getopts(shell: "Shell", words: list[str]) -> Status:
         raise RefusalError("has getopts with arguments that are known only when it runs.")
     place = shell.state.variables.get("OPTIND", Variable(elements={0: "1"})).text or "1"
     index, _, inside = place.partition(":")
-    position, letter_index = int(index) - 1 if index.isdigit() else 0, int(inside or 1)
+    position, letter_index = int(index) - 1 if index.isascii() and index.isdecimal() else 0, int(inside or 1)
     if position >= len(arguments) or not re.match(r"-[^-]", arguments[position]):
         if position < len(arguments) and arguments[position] == "--":
             shell.assign("OPTIND", None, str(position + 2))

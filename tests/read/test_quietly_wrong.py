@@ -1,0 +1,93 @@
+"""Values that a reader would take for others than they look, and what each reader does instead: refuse them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import number_of
+from pipette_opt.read.link_log import parse_link_log
+from pipette_opt.read.links import import_links
+from pipette_opt.read.matrices import read_matrix_csv
+from pipette_opt.read.nominal import is_number_of_hosts
+from pipette_opt.read.prices import check_price
+from pipette_opt.read.speeds import check_speed
+
+ARABIC = "\u0664\u0665"
+"""45 in Arabic digits."""
+
+HEADER = {"pipette_opt_links": 1, "hosts": ["a", "b"], "gpus_per_node": 8, "device_name": "H100", "together": False}
+MEASURED = {"flows": 1, "sender": "a", "receiver": "b", "bytes_per_s": {"67108864": 4e10}, "latency_s": 1e-5}
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1_0", "1e999", ARABIC, "", "0x10"])
+def test_no_numbers(text: str) -> None:
+    """Python takes most of them."""
+    with pytest.raises(ValueError, match="is no number"):
+        number_of(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", 1.0), (" 1.5 ", 1.5), (".5", 0.5), ("-2.", -2.0), ("1e-3", 1e-3)])
+def test_numbers(text: str, value: float) -> None:
+    """As files have them."""
+    assert number_of(text) == value
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hosts": "ab"}, "a list of names, got 'ab'"),
+        ({"hosts": ["a", "b", "a"]}, "hosts has 'a' twice"),
+        ({"gpus_per_node": True}, "gpus_per_node must be a whole number"),
+        ({"together": "no"}, "together must be true or false, got 'no'"),
+        ({"device_name": "H100\n\x1b[31m"}, "device_name must be one line"),
+        ({"flows": 1.9}, "flows must be a whole number"),
+        ({"flows": True}, "flows must be a whole number"),
+        ({"bytes_per_s": {"67108864": 40}}, "must be from 1000 to 1e[+]15 bytes/s, got 40"),
+        ({"bytes_per_s": {"67108864": 4e19}}, "got 4e[+]19"),
+        ({"bytes_per_s": {"67108864": True}}, "True is no number"),
+        ({"bytes_per_s": {"67108864": "4e10"}}, "'4e10' is no number"),
+        ({"bytes_per_s": {ARABIC: 4e10}}, "is no size in bytes"),
+        ({"latency_s": 10}, "latency_s must be seconds from 0 to 1"),
+        ({"latency_s": None}, "nothing is no number"),
+    ],
+)
+def test_link_log(changes: dict[str, object], said: str) -> None:
+    """Types as the log's own writer has them, and limits as those of a cluster file."""
+    lines = [{name: changes.get(name, value) for name, value in line.items()} for line in (HEADER, MEASURED)]
+    with pytest.raises(InputError, match=said):
+        parse_link_log("".join(json.dumps(line) + "\n" for line in lines), "l.log")
+
+
+@pytest.mark.parametrize("rate", ["0.00003", "40000000000000"])
+def test_rates_of_other_programs_have_limits_on_import(rate: str, tmp_path: Path) -> None:
+    """The cluster file would be written, and refused by the next command."""
+    path = tmp_path / "osu_bw_n1_n2.txt"
+    path.write_text(f"# OSU MPI Bandwidth Test v7.0\n# Size      Bandwidth (MB/s)\n4194304      {rate}\n")
+    with pytest.raises(InputError, match="a rate must be from 1e-06 to"):
+        import_links(path, gpu="h100", gpus_per_node=8)
+
+
+@pytest.mark.parametrize("cell", ["nan", "inf", "1_0", ARABIC])
+def test_cells_of_matrices(cell: str, tmp_path: Path) -> None:
+    """A cell is a decimal number."""
+    path = tmp_path / "m.csv"
+    path.write_text(f"x,a,b\na,,{cell}\nb,1,\n")
+    with pytest.raises(InputError, match="row a, column b: must be a bandwidth"):
+        read_matrix_csv(path)
+
+
+@pytest.mark.parametrize("check", [check_speed, check_price])
+def test_speeds_and_prices(check: object) -> None:
+    """0.9 in Arabic digits is no speed."""
+    assert callable(check)
+    for value in ("\u0660.\u0669", "nan", "1_0"):
+        with pytest.raises(InputError):
+            check(value, "here")
+
+
+def test_numbers_of_hosts() -> None:
+    """Other texts are names, which are refused where they are no names."""
+    assert is_number_of_hosts("8")
+    assert not is_number_of_hosts(ARABIC)
