@@ -19,9 +19,10 @@ from pipette_opt.read.runs import COLUMNS
 SUFFIXES = (".log", ".out", ".txt", ".err")
 
 WARM_UP = 3
-"""First reported iterations left out, if there are more."""
+"""First reported iterations left out, if there are more; else only the first is, which compiles and connects."""
 
 _TIME = re.compile(r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*\|")  # Primus: time/mean
+_FIRST = re.compile(r"\biteration\s+1/")
 _GBS = re.compile(r"global batch size:\s*(\d+)\s*\|")
 _RESERVED = re.compile(r"max reserved:\s*(\d+\.?\d*)\s*[|\n\[]")
 _HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*(\d+(?:\.\d+)?)GB/")
@@ -156,11 +157,14 @@ class _Reports:
     ----------
     times
         Seconds of an iteration, and the batch of its report; empty if the line does not say.
+    has_first
+        The first report is of the job's first iteration alone.
     """
 
     arguments: dict[str, str] = field(default_factory=dict)
     ended: bool = False
     times: list[tuple[float, str]] = field(default_factory=list)
+    has_first: bool = False
     reserved_gib: list[float] = field(default_factory=list)
     used_gib: list[float] = field(default_factory=list)
     oom: bool = False
@@ -181,6 +185,7 @@ class _Reports:
         hip = _HIP_USED.search(line)
         oom = _OOM.search(line) is not None
         if time:
+            self.has_first |= _FIRST.search(line) is not None
             self.times.append((float(time[1]) / 1e3, batch[1] if batch else ""))
         self.reserved_gib += memory
         self.used_gib += [float(hip[1])] if hip else []
@@ -197,7 +202,8 @@ class _Reports:
     @property
     def steady_s(self) -> list[float]:
         """Times after the first few, those of the last batch where it was ramped up."""
-        times = self.times[WARM_UP:] if len(self.times) > WARM_UP else self.times
+        left_out = WARM_UP if len(self.times) > WARM_UP else int(len(self.times) > 1 or self.has_first)
+        times = self.times[left_out:]
         return [time for time, batch in times if batch in ("", self.batch)]
 
 
@@ -239,6 +245,8 @@ def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str)
         return f"no Megatron arguments (`world_size ..... 64` and so on).{looks_like(text, but=(MEGATRON_LOG,))}"
     steady, oom = reports.steady_s, reports.oom
     memory = reports.reserved_gib or reports.used_gib
+    if not steady and not memory and not oom and reports.times:
+        return "it reports only its first iteration, which takes longer than the others"
     if not steady and not memory and not oom:
         return "neither times nor memory reports nor an out-of-memory error"
     if not kind:

@@ -37,13 +37,13 @@ ARGUMENTS = {
 
 
 def log(arguments: dict[str, str], times_ms: list[float], more: str = "") -> str:
-    """What Megatron prints."""
+    """What Megatron prints; a single time is of the tenth iteration."""
     lines = ["------------------------ arguments ------------------------"]
     lines += [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in arguments.items()]
     lines += [
         f" iteration {index:8d}/ 500000 | consumed samples: 64 | elapsed time per iteration (ms): {time:.1f} | "
         "learning rate: 1.0E-04 | global batch size:    64 | lm loss: 1.0E+01 |"
-        for index, time in enumerate(times_ms, start=1)
+        for index, time in enumerate(times_ms, start=1 if len(times_ms) > 1 else 10)
     ]
     return "\n".join([*lines, more]) + "\n"
 
@@ -51,7 +51,7 @@ def log(arguments: dict[str, str], times_ms: list[float], more: str = "") -> str
 def imported(tmp_path: Path, text: str) -> MeasuredRun:
     """The only run of a folder with this log."""
     folder = tmp_path / "logs"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "run1.log").write_text(text)
     table = tmp_path / "runs.csv"
     table.write_text(import_runs([folder], gpu="h100-80gb")[0])
@@ -334,8 +334,8 @@ def test_a_log_cut_anywhere(tmp_path: Path, cut: int) -> None:
     try:
         table = import_runs([tmp_path], gpu="h100-80gb")[0]
     except InputError as error:
-        problem = str(error)
-        assert "break off" in problem or "no Megatron arguments" in problem or "neither times" in problem
+        problem, known = str(error), ("break off", "no Megatron arguments", "neither times", "only its first iteration")
+        assert any(part in problem for part in known)
     else:
         assert ",2.5," in table
 
@@ -391,3 +391,12 @@ def test_formats_of_megatron_logs() -> None:
         table[1:], ("23.0449,49.0234,False", "5.3616,,False", ",,True", "6.0531,150.2000,"), strict=True
     ):
         assert said in row
+
+
+def test_first_iteration_is_no_time(tmp_path: Path) -> None:
+    """The first iteration compiles and connects: alone it is no measured time, beside others it is left out."""
+    tenth = log(ARGUMENTS, [9500.0])
+    assert imported(tmp_path / "tenth", tenth).iter_time_s == 9.5
+    with pytest.raises(InputError, match="only its first iteration"):
+        imported(tmp_path / "first", tenth.replace("iteration       10/", "iteration        1/"))
+    assert imported(tmp_path / "two", log(ARGUMENTS, [35000.0, 9000.0])).iter_time_s == 9.0
