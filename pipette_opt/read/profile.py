@@ -61,5 +61,5 @@ def _seconds(where: str, row: dict[str, str], column: str) -> float:
     except ValueError:
         value = float("nan")
     if not 0 < value < float("inf"):
-        raise InputError(where, f"{column} must be seconds > 0, got {text!r}.")
+        raise InputError(where, f"{column} must be seconds > 0, got {shown(text)}.")
     return value
