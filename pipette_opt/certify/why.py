@@ -108,13 +108,13 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
         return Why(verdict="too big", reasons=(head, *stages), config=miss.config, ruled_out_by="memory")
     if plan is not None and any(one.config == plan.config for one in memory.fitting):
         time_s = plan.estimate.iteration_time_s
-        reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {time_s:.4f} s",)
+        reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {time_s:.4f} s, simulated",)
         return Why(verdict="the plan", reasons=reasons, config=plan.config, best_s=time_s)
     fastest = None if plan is None else plan.fastest
     if plan is not None and fastest is not None and any(one.config == fastest.config for one in memory.fitting):
         best_s, time_s = plan.certificate.best_s, plan.estimate.iteration_time_s
-        said = f"{fastest.config.label()} is the fastest found, and takes {best_s:.4f} s"
-        reasons = (said, f"the plan is plainer, and takes {time_s:.4f} s")
+        said = f"{fastest.config.label()} is the fastest found, and takes {best_s:.4f} s, simulated"
+        reasons = (said, f"the plan is plainer, and takes {time_s:.4f} s, simulated")
         return Why(verdict="less plain", reasons=reasons, config=fastest.config, best_s=best_s)
     prepared = prepare(instance, narrow, max_oom_risk, keep=lambda config: False)
     if plan is None:
@@ -198,14 +198,14 @@ def _compared(
     own = None if pruned.first is None else _time(prepared.instance, pruned.first)
     config = fastest if pruned.first is None else pruned.first.config
     least_s = pruned.bounds_s[without_overlap(config)]
-    reasons = [f"{config.label()} takes at least {least_s:.4f} s over the best links"]
+    reasons = [f"{config.label()} takes at least {least_s:.4f} s over the best links, simulated"]
     if own is not None:
         reasons.append(f"and {own.iteration_time_s:.4f} s on the hosts as they are listed")
     best_s = None if best is None else best.iteration_time_s
     verdict: Verdict = "may win"
     by = ""
     if best is not None:
-        reasons.append(f"{name} takes {best.iteration_time_s:.4f} s")
+        reasons.append(f"{name} takes {best.iteration_time_s:.4f} s, simulated")
         slower = bound_s / best.iteration_time_s - 1
         if slower >= 0:
             verdict, by = "slower", "work alone" if without_overlap(fastest) in pruned.by_work else "best links"

@@ -101,7 +101,9 @@ def test_a_plan_answers_for_itself_and_for_what_it_searched() -> None:
     plan = optimize(JOB, space, OptimizeParams(time_limit_s=600, workers=1))  # ends when it is proven
     recorded = replace(plan, inputs={"search": plan.inputs["search"]})
     tp = plan.config.tensor_model_parallel_size
-    assert why(JOB, space, f"tp={tp}", 0.01, recorded).verdict == "the plan"
+    own = why(JOB, space, f"tp={tp}", 0.01, recorded)
+    assert own.verdict == "the plan"
+    assert own.reasons[0].endswith(" s, simulated")  # The first screen has the expected time.
     assert plan.certificate.status == "OPTIMAL"
     mbs = plan.config.micro_batch_size
     fastest = Alternative(config=plan.config, hosts=(), iteration_time_s=1.0, oom_probability=0.0, reason="")
