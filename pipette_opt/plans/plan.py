@@ -24,6 +24,10 @@ PROVEN_WITHIN = 2e-6
 """Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
 
 
+OWN_RUNS = "that the stack was calibrated with"
+"""Words by which the source of a band says that its runs are the user's own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
     """
@@ -53,6 +57,11 @@ class Band:
     source: str
     runs: int
     apart: float | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the runs are those that the user calibrated with."""
+        return OWN_RUNS in self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from pipette_opt.base.units import gib, three_digits
+from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.plans.plan import AS_GOOD, FEW_RUNS, Certificate, IterationTime, Plan, StageMemory
 from pipette_opt.specs import NotModelled
 
@@ -120,6 +120,8 @@ def expected_time(estimate: IterationTime) -> str:
         return f"{said}, as simulated"
     of_ten = "nine of ten" if round(10 * band.share, 6) == 9 else f"{_share(band.share)} of"
     ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s in {of_ten}"
+    if band.is_own:
+        return f"{said} ({ends} jobs, by {counted(band.runs, 'run')} of your own)"
     if band.runs >= FEW_RUNS:
         return f"{said} ({ends} jobs like this)"
     few = f"few runs like this were measured: {band.runs}" if band.runs else "no run like this was measured"

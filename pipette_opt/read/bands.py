@@ -18,7 +18,7 @@ from typing import Any
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import counted
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plans.plan import FEW_RUNS, Band, IterationTime
+from pipette_opt.plans.plan import FEW_RUNS, OWN_RUNS, Band, IterationTime
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
 from pipette_opt.specs import Instance, ModelSpec
@@ -368,8 +368,7 @@ def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandT
         middle=middle,
         spread=sqrt(variance + between),
         reach=student_reach(PRIOR_RUNS + runs),
-        source=f"{counted(runs, 'run')} that the stack was calibrated with"
-        + (", of another kind of job" if between else ""),
+        source=f"{counted(runs, 'run')} {OWN_RUNS}" + (", of another kind of job" if between else ""),
         runs=runs,
         apart=fitted.get("apart", {}).get(HELD_OUT),
         largest_gpus=ranges.get("num_gpus", (1, 1))[1],

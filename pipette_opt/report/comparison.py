@@ -82,7 +82,9 @@ def faster_words(estimate: IterationTime, plan: IterationTime, uncounted: Uncoun
     ratio = estimate.iteration_time_s / plan.iteration_time_s
     least = uncounted.least_s(estimate) / plan.iteration_time_s
     if least < ratio:
-        text = Text(f"The plan has between {_gain(least)} and {_gain(ratio)} tokens per second.", style="bold")
+        low, high = gain_band(least)[0], gain_band(ratio)[1]
+        text = Text(f"The plan has between {_gain(least)} and {_gain(ratio)} tokens per second", style="bold")
+        text.append(f" ({_gain(low)} to {_gain(high)} {OF_PAIRS}).")
     elif abs(ratio - 1) < EQUAL:
         text = Text("The plan is equally fast.", style="bold")
     else:

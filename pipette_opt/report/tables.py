@@ -73,8 +73,6 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
     parts += risks_table(plan)
     if line := imbalance_line(plan):
         parts.append(Group(Text(), Text(line)))
-    if near := near_ties(plan):
-        parts.append(words(near))
     if plan.baselines:
         parts.append(baselines_table(plan))
     parts += left_out_table(plan.not_modelled)
@@ -82,22 +80,6 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
         parts.append(notes(plan.notes))
     parts += [*beside, Text(), said]
     return parts
-
-
-def near_ties(plan: Plan) -> str:
-    """How many of the plan and its alternatives predictions cannot tell apart; empty where none is near."""
-    band, best_s = plan.estimate.band, plan.estimate.iteration_time_s
-    if band is None or band.apart is None:
-        return ""
-    times_s = [one.iteration_time_s for one in plan.alternatives if one.iteration_time_s is not None]
-    near = sum(seconds <= band.apart * best_s for seconds in times_s)
-    if not near:
-        return ""
-    shown = counted(1 + len(plan.alternatives), "plan")
-    return (
-        f"{1 + near} of {shown} are within {100 * (band.apart - 1):.0f} %, nearer than predictions tell apart "
-        "(from there on three in four pairs of runs of one job had the predicted order)."
-    )
 
 
 def verdict_line(said: str) -> RenderableType:

@@ -103,6 +103,13 @@ def test_few_runs_are_said(runs: int, said: str) -> None:
     assert verdict([stage()], time(band)).endswith(f"; about 88.0 s per iteration (66.0 to 123 s in {said}.")
 
 
+def test_runs_of_ones_own_are_said() -> None:
+    """A band of a calibrated stack is narrow, however few its runs are."""
+    source = "3 runs that the stack was calibrated with"
+    band = Band(low_s=66.0, middle_s=88.0, high_s=123.4, share=0.9, source=source, runs=3)
+    assert verdict([stage()], time(band)).endswith("(66.0 to 123 s in nine of ten jobs, by 3 runs of your own).")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_time_that_people_read_is_inside_its_band(seed: int) -> None:
     """Also after rounding."""

@@ -62,7 +62,7 @@ def test_what_is_not_counted_makes_a_range() -> None:
         others=2,
     )
     text = text_of(time, hidden)
-    assert "The plan has between 16.7 % fewer and 25.0 % more tokens per second." in text
+    assert "The plan has between 16.7 % fewer and 25.0 % more tokens per second (" in text
     assert "--tp-comm-overlap saves today's launch up to" in text
     assert "2 more options change today's time by an unknown amount" in text
 

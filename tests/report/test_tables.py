@@ -10,8 +10,7 @@ from plans import plan_of, scrambled_plan, small_config, small_instance, small_p
 from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.base.units import GIB
-from pipette_opt.parallel import ParallelConfig
-from pipette_opt.plans.plan import Alternative, Band, Imbalance, JointModel, Plan, RiskChoice
+from pipette_opt.plans.plan import Alternative, Imbalance, JointModel, Plan, RiskChoice
 from pipette_opt.plans.verdict import verdict
 from pipette_opt.report.bars import Bar, columns
 from pipette_opt.report.beside_tables import alternatives_table, fastest_line, imbalance_line, risks_table
@@ -23,7 +22,6 @@ from pipette_opt.report.tables import (
     estimate_tables,
     hosts_tables,
     memory_table,
-    near_ties,
     plan_tables,
 )
 from pipette_opt.specs import NotModelled
@@ -245,32 +243,6 @@ def test_bar_columns(share: float, width: int, expected: int) -> None:
     """Anything above zero is seen, nothing runs over."""
     assert columns(share, width) == expected
     assert shown(Bar(filled=share, width=width)).count("█") == expected
-
-
-def test_plans_that_predictions_cannot_tell_apart() -> None:
-    """They are counted; without a band nothing is said."""
-    plan = small_plan()
-    best_s = plan.estimate.iteration_time_s
-    band = Band(
-        low_s=best_s, middle_s=1.2 * best_s, high_s=2 * best_s, share=0.9, source="public runs", runs=49, apart=1.2
-    )
-    full = replace(plan.config, recompute_granularity="full")
-
-    def other(factor: float, one: ParallelConfig) -> Alternative:
-        seconds = factor * best_s
-        return Alternative(config=one, hosts=(), iteration_time_s=seconds, oom_probability=0.0, reason="slower")
-
-    chosen = replace(plan, estimate=replace(plan.estimate, band=band))
-    near = replace(chosen, alternatives=(other(1.1, full), other(1.15, full), other(1.3, full)))
-    assert near_ties(near).startswith("3 of 4 plans are within 20 %")
-    fewer = replace(near, alternatives=(other(1.1, full), other(1.21, full)))
-    assert near_ties(fewer).startswith("2 of 3 plans")
-    for none in (
-        replace(near, alternatives=(other(1.21, full),)),
-        replace(near, estimate=replace(plan.estimate, band=None)),
-        replace(near, estimate=replace(plan.estimate, band=replace(band, apart=None))),
-    ):
-        assert near_ties(none) == ""
 
 
 def test_unequal_chunks_are_told_by_chunk() -> None:
