@@ -156,10 +156,12 @@ def robust_spread(errors: FloatArray) -> float:
     """
     Standard deviation of errors of a fit, from their median size, as if they were normal.
 
-    Constants that suit few peaks leave small errors there: ``USUAL_SPREAD`` counts as ``USUAL_PEAKS`` more.
+    Constants that suit few peaks leave small errors there: ``USUAL_SPREAD`` counts as ``USUAL_PEAKS`` more, as fewer
+    the nearer ``FEW_RUNS`` there are.
     """
     variance = (1.4826 * np.median(np.abs(errors))) ** 2
-    both = (len(errors) * variance + USUAL_PEAKS * USUAL_SPREAD**2) / (len(errors) + USUAL_PEAKS)
+    prior = USUAL_PEAKS * max(0.0, 1 - len(errors) / FEW_RUNS)
+    both = (len(errors) * variance + prior * USUAL_SPREAD**2) / (len(errors) + prior)
     return float(np.clip(np.sqrt(both), SMALLEST_SPREAD, LARGEST_SPREAD))
 
 

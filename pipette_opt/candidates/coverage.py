@@ -99,8 +99,6 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     elif space.num_gpus is None:
         if cluster.gpus_per_node > 1:
             yield "numbers of GPUs that are no whole hosts"
-        if any_split:
-            yield f"stages of unequal depth other than lighter ends on numbers of GPUs other than {searched}"
     for name in DIMENSIONS:
         pinned = getattr(space, name)
         if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:

@@ -105,6 +105,7 @@ class WorkBounds:
         self._instance = instance
         self._seconds: dict[Any, _Pieces | None] = {}
         self._counts: dict[Any, _Counts] = {}
+        self._of_any_split: dict[Any, float] = {}
         self._known: dict[Any, Any] = {}
         self._hosts_of_kind = np.bincount(instance.cluster.kind_of_node, minlength=len(instance.cluster.gpu_kinds))
         number = {kind: index for index, kind in enumerate(dict.fromkeys(instance.model.layers))}
@@ -155,6 +156,17 @@ class WorkBounds:
         return least_s
 
     def of_any_split(self, config: ParallelConfig) -> float:
+        """
+        No plan of the configuration is faster, however its layers are dealt to the stages; each is computed once.
+
+        See :meth:`_any_split_s`.
+        """
+        key = _DECIDING(config), config.num_chunks
+        if key not in self._of_any_split:
+            self._of_any_split[key] = self._any_split_s(config)
+        return self._of_any_split[key]
+
+    def _any_split_s(self, config: ParallelConfig) -> float:
         """
         No plan of the configuration is faster, however its layers are dealt to the stages.
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.combinations import combinations
+from pipette_opt.candidates.coverage import layers_are_free
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.specs import Instance
 
@@ -15,7 +16,7 @@ class LeastTimes:
     Parameters
     ----------
     space
-        Memory does not count, nor do hosts. Of splits of the layers those count that the space lists.
+        Memory does not count, nor do hosts. Where layers are free every split of them counts, as the joint model's do.
     """
 
     def __init__(self, instance: Instance, space: SearchSpace, work: WorkBounds | None = None) -> None:
@@ -40,8 +41,9 @@ class LeastTimes:
 
     def _least_s(self, num_gpus: int) -> float:
         """Lower bound by the work of every legal configuration."""
+        bound_s = self._work.of_any_split if layers_are_free(self._instance, self._space) else self._work
         found = combinations(self._instance, self._space, num_gpus)
-        return min((self._work(one.configs[0]) for one in found if one.configs), default=float("inf"))
+        return min((bound_s(one.configs[0]) for one in found if one.configs), default=float("inf"))
 
 
 def least_gpu_seconds(instance: Instance) -> float:

@@ -231,7 +231,7 @@ def tuned_row(recompute: str = "full on 2 of 7 layers", notes: str = "offload W,
     """Stage 1 of one of Mist's plans: 7 of 32 layers."""
     return (
         MIST_HEADER + "Mist-tuned-L4,L4-24GB,24,4,gpt2-2.7b,32,2560,10240,32,32,50304,2048,64,1,1,4,1,,1,fp16,19.3,"
-        f'False,2.0,,{recompute},1,"{notes}"\n'
+        f'False,20.0,,{recompute},1,"{notes}"\n'
     )
 
 
@@ -287,7 +287,7 @@ def aceso_row(again: int) -> str:
     size = (2 * 4 + 3 * 8) * 1024**2 // 2
     return (
         ACESO_HEADER + "Mist-ref-aceso,L4-24GB,24,8,GPT,32,1024,4096,16,16,51200,2048,64,1,2,4,1,False,0,fp16,10,False,"
-        f"2.0,,op-level,2,2,31,2.38,2x31,{again},{size},unfused\n"
+        f"20.0,,op-level,2,2,31,2.38,2x31,{again},{size},unfused\n"
     )
 
 
