@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.cli.current import current_of
+from pipette_opt.library.current import current_of
 from pipette_opt.library.jobs import read_job
 from pipette_opt.library.options import JobOptions
 from pipette_opt.read.backtests import ComparedRun, write_backtests

@@ -30,8 +30,8 @@ import recipes_solved
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.candidates.legality import broken_rules
-from pipette_opt.cli.current import Current, current_of
 from pipette_opt.export.megatron import megatron_options as written_options
+from pipette_opt.library.current import Current, current_of
 from pipette_opt.library.jobs import read_job
 from pipette_opt.library.options import JobOptions
 from pipette_opt.plans.plan import Plan

@@ -17,7 +17,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.cli.current import Current
+from pipette_opt.library.current import Current
 from pipette_opt.library.known import with_layout_of
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.plan import Plan

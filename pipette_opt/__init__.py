@@ -15,7 +15,9 @@ What is here loads when it is first asked for, so that importing the package tak
 bytes, seconds, FLOP/s; tables of a plan are in GiB.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -25,8 +27,15 @@ if TYPE_CHECKING:
     from pipette_opt.base.errors import InputError as InputError
     from pipette_opt.base.errors import PipetteError as PipetteError
     from pipette_opt.candidates import SearchSpace as SearchSpace
+    from pipette_opt.library.calibrate import calibrate as calibrate
+    from pipette_opt.library.estimate import estimate as estimate
+    from pipette_opt.library.explain import explain as explain
+    from pipette_opt.library.export import export as export
+    from pipette_opt.library.recommend import recommend as recommend
+    from pipette_opt.library.replan import replan as replan
     from pipette_opt.library.solve import solve as solve
     from pipette_opt.library.solve import write_report as write_report
+    from pipette_opt.library.whatif import whatif as whatif
     from pipette_opt.parallel import ParallelConfig as ParallelConfig
     from pipette_opt.plans.plan import Plan as Plan
     from pipette_opt.read.cluster import read_cluster as read_cluster
@@ -44,6 +53,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "base.errors": ("InfeasibleError", "InputError", "PipetteError"),
     "candidates": ("SearchSpace",),
+    "library.calibrate": ("calibrate",),
+    "library.estimate": ("estimate",),
+    "library.explain": ("explain",),
+    "library.export": ("export",),
+    "library.recommend": ("recommend",),
+    "library.replan": ("replan",),
+    "library.whatif": ("whatif",),
     "library.solve": ("solve", "write_report"),
     "parallel": ("ParallelConfig",),
     "plans.plan": ("Plan",),
@@ -68,3 +84,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME})
+
+
+class _Package(ModuleType):
+    """
+    The package, in which ``calibrate``, ``export`` and ``replan`` stay functions beside rooms of these names.
+
+    Importing a room would put it in the function's place; rooms are imported by their whole name.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

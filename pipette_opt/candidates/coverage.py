@@ -96,9 +96,8 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
         yield f"numbers of GPUs other than {searched} (left out for the time limit)"
     elif space.num_gpus is not None or (cluster.num_nodes > 1 and not space.world_sizes):
         yield f"other numbers of GPUs than {searched}"
-    elif space.num_gpus is None:
-        if cluster.gpus_per_node > 1:
-            yield "numbers of GPUs that are no whole hosts"
+    elif space.num_gpus is None and cluster.gpus_per_node > 1:
+        yield "numbers of GPUs that are no whole hosts"
     for name in DIMENSIONS:
         pinned = getattr(space, name)
         if pinned is not None and name not in UNPINNED_BY_DEFAULT and name in values:

@@ -54,42 +54,21 @@ def estimate(
     Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
     --pipeline-model-parallel-size 4 --micro-batch-size 1" --hosts "gpu[01-16]"[/]
     """
-    from dataclasses import fields, replace
+    from dataclasses import fields
 
     from pipette_opt.base.errors import InputError
-    from pipette_opt.cli.current import current_of
     from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.library.estimate import estimated
 
-    if (plan is None) == (args is None):
-        raise InputError("estimate", "give either a plan file or --args with your current Megatron arguments.")
     if plan is not None:
         options = ["hosts", *(field.name for field in fields(job_options) if field.name not in OF_PLANS)]
         useless = [name for name in options if opt.is_given(context, name)]
         if useless:
             option = f"--{useless[0].replace('_', '-')}"
             raise InputError(option, "has no effect on a plan, which says it itself; give it with --args.")
-        from pipette_opt.cli.current import judged_plan
-
-        current = judged_plan(plan, job_options.cluster, max_oom_risk)
-    else:
-        from pipette_opt.library.models import job_of_arguments
-        from pipette_opt.read.megatron_args import read_megatron_args
-
-        vocab_size = None if job_options.model is not None else job_options.vocab_size
-        today = read_megatron_args(args or "", "the current arguments", vocab_size=vocab_size)
-        for note in today.notes:
-            say(note)
-        job_options, model_from = job_of_arguments(job_options, args or "", today)
-        job = opt.read_job(job_options)
-        current = replace(current_of(job, today, hosts, max_oom_risk), model_from=model_from)
-    if schedule is not None:
-        from pipette_opt.cli.schedules import with_schedule
-
-        current = with_schedule(current, schedule, max_oom_risk)
-    if trace is not None:
-        from pipette_opt.judge.trace import write_trace
-
-        write_trace(trace, current.instance, current.config, current.placement, current.schedule)
+    current = estimated(plan, args, job_options, hosts=hosts, max_oom_risk=max_oom_risk, schedule=schedule, trace=trace)
+    for remark in current.remarks:
+        say(remark)
     if json:
         show_json(current.as_dict())
     else:

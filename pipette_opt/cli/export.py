@@ -1,15 +1,11 @@
 """``pipette-opt export``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
-
-if TYPE_CHECKING:
-    from pipette_opt.plans.plan import Plan
 
 SLURM, PODS = "Slurm only", "Kubernetes only"
 """Headings of the help."""
@@ -81,14 +77,14 @@ def export(
 
     Example: [bold]pipette-opt export plan.json --format megatron --diff train.sh[/]
     """
+    from dataclasses import asdict
+
     from pipette_opt.base.files import is_stdout
-    from pipette_opt.cli.output import console, say, show_json
+    from pipette_opt.cli.output import answer, console, say, show_json
     from pipette_opt.export.folder import write_folder
-    from pipette_opt.export.hosts import hosts_are_named, unnamed_note
     from pipette_opt.export.launch_options import LaunchOptions, parse_resource
-    from pipette_opt.export.targets import export as files_of
-    from pipette_opt.library.inputs import check_inputs
-    from pipette_opt.report.plan_file import read_plan
+    from pipette_opt.export.script_changes import changes_text
+    from pipette_opt.library.export import exported
 
     options = LaunchOptions(
         image=image,
@@ -103,48 +99,22 @@ def export(
         host_ipc=host_ipc,
         shm_size=shm_size,
     )
-    found = read_plan(plan)
-    for missing in check_inputs(found, plan, cluster):
-        say(f"{missing} is not there: not checked whether it is still what the plan was made from")
+    found = exported(plan, target, options, script=diff, cluster=cluster)
+    for note in found.notes:
+        say(note)
     if diff is not None:
-        _show_changes(found, diff, target, json=json)
-        return
-    files = files_of(found, target, options)
-    if not hosts_are_named(found):
-        say(unnamed_note(len(found.placement.nodes_used)))
-    if json:
-        show_json(files)
-        return
-    if out is None or is_stdout(out):
-        for name, text in files.items():
-            if len(files) > 1:
+        if json:
+            show_json([asdict(one) for one in found.changes])
+        else:
+            answer("\n".join(changes_text(found.changes, found.script)))
+    elif json:
+        show_json(found.files)
+    elif out is None or is_stdout(out):
+        for name, text in found.files.items():
+            if len(found.files) > 1:
                 say(f"# {name}")
             console().out(text, end="" if text.endswith("\n") else "\n")
-        return
-    write_folder(out, files, force=force)
-    for name in files:
-        say(f"wrote {out / name}")
-
-
-def _show_changes(plan: "Plan", script: str, target: str, *, json: bool) -> None:
-    """The options of a launch script that the plan changes, each with its line and its reason."""
-    from dataclasses import asdict
-
-    from pipette_opt.cli.output import answer, show_json
-    from pipette_opt.export.script_changes import changes_text, script_changes
-    from pipette_opt.library.models import check_job_of_plan
-    from pipette_opt.read.megatron_args import read_megatron_args
-
-    if target != "megatron":
-        raise InputError("--diff", f"goes with --format megatron, got {target}.")
-    given = read_megatron_args(script, "--diff")
-    check_job_of_plan(plan, given)
-    try:
-        today = given.parallel_config(sum(plan.config.layers_per_stage), plan.config.world_size)
-    except InputError:  # it is for another number of GPUs, or of layers: options are compared as they are written
-        today = None
-    changes = script_changes(plan, given.written, given.text, today=today)
-    if json:
-        show_json([asdict(one) for one in changes])
     else:
-        answer("\n".join(changes_text(changes, given.where)))
+        write_folder(out, found.files, force=force)
+        for name in found.files:
+            say(f"wrote {out / name}")

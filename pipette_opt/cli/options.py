@@ -1,15 +1,13 @@
 """Options that several commands share, and the instance they describe."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import whole_number
 from pipette_opt.cli.spread import Without as Without
 from pipette_opt.cli.spread import parameter as parameter
 from pipette_opt.cli.spread import parameters_of as parameters_of
@@ -21,14 +19,13 @@ from pipette_opt.library.jobs import check_precision as check_precision
 from pipette_opt.library.jobs import one_of as one_of
 from pipette_opt.library.jobs import read_job as read_job
 from pipette_opt.library.jobs import trained_as as trained_as
+from pipette_opt.library.settings import checked as checked
+from pipette_opt.library.settings import cores as cores
+from pipette_opt.library.settings import sizes as sizes
+from pipette_opt.library.settings import threads as threads
 
 if TYPE_CHECKING:
     from pipette_opt.candidates import SearchSpace
-
-T = TypeVar("T")
-
-MOST_WORKERS = 1024
-"""Threads of one machine; more cores than any has."""
 
 JOB, SEARCH, RUN = "The job", "The search space", "The run"
 
@@ -425,43 +422,6 @@ def _check_expert_sizes(job: Job, expert_parallel: str | None, expert_tensor_par
                 raise InputError(option, f"has no effect: model {model.name} has no experts.")
             if model.num_experts is not None and whole is not None and whole % size:
                 raise InputError(option, f"must divide the {whole} {what} of model {model.name}, got {size}.")
-
-
-def sizes(option: str, text: str | None) -> tuple[int, ...] | None:
-    """Parse ``4,8``; raises ``InputError`` naming the option."""
-    if text is None:
-        return None
-    values = []
-    for part in text.split(","):
-        number = whole_number(part.strip())
-        if number is None or number < 1:
-            raise InputError(option, f"must be whole numbers >= 1 separated by commas, got {shown(text)}.")
-        values.append(number)
-    return tuple(values)
-
-
-def cores() -> int:
-    """Cores of this machine."""
-    import os
-
-    return os.cpu_count() or 1
-
-
-def threads(workers: int | None) -> int:
-    """As many as ``--workers`` says, or all cores."""
-    if workers is not None and workers > MOST_WORKERS:
-        raise InputError("--workers", f"must be at most {MOST_WORKERS}, got {workers}.")
-    return cores() if workers is None else workers
-
-
-def checked(make: Callable[..., T], **fields: Any) -> T:
-    """Make settings from options; what they refuse becomes an error that names the option."""
-    try:
-        return make(**fields)
-    except ValueError as error:
-        name = str(error).split(" ", 1)[0]
-        option = f"--{name.removesuffix('_s').replace('_', '-')}" if name in fields else "options"
-        raise InputError(option, str(error).split(" ", 1)[-1]) from None
 
 
 def is_given(context: typer.Context, name: str) -> bool:

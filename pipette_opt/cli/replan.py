@@ -54,48 +54,38 @@ def replan(
     Example: [bold]pipette-opt replan plan.json --lost gpu07 --joined gpu21 -o new.json[/]
     """
     begun = time.perf_counter()
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
-    from pipette_opt.base.files import check_targets, is_stdout, write_atomically
+    from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
-    from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
-    from pipette_opt.optimize import OptimizeParams
+    from pipette_opt.library.replan import replanned
     from pipette_opt.plans.verdict import plan_verdict
     from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.replan.changed_hosts import replan as replan_
     from pipette_opt.report.moves import moves_csv, moves_to_dict, replan_tables
     from pipette_opt.report.plan_file import keep_plan
     from pipette_opt.report.tables import verdict_line
 
     check_place(out, moves_out)
     check_stdout(json, out, moves_out)
-    if micro_batches is not None:
-        opt.one_of("--micro-batches", micro_batches, ("equal", "unequal"))
-    old, instance, inputs = plan_on_changed_hosts(plan, cluster, lost, joined)
-    check_targets(out, moves_out)
-    if micro_batches is not None:
-        training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
-        instance, inputs = replace(instance, training=training), {**inputs, "training": asdict(training)}
-    params = opt.checked(
-        OptimizeParams,
-        time_limit_s=time_limit,
-        workers=opt.threads(workers),
-        seed=seed,
-        max_oom_risk=max_oom_risk,
-    )
     watcher = Watcher(begun=begun)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        found = replan_(
-            instance,
-            old,
-            num_gpus=num_gpus,
-            max_loads=max_moves,
+        found, old = replanned(
+            plan,
+            cluster,
+            lost=lost,
+            joined=joined,
+            max_moves=max_moves,
             tolerance=tolerance,
-            params=params,
+            num_gpus=num_gpus,
+            micro_batches=micro_batches,
+            max_oom_risk=max_oom_risk,
+            time_limit_s=time_limit,
+            workers=workers,
+            seed=seed,
             watcher=watcher,
-            inputs={**inputs, "max_oom_risk": max_oom_risk},
+            outputs=(out, moves_out),
         )
-    chosen = plan_with_band(found.chosen.plan, instance)
+    chosen = found.chosen.plan
     keep_plan(chosen, out)
     if moves_out is not None:
         write_atomically(moves_out, moves_csv(found.chosen.moves))
@@ -114,7 +104,7 @@ def replan(
             say(f"{option} of the old plan is free now: {chosen.config.world_size} GPUs cannot keep it")
         if found.unequal is not None:
             gain = chosen.estimate.iteration_time_s / found.unequal.plan.estimate.iteration_time_s - 1
-            hosts = found.unequal.plan.config.world_size / instance.cluster.gpus_per_node
+            hosts = found.unequal.plan.config.world_size / chosen.gpus_per_node
             say(
                 f"with --micro-batches unequal: {hosts:g} hosts, {gain:+.1%} tokens per second (planned only: "
                 "no launcher deals unequal numbers by itself)"
@@ -122,7 +112,7 @@ def replan(
         if found.groups is not None:
             one = found.groups
             gain = chosen.estimate.iteration_time_s / one.iteration_time_s - 1
-            padding = one.global_batch_size - instance.training.global_batch_size
+            padding = one.global_batch_size - chosen.global_batch_size
             say(
                 f"interleaved in groups (--microbatch-group-size-per-virtual-pipeline-stage {one.group_size}): "
                 f"{one.config.label()} with {one.num_microbatches} micro-batches a replica, "

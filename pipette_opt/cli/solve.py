@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pipette_opt.candidates import SearchSpace
-    from pipette_opt.cli.current import Current
     from pipette_opt.export.script_changes import Change
+    from pipette_opt.library.current import Current
     from pipette_opt.library.jobs import Job
     from pipette_opt.plans.plan import Plan
     from pipette_opt.read.megatron_args import MegatronArgs
@@ -139,7 +139,7 @@ def solve(
     processes = backend_of(cast(BackendName, backend), params.workers, ray_address)
     current = today = None
     if compare_current is not None:
-        from pipette_opt.cli.current import current_of
+        from pipette_opt.library.current import current_of
 
         today = read_megatron_args(compare_current, "the current arguments")
         for note in today.notes:

@@ -22,6 +22,13 @@ def cluster_record(path: Path) -> dict[str, Any]:
     return {**record, "inside_matrices": inside} if inside else record
 
 
+def described_cluster(cluster: "ClusterSpec | Path") -> "tuple[ClusterSpec, dict[str, Any] | None]":
+    """Return a cluster, read if it is a file, and what a plan records of it: nothing without a file."""
+    from pipette_opt.read.cluster import read_cluster
+
+    return (read_cluster(cluster), cluster_record(cluster)) if isinstance(cluster, Path) else (cluster, None)
+
+
 def is_nominal_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether a plan records its cluster by value, and not as a file."""
     return isinstance(recorded, Mapping) and "document" in recorded

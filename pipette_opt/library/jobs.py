@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.library.inputs import described_cluster
 from pipette_opt.library.options import OF_TRAINING, JobOptions
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[
     if given:
         where = path if isinstance(path, Path) else path.name
         raise InputError(given[0], f"has no effect on {where}, which says it; edit that, or give --nodes instead.")
-    return functools.partial(_cluster_file, path) if isinstance(path, Path) else lambda: (path, None)
+    return functools.partial(described_cluster, path)
 
 
 def _equal_hosts(
@@ -286,13 +287,6 @@ def _equal_hosts(
 
     spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
     return spec, nominal_record(spec, nodes)
-
-
-def _cluster_file(path: Path) -> "tuple[ClusterSpec, dict[str, Any]]":
-    from pipette_opt.library.inputs import cluster_record
-    from pipette_opt.read.cluster import read_cluster
-
-    return read_cluster(path), cluster_record(path)
 
 
 def _file_record(path: Path | None) -> dict[str, str] | None:

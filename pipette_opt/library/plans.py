@@ -15,16 +15,26 @@ if TYPE_CHECKING:
     from pipette_opt.specs import ClusterSpec, ComputeProfile, Instance
 
 
-def plan_and_instance(path: Path, cluster: Path | None) -> "tuple[Plan, Instance]":
+IN_MEMORY = Path("plan")
+"""Place of a plan that is in no file, as errors name it."""
+
+
+def opened(plan: "Plan | Path") -> "tuple[Plan, Path]":
+    """Return a plan and the place that errors name: its file, or the argument."""
+    from pipette_opt.plans.plan import Plan
+    from pipette_opt.report.plan_file import read_plan
+
+    return (plan, IN_MEMORY) if isinstance(plan, Plan) else (read_plan(plan), plan)
+
+
+def plan_and_instance(given: "Plan | Path", cluster: Path | None) -> "tuple[Plan, Instance]":
     """
     Read a plan and the instance that it names.
 
     The cluster file and its matrices must be those the plan was made from, by their hashes; ``cluster`` says where
     they are now.
     """
-    from pipette_opt.report.plan_file import read_plan
-
-    plan = read_plan(path)
+    plan, path = opened(given)
     return plan, job_of(plan, path, cluster)
 
 
@@ -47,12 +57,11 @@ def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
     return instance_of(plan, spec, path)
 
 
-def plan_of_job(path: Path, instance: "Instance") -> "Plan":
+def plan_of_job(given: "Plan | Path", instance: "Instance") -> "Plan":
     """Read a plan, which must be of this job: its hosts, model and training."""
     from pipette_opt.read.hosts import compress_hosts
-    from pipette_opt.report.plan_file import read_plan
 
-    plan = read_plan(path)
+    plan, path = opened(given)
     hosts = instance.cluster.hosts
     if plan.hosts != hosts:
         problem = f"is of the hosts {compress_hosts(plan.hosts)}; the job has {compress_hosts(hosts)}."
@@ -65,7 +74,7 @@ def plan_of_job(path: Path, instance: "Instance") -> "Plan":
 
 
 def plan_on_changed_hosts(
-    path: Path, cluster: Path | None, lost: str | None, joined: str | None
+    given: "Plan | Path", cluster: "ClusterSpec | Path | None", lost: str | None, joined: str | None
 ) -> "tuple[Plan, Instance, dict[str, Any]]":
     """
     A plan, its job on the hosts that there are now, and the inputs of a plan for them.
@@ -74,20 +83,16 @@ def plan_on_changed_hosts(
     """
     from dataclasses import replace
 
-    from pipette_opt.library.inputs import cluster_of, cluster_record
-    from pipette_opt.read.cluster import exclude_hosts, read_cluster
+    from pipette_opt.library.inputs import cluster_of, described_cluster
+    from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import compress_hosts, expand_hosts
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.speeds import recorded_speeds, speed_record, with_speeds
-    from pipette_opt.report.plan_file import read_plan
     from pipette_opt.specs.host_names import with_blocks
 
-    old = read_plan(path)
-    if cluster is None:
-        spec, record = cluster_of(old, path, None)
-    else:
-        spec, record = read_cluster(cluster), cluster_record(cluster)
+    old, path = opened(given)
+    spec, record = cluster_of(old, path, None) if cluster is None else described_cluster(cluster)
     listed = recorded_speeds(old.inputs.get("speed"), f"{path}, inputs.speed")
     speeds = {host: speed for host, speed in listed.items() if host in spec.hosts}
     spec = with_speeds(spec, speeds)
@@ -143,14 +148,14 @@ def on_hosts_of(plan: "Plan", instance: "Instance") -> "Instance":
     return replace(instance, cluster=subset_cluster(instance.cluster, plan.hosts))
 
 
-def plan_on_cluster(path: Path, cluster: Path | None) -> "tuple[Plan, Instance, list[str]]":
+def plan_on_cluster(given: "Plan | Path", cluster: "ClusterSpec | Path | None") -> "tuple[Plan, Instance, list[str]]":
     """
     A plan on the cluster as it is described now: the plan with its hosts there, its job there, and what changed.
 
     Parameters
     ----------
     cluster
-        The file that describes it now; the plan's own by default, and then nothing changed.
+        The cluster as it is now, or the file that describes it; the plan's own by default, and then nothing changed.
 
     Raises
     ------
@@ -162,34 +167,33 @@ def plan_on_cluster(path: Path, cluster: Path | None) -> "tuple[Plan, Instance, 
 
     import numpy as np
 
-    from pipette_opt.library.inputs import cluster_of
+    from pipette_opt.library.inputs import cluster_of, described_cluster
     from pipette_opt.library.jobs import check_precision
-    from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.link_changes import changes_in_words
     from pipette_opt.read.prices import recorded_prices, with_prices
     from pipette_opt.read.speeds import recorded_speeds, with_speeds
-    from pipette_opt.report.plan_file import read_plan
 
-    plan = read_plan(path)
+    plan, path = opened(given)
     before: list[ClusterSpec] = []
     with contextlib.suppress(InputError):
         before.append(cluster_of(plan, path, None)[0])
-    if cluster is None or _is_own(plan, path, cluster):
-        return (*plan_and_instance(path, cluster), [])
-    spec = read_cluster(cluster)
+    if cluster is None or (isinstance(cluster, Path) and _is_own(plan, path, cluster)):
+        return plan, job_of(plan, path, cluster), []
+    spec, _ = described_cluster(cluster)
+    where = str(cluster) if isinstance(cluster, Path) else spec.name
     used = [plan.hosts[node] for node in plan.placement.nodes_used]
     missing = [host for host in used if host not in spec.hosts]
     if missing:
         problem = f"lacks host {missing[0]!r}, on which the plan has ranks; `pipette-opt replan --lost {missing[0]}`."
-        raise InputError(str(cluster), problem)
+        raise InputError(where, problem)
     most = int(plan.placement.local_rank.max()) + 1
     if most > spec.gpus_per_node:
-        raise InputError(str(cluster), f"has {spec.gpus_per_node} GPUs a host; the plan uses {most} of one.")
+        raise InputError(where, f"has {spec.gpus_per_node} GPUs a host; the plan uses {most} of one.")
     if before:
         changed = changes_in_words([before[0], spec])
     else:
         changed = ["The plan's own cluster file is not there, so its links cannot be compared with these."]
-        changed += [f"Not in {cluster}: {host}." for host in plan.hosts if host not in spec.hosts]
+        changed += [f"Not in {where}: {host}." for host in plan.hosts if host not in spec.hosts]
     there = {host: node for node, host in enumerate(spec.hosts)}
     for name, read, put in (
         ("speed", recorded_speeds, with_speeds),

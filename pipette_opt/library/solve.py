@@ -1,27 +1,25 @@
 """Plans as functions make them: solved, and shown as a page."""
 
-import os
-from collections.abc import Callable
-from dataclasses import replace
-from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, get_args
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import Prefer
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.library.jobs import Job, read_job
+from pipette_opt.library.arguments import (
+    Named,
+    Told,
+    argument_errors,
+    job_and_space,
+    plan_or_file,
+    watcher_of,
+)
 from pipette_opt.library.known import with_layout_of
-from pipette_opt.library.option_names import usual_name
-from pipette_opt.library.options import JobOptions
-from pipette_opt.library.plans import plan_with_band
+from pipette_opt.library.plans import opened, plan_with_band
+from pipette_opt.library.settings import checked, threads
 from pipette_opt.plans.plan import Plan
-from pipette_opt.plans.watcher import Progress, Watcher
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 from pipette_opt.specs.objective import Objective
-
-Named = str | PathLike[str]
-"""A file, or for a model also the name of a preset."""
 
 
 def solve(
@@ -37,7 +35,7 @@ def solve(
     gap_limit: float = 0.0,
     workers: int | None = None,
     seed: int = 0,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Told | None = None,
     **job: Any,
 ) -> Plan:
     """
@@ -94,30 +92,24 @@ def solve(
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
 
-    try:
+    with argument_errors():
         objectives = tuple(str(one) for one in Objective if one is not Objective.PROGRESS)  # needs a rate of losses
         if objective not in objectives:
             raise InputError("objective", f"must be one of {', '.join(objectives)}, got {objective!r}.")
         if prefer not in get_args(Prefer):
             raise InputError("prefer", f"must be one of {', '.join(get_args(Prefer))}, got {prefer!r}.")
-        job, degrees = _named(job)
-        twice = [name for name in degrees if space is not None and getattr(space, name) is not None]
-        if twice:
-            raise InputError(twice[0], "is given in space, too; leave one out.")
-        given = _job(cluster, model, training, job)
-        space = replace(space or SearchSpace(), **degrees)
-        if space.num_gpus is None:
-            space = replace(space, num_gpus=given.num_gpus)
-        params = OptimizeParams(
+        given, space = job_and_space(cluster, model, training, space, job)
+        params = checked(
+            OptimizeParams,
             time_limit_s=time_limit_s,
             gap_limit=gap_limit,
-            workers=(os.cpu_count() or 1) if workers is None else workers,
+            workers=threads(workers),
             seed=seed,
             max_oom_risk=max_oom_risk,
             objective=Objective(objective),
             prefer=prefer,
         )
-        watcher = Watcher() if on_progress is None else Watcher(on_progress=on_progress)
+        watcher = watcher_of(on_progress)
         inputs = {**given.inputs, "max_oom_risk": max_oom_risk}
         first = None
         if given.arguments is not None:
@@ -125,53 +117,7 @@ def solve(
             if why_not:
                 watcher.report(f"the layout of the arguments is no plan to begin with: {why_not}")
         plan = optimize_objective(given.instance, space, params, watcher, inputs, first)
-    except InputError as error:
-        raise InputError(_argument(error.where), error.problem) from None
     return plan_with_band(plan, given.instance)
-
-
-DEGREES = (
-    *("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel", "expert_parallel"),
-    *("expert_tensor_parallel", "virtual_pipeline", "micro_batch_size"),
-)
-"""Fields of a search space that :func:`solve` takes as arguments of its own."""
-
-
-def _named(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of a job by their own names, and degrees of the space; raises ``InputError`` for one given twice."""
-    job: dict[str, Any] = {}
-    degrees: dict[str, Any] = {}
-    for name, value in given.items():
-        usual = usual_name(name).replace("-", "_")
-        if usual in job or usual in degrees:
-            raise InputError(usual, f"is given under two names, one of them {name}; leave one out.")
-        if usual in DEGREES:
-            degrees[usual] = (value,) if isinstance(value, int) else tuple(value)
-        else:
-            job[usual] = value
-    return job, degrees
-
-
-def _job(
-    cluster: Named | ClusterSpec | None,
-    model: Named | ModelSpec | None,
-    training: TrainingSpec | None,
-    fields: dict[str, Any],
-) -> Job:
-    """The job as it is said; a number of hosts may be one."""
-    if isinstance(fields.get("nodes"), int):
-        fields["nodes"] = str(fields["nodes"])
-    options = JobOptions(
-        cluster=cluster if cluster is None or isinstance(cluster, ClusterSpec) else Path(cluster),
-        model=model if model is None or isinstance(model, ModelSpec) else fspath(model),
-        **fields,
-    )
-    return read_job(options, training)
-
-
-def _argument(where: str) -> str:
-    """The argument that an option of the command line is called as here."""
-    return where.removeprefix("--").replace("-", "_") if where.startswith("--") else where
 
 
 def write_report(plan: Plan | Named, path: Named, cluster: Named | None = None) -> bool:
@@ -210,11 +156,9 @@ def report_of(plan: Plan | Named, cluster: Named | None = None) -> tuple[str, bo
     from pipette_opt.library.plans import job_of
     from pipette_opt.read.files import sha256_of
     from pipette_opt.report.page import page_of
-    from pipette_opt.report.plan_file import read_plan
 
-    file = None if isinstance(plan, Plan) else Path(plan)
-    found = plan if isinstance(plan, Plan) else read_plan(Path(plan))
-    place = file or Path("plan.json")
+    found, place = opened(plan_or_file(plan))
+    file = None if isinstance(plan, Plan) else place
     moved = None if cluster is None else Path(cluster)
     known = moved is not None or has_cluster(found, place)
     instance = job_of(found, place, moved) if known else None

@@ -398,6 +398,11 @@ class Plan:
 
         return proof_frame(self)
 
+    def __repr__(self) -> str:
+        from pipette_opt.plans.summary import plan_summary
+
+        return plan_summary(self)
+
     def _repr_html_(self) -> str:
         from pipette_opt.plans.frames import html_of
 

@@ -16,6 +16,7 @@ import numpy as np
 from pipette_opt.annealing.keeping import Kept, anneal_keeping, num_loads
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
+from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.certify.finish import make_certificate
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.solutions import (
@@ -29,6 +30,7 @@ from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, moves
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
@@ -57,6 +59,18 @@ class Option:
 
     plan: Plan
     moves: tuple[Move, ...]
+
+    def __repr__(self) -> str:
+        title, *lines = repr(self.plan).splitlines()
+        return lines_at_most(title, [self._loads(), *(line.strip() for line in lines)])
+
+    def line(self) -> str:
+        """Configuration, simulated time, and what must be loaded."""
+        seconds = three_digits(self.plan.estimate.iteration_time_s)
+        return f"{self.plan.config.label()}: simulated {seconds} s, {self._loads()}"
+
+    def _loads(self) -> str:
+        return f"{counted(self.num_loads, 'host')} with other parameters, {gib(self.bytes_to_load):,.1f} GiB to load"
 
     @property
     def num_loads(self) -> int:
@@ -95,6 +109,11 @@ class Replanned:
     unequal: Option | None = None
     groups: Grouped | None = None
     loosened: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        shown, *of_plan = repr(self.chosen.plan).splitlines()
+        others = [f"or {option.line()}" for option in self.options if option.plan.config != self.chosen.plan.config]
+        return lines_at_most(shown, [self.chosen.line(), *(line.strip() for line in of_plan), *others])
 
 
 def replan(

@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.calibrate.held_out import HeldOut
+from pipette_opt.calibrate.problem import Problem
 from pipette_opt.cli import main
 from pipette_opt.cli.app import app
 from pipette_opt.read.stack import read_stack
@@ -115,12 +117,12 @@ def test_an_interrupt_while_validating_writes_the_stack(
         raise KeyboardInterrupt
 
     stack = tmp_path / "stack.yaml"
-    monkeypatch.setattr("pipette_opt.calibrate.held_out.HeldOut.groups", interrupt)
+    monkeypatch.setattr(HeldOut, "groups", interrupt)
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
     assert done.exit_code == 4, done.output
     before = stack.read_text()
     assert read_stack(stack).source == "fitted to 5 runs of runs.csv"
-    monkeypatch.setattr("pipette_opt.calibrate.problem.Problem.fit", interrupt)
+    monkeypatch.setattr(Problem, "fit", interrupt)
     done = CliRunner().invoke(app, ["calibrate", str(runs), "-o", str(stack)])
     assert done.exit_code == 130, done.output
     assert stack.read_text() == before

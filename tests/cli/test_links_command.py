@@ -10,6 +10,7 @@ import pytest
 
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.cluster import exclude_hosts, read_cluster, write_cluster
+from pipette_opt.replan import whatif
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -95,7 +96,7 @@ def test_import_links_ends_with_health_and_repairs(command: Command, monkeypatch
     rates[3], rates[:, 3] = 400.0, 400.0
     Path("links.json").write_text(json.dumps({"gpus": [f"h{i}" for i in range(5)], "bandwidth": rates.tolist()}))
     monkeypatch.setattr("pipette_opt.cli.import_.SOLVING_S", 0.5)
-    monkeypatch.setattr("pipette_opt.replan.whatif.UNIT_S", 0.1)
+    monkeypatch.setattr(whatif, "UNIT_S", 0.1)
     given = ("import", "links", "links.json", "-o", "c.yaml", "--gpu", "a100-80gb", "--gpus-per-node", "1")
     job = ("--model", "gpt-3-1.3b", "--global-batch-size", "16", "--seq-length", "2048")
     code, out, err = command(*given, *job, "--json")

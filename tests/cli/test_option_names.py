@@ -8,8 +8,8 @@ import typer.main
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
+from pipette_opt.library.arguments import named
 from pipette_opt.library.option_names import OTHER_NAMES, names_like, usual_name
-from pipette_opt.library.solve import _named
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -117,10 +117,10 @@ def test_other_names_are_those_of_one_option() -> None:
 
 def test_arguments_of_functions() -> None:
     """As options; a degree is a number or several."""
-    job, degrees = _named({"tensor_model_parallel_size": 8, "micro_batch_size": (1, 2), "gbs": 64})
+    job, degrees = named({"tensor_model_parallel_size": 8, "micro_batch_size": (1, 2), "gbs": 64})
     assert usual_name("tensor_model_parallel_size") == "tensor-parallel"
     with pytest.raises(InputError, match="tensor_parallel: is given under two names, one of them tp; leave one out"):
-        _named({"tensor_model_parallel_size": 8, "tp": 8})
+        named({"tensor_model_parallel_size": 8, "tp": 8})
     assert (job, degrees) == ({"global_batch_size": 64}, {"tensor_parallel": (8,), "micro_batch_size": (1, 2)})
 
 

@@ -14,7 +14,7 @@ from specs_for_tests import TINY, cluster
 import pipette_opt as po
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import GIB
-from pipette_opt.library.solve import _job as job_of_arguments
+from pipette_opt.library.arguments import job_and_space
 
 EXAMPLE = shipped_path("data", "clusters", "lab-2x8.yaml")
 SAID = {"global_batch_size": 64, "seq_length": 4096}
@@ -42,9 +42,9 @@ def test_every_public_name_is_there_and_documented() -> None:
 
 def test_files_names_and_objects_are_the_same_job() -> None:
     """A cluster file and a preset, or what they say."""
-    named = job_of_arguments(EXAMPLE, "llama-3-8b", None, dict(SAID))
+    named = job_and_space(EXAMPLE, "llama-3-8b", None, None, dict(SAID))[0]
     training = po.TrainingSpec(**SAID)
-    objects = job_of_arguments(po.read_cluster(EXAMPLE), po.read_model("llama-3-8b"), training, {})
+    objects = job_and_space(po.read_cluster(EXAMPLE), po.read_model("llama-3-8b"), training, None, {})[0]
     assert named.instance.model == objects.instance.model
     assert named.instance.training == objects.instance.training
     assert named.instance.cluster.hosts == objects.instance.cluster.hosts
@@ -54,7 +54,7 @@ def test_files_names_and_objects_are_the_same_job() -> None:
 
 def test_hosts_without_a_file() -> None:
     """As many hosts as said, with the usual links of their kind."""
-    found = job_of_arguments(None, "llama-3-8b", None, {"nodes": 3, "gpu": "h100", **SAID})
+    found = job_and_space(None, "llama-3-8b", None, None, {"nodes": 3, "gpu": "h100", **SAID})[0]
     assert found.instance.cluster.num_nodes == 3
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from forgeries import FORGERIES, HARMLESS, Forgery, rules_that_break, several, solved, worse_hosts
 
-import pipette_opt.replan.prove
 from pipette_opt.base.errors import PlanError
 from pipette_opt.cli.verify import check_file
+from pipette_opt.replan import prove as module
 from pipette_opt.replan.prove import prove
 from pipette_opt.verify import exchanges, space
 
@@ -62,6 +62,6 @@ def test_a_bound_that_is_not_reached_is_no_proof(plan: Path, monkeypatch: pytest
     monkeypatch.setattr(space, "MOST_PLACEMENTS", 0)
     found, instance, checked, _ = check_file(plan)
     less = replace(found, certificate=replace(found.certificate, lower_bound_s=found.certificate.lower_bound_s * 0.9))
-    monkeypatch.setattr(pipette_opt.replan.prove, "optimize", lambda *args, **options: less)
+    monkeypatch.setattr(module, "optimize", lambda *args, **options: less)
     with pytest.raises(PlanError, match=r"only .* were proven again"):
         prove(instance, found, checked.open_configs, time_limit_s=20.0)

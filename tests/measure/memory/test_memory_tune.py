@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.calibrate import memory_tuning
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.memory import memory_run, shipped_predictor
 from pipette_opt.calibrate.memory_runs import predict_memory
@@ -112,7 +113,7 @@ def test_the_command_writes_weights_constants_and_card(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three files that `memory predict` reads together."""
-    monkeypatch.setattr("pipette_opt.calibrate.memory_tuning.TuneParams", lambda: TuneParams(steps=2))
+    monkeypatch.setattr(memory_tuning, "TuneParams", lambda: TuneParams(steps=2))
     runs, out = write_runs(tmp_path / "runs.csv", factor=1.15), tmp_path / "mine.npz"
     found = CliRunner().invoke(app, ["train", "--runs", str(runs), "--data", str(data), "-o", str(out)])
     assert found.exit_code == 0, found.output

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.report.comparison import Uncounted
-    from pipette_opt.specs import Instance, NotModelled
+    from pipette_opt.specs import ClusterSpec, Instance, NotModelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,6 +40,8 @@ class Current:
         What is otherwise than when a plan was made, a sentence each.
     model_from
         Where the model is from if several places name one, a sentence; empty if one does.
+    remarks
+        What the reader of its arguments has to say, a sentence each.
     """
 
     instance: "Instance"
@@ -54,6 +56,13 @@ class Current:
     not_modelled: "tuple[NotModelled, ...]" = ()
     changed: tuple[str, ...] = ()
     model_from: str = ""
+    remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        from pipette_opt.plans.summary import launch_lines, lines_at_most
+
+        lines = launch_lines(self.estimate, self.memory, self.hosts)
+        return lines_at_most(f"{self.title}: {self.config.label()}", [*lines, *self.changed, *self.remarks])
 
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
         """The estimate, with its verdict first and last; beside a plan, whose verdict comes after it, only first."""
@@ -314,7 +323,7 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
     return np.array([known.index(name) for name in names], dtype=np.int64)
 
 
-def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> Current:
+def judged_plan(given: "Plan | Path", cluster: "ClusterSpec | Path | None", max_oom_risk: float) -> Current:
     """A plan, judged afresh; on the cluster as a file describes it now, with what changed."""
     from pipette_opt.judge.estimate import estimate
     from pipette_opt.judge.solutions import stage_memory
@@ -322,7 +331,7 @@ def judged_plan(path: Path, cluster: Path | None, max_oom_risk: float) -> Curren
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
 
-    plan, instance, changed = plan_on_cluster(path, cluster)
+    plan, instance, changed = plan_on_cluster(given, cluster)
     found = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config)
     if changed:
         before_s, now_s = plan.estimate.iteration_time_s, found.iteration_time_s

@@ -9,7 +9,7 @@ from pipette_opt.base.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_opt.base.types import P2PMode
-    from pipette_opt.cli.current import Current
+    from pipette_opt.library.current import Current
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.parallel.schedule import Schedule
 

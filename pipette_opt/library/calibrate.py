@@ -1,0 +1,170 @@
+"""Constants of a software stack from measured runs, as a function."""
+
+from dataclasses import dataclass, replace
+from os import fspath
+from pathlib import Path
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import check_targets, is_stdout
+from pipette_opt.base.units import counted
+from pipette_opt.calibrate.fit import Fit, calibrate_runs
+from pipette_opt.calibrate.left_out import LeftOut, left_out_lines, unread
+from pipette_opt.calibrate.memory import fit_memory, memory_notes
+from pipette_opt.library.arguments import Named, argument_errors, cluster_or_file
+from pipette_opt.library.inputs import described_cluster
+from pipette_opt.memory.framework import numbers_of
+from pipette_opt.plans.summary import lines_at_most
+from pipette_opt.read.runs import read_rows, unused_columns
+from pipette_opt.read.stack import read_stack, write_stack
+from pipette_opt.specs import ClusterSpec, StackSpec
+
+MIN_SAMPLE = 3
+"""Smallest sample of runs that may be asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calibrated:
+    """
+    A stack fitted to measured runs, and how far to trust it.
+
+    Parameters
+    ----------
+    stack
+        The constants, which ``calibration`` takes as a file.
+    fit
+        Errors and ranges of the fit; ``None`` where no run has a time that can be used, so that memory alone is fitted.
+    left_out
+        Rows that are not used, each with the reason.
+    num_rows
+        Rows of the file.
+    notes
+        What to know before using it, a sentence each.
+    """
+
+    stack: StackSpec
+    fit: Fit | None
+    left_out: tuple[LeftOut, ...]
+    num_rows: int
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        found = [f"source: {self.stack.source}"]
+        if self.fit is not None:
+            known = {"fit": self.fit.errors, "held out": self.fit.held_out, "larger jobs": self.fit.larger}
+            found += [f"mean error, {name}: {one.mean:.1%}" for name, one in known.items() if one is not None]
+        return lines_at_most(f"stack {self.stack.name}", [*found, *self.left_out_lines(), *self.notes])
+
+    def left_out_lines(self) -> list[str]:
+        """Return a line for each kind of reason why rows are left out."""
+        return left_out_lines(self.left_out, self.num_rows)
+
+
+def calibrate(
+    runs: Named,
+    *,
+    out: Named | None = None,
+    base: Named = "megatron-core",
+    cluster: Named | ClusterSpec | None = None,
+    name: str | None = None,
+    max_runs: int = 400,
+    validate: bool = True,
+    seed: int = 0,
+) -> Calibrated:
+    """
+    Fit the constants of a software stack to your own runs, and say how far they can be trusted.
+
+    Parameters
+    ----------
+    runs
+        Measured runs, ``runs.csv``.
+    out
+        Where the stack goes, as a file; nothing is written without it.
+    base
+        Stack to start from: a shipped name or a file.
+    cluster
+        The hosts of the runs, if their links were measured.
+    name
+        Name of the stack; the file's by default.
+    max_runs
+        Of more runs, use a sample of this size, at least 3.
+    validate
+        Whether to cross-validate.
+    seed
+        Seed of every random choice.
+
+    Raises
+    ------
+    InputError
+        If no row can be used, with the reasons, or something given is wrong; ``where`` names the argument, or the file.
+    """
+    with argument_errors():
+        file = None if out is None else Path(out)
+        found = calibrated(
+            Path(runs),
+            fspath(base),
+            cluster_or_file(cluster),
+            out=file,
+            name=name,
+            max_runs=max_runs,
+            validate=validate,
+            seed=seed,
+        )
+        if file is not None:
+            write_stack(found.stack, file)
+        return found
+
+
+def calibrated(
+    runs: Path,
+    base: str,
+    cluster: ClusterSpec | Path | None,
+    *,
+    out: Path | None,
+    name: str | None,
+    max_runs: int,
+    validate: bool,
+    seed: int,
+) -> Calibrated:
+    """
+    Fit a stack to a file of runs; see :func:`calibrate`. Errors name options of the command line.
+
+    Parameters
+    ----------
+    out
+        Where the stack will go, which must be no file that is read here; it is not written yet.
+    """
+    for option, value, least in (("--seed", seed, 0), ("--max-runs", max_runs, MIN_SAMPLE)):
+        if value < least:
+            raise InputError(option, f"must be >= {least}, got {value}.")
+    measured, bad = read_rows(runs)
+    start, total, left_out = read_stack(base), len(measured) + len(bad), unread(bad)
+    hosts = None if cluster is None else described_cluster(cluster)[0]
+    check_targets(out)
+    name = name or (runs.stem if out is None or is_stdout(out) else out.stem)
+    aside = [note] if (note := unused_columns(measured)) else []
+    if not measured:
+        raise InputError(str(runs), "\n- ".join(["has no row that can be used.", *left_out_lines(left_out, total)]))
+    memory, untold = fit_memory(measured, start)
+    with_memory = start if untold else replace(start, memory=numbers_of(memory))
+    try:
+        fit = calibrate_runs(measured, with_memory, hosts, max_runs=max_runs, seed=seed, validate=validate)
+    except InputError as error:
+        if error.where != "calibrate" or untold:
+            raise InputError(error.where, "\n- ".join([error.problem, *left_out_lines(left_out, total)])) from None
+        source = f"memory fitted to {runs.name}, times as {start.name}"
+        notes = [*aside, f"times: {error.problem}", f"times stay those of {start.name}", *memory_notes(memory)]
+        return Calibrated(
+            stack=replace(with_memory, name=name, source=source),
+            fit=None,
+            left_out=tuple(left_out),
+            num_rows=total,
+            notes=tuple(notes),
+        )
+    source = f"fitted to {counted(len(fit.runs), 'run')} of {runs.name}"
+    return Calibrated(
+        stack=replace(fit.stack, name=name, source=source, fitted=fit.record(), memory=with_memory.memory),
+        fit=fit,
+        left_out=(*left_out, *fit.left_out),
+        num_rows=total,
+        notes=(*aside, *fit.notes, *memory_notes(memory, untold)),
+    )

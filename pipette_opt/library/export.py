@@ -1,0 +1,163 @@
+"""Files that start a plan, as a function."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import fspath
+from pathlib import Path
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.export.folder import write_folder
+from pipette_opt.export.hosts import hosts_are_named, unnamed_note
+from pipette_opt.export.launch_options import LaunchOptions, parse_resource
+from pipette_opt.export.script_changes import Change, script_changes
+from pipette_opt.export.targets import export as files_of
+from pipette_opt.library.arguments import Named, argument_errors, plan_or_file, texts
+from pipette_opt.library.inputs import check_inputs
+from pipette_opt.library.models import check_job_of_plan
+from pipette_opt.library.plans import opened
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.summary import lines_at_most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Exported:
+    """
+    A plan as a launcher takes it.
+
+    Parameters
+    ----------
+    target
+        The format.
+    files
+        Texts of the files by name; all of them belong into one folder. None where lines of a script were asked for.
+    changes
+        Options of a launch script that the plan changes, adds and drops.
+    script
+        Name of that script; empty where none was given.
+    notes
+        What to know before the launch, a sentence each.
+    """
+
+    target: str
+    files: Mapping[str, str]
+    changes: tuple[Change, ...] = ()
+    script: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        files = [f"{name}: {len(text.splitlines())} lines" for name, text in self.files.items()]
+        changes = [f"{one.action} {one.option} {one.after or ''}".rstrip() for one in self.changes]
+        return lines_at_most(f"{self.target}{f' against {self.script}' if self.script else ''}", [*files, *changes])
+
+
+def export(
+    plan: Plan | Named,
+    target: str = "rankmap-json",
+    *,
+    out: Named | None = None,
+    force: bool = False,
+    diff: Named | None = None,
+    cluster: Named | None = None,
+    image: str | None = None,
+    job_name: str = "pretrain",
+    account: str | None = None,
+    partition: str | None = None,
+    time: str | None = None,
+    segment: int | None = None,
+    container_mounts: str | Iterable[str] | None = None,
+    rdma_resource: str | Iterable[str] | None = None,
+    host_network: bool = False,
+    host_ipc: bool = False,
+    shm_size: str | None = None,
+) -> Exported:
+    """
+    Return the files that start a plan, by name; write them if there is a folder for them.
+
+    Parameters
+    ----------
+    plan
+        A plan, or its file.
+    target
+        The format, as in ``--format``: ``rankmap-json``, ``rankmap-csv``, ``megatron``, ``nemo``, ``torchrun``,
+        ``slurm``, ``mpi``, ``deepspeed``, ``torchtitan``, ``kubernetes`` or ``pytorchjob``.
+    out
+        Folder for the files; nothing is written without it.
+    force
+        Whether to replace files there that ``export`` did not write, or that were changed.
+    diff
+        Your launch script: ``changes`` has its lines to change, add and drop, and there are no files.
+    cluster
+        Where the cluster file of the plan is now, if it has moved.
+    image, job_name, account, partition, time, segment, container_mounts
+        Of the launch, see :class:`~pipette_opt.export.launch_options.LaunchOptions`; several mounts ``SOURCE:TARGET``
+        may be given.
+    rdma_resource, host_network, host_ipc, shm_size
+        Of pods; several devices ``NAME=COUNT`` may be given.
+
+    Raises
+    ------
+    InputError
+        If the format cannot say all of the plan, if an option has no effect on it, or if the plan's files have changed
+        since it was made; ``where`` names the argument, or the file.
+    """
+    with argument_errors(target="--format"):
+        options = LaunchOptions(
+            image=image,
+            job_name=job_name,
+            account=account,
+            partition=partition,
+            time=time,
+            segment=segment,
+            container_mounts=tuple(texts(container_mounts) or ()),
+            rdma_resource=tuple(parse_resource(one) for one in texts(rdma_resource) or ()),
+            host_network=host_network,
+            host_ipc=host_ipc,
+            shm_size=shm_size,
+        )
+        found = exported(
+            plan_or_file(plan),
+            target,
+            options,
+            script=None if diff is None else fspath(diff),
+            cluster=None if cluster is None else Path(cluster),
+        )
+        if out is not None:
+            write_folder(Path(out), found.files, force=force)
+        return found
+
+
+def exported(
+    given: Plan | Path, target: str, options: LaunchOptions, *, script: str | None = None, cluster: Path | None = None
+) -> Exported:
+    """
+    Make the files of a plan, or the changes of a launch script; see :func:`export`.
+
+    Errors name options of the command line.
+    """
+    plan, path = opened(given)
+    notes = [
+        f"{missing} is not there: not checked whether it is still what the plan was made from"
+        for missing in check_inputs(plan, path, cluster)
+    ]
+    if script is not None:
+        changes, where = _changes(plan, script, target)
+        return Exported(target=target, files={}, changes=changes, script=where, notes=tuple(notes))
+    files = files_of(plan, target, options)
+    if not hosts_are_named(plan):
+        notes.append(unnamed_note(len(plan.placement.nodes_used)))
+    return Exported(target=target, files=files, notes=tuple(notes))
+
+
+def _changes(plan: Plan, script: str, target: str) -> tuple[tuple[Change, ...], str]:
+    """Options of a launch script that the plan changes, each with its line and its reason; and the script's name."""
+    from pipette_opt.read.megatron_args import read_megatron_args
+
+    if target != "megatron":
+        raise InputError("--diff", f"goes with --format megatron, got {target}.")
+    given = read_megatron_args(script, "--diff")
+    check_job_of_plan(plan, given)
+    try:
+        today = given.parallel_config(sum(plan.config.layers_per_stage), plan.config.world_size)
+    except InputError:  # it is for another number of GPUs, or of layers: options are compared as they are written
+        today = None
+    return tuple(script_changes(plan, given.written, given.text, today=today)), given.where

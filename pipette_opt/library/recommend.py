@@ -1,0 +1,206 @@
+"""Which hosts to take, as a function."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.library.arguments import (
+    Listed,
+    Named,
+    Told,
+    argument_errors,
+    comma_text,
+    named,
+    narrowed,
+    options_of,
+    texts,
+    watcher_of,
+)
+from pipette_opt.library.jobs import Job, read_job
+from pipette_opt.library.options import JobOptions
+from pipette_opt.library.prices import priced
+from pipette_opt.library.settings import checked, sizes, threads
+from pipette_opt.optimize import OptimizeParams
+from pipette_opt.plans.summary import lines_at_most
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.replan.recommend import Offer, Place, choices, in_words, numbers_of_hosts, offers
+from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
+
+SECONDS = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
+"""Seconds of a unit of time."""
+
+ROW_S = 5.0
+"""Seconds of each number and kind of hosts, unless a time limit is given. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recommendation:
+    """
+    The job on several numbers and kinds of hosts, and which to take.
+
+    Parameters
+    ----------
+    offers
+        The best plan found on each; fewer after a stop.
+    choices
+        The fastest offer, the cheapest, and those that meet the deadline, by these words.
+    sentences
+        The choices in words, and what is proven of the deadline.
+    num_places
+        How many numbers and kinds of hosts were asked about.
+    """
+
+    offers: tuple[Offer, ...]
+    choices: Mapping[str, Offer]
+    sentences: tuple[str, ...]
+    num_places: int
+
+    def __repr__(self) -> str:
+        return lines_at_most(f"{len(self.offers)} of {self.num_places} kinds and numbers of hosts", self.sentences)
+
+
+def recommend(
+    cluster: Named | ClusterSpec | None = None,
+    model: Named | ModelSpec | None = None,
+    *,
+    training: TrainingSpec | None = None,
+    space: SearchSpace | None = None,
+    gpu: Listed | None = None,
+    hosts: Listed | None = None,
+    tokens: float | None = None,
+    deadline: str | None = None,
+    gpu_price: str | Iterable[str] | None = None,
+    max_oom_risk: float = 0.01,
+    time_limit_s: float | None = None,
+    workers: int | None = None,
+    seed: int = 0,
+    on_progress: Told | None = None,
+    **job: Any,
+) -> Recommendation:
+    """
+    Which hosts to take: the fewest GPUs for a deadline, the cheapest, the fastest; over numbers and kinds of hosts.
+
+    Parameters
+    ----------
+    cluster, model, training, space, job
+        As in :func:`~pipette_opt.solve`; of a cluster the best hosts are taken, of ``nodes`` equal ones.
+    gpu
+        Kinds of GPU of these hosts, with ``nodes``.
+    hosts
+        Numbers of hosts; all there are, half, a quarter and so on by default.
+    tokens
+        Tokens of the whole run.
+    deadline
+        Time of the whole run: ``36h``, ``30d`` or ``6w``.
+    gpu_price
+        Prices of a GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
+    max_oom_risk
+        Accepted probability of running out of memory, in (0, 1].
+    time_limit_s
+        Seconds of all numbers and kinds of hosts; 5 for each by default.
+    workers
+        Threads; all cores by default.
+    seed
+        Seed of every random choice.
+    on_progress
+        Told how far it is.
+
+    Raises
+    ------
+    InputError
+        If something given is wrong; ``where`` names the argument, or the file and its field.
+    """
+    with argument_errors():
+        fields, degrees = named(job)
+        if "num_gpus" in fields:
+            raise InputError("num_gpus", "has no effect; say hosts.")
+        return recommended(
+            options_of(cluster, model, {**fields, "gpu": comma_text(gpu)}),
+            narrowed(space, degrees),
+            training=training,
+            hosts=comma_text(hosts),
+            tokens=tokens,
+            deadline=deadline,
+            gpu_price=texts(gpu_price) or (),
+            max_oom_risk=max_oom_risk,
+            time_limit_s=time_limit_s,
+            workers=workers,
+            seed=seed,
+            watcher=watcher_of(on_progress),
+        )
+
+
+def recommended(
+    options: JobOptions,
+    space: SearchSpace | Callable[[Job], SearchSpace],
+    *,
+    training: TrainingSpec | None = None,
+    hosts: str | None,
+    tokens: float | None,
+    deadline: str | None,
+    gpu_price: Sequence[str],
+    max_oom_risk: float,
+    time_limit_s: float | None,
+    workers: int | None,
+    seed: int,
+    watcher: Watcher,
+) -> Recommendation:
+    """
+    Plan the job on each number and kind of hosts; see :func:`recommend`. Errors name options of the command line.
+
+    Parameters
+    ----------
+    space
+        Configurations to search, or what gives them for the job on hosts of the first kind.
+    """
+    if tokens is not None and not 0 < tokens < 1e20:
+        raise InputError("--tokens", f"must be > 0 and below 1e20, got {tokens:g}.")
+    if deadline is not None and tokens is None:
+        raise InputError("--deadline", "needs --tokens, the length of the run.")
+    deadline_s = None if deadline is None else _seconds(deadline)
+    places, job = _places(options, training, hosts, gpu_price)
+    params = checked(
+        OptimizeParams,
+        time_limit_s=ROW_S * len(places) if time_limit_s is None else time_limit_s,
+        workers=threads(workers),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
+    searched = space if isinstance(space, SearchSpace) else space(job)
+    found = offers(places, searched, tokens, params, watcher)
+    return Recommendation(
+        offers=tuple(found),
+        choices=choices(found, deadline_s),
+        sentences=tuple(in_words(found, deadline_s)),
+        num_places=len(places),
+    )
+
+
+def _seconds(text: str) -> float:
+    """Seconds of a duration such as ``30d``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise InputError("--deadline", f"must be such as 36h, 30d or 6w, got {text!r}.")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+def _places(
+    options: JobOptions, training: TrainingSpec | None, hosts: str | None, prices: Sequence[str]
+) -> tuple[list[Place], Job]:
+    """Every kind and number of hosts, the kinds in turn, and a job of the first kind."""
+    named = [name.strip() for name in (options.gpu or "").split(",") if name.strip()]
+    kinds: list[str | None] = [*named] or [None]
+    jobs = [read_job(replace(options, gpu=kind), training) for kind in kinds]
+    found = []
+    for job in jobs:
+        instance, _ = priced(job.instance, prices)
+        cluster = instance.cluster
+        name = " and ".join(gpu.name for gpu in cluster.gpu_kinds)
+        for count in sizes("--hosts", hosts) or numbers_of_hosts(cluster.num_nodes):
+            if count > cluster.num_nodes:
+                raise InputError("--hosts", f"must be at most the {cluster.num_nodes} hosts there are, got {count}.")
+            found.append(Place(name=name, instance=instance, num_hosts=count))
+    return found, replace(jobs[0], num_gpus=None)

@@ -1,0 +1,159 @@
+"""A plan for hosts that change, as a function."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import check_targets
+from pipette_opt.library.arguments import (
+    Named,
+    Told,
+    argument_errors,
+    cluster_or_file,
+    plan_or_file,
+    watcher_of,
+)
+from pipette_opt.library.jobs import one_of
+from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
+from pipette_opt.library.settings import checked, threads
+from pipette_opt.optimize import OptimizeParams
+from pipette_opt.plans.plan import Plan
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.replan import changed_hosts
+from pipette_opt.replan.changed_hosts import Replanned
+from pipette_opt.specs import ClusterSpec
+
+
+def replan(
+    plan: Plan | Named,
+    *,
+    lost: str | None = None,
+    joined: str | None = None,
+    cluster: Named | ClusterSpec | None = None,
+    max_moves: int | None = None,
+    tolerance: float = 0.005,
+    num_gpus: int | None = None,
+    micro_batches: str | None = None,
+    max_oom_risk: float = 0.01,
+    time_limit_s: float = 10.0,
+    workers: int | None = None,
+    seed: int = 0,
+    on_progress: Told | None = None,
+) -> Replanned:
+    """
+    Go on when hosts are lost or join: a new optimum, what must be reloaded, and what fewer moves cost.
+
+    The new plan is ``chosen.plan``; nothing is written.
+
+    Parameters
+    ----------
+    plan
+        The plan that runs now, or its file.
+    lost, joined
+        Hosts that are gone, ``gpu[07-08]``, and hosts that may be used now.
+    cluster
+        The cluster with the joined hosts, if the plan's file lacks them.
+    max_moves
+        How many hosts may have to load other parameters, at least 0.
+    tolerance
+        Without ``max_moves``: the fewest moves among plans that are slower than the fastest by at most this share.
+    num_gpus
+        GPUs to use; the number that is fastest by default.
+    micro_batches
+        ``unequal``: replicas may run different numbers of micro-batches; ``equal``; as the plan by default.
+    max_oom_risk
+        Accepted probability of running out of memory, in (0, 1].
+    time_limit_s
+        Seconds of search.
+    workers
+        Threads; all cores by default.
+    seed
+        Seed of every random choice.
+    on_progress
+        Told how far it is.
+
+    Raises
+    ------
+    InputError
+        If something given is wrong; ``where`` names the argument, or the file and its field.
+    InfeasibleError
+        If nothing fits, or if every plan needs more moves.
+    """
+    with argument_errors():
+        return replanned(
+            plan_or_file(plan),
+            cluster_or_file(cluster),
+            lost=lost,
+            joined=joined,
+            max_moves=max_moves,
+            tolerance=tolerance,
+            num_gpus=num_gpus,
+            micro_batches=micro_batches,
+            max_oom_risk=max_oom_risk,
+            time_limit_s=time_limit_s,
+            workers=workers,
+            seed=seed,
+            watcher=watcher_of(on_progress),
+        )[0]
+
+
+def replanned(
+    given: Plan | Path,
+    cluster: ClusterSpec | Path | None,
+    *,
+    lost: str | None,
+    joined: str | None,
+    max_moves: int | None,
+    tolerance: float,
+    num_gpus: int | None,
+    micro_batches: str | None,
+    max_oom_risk: float,
+    time_limit_s: float,
+    workers: int | None,
+    seed: int,
+    watcher: Watcher,
+    outputs: Sequence[Path | None] = (),
+) -> tuple[Replanned, Plan]:
+    """
+    Search a plan for the hosts that there are now, and return it with the old one; see :func:`replan`.
+
+    Errors name options of the command line.
+
+    Parameters
+    ----------
+    outputs
+        Files that the command will write, which must be none that is read here.
+    """
+    for option, least in (("--max-moves", max_moves), ("--tolerance", tolerance)):
+        if least is not None and not least >= 0:
+            raise InputError(option, f"must be >= 0, got {least:g}.")
+    if num_gpus is not None and num_gpus < 1:
+        raise InputError("--num-gpus", f"must be >= 1, got {num_gpus}.")
+    if micro_batches is not None:
+        one_of("--micro-batches", micro_batches, ("equal", "unequal"))
+    old, instance, inputs = plan_on_changed_hosts(given, cluster, lost, joined)
+    check_targets(*outputs)
+    if micro_batches is not None:
+        training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
+        instance, inputs = replace(instance, training=training), {**inputs, "training": asdict(training)}
+    params = checked(
+        OptimizeParams,
+        time_limit_s=time_limit_s,
+        workers=threads(workers),
+        seed=seed,
+        max_oom_risk=max_oom_risk,
+    )
+    found = changed_hosts.replan(
+        instance,
+        old,
+        num_gpus=num_gpus,
+        max_loads=max_moves,
+        tolerance=tolerance,
+        params=params,
+        watcher=watcher,
+        inputs={**inputs, "max_oom_risk": max_oom_risk},
+    )
+    chosen = replace(found.chosen, plan=plan_with_band(found.chosen.plan, instance))
+    options = tuple(chosen if option is found.chosen else option for option in found.options)
+    return replace(found, chosen=chosen, options=options), old

@@ -1,0 +1,309 @@
+"""What would become of a plan, as a function."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.library.arguments import (
+    Listed,
+    Named,
+    Told,
+    argument_errors,
+    cluster_or_file,
+    comma_text,
+    plan_or_file,
+    texts,
+    watcher_of,
+)
+from pipette_opt.library.jobs import check_precision, one_of
+from pipette_opt.library.plans import plan_on_cluster
+from pipette_opt.library.prices import priced
+from pipette_opt.library.settings import checked, numbers, sizes, threads
+from pipette_opt.optimize import OptimizeParams
+from pipette_opt.plans.plan import AS_GOOD, Plan
+from pipette_opt.plans.summary import lines_at_most
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.replan import changes as made
+from pipette_opt.replan.changes import Change
+from pipette_opt.replan.whatif import Answer, WhatIf
+from pipette_opt.specs import ClusterSpec
+from pipette_opt.specs.host_names import with_blocks
+
+SAME = 5e-4
+"""Difference of shares below which losses are called the same; chosen, as they are shown with one digit."""
+
+EACH = "each"
+"""Says of hosts: each of them alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answers:
+    """
+    Answers to questions about a plan.
+
+    Parameters
+    ----------
+    today
+        The plan itself on the job as it is now.
+    answers
+        An answer to each question, in their order; fewer after a stop.
+    num_questions
+        How many were asked.
+    changed
+        What is otherwise on the cluster since the plan was made, a sentence each.
+    recorded_s
+        Simulated time of an iteration as the plan says it.
+    sentences
+        The answers that one would repeat to others.
+    """
+
+    today: Answer
+    answers: tuple[Answer, ...]
+    num_questions: int
+    changed: tuple[str, ...]
+    recorded_s: float
+    sentences: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        lines = [f"today: {self.today.config}", *map(_line, self.answers)]
+        return lines_at_most(f"{len(self.answers)} of {self.num_questions} questions answered", lines)
+
+    @property
+    def is_as_recorded(self) -> bool:
+        """Whether the plan's own time is still the simulated time, so that its certificate counts."""
+        now_s = self.today.iteration_time_s
+        return now_s is not None and abs(now_s / self.recorded_s - 1) <= AS_GOOD
+
+
+def _line(answer: Answer) -> str:
+    """Tokens per second against the plan's, and the configuration; or why there is none."""
+    found = answer.why or ("-" if answer.change is None else f"{answer.change:+.1%} tokens per second")
+    return ", ".join(word for word in (f"{answer.name}: {found}", answer.config) if word)
+
+
+def whatif(
+    plan: Plan | Named,
+    *,
+    cluster: Named | ClusterSpec | None = None,
+    without: str | Iterable[str] | None = None,
+    repair: str | Iterable[str] | None = None,
+    add_hosts: Listed | None = None,
+    num_gpus: Listed | None = None,
+    link_speed: Listed | None = None,
+    gpu: Listed | None = None,
+    global_batch_size: Listed | None = None,
+    seq_length: Listed | None = None,
+    precision: Listed | None = None,
+    gpu_price: str | Iterable[str] | None = None,
+    max_oom_risk: float = 0.01,
+    time_limit_s: float | None = None,
+    workers: int | None = None,
+    seed: int = 0,
+    on_progress: Told | None = None,
+) -> Answers:
+    """
+    What would become of a plan: hosts lost or repaired, other links, GPUs, batches, formats and prices.
+
+    Without any question: each host lost, each host repaired, one host more.
+
+    Parameters
+    ----------
+    plan
+        A plan, or its file.
+    cluster
+        The cluster as it is now; the plan's own by default.
+    without
+        Hosts lost together, ``gpu[07-08]``, or several such questions; ``each``: each host alone.
+    repair
+        A host, or a link such as ``gpu07:gpu09``, as fast as others usually are; ``each``: every host.
+    add_hosts
+        Numbers of usual hosts more.
+    num_gpus
+        Numbers of GPUs of the hosts.
+    link_speed
+        Factors of the bandwidth of all links between hosts.
+    gpu
+        Other kinds of GPU in all hosts.
+    global_batch_size, seq_length, precision
+        Other jobs: sequences, tokens, and ``bf16``, ``fp16``, ``fp32`` or ``fp8``.
+    gpu_price
+        Prices of a GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
+    max_oom_risk
+        Accepted probability of running out of memory, in (0, 1].
+    time_limit_s
+        Seconds of all questions; by default .3 for a lost host and 4 for another job.
+    workers
+        Threads; all cores by default.
+    seed
+        Seed of every random choice.
+    on_progress
+        Told how far it is.
+
+    Raises
+    ------
+    InputError
+        If something given is wrong; ``where`` names the argument, or the file and its field.
+    """
+    asked = {
+        "without": texts(without),
+        "repair": texts(repair),
+        "add_hosts": comma_text(add_hosts),
+        "num_gpus": comma_text(num_gpus),
+        "link_speed": comma_text(link_speed),
+        "gpu": comma_text(gpu),
+        "global_batch_size": comma_text(global_batch_size),
+        "seq_length": comma_text(seq_length),
+        "precision": comma_text(precision),
+    }
+    with argument_errors():
+        return answered(
+            plan_or_file(plan),
+            cluster_or_file(cluster),
+            asked,
+            gpu_price=texts(gpu_price) or (),
+            max_oom_risk=max_oom_risk,
+            time_limit_s=time_limit_s,
+            workers=workers,
+            seed=seed,
+            watcher=watcher_of(on_progress),
+        )
+
+
+def answered(
+    given: Plan | Path,
+    cluster: ClusterSpec | Path | None,
+    asked: Mapping[str, Any],
+    *,
+    gpu_price: Sequence[str],
+    max_oom_risk: float,
+    time_limit_s: float | None,
+    workers: int | None,
+    seed: int,
+    watcher: Watcher,
+) -> Answers:
+    """
+    Answer the questions that options of the command line ask, by their names; see :func:`whatif`.
+
+    Errors name options of the command line.
+    """
+    plan, instance, changed = plan_on_cluster(given, cluster)
+    if changed:  # what was proven is of another cluster
+        plan = replace(plan, certificate=replace(plan.certificate, lower_bound_s=0.0))
+    instance, kinds = priced(instance, gpu_price)
+    if all(value is None for value in asked.values()):
+        if instance.cluster.num_nodes == 1:
+            raise InputError("whatif", "needs a question: the plan has a single host, so there is none to lose.")
+        asked = {**asked, "without": [EACH], "repair": [EACH], "add_hosts": "1"}
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise InputError("--time-limit", f"must be > 0, got {time_limit_s:g}.")
+    params = checked(OptimizeParams, workers=threads(workers), seed=seed, max_oom_risk=max_oom_risk)
+    asking = WhatIf(plan, instance, params, watcher)
+    changes = questions(asking, asked, kinds)
+    answers = asking.ask(changes, time_limit_s)
+    return Answers(
+        today=asking.today(),
+        answers=tuple(answers),
+        num_questions=len(changes),
+        changed=tuple(changed),
+        recorded_s=plan.estimate.iteration_time_s,
+        sentences=tuple(in_words(asked, changes, answers)),
+    )
+
+
+def questions(asking: WhatIf, asked: Mapping[str, Any], prices: Mapping[str, float]) -> list[Change]:
+    """The questions that the options ask, each checked before any is answered; prices of kinds of GPU are known."""
+    job, hosts, found = asking.instance, asking.instance.cluster.hosts, []
+    for text in asked["without"] or ():
+        for group in [[host] for host in hosts] if text == EACH else [expand_hosts(text, "--without")]:
+            found.append(made.without_hosts(job, with_blocks(tuple(group), hosts)))
+    for text in asked["repair"] or ():
+        one, colon, other = text.partition(":")
+        if text == EACH:
+            found += asking.repairs(hosts)
+        elif colon and text not in hosts:
+            found.append(made.repaired_link(job, one, other))
+        else:
+            found += [made.repaired_host(job, host) for host in expand_hosts(text, "--repair")]
+    found += [made.more_hosts(job, count) for count in sizes("--add-hosts", asked["add_hosts"]) or ()]
+    found += [made.number_of_gpus(job, size) for size in sizes("--num-gpus", asked["num_gpus"]) or ()]
+    found += [made.faster_links(job, factor) for factor in numbers("--link-speed", asked["link_speed"])]
+    for name in (asked["gpu"] or "").split(","):
+        if name.strip():
+            kind = read_gpu_entry(name.strip(), "--gpu").gpu.name
+            found.append(made.other_gpu(job, kind, prices.get(kind)))
+    for field, word in (("global_batch_size", "a batch of {:,}"), ("seq_length", "{:,} tokens a sequence")):
+        for size in sizes(f"--{field.replace('_', '-')}", asked[field]) or ():
+            found.append(made.other_training(job, word.format(size), {field: size}))
+    for name in (asked["precision"] or "").split(","):
+        if name.strip():
+            found.append(made.other_training(job, f"in {name.strip()}", _precision(name.strip())))
+    for change in found:
+        try:
+            check_precision(change.instance.cluster, change.instance.training)
+        except InputError as error:
+            raise InputError(change.name, f"the precision {error.problem}") from None
+    return found
+
+
+def _precision(name: str) -> dict[str, Any]:
+    """Fields of the training for a format; gradients are summed as Megatron does by default."""
+    one_of("--precision", name, ("bf16", "fp16", "fp32", "fp8"))
+    if name == "fp8":
+        return {"fp8": True}
+    return {"precision": name, "fp8": False, "accumulate_allreduce_grads_in_fp32": name != "fp16"}
+
+
+def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Sequence[Answer]) -> list[str]:
+    """The answers that one would repeat to others."""
+    found = []
+    lost = [one for one in answers if one.group == "without" and one.change is not None]
+    if len(lost) > 1:
+        least, most = max(lost, key=_gain), min(lost, key=_gain)
+        if _gain(least) - _gain(most) < SAME:
+            found.append(f"Each of these losses costs the same, {_gain(most):+.1%} tokens per second.")
+        else:
+            found.append(
+                f"The dearest loss is {most.name.removeprefix('without ')}, {_gain(most):+.1%} tokens per second; the "
+                f"cheapest {least.name.removeprefix('without ')}, {_gain(least):+.1%}."
+            )
+        if (
+            _gain(least) - _gain(most) >= SAME
+            and most.bound_s is not None
+            and most.bound_s <= (least.iteration_time_s or 0.0)
+        ):
+            found.append("Which loss is the dearest is not proven: the searches leave more open than losses differ by.")
+        idle = max(lost, key=lambda one: one.idle_hosts)
+        if idle.idle_hosts and idle.iteration_time_s is not None:
+            found.append(
+                f"Of {idle.num_hosts + idle.idle_hosts} hosts {idle.num_hosts} are used: a plan for more shares the "
+                "batch or the layers worse. `replan --micro-batches unequal` may use them."
+            )
+    if EACH in (asked["repair"] or ()):
+        useful = [one for one in answers if one.group == "repaired" and _gain(one) > 0]
+        if useful:
+            best = max(useful, key=_gain)
+            found.append(f"Repair {best.name.removesuffix(' repaired')} first: {_gain(best):+.1%} tokens per second.")
+        elif len(answers) == len(changes):
+            found.append("No host's repair alone helps this plan: its time does not wait for slow links.")
+    for one in answers:
+        if one.group == "more hosts" and one.change is not None:
+            hosts = f"{one.num_hosts} of {one.num_hosts + one.idle_hosts} hosts"
+            brings = f"brings {_gain(one):+.1%} tokens per second on" if _gain(one) >= SAME else "brings nothing: use"
+            found.append(f"{one.name[0].upper()}{one.name[1:]} {brings} {hosts}.")
+    searched = any(one.bound_s is not None for one in answers)
+    if searched:
+        found.append(
+            "At best: no plan searched is faster; on equal hosts the usual splits of the layers were, and the plan's "
+            "own. `solve` searches all splits."
+        )
+    if any(one.narrowed for one in answers):
+        found.append("The time limit narrowed some searches; --time-limit gives them more.")
+    return [f"- {line}" for line in found]
+
+
+def _gain(answer: Answer) -> float:
+    return 0.0 if answer.change is None else answer.change

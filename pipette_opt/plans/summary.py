@@ -1,0 +1,64 @@
+"""Objects in at most ten lines, as a Python prompt shows them."""
+
+import textwrap
+from collections.abc import Iterable
+
+from pipette_opt.base.units import counted, gib, three_digits
+from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, fullness
+from pipette_opt.plans.verdict import expected_time
+from pipette_opt.specs.host_names import compress_hosts
+
+MAX_LINES = 10
+"""Lines that a prompt shows of an object."""
+
+WIDTH = 120
+"""Characters of such a line; longer ones end with dots."""
+
+
+def lines_at_most(title: str, lines: Iterable[str]) -> str:
+    """A title and its lines, indented; what is beyond ten lines is counted in the last one."""
+    shown = list(lines)
+    if len(shown) >= MAX_LINES:
+        left_out = len(shown) - (MAX_LINES - 2)
+        shown = [*shown[: MAX_LINES - 2], f"... and {left_out} more"]
+    return "\n".join([_short(title), *(f"  {_short(line)}" for line in shown)])
+
+
+def _short(line: str) -> str:
+    """A single line without control of the terminal by line breaks."""
+    return textwrap.shorten(line.replace("\n", " "), WIDTH, placeholder=" ...", tabsize=1)
+
+
+def launch_lines(estimate: IterationTime, memory: Iterable[StageMemory], hosts: Iterable[str]) -> list[str]:
+    """Expected time with its band, tokens, memory of the fullest stage, and hosts."""
+    used = tuple(hosts)
+    lines = [
+        f"time: {expected_time(estimate)}",
+        f"tokens: {estimate.expected_tokens_per_s:,.0f} per second, MFU {100 * estimate.expected_mfu:.3g} %",
+    ]
+    fullest = max(memory, key=fullness, default=None)
+    if fullest is not None:
+        lines.append(
+            f"memory: at most {gib(fullest.upper_bytes):.1f} of {gib(fullest.capacity_bytes):.1f} GiB on stage "
+            f"{fullest.stage}, risk of running out {_risk(fullest.oom_probability)}"
+        )
+    return [*lines, f"hosts: {counted(len(used), 'host')}, {compress_hosts(used)}"]
+
+
+def _risk(share: float) -> str:
+    return "below 0.01 %" if share < 1e-4 else f"{100 * share:.2g} %"
+
+
+def plan_summary(plan: Plan) -> str:
+    """Label, expected time with band, risk, gap and hosts of a plan."""
+    proof = plan.certificate
+    gap = proof.gap if plan.target is None else plan.target.gap
+    lines = launch_lines(plan.estimate, plan.memory, [plan.hosts[node] for node in plan.placement.nodes_used])
+    lines.insert(
+        2, f"proof: gap {100 * gap:.2g} % ({proof.status}), simulated {three_digits(plan.estimate.iteration_time_s)} s"
+    )
+    if plan.unused_hosts:
+        lines.append(f"unused: {compress_hosts(tuple(plan.unused_hosts))}")
+    if plan.alternatives:
+        lines.append(f"next best: {', '.join(one.config.label() for one in plan.alternatives[:2])}")
+    return lines_at_most(f"Plan {plan.config.label()} on {counted(plan.config.world_size, 'GPU')}", lines)
