@@ -89,7 +89,7 @@ def test_a_log_is_cut_behind_its_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     fresh = LinkLog(hosts=("a", "b"), gpus_per_node=1, device_name="", together=True)
     assert _continue_log(path, fresh) is fresh
-    line = link_line(1, "a", "b", {4: 1.0}, 0.0)
+    line = link_line(1, "a", "b", {4: 1.0e9}, 0.0)
     with path.open("a") as file:
         file.write(line + line[:10])
     assert list(_continue_log(path, fresh).rates) == [(1, "a", "b")]

@@ -235,10 +235,10 @@ def test_wrong_cluster_files(folder: Path, old: str, new: str, message: str) -> 
 
 
 WRONG_CSV = [
-    ("20,10.5", "nan,10.5", r"row gpu01, column gpu02: must be > 0 and finite .* got 'nan'"),
+    ("20,10.5", "nan,10.5", r"row gpu01, column gpu02: must be a bandwidth in GB/s or empty, got 'nan'"),
     ("20,10.5", "-3,10.5", r"row gpu01, column gpu02: must be > 0 .* got '-3'"),
     ("20,10.5", "0,10.5", r"row gpu01, column gpu02: must be > 0"),
-    ("20,10.5", "inf,10.5", r"finite"),
+    ("20,10.5", "inf,10.5", r"must be a bandwidth in GB/s or empty, got 'inf'"),
     ("20,10.5", "fast,10.5", r"must be a bandwidth in GB/s or empty, got 'fast'"),
     ("gpu01,,20", "gpu01,5,20", r"the diagonal is no link"),
     ("big,9,8,\n", "", r"must be square: 3 hosts in the first row, 2 rows"),
