@@ -59,7 +59,7 @@ def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
 
 def plan_of_job(given: "Plan | Path", instance: "Instance") -> "Plan":
     """Read a plan, which must be of this job: its hosts, model and training."""
-    from pipette_opt.read.hosts import compress_hosts
+    from pipette_opt.specs.host_names import compress_hosts
 
     plan, path = opened(given)
     hosts = instance.cluster.hosts
@@ -86,10 +86,10 @@ def plan_on_changed_hosts(
     from pipette_opt.library.inputs import cluster_of, described_cluster
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.gpus import gpu_record
-    from pipette_opt.read.hosts import compress_hosts, expand_hosts
+    from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.speeds import recorded_speeds, speed_record, with_speeds
-    from pipette_opt.specs.host_names import with_blocks
+    from pipette_opt.specs.host_names import compress_hosts, with_blocks
 
     old, path = opened(given)
     spec, record = cluster_of(old, path, None) if cluster is None else described_cluster(cluster)

@@ -28,9 +28,9 @@ from pipette_opt.plans.plan import Plan, SizeProof, Target
 from pipette_opt.plans.target import HOUR_S, UNITS, best_value_of, people_value, price_of, recorded_rate, value_of
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.cluster import subset_cluster
-from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import ClusterSpec, Instance
+from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
 
 MOST_SIZES = 48

@@ -17,7 +17,6 @@ from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpu_matrices import gpu_csv, gpu_links_of, inside_csvs
 from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_catalogue, read_gpu_entry
-from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.kinds_of_files import CLUSTER_FILE, reads
@@ -26,7 +25,7 @@ from pipette_opt.read.matrices import MOST_LATENCY_S, bandwidth_of, gb_text, lat
 from pipette_opt.read.prices import check_price
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
-from pipette_opt.specs.host_names import with_blocks
+from pipette_opt.specs.host_names import compress_hosts, with_blocks
 from pipette_opt.specs.levels import Level
 
 MAX_GPUS_PER_NODE = 1024

@@ -9,10 +9,11 @@ import numpy as np
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.read.fields import Fields, did_you_mean
-from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.matrices import GPU_NAME, HostMatrix, matrix_csv, read_matrix
 from pipette_opt.specs import NodeSpec
 from pipette_opt.specs.gpu_links import MOST_SLOTS, GpuLinks
+from pipette_opt.specs.host_names import compress_hosts
 
 MOST_GPUS = 4096
 """GPUs of a cluster whose single links are kept: their matrix takes 128 MiB. Chosen."""

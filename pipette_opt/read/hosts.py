@@ -6,7 +6,6 @@ from itertools import chain, product, zip_longest
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
-from pipette_opt.specs.host_names import compress_hosts as compress_hosts  # the other way round
 
 MAX_HOSTS = 100_000
 

@@ -10,10 +10,11 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import GB, US, counted
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.gpus import UsualDomain, read_gpu_catalogue
-from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.inter_node import InterNode
 from pipette_opt.read.matrices import bandwidth_of, gb_text
 from pipette_opt.specs import ClusterSpec, NodeSpec
+from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.levels import Level
 
 _LEVEL = ("name", "hosts", "bandwidth_gb_per_s", "oversubscription", "latency_us", "scale_up")

@@ -12,10 +12,11 @@ from pipette_opt.base.units import whole_number
 from pipette_opt.read.cluster import MAX_GPUS_PER_NODE, cluster_document, parse_cluster
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpus import UsualHost, note_on_gpu, read_gpu_entry
-from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.inter_node import MOST_HOSTS
 from pipette_opt.read.nics import NIC_EFFICIENCY, parse_nics
 from pipette_opt.specs import ClusterSpec
+from pipette_opt.specs.host_names import compress_hosts
 
 NAME_PREFIX = "node"
 """Hosts without a name are called node1, node2, ..."""

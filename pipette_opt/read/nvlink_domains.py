@@ -8,8 +8,8 @@ import numpy as np
 from pipette_opt.base.units import US, counted
 from pipette_opt.read.evidence import LinkEvidence
 from pipette_opt.read.gpus import CatalogueEntry, UsualHost
-from pipette_opt.read.hosts import compress_hosts
 from pipette_opt.read.matrices import gb_text
+from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.levels import Level
 
 ABOVE_CARD = 1.5

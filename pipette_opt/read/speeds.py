@@ -6,9 +6,10 @@ from dataclasses import replace
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import number_of
 from pipette_opt.read.fields import did_you_mean
-from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.specs import ClusterSpec
 from pipette_opt.specs.cluster import LEAST_SPEED, MOST_SPEED
+from pipette_opt.specs.host_names import compress_hosts
 
 
 def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, float]:

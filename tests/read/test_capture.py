@@ -156,6 +156,20 @@ def test_variables_that_only_slurm_knows(run: Run) -> None:
     assert run(text, environment={"SLURM_JOB_ID": "77"}).launch.launchers[0].values["rdzv-id"] == "77"
 
 
+def test_hosts_are_listed_without_a_cluster(run: Run, tmp_path: Path) -> None:
+    """``scontrol`` that is missing, or finds no configuration, does not keep a script from its list of hosts."""
+    broken = tmp_path / "slurm" / "scontrol"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho fatal: no configuration >&2\nexit 1\n")
+    broken.chmod(0o755)
+    text = (
+        "hosts=($(scontrol show hostnames 'gpu[01-03]'))\n"
+        "torchrun --nnodes ${#hosts[@]} --master_addr ${hosts[2]} train.py"
+    )
+    values = run(text, environment={"PATH": f"{broken.parent}:{os.environ['PATH']}"}).launch.launchers[0].values
+    assert (values["nnodes"], values["master-addr"]) == ("3", "gpu03")
+
+
 def test_unclear_command_beside_the_launch_is_noted(run: Run) -> None:
     """A launcher's option that is not known matters only where a training program may stand behind it."""
     found = run(f"srun --odd nvidia-smi -L\ntorchrun {LINE}")

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import exclude_hosts, read_cluster, subset_cluster, write_cluster
 from pipette_opt.read.gpus import read_gpu
-from pipette_opt.read.hosts import compress_hosts, expand_hosts
+from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.matrices import read_matrix
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
+from pipette_opt.specs.host_names import compress_hosts
 
 GOOD = """\
 name: three

@@ -11,13 +11,16 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.capture.records import DRY, OUTER, base_environment, outer_of, started_by, write_record
+from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.launchers import PYTHON_NAME, REMOTE
 from pipette_opt.read.launches import (
     STANDARD_INPUT,
@@ -105,6 +108,9 @@ _REDIRECTION = re.compile(
 
 _COMPARISON = re.compile(r"\(\(.*?\)\)|\[\[\s.*?\s\]\]", re.DOTALL)
 """Arithmetic and conditions, in which ``>`` compares."""
+
+SLURM_TIME_LIMIT_S = 5.0
+"""Seconds that a real ``scontrol`` has to answer, chosen; without a configuration it may wait for a name server."""
 
 
 def main(folder: str, words: Sequence[str]) -> int:
@@ -241,10 +247,24 @@ def _say_submitted(words: Sequence[str]) -> None:
 
 
 def _scontrol(place: Path, words: Sequence[str]) -> int:
-    """``scontrol show hostnames`` where Slurm is not installed: this host."""
-    if shutil.which("scontrol", path=_real_path(place, os.environ)):
-        _pass_on(place, words, os.environ)
-    print("localhost")
+    """
+    Run ``scontrol``; where it is not installed or knows no cluster, list the names of ``show hostnames`` without it.
+
+    ``scontrol`` answers nothing without Slurm's configuration, not even how a list of hosts is written out.
+    """
+    real = shutil.which("scontrol", path=_real_path(place, os.environ))
+    if real is not None:
+        with suppress(subprocess.TimeoutExpired):
+            answer = subprocess.run([real, *words[1:]], capture_output=True, check=False, timeout=SLURM_TIME_LIMIT_S)
+            if answer.returncode == 0:
+                sys.stdout.buffer.write(answer.stdout)
+                return 0
+    if len(words) < 3 or words[1] != "show" or words[2] not in ("hostname", "hostnames"):
+        print(f"{words[0]}: no cluster of Slurm here", file=sys.stderr)
+        return 1
+    listed = words[3] if len(words) > 3 else os.environ.get("SLURM_JOB_NODELIST", "localhost")
+    for host in expand_hosts(listed, "scontrol show hostnames"):
+        print(host)
     return 0
 
 
