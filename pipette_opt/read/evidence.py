@@ -51,10 +51,8 @@ class LinkEvidence:
         Sender and receiver of tests of bandwidth between two processes.
     remarks
         What was made of single files, one sentence each.
-    num_lines
-        Lines of each file whose unused lines are counted.
     unused
-        File, number and text of lines that say nothing about links.
+        For each file with lines or keys that were not used, a sentence that counts them.
     """
 
     hosts: dict[str, None] = field(default_factory=dict)
@@ -74,8 +72,7 @@ class LinkEvidence:
     skipped: list[str] = field(default_factory=list)
     tested_pairs: set[Pair] = field(default_factory=set)
     remarks: list[str] = field(default_factory=list)
-    num_lines: dict[str, int] = field(default_factory=dict)
-    unused: list[tuple[str, int, str]] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
     snapshot: int = 0
     snapshot_hosts: dict[int, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
     symmetric: bool = False
@@ -84,7 +81,6 @@ class LinkEvidence:
     def add_nccl_test(self, test: NcclTest, only_gpus: int | None = None) -> None:
         """One run of nccl-tests; those with another number of GPUs a host than ``only_gpus`` name hosts only."""
         file = Path(test.source).name
-        self.unused += [(file, number, line) for number, line in test.unused]
         if test.problem and not test.failed:
             self.skipped.append(f"{test.kind or 'A test'} in {file} was not used: {test.problem}.")
             return
@@ -161,6 +157,11 @@ class LinkEvidence:
         """The inside of one host; all hosts are taken to be like it."""
         self.inside_nodes.append(node)
         self.used[kind] += 1
+
+    def add_unused(self, file: str, sentence: str) -> None:
+        """Note which lines or keys of a file were not used; nothing if the sentence is empty."""
+        if sentence:
+            self.unused.append(f"{file}: {sentence}")
 
     def complete_directions(self) -> None:
         """Give the way back the rate of the way there, for pairs of single tests that were run one way only."""

@@ -1,11 +1,12 @@
 """The fields of a mapping that a user wrote, each checked once, with errors that name the place."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, overload
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import is_number
+from pipette_opt.base.units import counted
 
 LARGEST_WHOLE = 2**31 - 1
 """No count of layers, hosts, bytes of a MiB or tokens that anyone means is larger."""
@@ -18,6 +19,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Near matches as a phrase that follows a full stop, or nothing."""
     near = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def unused_keys(data: object, known: Collection[str]) -> str:
+    """Sentence that names the keys of a mapping which nobody reads; empty without any."""
+    unknown = [str(key) for key in data if key not in known] if isinstance(data, Mapping) else []
+    return f"{counted(len(unknown), 'key')} not used: {', '.join(map(shown, unknown))}." if unknown else ""
 
 
 class Fields:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import GB, whole_number
+from pipette_opt.read.log_lines import Log
 
 NVLINK_BYTES_PER_S: Mapping[int, float] = MappingProxyType(
     {60: 18.0 * GB, 70: 20.0 * GB, 80: 20.0 * GB, 86: 12.0 * GB, 90: 20.6 * GB, 100: 40.1 * GB}
@@ -21,6 +22,7 @@ WAYS: Mapping[str, int] = MappingProxyType({"PIX": 0, "PXB": 0, "PHB": 1, "NODE"
 """Ways over PCIe in ``nvidia-smi topo -m``: through switches only, through a socket's host bridges, across sockets."""
 
 _MBIT_PER_S = 10**6 / 8
+_LEGEND = re.compile(r"\s*(?:(?:NIC )?Legend:|(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+= |NIC\d+: \S+\s*$)")
 _NVLINKS = re.compile(r"^NV(\d{1,18})$")
 
 
@@ -101,9 +103,9 @@ def _fewest_nvlinks(bus_of: Mapping[str, ET.Element], where: str) -> int:
     return min(fewest, default=0)
 
 
-def parse_nvidia_smi_topology(text: str, where: str) -> InsideNode:
+def parse_nvidia_smi_topology(log: Log, where: str) -> InsideNode:
     """Read the table of ``nvidia-smi topo -m``: ``NV#`` are NVLinks of a pair, other words are ways over PCIe."""
-    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
+    lines = [line.text for line in log.lines]
     start = next((i for i, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
     if start is None:
         raise InputError(where, "has no row of column names that starts with GPU0.")
@@ -111,6 +113,8 @@ def parse_nvidia_smi_topology(text: str, where: str) -> InsideNode:
     columns = [name for name in names if re.fullmatch(r"(GPU|NIC|mlx)\S*", name)]
     gpus = [name for name in columns if name.startswith("GPU")]
     rows = {cells[0]: cells[1:] for line in lines[start + 1 :] if (cells := line.split()) and cells[0] in columns}
+    log.use(*(line for line in log.lines[start:] if line.text.split()[:1] and line.text.split()[0] in columns))
+    log.use_like(_LEGEND)
     nics = [name for name in columns if name not in gpus]
     ways = {nic: _nearest(rows, nic, gpus, columns, where) for nic in nics}
     far = tuple(nic for nic in nics if ways[nic] > min(ways.values()))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import counted
 from pipette_opt.read.log_lines import untagged
 
 P = ParamSpec("P")
@@ -297,22 +296,3 @@ def _hint(path: Path, kinds: Sequence[str]) -> str:
             return looks_like(file.read(HEAD_CHARACTERS), but=kinds)
     except (OSError, ValueError):
         return ""
-
-
-def unused_lines(lines: Sequence[tuple[int, str]], num_lines: int) -> str:
-    """
-    Sentence that counts the lines of a file that were not used and shows the first; empty without any.
-
-    Parameters
-    ----------
-    lines
-        Numbers and texts of the lines that were not used.
-    num_lines
-        Lines of the file.
-    """
-    if not lines:
-        return ""
-    number, text = lines[0]
-    shown = text.strip()
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return f"{len(lines)} of {counted(num_lines, 'line')} were not used: first, line {number}: {shown!r}."

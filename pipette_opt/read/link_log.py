@@ -14,10 +14,14 @@ from typing import Any
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import is_number
 from pipette_opt.base.units import GB, whole_number
+from pipette_opt.read.fields import Fields
 from pipette_opt.read.hosts import checked_host
 from pipette_opt.read.matrices import LEAST_GB_PER_S, MOST_GB_PER_S, MOST_LATENCY_S
 
 VERSION = 1
+
+_HEADER = ("hosts", "gpus_per_node", "device_name", "together")
+_MEASUREMENT = ("flows", "sender", "receiver", "bytes_per_s", "latency_s")
 
 MOST_GPUS = 1024
 """GPUs of a host, and flows between two; no host has more."""
@@ -95,7 +99,8 @@ def parse_link_log(text: str, where: str) -> LinkLog:
 
 def _log_of(header: dict[str, Any], where: str) -> LinkLog:
     """Log without measurements, from its first line."""
-    missing = [name for name in ("hosts", "gpus_per_node", "device_name", "together") if name not in header]
+    Fields(where, header, ("pipette_opt_links", *_HEADER))
+    missing = [name for name in _HEADER if name not in header]
     if missing:
         raise InputError(where, f"lacks {', '.join(missing)}, which every log has.")
     hosts, count = header["hosts"], header["gpus_per_node"]
@@ -119,6 +124,7 @@ def _log_of(header: dict[str, Any], where: str) -> LinkLog:
 
 
 def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
+    Fields(where, entry, _MEASUREMENT)
     try:
         flows, sender, receiver = entry["flows"], str(entry["sender"]), str(entry["receiver"])
         rates = {_size(size): _measured(rate) for size, rate in entry["bytes_per_s"].items()}

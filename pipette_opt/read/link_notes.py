@@ -8,7 +8,6 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, MIB, counted
 from pipette_opt.read.evidence import LARGE_BYTES, LinkEvidence, Pair, Repeated
 from pipette_opt.read.gpus import CatalogueEntry
-from pipette_opt.read.kinds_of_files import unused_lines
 from pipette_opt.read.link_matrices import Fill, MeasuredMatrix, rates_at_distance
 from pipette_opt.read.matrices import gb_text
 from pipette_opt.read.nvlink_domains import ABOVE_CARD, card_bytes_per_s
@@ -45,7 +44,7 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
     if any(kind.startswith(("osu_", "ib_")) for kind in evidence.used):
         notes.append("OSU's and perftest's programs measure one pair at a time: other traffic is not in their figures.")
     notes += _some(evidence.remarks, "remarks of this kind on other files")
-    notes += _some(_notes_on_lines(evidence), "files with unused lines")
+    notes += _some(evidence.unused, "files with unused lines")
     notes += evidence.skipped[:_NAMED]
     if len(evidence.skipped) > _NAMED:
         names = dict.fromkeys(entry.split(" was not used:")[0] for entry in evidence.skipped[_NAMED:])
@@ -56,14 +55,6 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
 def _some(notes: Sequence[str], rest: str) -> list[str]:
     """The first notes, and how many more there are."""
     return [*notes[:_NAMED], *([f"{len(notes) - _NAMED} more {rest}."] if len(notes) > _NAMED else [])]
-
-
-def _notes_on_lines(evidence: LinkEvidence) -> list[str]:
-    """Count the lines of each file that were not used, and show the first."""
-    lines: dict[str, list[tuple[int, str]]] = {}
-    for file, number, text in evidence.unused:
-        lines.setdefault(file, []).append((number, text))
-    return [f"{file}: {unused_lines(own, evidence.num_lines.get(file, 0))}" for file, own in lines.items()]
 
 
 def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str, CatalogueEntry]) -> list[str]:

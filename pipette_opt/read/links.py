@@ -19,6 +19,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import KIB, US, counted
 from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated
+from pipette_opt.read.fields import unused_keys
 from pipette_opt.read.files import read_bytes
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_entry, recognise_gpu
 from pipette_opt.read.hosts import natural_key
@@ -41,10 +42,10 @@ from pipette_opt.read.link_notes import (
     notes_on_snapshots,
     notes_on_units,
 )
-from pipette_opt.read.log_lines import untagged
-from pipette_opt.read.matrices import gb_text, is_pipette_json, read_pipette_json
+from pipette_opt.read.log_lines import Log
+from pipette_opt.read.matrices import PIPETTE_KEYS, gb_text, is_pipette_json, read_pipette_json
 from pipette_opt.read.mpigraph import is_mpigraph, parse_mpigraph
-from pipette_opt.read.nccl_tests import KINDS, is_nccl_json, is_nccl_text, parse_nccl_json, parse_nccl_text
+from pipette_opt.read.nccl_tests import KINDS, KNOWN_KEYS, is_nccl_json, is_nccl_text, parse_nccl_json, parse_nccl_text
 from pipette_opt.read.nvlink_domains import nvlink_domains
 from pipette_opt.read.pair_tests import is_pair_test, parse_pair_tests
 from pipette_opt.read.switches import SwitchTree, is_switch_list, parse_switches
@@ -252,31 +253,34 @@ def _read_json(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) -> 
     where, content = str(path), _loads(text)
     if is_nccl_json(content) or (content is None and '"nccl_version"' in text):
         evidence.add_nccl_test(parse_nccl_json(text, where, asked.test), asked.only_gpus)
+        evidence.add_unused(path.name, unused_keys(content, KNOWN_KEYS))
     elif content is None or is_pipette_json(content):
         evidence.add_matrix(read_pipette_json(path), "Pipette's JSON")
+        evidence.add_unused(path.name, unused_keys(content, PIPETTE_KEYS))
     else:
         raise InputError(where, f"is JSON neither of nccl-tests nor of Pipette (gpus and bandwidth).{looks_like(text)}")
 
 
 def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) -> None:
-    where, plain = str(path), untagged(text)
+    where, log = str(path), Log(text)
+    plain = log.text
     if is_mpigraph(plain):
-        evidence.add_matrix(parse_mpigraph(plain, where), "mpiGraph")
+        evidence.add_matrix(parse_mpigraph(log, where), "mpiGraph")
     elif is_nccl_text(plain):
-        evidence.num_lines[path.name] = len(text.splitlines())
-        for test in parse_nccl_text(text, where, asked.test):
+        for test in parse_nccl_text(log, where, asked.test):
             evidence.add_nccl_test(test, asked.only_gpus)
     elif is_pair_test(plain):
-        for pair_test in parse_pair_tests(text, where, asked.hosts):
+        for pair_test in parse_pair_tests(log, where, asked.hosts):
             evidence.add_pair_test(pair_test, path.name)
     elif is_nccl_topology(plain):
         evidence.add_inside(parse_nccl_topology(plain, where), "NCCL topology")
+        log.use(*log.lines)  # XML that is not its own is no XML
     elif is_nvidia_smi_topology(plain):
-        evidence.add_inside(parse_nvidia_smi_topology(plain, where), "nvidia-smi topo -m")
+        evidence.add_inside(parse_nvidia_smi_topology(log, where), "nvidia-smi topo -m")
     elif is_switch_list(plain):
         if evidence.switches is not None:
             raise InputError(where, "is a second list of switches; give one.")
-        evidence.switches = parse_switches(plain, where)
+        evidence.switches = parse_switches(log, where)
     else:
         problem = (
             "is no output of nccl-tests (text or -J), mpiGraph, osu_bw, ib_write_bw, nvidia-smi topo -m or "
@@ -284,6 +288,7 @@ def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) 
         )
         kind = looks_like(text)
         raise InputError(where, f"says nothing of links.{kind}" if kind else problem)
+    evidence.add_unused(path.name, log.unused())
 
 
 def _text(path: Path) -> str:

@@ -10,7 +10,10 @@ start of its line is several lines.
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
+
+from pipette_opt.base.units import counted
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\([A-B0-2])")
@@ -84,6 +87,49 @@ class LogLine(NamedTuple):
     source: str = ""
 
 
+class Log:
+    """
+    Lines of a log, and which of them a reader has used.
+
+    A reader marks what it understands with :meth:`use`; :meth:`unused` counts the rest.
+
+    Parameters
+    ----------
+    text
+        What the file holds.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.lines = tuple(log_lines(text))
+        self.is_cut = not text.endswith(("\n", "\r"))
+        self._used: set[int] = set()
+
+    @cached_property
+    def text(self) -> str:
+        """The log without tags; it ends without a line break if the file does."""
+        return "\n".join(line.text for line in self.lines) + ("" if self.is_cut else "\n")
+
+    def use(self, *lines: LogLine) -> None:
+        """Mark lines that a reader understands."""
+        self._used.update(line.number for line in lines)
+
+    def use_like(self, pattern: re.Pattern[str]) -> None:
+        """Mark lines that start like a pattern, which a program always prints and nobody needs."""
+        self.use(*(line for line in self.lines if pattern.match(line.text)))
+
+    def unused(self) -> str:
+        """Sentence that counts the lines which no reader used and shows the first; empty without any."""
+        left = {
+            line.number: line.text for line in self.lines if line.number not in self._used and not line.text.isspace()
+        }
+        unused = [(number, text.strip()) for number, text in left.items() if text]
+        if not unused:
+            return ""
+        (number, first), num_lines = unused[0], counted(self.lines[-1].number, "line")
+        shown = first if len(first) <= 60 else f"{first[:57]}..."
+        return f"{len(unused)} of {num_lines} were not used: first, line {number}: {shown!r}."
+
+
 def log_lines(text: str) -> list[LogLine]:
     """All lines of a log without tags, colours and returns to the start of a line."""
     lines = []
@@ -105,8 +151,7 @@ def log_lines(text: str) -> list[LogLine]:
 
 def untagged(text: str) -> str:
     """A log without tags; it ends without a line break if the file does."""
-    lines = "\n".join(line.text for line in log_lines(text))
-    return lines + "\n" if text.endswith(("\n", "\r")) else lines
+    return Log(text).text
 
 
 def by_source(lines: Iterable[LogLine]) -> dict[str, list[LogLine]]:

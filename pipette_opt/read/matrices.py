@@ -168,6 +168,10 @@ def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[
     return names, values
 
 
+PIPETTE_KEYS = ("gpus", "bandwidth", "send", "recv", "1", "0", "data", "unit", "what")
+"""Keys at the top of Pipette's files; the unit is always MB/s, and ``what`` is for people."""
+
+
 def is_pipette_json(data: object) -> bool:
     """Return whether parsed JSON has what Pipette's files have at the top."""
     inner = data.get("data") if isinstance(data, dict) else None

@@ -10,8 +10,8 @@ from statistics import median
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import whole_number
 from pipette_opt.read.files import read_bytes
-from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like, unused_lines
-from pipette_opt.read.log_lines import log_lines
+from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like
+from pipette_opt.read.log_lines import Log
 from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.megatron_printed import ARGUMENT, HEADER
 from pipette_opt.read.runs import COLUMNS
@@ -168,13 +168,12 @@ class _Reports:
     reserved_gib: list[float] = field(default_factory=list)
     used_gib: list[float] = field(default_factory=list)
     oom: bool = False
-    unused: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, number: int, line: str) -> None:
-        """Read one line, which ends in a line break unless the log ends in it."""
+    def add(self, line: str) -> bool:
+        """Read one line, which ends in a line break unless the log ends in it; return whether it tells something."""
         if argument := ARGUMENT.match(line):
             self.arguments[argument["name"]] = argument["value"]
-            return
+            return True
         self.ended |= _END_OF_ARGUMENTS in line
         time, batch = _TIME.search(line), _GBS.search(line)
         memory = [
@@ -190,9 +189,7 @@ class _Reports:
         self.reserved_gib += memory
         self.used_gib += [float(hip[1])] if hip else []
         self.oom |= oom
-        known = time or memory or oom or HEADER in line or _END_OF_ARGUMENTS in line or _GPU.search(line)
-        if not known and line.strip():
-            self.unused.append((number, line))
+        return bool(time or memory or hip or oom or HEADER in line or _END_OF_ARGUMENTS in line or _GPU.search(line))
 
     @property
     def batch(self) -> str:
@@ -216,24 +213,17 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str
     except InputError as error:  # larger than any log, or no regular file: the other runs are read
         return error.problem, ""
     text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="replace").read()  # any line ends
-    lines = log_lines(text)
-    named = next((match for line in lines if (match := _GPU.search(line.text))), None)
-    starts = [index for index, line in enumerate(lines) if HEADER in line.text]
+    log = Log(text)
+    named = next((match for line in log.lines if (match := _GPU.search(line.text))), None)
     reports = _Reports()
-    for line in lines[starts[-1] if starts else 0 :]:
-        last = line is lines[-1] and not text.endswith(("\n", "\r"))
-        reports.add(line.number, line.text if last else f"{line.text}\n")
-    before = [(line.number, line.text) for line in lines[: starts[-1] if starts else 0] if _is_unknown(line.text)]
+    for line in log.lines:
+        if HEADER in line.text:  # a restarted job appends to its log
+            reports = _Reports()
+        is_cut = log.is_cut and line is log.lines[-1]
+        if reports.add(line.text if is_cut else f"{line.text}\n"):
+            log.use(line)
     kind = gpu or ("" if named is None else (named["nvidia"] or named["amd"]).strip())
-    row = _row(reports, file.name, kind, gpus_per_node, text)
-    return row, unused_lines([*before, *reports.unused], lines[-1].number if lines else 0)
-
-
-def _is_unknown(line: str) -> bool:
-    """Return whether a line before the last start of a job tells nothing that is read or was reported before."""
-    if not line.strip() or HEADER in line or ARGUMENT.match(line):
-        return False
-    return not any(pattern.search(line) for pattern in (_GPU, _TIME, _OOM))
+    return _row(reports, file.name, kind, gpus_per_node, text), log.unused()
 
 
 def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str) -> dict[str, object] | str:

@@ -7,9 +7,15 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import number_of
+from pipette_opt.read.log_lines import Log
 from pipette_opt.read.matrices import MPIGRAPH_MB, HostMatrix, reduce_to_hosts
 
 _RANK = re.compile(r"^(?P<host>.+):(?P<rank>\d+)$")
+_OWN = re.compile(
+    r"(?:START|END) mpiGraph|(?:MsgSize|Times|Window|Procs)\b|Gathering results|(?:Send|Recv) (?:max|avg|min)\b"
+    r"|\d+ of \d+ \([\d.]+%\)"
+)
+"""Lines of mpiGraph beside its tables."""
 
 
 def is_mpigraph(text: str) -> bool:
@@ -17,18 +23,18 @@ def is_mpigraph(text: str) -> bool:
     return "START mpiGraph" in text
 
 
-def parse_mpigraph(text: str, where: str) -> HostMatrix:
+def parse_mpigraph(log: Log, where: str) -> HostMatrix:
     """
     Bandwidth from host to host.
 
     A link is seen from both ends: the row of the sender in the table ``Send``, the row of the receiver in ``Recv``.
     The smaller figure counts. With several processes a host the slowest pair of two hosts counts.
     """
-    lines = [line.rstrip() for line in text.splitlines()]
-    if "END mpiGraph" not in (line.strip() for line in lines):
+    if "END mpiGraph" not in (line.text.strip() for line in log.lines):
         raise InputError(where, "the output of mpiGraph breaks off: its last line, END mpiGraph, is missing.")
-    names, send = _table(lines, "Send", "to", where)
-    receivers, received = _table(lines, "Recv", "from", where)
+    log.use_like(_OWN)
+    names, send = _table(log, "Send", "to", where)
+    receivers, received = _table(log, "Recv", "from", where)
     if receivers != names:
         raise InputError(where, "the tables Send and Recv list different hosts.")
     hosts = [_RANK.match(name).group("host") if _RANK.match(name) else name for name in names]  # type: ignore[union-attr]
@@ -36,15 +42,17 @@ def parse_mpigraph(text: str, where: str) -> HostMatrix:
     return reduce_to_hosts(by_gpu, np.fmin(send, received.T))
 
 
-def _table(lines: list[str], title: str, word: str, where: str) -> tuple[list[str], FloatArray]:
+def _table(log: Log, title: str, word: str, where: str) -> tuple[list[str], FloatArray]:
     """Names and bytes/s of one table, NaN on the diagonal and where mpiGraph has zero."""
-    start = next((i for i, line in enumerate(lines) if line.split("\t")[0] == title), None)
+    start = next((i for i, line in enumerate(log.lines) if line.text.rstrip().split("\t")[0] == title), None)
     if start is None:
         raise InputError(where, f"has no table {title!r}; it starts with that word and the host names.")
-    names = lines[start].split()[1:]
+    names = log.lines[start].text.split()[1:]
+    rows = log.lines[start + 1 : start + 1 + len(names)]
+    log.use(log.lines[start], *rows)
     values = np.full((len(names), len(names)), np.nan)
     for i, name in enumerate(names):
-        cells = lines[start + 1 + i].split() if start + 1 + i < len(lines) else []
+        cells = rows[i].text.split() if i < len(rows) else []
         if len(cells) != len(names) + 2 or cells[:2] != [name, word]:
             raise InputError(where, f"table {title}: row {i + 1} must be {name!r} {word} and {len(names)} numbers.")
         for j, cell in enumerate(cells[2:]):

@@ -16,7 +16,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import GB, US, counted, whole_number
 from pipette_opt.read.files import parse_json
-from pipette_opt.read.log_lines import LogLine, by_source, log_lines
+from pipette_opt.read.log_lines import Log, LogLine, by_source
 
 _START = re.compile(r"#\s*Collective test starting:\s*(\S+)")
 _PROGRAM = re.compile(r"(?<!\w)(?P<name>[a-z]+(?:_[a-z]+){0,2})_perf(?![\w.])")
@@ -58,6 +58,21 @@ KINDS = {
     "reducescatter": "reduce_scatter",
 }
 """Tests by their names without underscores, as ``--test`` and names of files have them."""
+
+KNOWN_KEYS = (
+    "version",
+    "start_time",
+    "args",
+    "env",
+    "nccl_version",
+    "config",
+    "results",
+    "out_of_bounds",
+    "average_bus_bandwidth",
+    "errors",
+    "end_time",
+)
+"""Keys at the top of what ``-J`` writes (nccl-tests, ``src/util.cu``)."""
 
 _PAIR_KINDS = ("sendrecv", "alltoall")
 _ONE_LINK_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -111,8 +126,6 @@ class NcclTest:
     failed
         Whether the test failed: the log has an error, wrong results, or nothing at all behind its list of ranks. A log
         of which something could not be read does not say so.
-    unused
-        Numbers and texts of lines that are neither the test's nor NCCL's.
     """
 
     source: str
@@ -123,7 +136,6 @@ class NcclTest:
     kind_from: str = ""
     problem: str = ""
     failed: bool = False
-    unused: tuple[tuple[int, str], ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -145,7 +157,7 @@ class _Draft:
     damage: str = ""
     wrong: bool = False
     ended: bool = False
-    unused: list[tuple[int, str]] = field(default_factory=list)
+    unread: LogLine | None = None
 
     @property
     def is_headed_only(self) -> bool:
@@ -165,23 +177,24 @@ def is_nccl_json(data: object) -> bool:
     return isinstance(data, dict) and isinstance(data.get("config"), dict) and "devices" in data["config"]
 
 
-def parse_nccl_text(text: str, source: str, test: str = "") -> tuple[NcclTest, ...]:
+def parse_nccl_text(log: Log, source: str, test: str = "") -> tuple[NcclTest, ...]:
     """
-    All tests of a text, several may follow each other; damaged and failed ones say so in ``problem``.
+    All tests of a log, several may follow each other; damaged and failed ones say so in ``problem``.
 
     Parameters
     ----------
+    log
+        Its lines that are the tests' or NCCL's are marked as used.
     test
-        Kind of the tests that the text does not name, e.g. ``sendrecv``.
+        Kind of the tests that the log does not name, e.g. ``sendrecv``.
     """
-    lines = log_lines(text)
-    sources = by_source(lines)
+    sources = by_source(log.lines)
     if sum(any(_HEADER.search(line.text) for line in own) for own in sources.values()) > 1:
-        return tuple(found for own in sources.values() for found in _tests(own, source, test))
-    return _tests(lines, source, test)
+        return tuple(found for own in sources.values() for found in _tests(log, own, source, test))
+    return _tests(log, log.lines, source, test)
 
 
-def _tests(lines: Sequence[LogLine], source: str, given: str) -> tuple[NcclTest, ...]:
+def _tests(log: Log, lines: Sequence[LogLine], source: str, given: str) -> tuple[NcclTest, ...]:
     """Tests that one process printed, or all processes of a job."""
     drafts: list[_Draft] = []
     before = _Draft()
@@ -196,11 +209,14 @@ def _tests(lines: Sequence[LogLine], source: str, given: str) -> tuple[NcclTest,
             drafts.append(_Draft(name=start[1] if start else "", program=program))
         if drafts:
             drafts[-1].has_header |= header is not None
-        _read_line(drafts[-1] if drafts else before, line)
+        draft = drafts[-1] if drafts else before
+        if _read_line(draft, line.text):
+            log.use(line)
+        elif draft.unread is None and line.text.strip()[:1].isdigit():
+            draft.unread = line
     if not drafts and (before.ranks or before.rows or before.damage):  # the head of the log is missing
         drafts = [replace(before, program=program)]
     elif drafts:
-        drafts[0].unused = before.unused + drafts[0].unused
         drafts[0].failure = drafts[0].failure or before.failure
     return tuple(_finish(draft, source, given) for draft in drafts)
 
@@ -297,8 +313,8 @@ def _mean(values: Iterable[float]) -> float:
     return sum(found) / len(found)
 
 
-def _read_line(draft: _Draft, log_line: LogLine) -> None:
-    line = log_line.text
+def _read_line(draft: _Draft, line: str) -> bool:
+    """Add a line to a test; ``False`` if it is neither the test's nor NCCL's."""
     if rank := _RANK.search(line):
         _add_rank(draft, rank)
     elif _ROW.match(line):
@@ -312,8 +328,9 @@ def _read_line(draft: _Draft, log_line: LogLine) -> None:
         draft.wrong |= bounds[1].strip("0") != ""
     elif failure := _failure(line):
         draft.failure = draft.failure or failure
-    elif line.strip() and not line.lstrip().startswith("#") and not _NCCL.search(line):
-        draft.unused.append((log_line.number, line))
+    else:
+        return line.lstrip().startswith("#") or _NCCL.search(line) is not None
+    return True
 
 
 def _failure(line: str) -> str:
@@ -419,7 +436,6 @@ def _finish(draft: _Draft, source: str, given: str) -> NcclTest:
         gpus_of_host=hosts,
         device_names={host: frozenset(devices) for host, devices in names.items()},
         rows=tuple(draft.rows),
-        unused=tuple(draft.unused),
     )
     problem, failed = _problem(draft)
     return replace(test, problem=problem or _other_kind(test), failed=failed)
@@ -438,9 +454,9 @@ def _problem(draft: _Draft) -> tuple[str, bool]:
     if draft.damage:
         return draft.damage, False
     if not draft.rows:
-        number, line = next(((n, text) for n, text in draft.unused if text.strip()[0].isdigit()), (0, ""))
-        if number:
-            return f"has no row that can be read; line {number} is {shown(line.strip())}", False
+        if draft.unread is not None:
+            line = draft.unread
+            return f"has no row that can be read; line {line.number} is {shown(line.text.strip())}", False
         return ("has no results", False) if draft.ended else ("broke off before its first size", True)
     if not draft.ended:
         return f"broke off after {counted(len(draft.rows), 'size')}, without an error; run it again", False

@@ -14,7 +14,7 @@ from pathlib import Path
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import MIB, US, number_of, whole_number
 from pipette_opt.read.hosts import expand_hosts
-from pipette_opt.read.log_lines import by_source, log_lines, untagged
+from pipette_opt.read.log_lines import Log, LogLine, by_source
 
 LARGE_PAIR_BYTES = MIB
 """Both keep many messages in flight, so that sizes from here on tell the bandwidth."""
@@ -29,8 +29,14 @@ GBIT_PER_S = 10**9 / 8
 _OSU = re.compile(r"#\s*OSU MPI.{0,100}?(?P<name>Bi-Directional Bandwidth|Bandwidth|Latency) Test")
 _PERFTEST = re.compile(r"(RDMA_Write|RDMA_Read|Send)\s+(?P<both>Bidirectional\s+)?BW Test")
 _PERFTEST_UNIT = re.compile(r"BW average\[(?P<unit>MB/sec|MiB/sec|Gb/sec)\]")
-_HOSTS_LINE = re.compile(r"^#\s*hosts:\s*(?P<hosts>.+)$", re.MULTILINE)
+_HOSTS_LINE = re.compile(r"^#\s*hosts:\s*(?P<hosts>.+)$")
 _LAUNCHER = re.compile(r"(?:mpirun|mpiexec|srun)\b.{0,1000}?\s(?:-H|--?hosts?|-w|--nodelist)[ =](?P<hosts>\S+)")
+_OWN = re.compile(
+    r"\s*(?:#|-{5}|\*{5}|\* Waiting for client|(?:RDMA_\w+|Send)\s.*BW Test|(?:local|remote) address: |GID: )"
+    r"|\s*BW peak won't be measured|\s(?!.*(?i:fail|error|unable|couldn't))[\w*/.()' -]{2,40}?[ \t]*: ?\S"
+)
+"""Titles, frames and settings, which these programs print around their results."""
+
 _TEST_NAME = re.compile(r"^(?:osu_(?:bw|bibw|latency)|ib_(?:write|read|send)_bw)[_.-]*")
 _SEPARATOR = re.compile(r"_to_|-to-|__|_|,")
 
@@ -66,42 +72,36 @@ def is_pair_test(text: str) -> bool:
     return bool(_OSU.search(text) or (_PERFTEST.search(text) and _PERFTEST_UNIT.search(text)))
 
 
-def parse_pair_tests(text: str, where: str, hosts: str | None = None) -> tuple[PairTest, ...]:
+def parse_pair_tests(log: Log, where: str, hosts: str | None = None) -> tuple[PairTest, ...]:
     """
     Read the test of a log, once for each process of it that printed the results.
+
+    MB of OSU are 10^6 bytes; perftest's MB/sec are 2^20 bytes/s, its Gb/sec 10^9 bits/s (its ``--help``). Rank 0 of
+    ``osu_bw`` sends; the client of ``ib_write_bw`` and ``ib_send_bw``, named first here, sends too; with
+    ``ib_read_bw`` it receives.
 
     Parameters
     ----------
     hosts
         Sender and receiver if the log does not say them, e.g. ``gpu01,gpu02``.
     """
-    end = "\n" if text.endswith(("\n", "\r")) else ""
-    processes = ["\n".join(line.text for line in lines) + end for lines in by_source(log_lines(text)).values()]
-    tests = [one for one in processes if is_pair_test(one)]
-    plain = untagged(text)
-    first, second, hosts_from = _hosts(plain, where, hosts)
+    first, second, hosts_from = _hosts(log, where, hosts)
+    log.use_like(_OWN)
+    tests = [lines for lines in by_source(log.lines).values() if is_pair_test(_text(lines))]
     return tuple(
-        replace(_test(one, where, first, second), hosts_from=hosts_from)
-        for one in (tests if len(tests) > 1 else [plain])
+        replace(_test(log, lines, where, first, second), hosts_from=hosts_from)
+        for lines in (tests if len(tests) > 1 else [log.lines])
     )
 
 
-def parse_pair_test(text: str, where: str, hosts: str | None = None) -> PairTest:
-    """
-    Read one test, whose text has no tags; ``hosts`` as in :func:`parse_pair_tests`.
-
-    MB of OSU are 10^6 bytes; perftest's MB/sec are 2^20 bytes/s, its Gb/sec 10^9 bits/s (its ``--help``). Rank 0 of
-    ``osu_bw`` sends; the client of ``ib_write_bw`` and ``ib_send_bw``, named first here, sends too; with
-    ``ib_read_bw`` it receives.
-    """
-    first, second, hosts_from = _hosts(text, where, hosts)
-    return replace(_test(text, where, first, second), hosts_from=hosts_from)
+def _text(lines: Sequence[LogLine]) -> str:
+    return "\n".join(line.text for line in lines)
 
 
-def _test(text: str, where: str, first: str, second: str) -> PairTest:
-    osu = _OSU.search(text)
+def _test(log: Log, lines: Sequence[LogLine], where: str, first: str, second: str) -> PairTest:
+    osu = _OSU.search(_text(lines))
     if osu:
-        rows = _rows(text, where, columns=2)
+        rows = _rows(log, lines, where, columns=2)
         name = osu["name"]
         if name == "Latency":
             small = [value for size, value in rows if size <= SMALL_PAIR_BYTES]
@@ -112,14 +112,15 @@ def _test(text: str, where: str, first: str, second: str) -> PairTest:
         rate = _rate(rows) * MB / (2 if both else 1)
         kind = "osu_bibw" if both else "osu_bw"
         return PairTest(kind=kind, sender=first, receiver=second, bytes_per_s=rate, both_ways=both)
-    return _perftest(text, where, first, second)
+    return _perftest(log, lines, where, first, second)
 
 
-def _perftest(text: str, where: str, first: str, second: str) -> PairTest:
+def _perftest(log: Log, lines: Sequence[LogLine], where: str, first: str, second: str) -> PairTest:
+    text = _text(lines)
     title, unit = _PERFTEST.search(text), _PERFTEST_UNIT.search(text)
     if title is None or unit is None:
         raise InputError(where, "is no output of ib_write_bw: its title or the column BW average is missing.")
-    rows = _rows(text, where, columns=4)
+    rows = _rows(log, lines, where, columns=4)
     both = title["both"] is not None
     rate = _rate(rows) * (GBIT_PER_S if unit["unit"] == "Gb/sec" else MIB) / (2 if both else 1)
     operation = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send"}[title.group(1)]
@@ -128,31 +129,30 @@ def _perftest(text: str, where: str, first: str, second: str) -> PairTest:
     return PairTest(kind=f"ib_{operation}_bw", sender=first, receiver=second, bytes_per_s=rate, both_ways=both)
 
 
-def _rows(text: str, where: str, columns: int) -> list[tuple[int, float]]:
+def _rows(log: Log, lines: Sequence[LogLine], where: str, columns: int) -> list[tuple[int, float]]:
     """Sizes with the last of the first ``columns`` numbers: rates, or latencies."""
     rows: list[tuple[int, float]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        cells = line.split()
+    for line in lines:
+        cells = line.text.split()
         if not cells or whole_number(cells[0]) is None:
             continue
+        log.use(line)
+        place = f"{where}, line {line.number}"
         try:
             size, value = int(cells[0]), number_of(cells[columns - 1])
         except (IndexError, ValueError):
-            raise InputError(f"{where}, line {number}", f"must have {columns} numbers, got {line.strip()!r}.") from None
+            raise InputError(place, f"must have {columns} numbers, got {line.text.strip()!r}.") from None
         if not 0 < value < float("inf"):
-            raise InputError(f"{where}, line {number}", f"must be a measurement > 0, got {cells[columns - 1]!r}.")
+            raise InputError(place, f"must be a measurement > 0, got {cells[columns - 1]!r}.")
         if rows and size <= rows[-1][0]:
-            raise InputError(
-                f"{where}, line {number}",
-                f"size {size} follows {rows[-1][0]}: several tests are mixed; give each a file of its own.",
-            )
+            problem = f"size {size} follows {rows[-1][0]}: several tests are mixed; give each a file of its own."
+            raise InputError(place, problem)
         if "Fail" in cells:
-            raise InputError(f"{where}, line {number}", "the test found wrong data; repeat it.")
+            raise InputError(place, "the test found wrong data; repeat it.")
         rows.append((size, value))
     if not rows:
         raise InputError(where, "has no results; the test failed or its output breaks off.")
-    last = text.splitlines()[-1].split()
-    if not text.endswith("\n") and last and last[0] == str(rows[-1][0]):
+    if log.is_cut and lines[-1] is log.lines[-1] and lines[-1].text.split()[:1] == [str(rows[-1][0])]:
         raise InputError(where, "breaks off inside its last line.")
     return rows
 
@@ -163,11 +163,13 @@ def _rate(rows: Sequence[tuple[int, float]]) -> float:
     return sum(large) / len(large)
 
 
-def _hosts(text: str, where: str, given: str | None) -> tuple[str, str, str]:
+def _hosts(log: Log, where: str, given: str | None) -> tuple[str, str, str]:
     """Sender and receiver, and where they were found unless the log says them."""
     for pattern in (_HOSTS_LINE, _LAUNCHER):
-        match = pattern.search(text)
-        if match:
+        named = next(((line, match) for line in log.lines if (match := pattern.search(line.text))), None)
+        if named is not None:
+            line, match = named
+            log.use(line)
             names = expand_hosts(re.sub(r":\d+(?=,|$)", "", ",".join(match["hosts"].split())), where)
             return *_two(names, where, f"{match.group(0).strip()!r}"), ""
     if given is not None:

@@ -1,13 +1,17 @@
 """The switches of a cluster, as ``scontrol show topology`` or Slurm's ``topology.conf`` lists them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.read.log_lines import Log
 
 _LINE = re.compile(r"^\s*SwitchName=", re.IGNORECASE)
+_COMMENT = re.compile(r"\s*#")
+_KEYS = ("switchname", "level", "linkspeed", "nodes", "switches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ def is_switch_list(text: str) -> bool:
     return any(_LINE.match(line) for line in text.splitlines())
 
 
-def parse_switches(text: str, where: str) -> SwitchTree:
+def parse_switches(log: Log, where: str) -> SwitchTree:
     """
     Read lines such as ``SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=gpu[01-08]``, ``SwitchName=top Switches=leaf[1-2]``.
 
@@ -48,11 +52,13 @@ def parse_switches(text: str, where: str) -> SwitchTree:
     """
     nodes: dict[str, tuple[str, ...]] = {}
     parent: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not _LINE.match(line):
+    log.use_like(_COMMENT)
+    for line in log.lines:
+        if not _LINE.match(line.text):
             continue
-        place = f"{where}, line {number}"
-        fields = {key.lower(): value for key, _, value in (part.partition("=") for part in line.split("#")[0].split())}
+        log.use(line)
+        place = f"{where}, line {line.number}"
+        fields = _fields(line.text.split("#")[0].split(), place)
         name = fields["switchname"]
         if name in nodes:
             raise InputError(place, f"switch {name!r} is listed twice.")
@@ -75,6 +81,15 @@ def parse_switches(text: str, where: str) -> SwitchTree:
     if not ancestors:
         raise InputError(where, "lists switches, but no host below them.")
     return SwitchTree(ancestors=ancestors)
+
+
+def _fields(words: Sequence[str], place: str) -> dict[str, str]:
+    """Values of a line by lower-case key."""
+    fields = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
+    for key in fields:
+        if key not in _KEYS:
+            raise InputError(place, f"unknown field {key!r}.{did_you_mean(key, _KEYS)}")
+    return fields
 
 
 def _chain(switch: str, parent: Mapping[str, str], where: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from test_import_links import nccl_json, nccl_text
 
 from pipette_opt.base.errors import InputError, PipetteError
 from pipette_opt.read.hosts import expand_hosts, natural_key
+from pipette_opt.read.log_lines import Log
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.nccl_tests import parse_nccl_json, parse_nccl_text
 from pipette_opt.read.nics import parse_nics
@@ -69,7 +70,7 @@ def test_ranks_and_sizes_of_thousands_of_digits_in_logs() -> None:
     ):
         damaged = re.sub(pattern, rf"\g<1>{NUMBER}", text, count=1)
         assert damaged != text
-        assert said in parse_nccl_text(damaged, "a.log")[0].problem
+        assert said in parse_nccl_text(Log(damaged), "a.log")[0].problem
     with pytest.raises(InputError, match="must be NICs x Gbit/s"):
         parse_nics(f"{NUMBER}x400", "nics")
 

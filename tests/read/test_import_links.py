@@ -11,6 +11,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import read_cluster, write_cluster
 from pipette_opt.read.links import ImportedLinks, import_links
+from pipette_opt.read.log_lines import Log
 from pipette_opt.read.nccl_tests import pair_flows, parse_nccl_json, parse_nccl_text
 
 SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
@@ -193,8 +194,8 @@ def test_damaged_output_is_not_believed(logs: Callable[..., Path]) -> None:
 def test_a_log_cut_anywhere_is_whole_or_unusable(cut: int) -> None:
     """No half of a log passes for a measurement."""
     whole = nccl_text("alltoall", {"n1": 1, "n2": 1}, 27.0)
-    true = parse_nccl_text(whole, "x.log")[0]
-    for test in parse_nccl_text(whole[:cut], "x.log"):
+    true = parse_nccl_text(Log(whole), "x.log")[0]
+    for test in parse_nccl_text(Log(whole[:cut]), "x.log"):
         assert test.problem or test.rows == true.rows
 
 
@@ -324,6 +325,16 @@ def test_json_output(tmp_path: Path) -> None:
     assert imported.cluster.nodes[0].gpu.name == "a100-80gb"
 
 
+def test_keys_of_json_that_nobody_reads_are_named(tmp_path: Path) -> None:
+    """Those at the top of what nccl-tests and Pipette write."""
+    (tmp_path / "a.json").write_text(json.dumps(json.loads(nccl_json("sendrecv", ["n1", "n2"], 20.0)) | {"mine": 1}))
+    assert "a.json: 1 key not used: 'mine'." in import_links(tmp_path / "a.json").notes
+    table = {"gpus": ["a", "b"], "bandwidth": [[0, 20000], [20000, 0]], "unit": "MB/s", "latency": 1}
+    (tmp_path / "b.json").write_text(json.dumps(table))
+    imported = import_links(tmp_path / "b.json", gpu="a100-80gb", gpus_per_node=8)
+    assert "b.json: 1 key not used: 'latency'." in imported.notes
+
+
 def test_json_that_breaks_off(tmp_path: Path) -> None:
     """A test without its summary is not used; half a file cannot even say between whom."""
     test = parse_nccl_json(nccl_json("sendrecv", ["n1", "n2"], 20.0, ends=False), "x.json")
@@ -352,6 +363,7 @@ def test_mpigraph_is_directed(tmp_path: Path) -> None:
     path = tmp_path / "mpi.out"
     path.write_text("noise of the launcher\n" + MPIGRAPH)
     imported = import_links(path, gpu="a100-80gb", gpus_per_node=8)
+    assert "mpi.out: 1 of 10 lines were not used: first, line 1: 'noise of the launcher'." in imported.notes
     matrix = imported.cluster.link_matrices[0].bytes_per_s
     assert matrix[0, 1] == 13000 * 2**20
     assert matrix[1, 0] == 11000 * 2**20
@@ -456,7 +468,7 @@ def test_measured_logs_agree_with_their_own_summary() -> None:
     for path in sorted((SHARED / "links" / "h100_17_nodes").glob("*_cnode2-001_*.log")):
         text = path.read_text()
         averages = [float(line.split(":")[1]) for line in text.splitlines() if "Avg bus bandwidth" in line]
-        complete = [test for test in parse_nccl_text(text, str(path)) if not test.problem]
+        complete = [test for test in parse_nccl_text(Log(text), str(path)) if not test.problem]
         assert len(complete) == len(averages)
         for test, average in zip(complete, averages, strict=True):
             ranks = sum(test.gpus_of_host.values())

@@ -12,6 +12,7 @@ from pipette_opt.read.inside_node import (
     parse_nvidia_smi_topology,
 )
 from pipette_opt.read.links import import_links
+from pipette_opt.read.log_lines import Log
 
 OSU_BW = "# OSU MPI Bandwidth Test v7.3\n# Size      Bandwidth (MB/s)\n4194304   22000.00\n"
 
@@ -47,6 +48,13 @@ Legend:
 """
 
 
+def test_lines_around_a_table_are_counted() -> None:
+    """Rows and the legend are known, a command before them is not."""
+    log = Log("$ nvidia-smi topo -m\n" + SMI.format(way="NV18") + "\nNIC Legend:\n\n  NIC0: mlx5_0\n")
+    parse_nvidia_smi_topology(log, "topo.txt")
+    assert log.unused() == "1 of 14 lines were not used: first, line 1: '$ nvidia-smi topo -m'."
+
+
 def test_nvswitch_links_of_a_gpu_add_up() -> None:
     """18 NVLinks of an H100 through four switches; eight NICs of 400 Gbit/s."""
     node = parse_nccl_topology(topology(8, SWITCHED), "topo.xml")
@@ -68,9 +76,9 @@ def test_nvidia_smi() -> None:
     """Terminal colours, NICs and affinities do not matter."""
     text = SMI.format(way="NV12")
     assert is_nvidia_smi_topology(text)
-    node = parse_nvidia_smi_topology(text, "topo.txt")
+    node = parse_nvidia_smi_topology(Log(text), "topo.txt")
     assert (node.num_gpus, node.num_nics, node.nvlinks, node.nvlink_bytes_per_s) == (2, 2, 12, None)
-    assert parse_nvidia_smi_topology(SMI.format(way="SYS"), "topo.txt").nvlinks == 0
+    assert parse_nvidia_smi_topology(Log(SMI.format(way="SYS")), "topo.txt").nvlinks == 0
 
 
 @pytest.mark.parametrize(
@@ -92,7 +100,7 @@ def test_damaged_table() -> None:
     """A row that breaks off."""
     text = SMI.format(way="NV12").replace("\tSYS\tPXB\t48-95\t1\t\tN/A", "")
     with pytest.raises(InputError, match="row GPU1 must have 4 entries"):
-        parse_nvidia_smi_topology(text, "topo.txt")
+        parse_nvidia_smi_topology(Log(text), "topo.txt")
 
 
 def test_what_a_topology_adds_to_a_cluster(tmp_path: Path) -> None:

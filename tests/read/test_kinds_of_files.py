@@ -8,7 +8,7 @@ import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import read_cluster
-from pipette_opt.read.kinds_of_files import KINDS, LAUNCH_SCRIPT, binary_kind, kind_of, looks_like, unused_lines
+from pipette_opt.read.kinds_of_files import KINDS, LAUNCH_SCRIPT, binary_kind, kind_of, looks_like
 from pipette_opt.read.model import read_model
 from pipette_opt.read.runs import read_runs
 
@@ -75,13 +75,6 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
     file.write_bytes(b"%PDF-1.7\n\xff\xfe")
     with pytest.raises(InputError, match=r"UTF-8 text file .* It looks like a PDF"):
         read_runs(file)
-
-
-def test_lines_that_were_not_used_are_counted() -> None:
-    """The first is shown with its number, cut to what can be read."""
-    assert unused_lines([], 9) == ""
-    said = unused_lines([(17, "x" * 100), (18, "y")], 480)
-    assert said == f"2 of 480 lines were not used: first, line 17: '{'x' * 57}...'."
 
 
 @pytest.mark.parametrize("part", ["failed: ", "\n", " ", "GPU0 ", "[Rank 0] ", "a: b\n", "[a]\n", "step: 1 ", "\x1b["])

@@ -15,6 +15,7 @@ from test_pair_tests import OSU_BW, ib_write
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import read_cluster, write_cluster
 from pipette_opt.read.links import ImportedLinks, import_links
+from pipette_opt.read.log_lines import Log
 from pipette_opt.read.nccl_tests import parse_nccl_text
 
 SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared"))
@@ -73,11 +74,11 @@ def test_tags_of_every_kind_change_nothing() -> None:
     chosen = random.Random(11)
     for kind, gpus in (("sendrecv", 1), ("alltoall", 4)):
         plain = nccl_text(kind, {"n1": gpus, "n2": gpus}, 25.0)
-        (expected,) = parse_nccl_text(plain, "x.log")
+        (expected,) = parse_nccl_text(Log(plain), "x.log")
         for _ in range(60):
             before = chosen.choice(("", "login1: ")) + "".join(chosen.choices(TAGS, k=chosen.randrange(1, 4)))
             tagged = "".join(f"{before}{line}\n" for line in plain.splitlines())
-            assert parse_nccl_text(tagged, "x.log") == (expected,), before
+            assert parse_nccl_text(Log(tagged), "x.log") == (expected,), before
 
 
 def test_a_healthy_pair_behind_tags_is_never_a_failed_one(tmp_path: Path) -> None:
@@ -95,13 +96,15 @@ def test_rows_that_cannot_be_read_are_no_failure() -> None:
     """A log with an error failed; one whose rows are in no known form did not."""
     text = nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0)
     strange = text.replace(" double none -1 ", ",double,")
-    (test,) = parse_nccl_text(strange, "x.log")
+    (test,) = parse_nccl_text(Log(strange), "x.log")
     assert not test.failed
     assert "has no row that can be read; line 7" in test.problem
-    (cut,) = parse_nccl_text(text[: text.index("# Out of bounds")], "x.log")
+    (cut,) = parse_nccl_text(Log(text[: text.index("# Out of bounds")]), "x.log")
     assert not cut.failed
     assert cut.problem == "broke off after 2 sizes, without an error; run it again"
-    (error,) = parse_nccl_text(text[: text.index("# Out of bounds")] + "slurmstepd: error: *** STEP CANCELLED\n", "x")
+    (error,) = parse_nccl_text(
+        Log(text[: text.index("# Out of bounds")] + "slurmstepd: error: *** STEP CANCELLED\n"), "x"
+    )
     assert error.failed
 
 
@@ -119,7 +122,7 @@ def test_a_log_without_its_head(tmp_path: Path) -> None:
 def test_a_test_named_behind_its_header() -> None:
     """As rccl-tests print it: one test, not two."""
     lines = nccl_text("alltoall", {"n1": 2, "n2": 2}, 40.0).splitlines(keepends=True)
-    (test,) = parse_nccl_text("".join([lines[2], lines[1], *lines[3:]]), "sendrecv.txt")
+    (test,) = parse_nccl_text(Log("".join([lines[2], lines[1], *lines[3:]])), "sendrecv.txt")
     assert (test.kind, test.problem) == ("alltoall", "")
 
 
@@ -127,8 +130,8 @@ def test_two_jobs_told_apart_by_their_labels() -> None:
     """Each rank prints a test of its own: two tests inside a host, not one over both."""
     texts = [nccl_text("sendrecv", {host: 2}, rate).splitlines() for host, rate in (("n1", 300.0), ("n2", 280.0))]
     mixed = "".join(f"0: {one}\n1: {other}\n" for one, other in zip(*texts, strict=True))
-    assert [test.hosts for test in parse_nccl_text(mixed, "x.log")] == [("n1",), ("n2",)]
-    both = parse_nccl_text("".join(line[3:] + "\n" for line in mixed.splitlines()), "x.log")
+    assert [test.hosts for test in parse_nccl_text(Log(mixed), "x.log")] == [("n1",), ("n2",)]
+    both = parse_nccl_text(Log("".join(line[3:] + "\n" for line in mixed.splitlines())), "x.log")
     assert all(test.problem and not test.failed for test in both)
 
 
@@ -186,7 +189,7 @@ def test_columns_of_older_rccl_tests(columns: str) -> None:
         lines.append(line.replace(" none -1 ", f" {words.get(columns, '')}").replace("      0 ", "  0e+00 "))
     header = lines.pop(0)
     at = next(index for index, line in enumerate(lines) if "double" in line)
-    (test,) = parse_nccl_text("\n".join([*lines[:at], header, *lines[at:]]) + "\n", "x.log")
+    (test,) = parse_nccl_text(Log("\n".join([*lines[:at], header, *lines[at:]]) + "\n"), "x.log")
     assert test.problem == ""
     assert [row.algorithm_bytes_per_s for row in test.rows] == pytest.approx([40e9, 40e9], rel=1e-3)
 
@@ -335,7 +338,7 @@ def test_hostile_lines_take_linear_time(part: str) -> None:
     """Sixteen kilobytes of the words that are looked for."""
     text = "# nThread 1 nGpus 1\n" + part * (16_384 // len(part)) + "\n"
     start = time.process_time()
-    parse_nccl_text(text * 4, "x.log")
+    parse_nccl_text(Log(text * 4), "x.log")
     assert time.process_time() - start < 2
 
 

@@ -1,11 +1,12 @@
 """Tags of launchers, schedulers and loggers are taken off the lines of logs."""
 
 import random
+import re
 import time
 
 import pytest
 
-from pipette_opt.read.log_lines import by_source, log_lines, untagged
+from pipette_opt.read.log_lines import Log, by_source, log_lines, untagged
 
 TAGS = (
     "0: ",
@@ -102,3 +103,14 @@ def test_long_lines_take_linear_time(part: str) -> None:
     start = time.process_time()
     log_lines(text)
     assert time.process_time() - start < 2
+
+
+def test_lines_that_no_reader_used_are_counted() -> None:
+    """The first is shown with its number, cut to what can be read; blank lines and parts of a line count once."""
+    log = Log("a\n\n" + "x" * 100 + "\n 10%\r 20%\r done\nb")
+    log.use(log.lines[0])
+    assert log.unused() == f"3 of 5 lines were not used: first, line 3: '{'x' * 57}...'."
+    log.use_like(re.compile("x| 20%|b"))
+    assert log.unused() == ""
+    assert Log("").unused() == ""
+    assert (log.is_cut, log.text[-5:]) == (True, "one\nb")

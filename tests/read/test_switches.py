@@ -7,6 +7,7 @@ import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.links import import_links
+from pipette_opt.read.log_lines import Log
 from pipette_opt.read.switches import is_switch_list, parse_switches
 
 SCONTROL = """SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
@@ -18,7 +19,7 @@ SwitchName=alone Level=0 LinkSpeed=1 Nodes=n5
 
 def test_distances() -> None:
     """Same leaf, one level up, no common switch, unknown."""
-    tree = parse_switches(SCONTROL, "topology")
+    tree = parse_switches(Log(SCONTROL), "topology")
     assert is_switch_list(SCONTROL)
     assert tree.hosts == ("n1", "n2", "n3", "n4", "n5")
     assert tree.distance("n1", "n2") == 0
@@ -36,12 +37,20 @@ def test_distances() -> None:
         ("SwitchName=a Nodes=n1\nSwitchName=b Switches=a\nSwitchName=c Switches=a\n", "below 'b' already"),
         ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", "is below itself"),
         ("SwitchName=a Nodes=n[1-\n", "unmatched bracket"),
+        ("SwitchName=a Nodes=n1\nSwitchName=b Node=n2\n", "line 2: unknown field 'node'. Did you mean nodes"),
     ],
 )
 def test_lists_that_are_no_tree(text: str, message: str) -> None:
     """Each says what is wrong."""
     with pytest.raises(InputError, match=message):
-        parse_switches(text, "topology")
+        parse_switches(Log(text), "topology")
+
+
+def test_lines_that_are_no_switches_are_counted() -> None:
+    """Comments of topology.conf are known; options of other plugins are not used."""
+    log = Log(f"# leaves\nBlockName=b1 Nodes=n[1-2]\n{SCONTROL}")
+    parse_switches(log, "topology")
+    assert log.unused() == "1 of 6 lines were not used: first, line 2: 'BlockName=b1 Nodes=n[1-2]'."
 
 
 def matrix_csv_mpigraph(rates: dict[tuple[int, int], int], hosts: int) -> str:
