@@ -203,12 +203,7 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
     """Every run of some files that is a job of the clock's."""
     points = []
     for name in names:
-        runs = [_as_usual(run) for run in read_runs(folder / f"{name}.csv") if _is_this_job(run)]
-        cases = [
-            case
-            for case in make_cases(runs, read_stack())
-            if isinstance(case, Case) and not untimed(case) and not case.run.oom and case.run.iter_time_s
-        ]
+        cases = cases_of(folder / f"{name}.csv")
         for case, predicted in zip(cases, predicted_times_s(cases).tolist(), strict=True):
             kind = job_kind(case.instance)
             measured = case.run.iter_time_s
@@ -235,6 +230,16 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
                     )
                 )
     return points
+
+
+def cases_of(path: Path) -> list[Case]:
+    """Every measured time of a file that is a job of the clock's, with the links that its machine usually has."""
+    runs = [_as_usual(run) for run in read_runs(path) if _is_this_job(run)]
+    return [
+        case
+        for case in make_cases(runs, read_stack())
+        if isinstance(case, Case) and not untimed(case) and not case.run.oom and case.run.iter_time_s
+    ]
 
 
 def bands_of(points: Sequence[Point]) -> dict[str, Any]:

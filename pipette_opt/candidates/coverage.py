@@ -6,7 +6,7 @@ from typing import Any
 from pipette_opt.base.units import counted
 from pipette_opt.candidates.enumeration import Enumeration
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
-from pipette_opt.candidates.unsearched_options import unsearched_options
+from pipette_opt.candidates.unsearched_options import unpriced_options, unsearched_options
 from pipette_opt.specs import Instance
 
 DIMENSIONS: Mapping[str, str] = {
@@ -149,6 +149,9 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     options = unsearched_options(instance)
     if options:
         yield f"options that may save time: {', '.join(options)}"
+    unpriced = unpriced_options(instance)
+    if unpriced:
+        yield f"options whose time is not known: {', '.join(unpriced)}"
     for limit in space.limits:
         name, _, most = limit.partition("<=")
         yield f"{name} above {most} (worse by the objective)"

@@ -1,4 +1,4 @@
-"""Options of the launcher that save time, have a price, and are not searched: a job has them, or has them not."""
+"""Options of the launcher that save time and are not searched: a job has them, or has them not."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -95,7 +95,7 @@ UNSEARCHED_OPTIONS = (
         option="--tp-comm-overlap",
         job_fields=_tensor_overlap,
         goes_with=_reaches_tensor_group,
-        condition="Transformer Engine inside an NVLink domain; the products are taken to last long enough",
+        condition="Transformer Engine inside an NVLink domain; half is hidden, as in public runs",
     ),
     UnsearchedOption(
         option="--cuda-graph-impl local",
@@ -134,9 +134,28 @@ UNSEARCHED_OPTIONS = (
 """The options, in no order."""
 
 
+UNPRICED_OPTIONS = (
+    "--cross-entropy-loss-fusion",
+    "--delay-wgrad-compute",
+    "--defer-embedding-wgrad-compute",
+    "--overlap-p2p-communication-warmup-flush",
+)
+"""Options of Megatron-LM that may save time in any model; how much is not known here."""
+
+UNPRICED_OPTIONS_OF_EXPERTS = ("--moe-permute-fusion", "--moe-router-fusion", "--moe-shared-expert-overlap")
+"""Such options of models with experts."""
+
+
 def unsearched_options(instance: Instance) -> list[str]:
-    """Names of the options that a job could have and has not."""
+    """Names of the options with a price that a job could have and has not."""
     return [one.option for one in UNSEARCHED_OPTIONS if one.job_fields(instance) is not None]
+
+
+def unpriced_options(instance: Instance) -> list[str]:
+    """Names of the options without a price that a job could have and has not."""
+    of_experts = () if instance.model.num_experts is None else UNPRICED_OPTIONS_OF_EXPERTS
+    has = {option for option, *_ in instance.training.other_arguments or ()}
+    return [option for option in (*UNPRICED_OPTIONS, *of_experts) if option not in has]
 
 
 def with_unsearched_options(instance: Instance, config: ParallelConfig) -> Iterator[tuple[UnsearchedOption, Instance]]:

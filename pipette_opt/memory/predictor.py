@@ -152,7 +152,7 @@ class MemoryPredictor:
         columns = stage_columns(table, formula, counted, facts)
         predicted, spread, parts = self._fullest(formula, counted, columns, configs, work)
         sending = np.repeat(
-            [token_buffer_bytes(model, training, one) for one in configs],
+            [token_buffer_bytes(model, training, one) + user_buffer_bytes(model, training, one) for one in configs],
             [one.pipeline_model_parallel_size for one in configs],
         )
         spread *= predicted / (predicted + sending)  # sizes of these are known
@@ -276,6 +276,21 @@ def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: Paralle
     split = config.context_parallel_size * (config.tensor_model_parallel_size if config.sequence_parallel else 1)
     tokens = config.micro_batch_size * training.seq_length / split
     return tokens * ranks * config.expert_tensor_size * model.expert_hidden_size * training.parameter_bytes
+
+
+def user_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
+    """
+    Bytes of the user buffers of a rank whose tensor communication is beside products; 0 without.
+
+    Each holds a whole micro-batch of hidden states. Six are gathered into, in the format of the products; four are
+    reduced from (Transformer Engine, ``initialize_ub``; Megatron-LM gives the shape, ``_initialize_tp_communicators``).
+    """
+    if not training.tp_comm_overlap or not config.sequence_parallel:
+        return 0.0
+    recipe = training.recipe
+    gathered = training.parameter_bytes if recipe is None else recipe.element_bytes
+    tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
+    return tokens * model.hidden_size * (6 * gathered + 4 * training.parameter_bytes)
 
 
 def stage_works(

@@ -8,7 +8,7 @@ from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
-from pipette_opt.candidates.unsearched_options import unsearched_options, with_unsearched_options
+from pipette_opt.candidates.unsearched_options import unpriced_options, unsearched_options, with_unsearched_options
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.paying import MIN_SAVED_SHARE, paying_options
 from pipette_opt.parallel import identity_placement
@@ -50,6 +50,15 @@ def test_a_precision_that_the_gpu_lacks_is_no_option() -> None:
     assert "--moe-token-dispatcher-type flex" in unsearched_options(
         replace(JOB, model=replace(LLAMA_8B, num_experts=8))
     )
+
+
+def test_options_without_a_price_are_named() -> None:
+    """Fused kernels and late weight gradients; those of experts for experts, and none that the launch has."""
+    assert "--delay-wgrad-compute" in unpriced_options(JOB)
+    assert "--moe-permute-fusion" not in unpriced_options(JOB)
+    assert "--moe-permute-fusion" in unpriced_options(replace(JOB, model=replace(LLAMA_8B, num_experts=8)))
+    has = replace(JOB, training=replace(JOB.training, other_arguments=(("--delay-wgrad-compute",),)))
+    assert "--delay-wgrad-compute" not in unpriced_options(has)
 
 
 def test_what_does_not_fit_is_left_out() -> None:

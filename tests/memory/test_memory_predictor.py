@@ -16,7 +16,7 @@ from pipette_opt.measure.memory.sample import sample_point
 from pipette_opt.measure.memory.trace import trace_stage
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.framework import Framework
-from pipette_opt.memory.predictor import SMALLEST_RISK, MemoryPredictor, token_buffer_bytes
+from pipette_opt.memory.predictor import SMALLEST_RISK, MemoryPredictor, token_buffer_bytes, user_buffer_bytes
 from pipette_opt.memory.weights import NetworkWeights, write_weights
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import TrainingSpec
@@ -240,6 +240,20 @@ def test_the_smallest_risk_is_known_as_such(shipped: MemoryPredictor) -> None:
     (roomy,), (tight,) = (shipped.oom_probability([10**9], room) for room in (10**12, 10**9))
     assert shipped.at_floor(roomy) is True  # not numpy's, which JSON does not know
     assert shipped.at_floor(tight) is False
+
+
+def test_user_buffers_are_ten_micro_batches() -> None:
+    """Llama 3 8B with 4,096 tokens: ten of 32 MiB in 16 bits, six of half the size in fp8; none without the option."""
+    model = read_model("llama-3-8b")
+    training = TrainingSpec(global_batch_size=8, seq_length=4096, tp_comm_overlap=True)
+    chosen = config(tp=4, dp=2, num_layers=32, sequence_parallel=True)
+    assert user_buffer_bytes(model, training, chosen) == 10 * 32 * 2**20
+    assert user_buffer_bytes(model, replace(training, fp8=True), chosen) == (6 / 2 + 4) * 32 * 2**20
+    assert user_buffer_bytes(model, training, replace(chosen, sequence_parallel=False)) == 0.0
+    without = replace(training, tp_comm_overlap=False)
+    more, less = (MemoryPredictor.load().predict(model, one, [chosen])[0] for one in (training, without))
+    assert more.predicted_bytes[0] - less.predicted_bytes[0] == pytest.approx(10 * 32 * 2**20, abs=2)
+    assert more.components_of(0)["buffers"] > less.components_of(0)["buffers"]
 
 
 def test_room_for_tokens_of_hybrid_ep() -> None:

@@ -110,7 +110,6 @@ TIME_OFF = {
     "--optimizer sgd": "either",
 }
 MEMORY_OFF = {
-    "--tensor-model-parallel-size 2 --tp-comm-overlap": "more",
     "--num-distributed-optimizer-instances 2": "more",
     "--cuda-graph-impl local": "more",
     "--overlap-moe-expert-parallel-comm --delay-wgrad-compute": "more",

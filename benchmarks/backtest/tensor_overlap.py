@@ -1,0 +1,77 @@
+"""
+How much of tensor communication user buffers hide in public runs: ``python benchmarks/backtest/tensor_overlap.py``.
+
+NVIDIA's dense runs are predicted with all of it showing, and with all hidden that is beside a product. The share that
+explains best how runs of one source, kind of job and GPU differ is the estimate. A run has the option where it has
+tensor ranks, as NVIDIA's recipes do, unless its row says ``TP overlap off``.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import bands
+import numpy as np
+from run import measured_folder
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.cases import Case
+from pipette_opt.calibrate.predict import predicted_times_s
+from pipette_opt.costs.collectives import HIDDEN_SHARE
+from pipette_opt.read.bands import job_kind
+
+SOURCES = ("mlperf_v51", "mlperf_training", "dgxc_25_05", "nvidia_perf_tables")
+"""Files of runs by programs that have user buffers."""
+
+WITHOUT = "TP overlap off"
+"""Words of a row whose run had no user buffers."""
+
+
+def main() -> None:
+    """Print the share and its standard error, and both with each group left out."""
+    groups = residuals()
+    share, error = share_of(list(groups.values()))
+    print(f"{sum(map(len, groups.values()))} jobs in {len(groups)} groups: {share:.2f} +- {error:.2f} is hidden")
+    for name in groups:
+        left = [rows for other, rows in groups.items() if other != name]
+        print(f"without {name}: {share_of(left)[0]:.2f} +- {share_of(left)[1]:.2f}")
+
+
+def residuals() -> dict[Hashable, FloatArray]:
+    """Logarithms of measured over predicted, and of predicted if all were hidden; a row a job, by source and kind."""
+    jobs: dict[Hashable, dict[Hashable, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for source in SOURCES:
+        cases = bands.cases_of(measured_folder() / f"{source}.csv")
+        cases = [_with_sequence_parallel(case) for case in cases if case.instance.model.num_experts is None]
+        shown, half = predicted_times_s(cases), predicted_times_s([_with_user_buffers(case) for case in cases])
+        for case, shown_s, part_s in zip(cases, shown.tolist(), half.tolist(), strict=True):
+            hidden = (shown_s - part_s) / shown_s / HIDDEN_SHARE
+            row = float(np.log(case.run.iter_time_s / shown_s)), 0.0 if _is_without(case) else float(np.log1p(-hidden))
+            job = case.run.model, case.config.label(), case.run.num_gpus, _is_without(case)
+            jobs[source, job_kind(case.instance)][job].append(row)
+    return {group: np.array([np.mean(rows, axis=0) for rows in own.values()]) for group, own in jobs.items()}
+
+
+def share_of(groups: Sequence[FloatArray]) -> tuple[float, float]:
+    """Slope of the first column over the second within the groups, and its standard error."""
+    measured, hidden = np.concatenate([rows - rows.mean(axis=0) for rows in groups]).T
+    share = float(measured @ hidden / (hidden @ hidden))
+    left = measured - share * hidden
+    return share, float(np.sqrt(left @ left / (len(left) - len(groups) - 1) / (hidden @ hidden)))
+
+
+def _is_without(case: Case) -> bool:
+    return WITHOUT in case.run.notes
+
+
+def _with_sequence_parallel(case: Case) -> Case:
+    return replace(case, config=replace(case.config, sequence_parallel=case.config.tensor_model_parallel_size > 1))
+
+
+def _with_user_buffers(case: Case) -> Case:
+    training = replace(case.instance.training, tp_comm_overlap=True)
+    return replace(case, instance=replace(case.instance, training=training))
+
+
+if __name__ == "__main__":
+    main()
