@@ -34,12 +34,13 @@ def capture(
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.cli.output import answer, check_place, check_stdout, say, show_json
     from pipette_opt.read.capture.captured import capture as run_captured
+    from pipette_opt.read.scripts import script_environment
 
     check_place(out)
     check_stdout(json, out)
     people = say if is_stdout(out) or json else answer
     people(f"Running your own script: {shlex.join(command)}. Stand-ins replace its launchers; nothing is trained.")
-    found = run_captured(command, environment=opt.environment_of(env), time_limit_s=time_limit, which=which)
+    found = run_captured(command, environment=script_environment(env), time_limit_s=time_limit, which=which)
     document = found.document()
     write_atomically(out, documents.dumps(document, indent=2) + "\n")
     if json:

@@ -73,14 +73,14 @@ def explain(
     if rules and (asked is not None or args is not None or plan is not None):
         raise InputError("--rules", "is about the whole job; give neither a configuration nor a plan with it.")
     params = params_of(time_limit or (RULE_S if rules else PLACE_S), workers, seed, max_oom_risk)
-    has_job = plan is None or any(opt.is_given(context, one.name) for one in fields(job_options))
+    has_job = plan is None or any(opt.is_given(context, one.name) for one in fields(job_options) if one.name != "env")
     question = question_of(plan, job_options if has_job else None, lambda job: opt.search_space(job, space_options))
     if rules:
         _show_rules(question.instance, question.space, params, json=json)
         return
     watcher = Watcher()
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        found = explained(question, asked, args, params, watcher)
+        found = explained(question, asked, args, params, watcher, job_options.env)
     if not json:
         _show(found)
     elif found.answers:

@@ -60,6 +60,7 @@ def export(
         str | None,
         typer.Option(help="Your launch script: print the lines to change, add and drop, in place of files."),
     ] = None,
+    env: opt.Env = None,
     cluster: Annotated[Path | None, typer.Option(help="Where the plan's cluster file is now, if it has moved.")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="With -o: replace files that export did not write, or that were changed.")
@@ -99,7 +100,7 @@ def export(
         host_ipc=host_ipc,
         shm_size=shm_size,
     )
-    found = exported(plan, target, options, script=diff, cluster=cluster)
+    found = exported(plan, target, options, script=diff, env=env, cluster=cluster)
     for note in found.notes:
         say(note)
     if diff is not None:

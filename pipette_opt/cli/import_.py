@@ -193,6 +193,7 @@ def model(
         typer.Argument(help="Preset name, config.json, or Megatron arguments: a file, or written out, quoted or not."),
     ],
     vocab_size: opt.VocabSize = None,
+    env: opt.Env = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the architecture goes.")] = None,
     json: opt.Json = False,
 ) -> None:
@@ -210,16 +211,20 @@ def model(
     from pipette_opt.cli.output import check_stdout, console, say, say_written, show, show_json
     from pipette_opt.read.megatron_args import model_of_arguments, written_arguments
     from pipette_opt.read.model import read_model
+    from pipette_opt.read.scripts import script_environment
     from pipette_opt.report.left_out import left_out_table
     from pipette_opt.specs.model_gaps import not_modelled_of
 
     check_stdout(json, out)
+    environment = script_environment(env)
     text = source[0] if len(source) == 1 else shlex.join(source)
     if len(source) > 1 and not text.startswith("--"):
         raise InputError("import model", f"takes one model, or Megatron arguments that start with --, got {text!r}.")
     written = written_arguments(text)
     spec, not_counted = (
-        (read_model(text, vocab_size), ()) if written is None else model_of_arguments(*written, vocab_size=vocab_size)
+        (read_model(text, vocab_size), ())
+        if written is None
+        else model_of_arguments(*written, environment, vocab_size=vocab_size)
     )
     left_out = (*not_counted, *not_modelled_of(spec, None))
     fields = {name: value for name, value in asdict(spec).items() if name != "name" and value is not None}
@@ -264,11 +269,12 @@ def args(
     from pipette_opt.cli.output import console, say, show_json
     from pipette_opt.read.files import decoded, read_text
     from pipette_opt.read.megatron_words import read_words
+    from pipette_opt.read.scripts import script_environment
 
     is_input = source == "-"
     where = "standard input" if is_input else source
     text = decoded(sys.stdin.buffer.read(), where) if is_input else read_text(source, keep_line_ends=True)
-    found = read_words(text, where, opt.environment_of(env), arguments or ())
+    found = read_words(text, where, script_environment(env), arguments or ())
     if found.script is not None:
         found.script.require_known(where)
     if json:

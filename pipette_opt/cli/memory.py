@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.cli.options import Env
 
 if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
@@ -158,6 +159,7 @@ def predict(
     model: Annotated[str, typer.Option(help="Preset name, Hugging Face config.json, or Megatron arguments.")],
     global_batch_size: Annotated[int, typer.Option(help="Sequences per iteration.", min=1)],
     seq_length: Annotated[int, typer.Option(help="Tokens per sequence.", min=1)],
+    env: Env = None,
     tensor_parallel: Annotated[int, typer.Option(min=1)] = 1,
     pipeline_parallel: Annotated[int, typer.Option(min=1)] = 1,
     data_parallel: Annotated[int, typer.Option(min=1)] = 1,
@@ -208,13 +210,14 @@ def predict(
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.framework import read_framework
     from pipette_opt.read.model import read_model
+    from pipette_opt.read.scripts import script_environment
     from pipette_opt.specs import TrainingSpec
 
     one_of("--recompute", recompute, ("none", "selective", "full"))
     one_of("--recompute-method", recompute_method, ("uniform", "block"))
     one_of("--precision", precision, ("bf16", "fp16", "fp32"))
     one_of("--attention-kernel", attention_kernel, ("flash", "unfused"))
-    spec = read_model(model)
+    spec = read_model(model, environment=script_environment(env))
     if recompute != "full" and (recompute_method, recompute_num_layers) != ("uniform", 1):
         option = "--recompute-method" if recompute_method != "uniform" else "--recompute-num-layers"
         raise InputError(option, f"has no effect with --recompute {recompute}, only with full.")

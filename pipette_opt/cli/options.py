@@ -1,13 +1,12 @@
 """Options that several commands share, and the instance they describe."""
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import InputError
 from pipette_opt.cli.spread import Without as Without
 from pipette_opt.cli.spread import parameter as parameter
 from pipette_opt.cli.spread import parameters_of as parameters_of
@@ -57,6 +56,15 @@ Model = Annotated[
 VocabSize = Annotated[
     int | None,
     typer.Option(help="Vocabulary, of Megatron arguments that leave it to a tokenizer.", min=1, rich_help_panel=JOB),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        help="A variable of the launch script, NAME=VALUE; may be repeated.",
+        metavar="NAME=VALUE",
+        rich_help_panel=JOB,
+    ),
 ]
 GlobalBatchSize = Annotated[int | None, typer.Option(help="Sequences per iteration.", rich_help_panel=JOB)]
 MicroBatches = Annotated[
@@ -305,10 +313,6 @@ Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show all tables, and log what the solver does.", rich_help_panel=RUN)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer and errors only.", rich_help_panel=RUN)]
-Env = Annotated[
-    list[str] | None,
-    typer.Option("--env", help="A variable of the launch script, NAME=VALUE; may be repeated.", metavar="NAME=VALUE"),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RUN)]
 
 
@@ -323,6 +327,7 @@ class JobOptions(said.JobOptions):
     gpus_per_node: GpusPerNode = None
     model: Model = None
     vocab_size: VocabSize = None
+    env: Env = None
     global_batch_size: GlobalBatchSize = None
     seq_length: SeqLength = None
     micro_batches: MicroBatches = None
@@ -428,11 +433,3 @@ def is_given(context: typer.Context, name: str) -> bool:
     """Whether an option is on the command line, be it with its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def environment_of(given: list[str] | None) -> dict[str, str]:
-    """Variables of a launch script."""
-    for setting in given or ():
-        if not re.match(r"[A-Za-z_]\w*=", setting, re.ASCII):
-            raise InputError("--env", f"must be NAME=VALUE, got {shown(setting)}.")
-    return {name: value for name, _, value in (setting.partition("=") for setting in given or ())}

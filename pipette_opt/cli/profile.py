@@ -98,6 +98,7 @@ def links(
 def compute(
     model: Annotated[str, typer.Option(help="Preset name, Hugging Face config.json, or Megatron arguments.")],
     seq_length: Annotated[int, typer.Option(help="Tokens per sequence.", min=1)],
+    env: opt.Env = None,
     tensor_parallel: Annotated[str, typer.Option(help="Tensor-parallel sizes to time.")] = "1,2,4,8",
     micro_batch_size: Annotated[str, typer.Option(help="Micro-batches to time.")] = "1,2,4",
     precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
@@ -117,6 +118,7 @@ def compute(
     from pipette_opt.cli.output import check_file, check_place, say, say_progress
     from pipette_opt.measure.compute import ComputeParams, profile_compute
     from pipette_opt.read.model import read_model
+    from pipette_opt.read.scripts import script_environment
     from pipette_opt.specs import TrainingSpec
 
     opt.one_of("--precision", precision, ("bf16", "fp16", "fp32"))
@@ -135,7 +137,7 @@ def compute(
         accumulate_allreduce_grads_in_fp32=precision != "fp16",
     )
     found = profile_compute(
-        read_model(model),
+        read_model(model, environment=script_environment(env)),
         training,
         out,
         params,

@@ -111,6 +111,7 @@ def solve(
     from pipette_opt.optimize.objectives import optimize_objective
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.read.megatron_args import read_megatron_args
+    from pipette_opt.read.scripts import script_environment
     from pipette_opt.report.first_screen import first_screen, next_steps
     from pipette_opt.report.plan_file import keep_plan, plan_to_dict
     from pipette_opt.report.tables import plan_tables
@@ -141,7 +142,7 @@ def solve(
     if compare_current is not None:
         from pipette_opt.library.current import current_of
 
-        today = read_megatron_args(compare_current, "the current arguments")
+        today = read_megatron_args(compare_current, "the current arguments", script_environment(job_options.env))
         for note in today.notes:
             say(note)
         job = opt.trained_as(job, today)

@@ -10,6 +10,7 @@ from pipette_opt.cli import options as opt
 def support(
     model: Annotated[str, typer.Argument(help="A preset, a Hugging Face config.json, or Megatron arguments.")],
     gpu: Annotated[str, typer.Argument(help="A kind of GPU, by any name that people write.")],
+    env: opt.Env = None,
     calibration: opt.Calibration = None,
     json: opt.Json = False,
 ) -> None:
@@ -23,11 +24,14 @@ def support(
     from pipette_opt.cli.output import show, show_json
     from pipette_opt.read.gpus import read_gpu_entry
     from pipette_opt.read.model import read_model
+    from pipette_opt.read.scripts import script_environment
     from pipette_opt.read.stack import read_stack
     from pipette_opt.report.support import support_of, support_table
 
     stack = read_stack() if calibration is None else read_stack(calibration)
-    found = support_of(model, read_model(model), read_gpu_entry(gpu, "support"), stack)
+    found = support_of(
+        model, read_model(model, environment=script_environment(env)), read_gpu_entry(gpu, "support"), stack
+    )
     if json:
         show_json(asdict(found))
     else:

@@ -125,9 +125,10 @@ def _launch(
 ) -> Current:
     """Simulate Megatron arguments, which say what the options leave out of the job."""
     from pipette_opt.read.megatron_args import read_megatron_args
+    from pipette_opt.read.scripts import script_environment
 
     vocab_size = None if options.model is not None else options.vocab_size
-    today = read_megatron_args(args, ARGUMENTS, vocab_size=vocab_size)
+    today = read_megatron_args(args, ARGUMENTS, script_environment(options.env), vocab_size=vocab_size)
     filled, model_from = job_of_arguments(options, args, today)
     if training is not None:
         filled = replace(filled, **{name: getattr(options, name) for name in OF_TRAINING})

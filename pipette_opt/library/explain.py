@@ -182,7 +182,8 @@ def explain(
         question = question_of(given, options, lambda read: of_size(limited, read), training)
         params = params_of(time_limit_s, workers, seed, max_oom_risk)
         words = texts(asked)
-        return explained(question, words, None if args is None else fspath(args), params, watcher_of(on_progress))
+        text = None if args is None else fspath(args)
+        return explained(question, words, text, params, watcher_of(on_progress), fields.get("env"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,17 +228,22 @@ def params_of(time_limit_s: float, workers: int | None, seed: int, max_oom_risk:
 
 
 def explained(
-    question: Question, asked: Sequence[str] | None, args: str | None, params: OptimizeParams, watcher: Watcher
+    question: Question,
+    asked: Sequence[str] | None,
+    args: str | None,
+    params: OptimizeParams,
+    watcher: Watcher,
+    env: Sequence[str] | None = None,
 ) -> Explained:
     """
     Explain each configuration, or what cannot be met together; see :func:`explain`.
 
-    Errors name options of the command line.
+    Errors name options of the command line. ``env``: variables of a launch script that ``args`` names.
     """
     if asked is not None and args is not None:
         raise InputError("--args", "is a configuration, too; give one.")
     if args is not None:
-        labels = [_label_of(question, args)]
+        labels = [_label_of(question, args, env)]
     elif asked:
         labels = separate(asked)
     else:
@@ -248,12 +254,13 @@ def explained(
     return Explained(answers=tuple(_explanation(question, label, params, watcher) for label in labels))
 
 
-def _label_of(question: Question, text: str) -> str:
+def _label_of(question: Question, text: str, env: Sequence[str] | None) -> str:
     """Return Megatron arguments as a label."""
     from pipette_opt.read.megatron_args import read_megatron_args
+    from pipette_opt.read.scripts import script_environment
 
     instance, space = question.instance, question.space
-    given = read_megatron_args(text, "the configuration")
+    given = read_megatron_args(text, "the configuration", script_environment(env))
     check_one_model(instance.model, instance.training, given)
     size = space.num_gpus or instance.cluster.num_nodes * instance.cluster.gpus_per_node
     return given.parallel_config(instance.model.num_layers, size).label()

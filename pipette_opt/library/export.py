@@ -1,6 +1,6 @@
 """Files that start a plan, as a function."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
@@ -57,6 +57,7 @@ def export(
     out: Named | None = None,
     force: bool = False,
     diff: Named | None = None,
+    env: str | Iterable[str] | None = None,
     cluster: Named | None = None,
     image: str | None = None,
     job_name: str = "pretrain",
@@ -86,6 +87,8 @@ def export(
         Whether to replace files there that ``export`` did not write, or that were changed.
     diff
         Your launch script: ``changes`` has its lines to change, add and drop, and there are no files.
+    env
+        Variables of that script, each ``NAME=VALUE``.
     cluster
         Where the cluster file of the plan is now, if it has moved.
     image, job_name, account, partition, time, segment, container_mounts
@@ -119,6 +122,7 @@ def export(
             target,
             options,
             script=None if diff is None else fspath(diff),
+            env=texts(env),
             cluster=None if cluster is None else Path(cluster),
         )
         if out is not None:
@@ -127,20 +131,28 @@ def export(
 
 
 def exported(
-    given: Plan | Path, target: str, options: LaunchOptions, *, script: str | None = None, cluster: Path | None = None
+    given: Plan | Path,
+    target: str,
+    options: LaunchOptions,
+    *,
+    script: str | None = None,
+    env: Sequence[str] | None = None,
+    cluster: Path | None = None,
 ) -> Exported:
     """
     Make the files of a plan, or the changes of a launch script; see :func:`export`.
 
     Errors name options of the command line.
     """
+    if env and script is None:
+        raise InputError("--env", "has no effect: no launch script is given.")
     plan, path = opened(given)
     notes = [
         f"{missing} is not there: not checked whether it is still what the plan was made from"
         for missing in check_inputs(plan, path, cluster)
     ]
     if script is not None:
-        changes, where = _changes(plan, script, target)
+        changes, where = _changes(plan, script, target, env)
         return Exported(target=target, files={}, changes=changes, script=where, notes=tuple(notes))
     files = files_of(plan, target, options)
     if not hosts_are_named(plan):
@@ -148,13 +160,14 @@ def exported(
     return Exported(target=target, files=files, notes=tuple(notes))
 
 
-def _changes(plan: Plan, script: str, target: str) -> tuple[tuple[Change, ...], str]:
+def _changes(plan: Plan, script: str, target: str, env: Sequence[str] | None) -> tuple[tuple[Change, ...], str]:
     """Options of a launch script that the plan changes, each with its line and its reason; and the script's name."""
     from pipette_opt.read.megatron_args import read_megatron_args
+    from pipette_opt.read.scripts import script_environment
 
     if target != "megatron":
         raise InputError("--diff", f"goes with --format megatron, got {target}.")
-    given = read_megatron_args(script, "--diff")
+    given = read_megatron_args(script, "--diff", script_environment(env))
     check_job_of_plan(plan, given)
     try:
         today = given.parallel_config(sum(plan.config.layers_per_stage), plan.config.world_size)

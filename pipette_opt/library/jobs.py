@@ -57,6 +57,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     from pipette_opt.read.megatron_args import arguments_behind
     from pipette_opt.read.model import read_model
     from pipette_opt.read.prices import parse_prices, with_prices
+    from pipette_opt.read.scripts import script_environment
     from pipette_opt.read.speeds import folded_by_value, parse_speeds, speed_record, with_speeds
     from pipette_opt.read.stack import read_stack
     from pipette_opt.specs import Instance
@@ -64,8 +65,10 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     from pipette_opt.specs.precision import fp8_copies
     from pipette_opt.specs.training import DISPATCHER_WORDS, LARGEST
 
-    vocab_size = options.vocab_size
-    arguments = arguments_behind(options.model, vocab_size=vocab_size) if isinstance(options.model, str) else None
+    vocab_size, environment = options.vocab_size, script_environment(options.env)
+    arguments = None
+    if isinstance(options.model, str):
+        arguments = arguments_behind(options.model, environment, vocab_size=vocab_size)
     if arguments is not None and options.example is None:
         options = options.filled_in(arguments)
     if options.precision is not None:
@@ -103,7 +106,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     if vocab_size is not None and not isinstance(options.model, str):
         raise InputError("--vocab-size", "goes with Megatron arguments that leave the vocabulary to a tokenizer.")
     if isinstance(options.model, str):
-        model_spec = read_model(options.model, vocab_size)
+        model_spec = read_model(options.model, vocab_size, environment)
     else:
         model_spec = shown.model if options.model is None else options.model  # type: ignore[union-attr]
     if model_spec.num_experts is None:

@@ -43,6 +43,8 @@ class JobOptions:
         A preset's name, a Hugging Face ``config.json``, a file of Megatron arguments, or what they would say.
     vocab_size
         Entries of the vocabulary, of Megatron arguments that leave it to a tokenizer.
+    env
+        Variables of launch scripts, each ``NAME=VALUE``.
     global_batch_size
         Sequences of an iteration.
     seq_length
@@ -100,6 +102,7 @@ class JobOptions:
     gpus_per_node: int | None = None
     model: "str | ModelSpec | None" = None
     vocab_size: int | None = None
+    env: list[str] | None = None
     global_batch_size: int | None = None
     seq_length: int | None = None
     micro_batches: str | None = None

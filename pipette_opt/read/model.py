@@ -18,7 +18,7 @@ from pipette_opt.read.kinds_of_files import (
     reads,
 )
 from pipette_opt.read.launch_file import is_launch
-from pipette_opt.read.megatron_args import model_of_arguments, written_arguments
+from pipette_opt.read.megatron_args import Environment, model_of_arguments, written_arguments
 from pipette_opt.read.model_names import list_models as list_models
 from pipette_opt.read.model_names import preset_called, presets_like
 from pipette_opt.specs import ModelSpec
@@ -28,19 +28,20 @@ _SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh")
 """Endings of names that are files, be they there or not."""
 
 
-def read_model(name_or_path: str | Path, vocab_size: int | None = None) -> ModelSpec:
+def read_model(name_or_path: str | Path, vocab_size: int | None = None, environment: Environment = None) -> ModelSpec:
     """
     Read a model from whatever the user has.
 
     A preset name (``llama-3-8b``, any case), Megatron arguments (text that starts with ``--``), a file: an
     architecture in our YAML, a Hugging Face ``config.json`` (or the folder that holds it), or Megatron arguments in a
     text file or shell script; or a preset by its id on the Hugging Face Hub or another of its names
-    (:func:`~pipette_opt.read.model_names.preset_called`). ``vocab_size`` is for arguments that leave it to a tokenizer.
+    (:func:`~pipette_opt.read.model_names.preset_called`). ``vocab_size`` is for arguments that leave it to a tokenizer,
+    ``environment`` has the variables of a script.
     """
     text = str(name_or_path).strip()
     written = written_arguments(text) if vocab_size is not None and text.lower() not in list_models() else None
     if written is not None:
-        return model_of_arguments(*written, vocab_size=vocab_size)[0]
+        return model_of_arguments(*written, environment, vocab_size=vocab_size)[0]
     if vocab_size is not None:
         raise InputError(
             "--vocab-size", f"has no effect on model {text}, which says it; it goes with Megatron arguments."
@@ -53,7 +54,7 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None) -> Model
     if path.is_dir() and (path / "config.json").is_file():
         path = path / "config.json"
     if path.is_file():
-        return _read_model_file(path)
+        return _read_model_file(path, environment)
     is_path = path.suffix in _SUFFIXES or text.startswith(("/", ".", "~")) or text.count("/") > 1
     preset = None if is_path else preset_called(text)
     if preset is not None:
@@ -92,7 +93,7 @@ def _number(name: str, value: object) -> object:
 
 
 @reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS, CAPTURED_LAUNCH)
-def _read_model_file(path: Path) -> ModelSpec:
+def _read_model_file(path: Path, environment: Environment) -> ModelSpec:
     """Tell by suffix and content what a file is."""
     if path.suffix.lower() in (".yaml", ".yml"):
         return read_architecture(path)
@@ -100,4 +101,4 @@ def _read_model_file(path: Path) -> ModelSpec:
     if not is_launch(text) and (path.suffix.lower() == ".json" or text.lstrip().startswith("{")):
         name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
         return model_from_hugging_face(parse_json(text, str(path)), str(path), name)
-    return model_of_arguments(text, str(path), path.stem)[0]
+    return model_of_arguments(text, str(path), path.stem, environment)[0]

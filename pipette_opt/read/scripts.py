@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.launches import (
     Launch,
     OtherCommand,
@@ -178,6 +178,14 @@ def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str
         f"{_short(argument.text)}, in {of}, is known only when the script runs{why}. "
         "Write it out, set a variable with --env, or record the run with `pipette-opt capture`."
     )
+
+
+def script_environment(settings: Sequence[str] | None) -> dict[str, str]:
+    """Variables of a launch script, each given as ``NAME=VALUE``."""
+    for setting in settings or ():
+        if not re.match(r"[A-Za-z_]\w*=", setting, re.ASCII):
+            raise InputError("--env", f"must be NAME=VALUE, got {shown(setting)}.")
+    return {name: value for name, _, value in (setting.partition("=") for setting in settings or ())}
 
 
 class _Reader:

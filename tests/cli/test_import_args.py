@@ -96,3 +96,32 @@ def test_printed_arguments_are_options(command: Command, script: Path) -> None:
         "--bf16 --disable-bias-linear --num-layers 32 --recompute-modules core_attn mlp --attention-backend flash "
         "--tensor-model-parallel-size 8 --num-virtual-stages-per-pipeline-rank 2",
     )
+
+
+NEEDS_TP = """torchrun pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 8 --vocab-size 32000
+--seq-length 1024 --global-batch-size 16 --micro-batch-size 1 --tensor-model-parallel-size ${TP:?}
+"""
+MACHINES = ("--nodes", "1", "--gpu", "h100", "--nics", "8x400")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("import", "model", "train.sh"),
+        ("support", "train.sh", "h100"),
+        ("estimate", "--args", "train.sh", *MACHINES),
+        ("candidates", "--model", "train.sh", *MACHINES),
+        ("explain", "--args", "train.sh", "--model", "train.sh", *MACHINES),
+        ("solve", "--compare-current", "train.sh", "--example", "lab-2x8"),
+        ("memory", "predict", "--model", "train.sh", "--global-batch-size", "16", "--seq-length", "1024"),
+    ],
+)
+def test_every_command_that_reads_a_script_sets_its_variables(
+    command: Command, script: Path, words: tuple[str, ...]
+) -> None:
+    """The script ends without its variable; with it, it is read (and fits not every job here)."""
+    script.write_text(NEEDS_TP.replace("\n--", " --"))
+    code, _, err = command(*words)
+    assert (code, "TP is not set" in err) == (2, True)
+    _, _, err = command(*words, "--env", "TP=2")
+    assert "TP is not set" not in err
