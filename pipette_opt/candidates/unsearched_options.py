@@ -136,13 +136,17 @@ UNSEARCHED_OPTIONS = (
 
 UNPRICED_OPTIONS = (
     "--cross-entropy-loss-fusion",
-    "--delay-wgrad-compute",
     "--defer-embedding-wgrad-compute",
     "--overlap-p2p-communication-warmup-flush",
 )
 """Options of Megatron-LM that may save time in any model; how much is not known here."""
 
-UNPRICED_OPTIONS_OF_EXPERTS = ("--moe-permute-fusion", "--moe-router-fusion", "--moe-shared-expert-overlap")
+UNPRICED_OPTIONS_OF_EXPERTS = (
+    "--delay-wgrad-compute",
+    "--moe-permute-fusion",
+    "--moe-router-fusion",
+    "--moe-shared-expert-overlap",
+)
 """Such options of models with experts."""
 
 

@@ -40,11 +40,11 @@ def estimate(
     """
     How long an iteration takes, and whether it fits: of a plan, or of what you run today.
 
-    Where the time goes is shown twice: the mean of all ranks, whose bubble is the time that they idle, and the critical
-    path, the chain of work and messages that ends with the iteration. MFU is the model's FLOPs over the peak of the
-    GPUs used: a token counts 6 FLOPs for each weight that multiplies it, and 6 x layers x query width x sequence length
-    for causal attention; recomputation does not count. In the JSON hfu has it, and attention without the mask (12 for
-    6).
+    One screen has the answer; -v shows all tables. There the time is shown twice: the mean of all ranks, whose bubble
+    is the time that they idle, and the critical path, the chain of work and messages that ends with the iteration. MFU
+    is the FLOPs of the model over the peak of the GPUs used: a token counts 6 FLOPs for each weight that multiplies it,
+    and 6 x layers x query width x sequence length for causal attention; recomputation does not count. In the JSON hfu
+    has it, and attention without the mask (12 for 6).
 
     The model is that of --model, or else of the arguments, or else of the example; which of them is said, and arguments
     that say anything else of it are refused.
@@ -57,7 +57,7 @@ def estimate(
     from dataclasses import fields
 
     from pipette_opt.base.errors import InputError
-    from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.cli.output import is_verbose, say, show, show_json
     from pipette_opt.library.estimate import estimated
 
     if plan is not None:
@@ -72,4 +72,4 @@ def estimate(
     if json:
         show_json(current.as_dict())
     else:
-        show(*current.tables())
+        show(*(current.tables() if is_verbose() else current.screen()))

@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pipette_opt.base.types import IntArray
+    from pipette_opt.judge.paying import PayingOption
     from pipette_opt.parallel import ParallelConfig, Placement
     from pipette_opt.parallel.schedule import Schedule
     from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.report.comparison import Uncounted
     from pipette_opt.specs import ClusterSpec, Instance, NotModelled
+
+
+LAUNCH = "your current launch"
+"""Title of what runs today."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,8 +56,8 @@ class Current:
     estimate: "IterationTime"
     memory: "tuple[StageMemory, ...]"
     schedule: "Schedule | None" = None
-    max_oom_risk: float | None = None
-    title: str = "your current launch"
+    max_oom_risk: float = 0.01
+    title: str = LAUNCH
     not_modelled: "tuple[NotModelled, ...]" = ()
     changed: tuple[str, ...] = ()
     model_from: str = ""
@@ -64,8 +69,81 @@ class Current:
         lines = launch_lines(self.estimate, self.memory, self.hosts)
         return lines_at_most(f"{self.title}: {self.config.label()}", [*lines, *self.changed, *self.remarks])
 
+    def screen(self) -> list["RenderableType"]:
+        """Verdict, job, launch, time and memory with their errors, options that would pay, and what to do next."""
+        from dataclasses import asdict
+
+        from rich.text import Text
+
+        from pipette_opt.report import first_screen as screens
+        from pipette_opt.report.tables import configuration_words, verdict_line
+        from pipette_opt.specs.host_names import compress_hosts
+
+        instance, batch = self.instance, self.instance.training.global_batch_size
+        cluster = instance.cluster
+        kinds = dict.fromkeys(gpu.name for gpu in cluster.gpu_kinds)
+        machines = screens.machines_words(cluster.num_nodes, cluster.gpus_per_node, kinds)
+        job = [instance.model.name, *screens.training_words(asdict(instance.training), batch), machines]
+        rows = (
+            ("Job", ", ".join(job)),
+            ("Launch", f"{configuration_words(self.config, batch)}; {self.config.label()}"),
+            ("Hosts", f"{len(self.hosts)} of {cluster.num_nodes}: {compress_hosts(self.hosts)}"),
+            ("Schedule", self._schedule_words()),
+            ("Time", f"{screens.time_words(self.estimate)}; simulated {self.estimate.iteration_time_s:.3g} s"),
+            ("Memory", screens.memory_words(self.memory)),
+            ("Would pay", screens.paying_words(self.would_pay())),
+            ("Left out", screens.not_modelled_words(self.not_modelled)),
+            ("", "\n".join(self.uncounted().lines())),
+            ("Changed", "\n".join(self.changed)),
+            ("Model", self.model_from),
+        )
+        return [verdict_line(self._verdict()), Text(), screens.facts(rows), *screens.steps_lines(self._next_steps())]
+
+    def would_pay(self) -> "tuple[PayingOption, ...]":
+        """Options that the launch has not and that would save time; none with a schedule of its own."""
+        from pipette_opt.judge.paying import paying_options
+        from pipette_opt.prepare import load_predictor
+
+        if self.schedule is not None:
+            return ()
+        predictor = load_predictor(self.max_oom_risk, self.instance)
+        return paying_options(self.instance, self.config, self.placement, predictor, self.max_oom_risk)
+
+    def _verdict(self) -> str:
+        from pipette_opt.plans.verdict import verdict
+
+        return verdict(
+            self.memory,
+            self.estimate,
+            max_oom_risk=self.max_oom_risk,
+            links_measured=self.instance.cluster.links_measured,
+            not_modelled=self.not_modelled,
+        )
+
+    def _schedule_words(self) -> str:
+        """Activations that stages hold with a schedule of the user's; empty with the launch's own."""
+        if self.schedule is None:
+            return ""
+        from pipette_opt.parallel.schedule import max_in_flight
+
+        held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
+        return f"activations that the stages hold at most, of one chunk and micro-batch each: {held}"
+
+    def _next_steps(self) -> list[str]:
+        """Options that a reader adds next, each with its purpose."""
+        steps = {"see all": "the same command with -v"}
+        if self.is_launch:
+            steps = {"find faster": "pipette-opt solve with the same options, --compare-current for --args"} | steps
+        width = max(map(len, steps))
+        return [f"{purpose:<{width}}  {command}" for purpose, command in steps.items()]
+
+    @property
+    def is_launch(self) -> bool:
+        """Whether it is a launch of today, not a plan."""
+        return self.title == LAUNCH
+
     def tables(self, plan: "Plan | None" = None) -> list["RenderableType"]:
-        """The estimate, with its verdict first and last; beside a plan, whose verdict comes after it, only first."""
+        """All tables, the verdict first."""
         from rich.text import Text
 
         from pipette_opt.report.cells import titled
@@ -89,13 +167,10 @@ class Current:
         else:
             parts.append(comparison(self.config, self.estimate, plan, self.title, self.uncounted()))
         if self.schedule is not None:
-            from pipette_opt.parallel.schedule import max_in_flight
-
-            held = " ".join(str(count) for count in max_in_flight(self.schedule).tolist())
-            parts.append(f"Activations that the stages hold at most, of one chunk and micro-batch each: {held}")
+            parts.append(self._schedule_words().capitalize())
         if plan is None:
             parts.append(notes(self._notes()))
-            return [*parts, Text(), parts[0]]
+            return parts
         return [titled("Your current launch", parts[0]), *parts[1:]]
 
     def sentences(self, plan: "Plan") -> list[str]:
@@ -143,17 +218,10 @@ class Current:
         """For ``--json``."""
         from dataclasses import asdict
 
-        from pipette_opt.plans.verdict import verdict
         from pipette_opt.report.plan_file import estimate_to_dict
 
         return {
-            "verdict": verdict(
-                self.memory,
-                self.estimate,
-                max_oom_risk=self.max_oom_risk,
-                links_measured=self.instance.cluster.links_measured,
-                not_modelled=self.not_modelled,
-            ),
+            "verdict": self._verdict(),
             "parallel": asdict(self.config),
             "hosts": list(self.hosts),
             "rank_order": self.placement.order,
@@ -163,6 +231,7 @@ class Current:
             **({"changed": list(self.changed)} if self.changed else {}),
             "not_modelled": [asdict(one) for one in self.not_modelled],
             "least_iteration_time_s": self.uncounted().least_s(self.estimate),
+            "would_pay": [asdict(one) for one in self.would_pay()],
             **self._schedule_dict(),
         }
 

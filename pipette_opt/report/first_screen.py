@@ -1,6 +1,6 @@
 """The first screen of an answer: verdict, job, plan, time, memory, proof, and what to do next, in forty lines."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Group, RenderableType
@@ -8,11 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.base.units import counted, gib, three_digits
-from pipette_opt.plans.plan import Alternative, Plan
+from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.report.beside_tables import fastest_words
 from pipette_opt.report.cells import QUIET, columns_table, risk, words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
+from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
@@ -69,42 +70,58 @@ def first_screen(
     next_steps
         Commands that come after this one.
     """
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style=QUIET, no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in (
+    rows = (
         ("Job", job_words(plan)),
-        ("Plan", configuration_words(plan)),
+        ("Plan", configuration_words(plan.config, plan.global_batch_size)),
         ("Flags", " ".join(" ".join(option) for option in flags)),
         ("Hosts", _hosts_words(plan)),
-        ("Time", _time_words(plan)),
-        ("Memory", _memory_words(plan)),
+        ("Time", time_words(plan.estimate)),
+        ("Memory", memory_words(plan.memory)),
         ("Proof", _proof_words(plan)),
         ("Fastest", _fastest_words(plan)),
         ("Less risk", _less_risk_words(plan)),
         ("Experts", _imbalance_words(plan)),
         ("Best at", _target_words(plan)),
-        ("Would pay", _paying_words(paying)),
-        ("Left out", _not_modelled_words(plan)),
+        ("Would pay", paying_words(paying)),
+        ("Left out", not_modelled_words(plan.not_modelled)),
         ("Today", "\n".join(today)),
-    ):
+    )
+    return [verdict_line(plan_verdict(plan)), Text(), facts(rows), *_next_best(plan), *steps_lines(next_steps)]
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    """Return names and sentences side by side; a row without a sentence is left out."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=QUIET, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows:
         if text:
             table.add_row(name, Text(text))
-    parts: list[RenderableType] = [verdict_line(plan_verdict(plan)), Text(), table, *_next_best(plan)]
-    if next_steps:
-        parts.append(Group(Text(), *(Text(step, overflow="fold") for step in next_steps)))
-    return parts
+    return table
+
+
+def steps_lines(next_steps: Sequence[str]) -> list[RenderableType]:
+    """Return the commands that come next below an empty line; nothing without any."""
+    return [Group(Text(), *(Text(step, overflow="fold") for step in next_steps))] if next_steps else []
 
 
 def job_words(plan: Plan) -> str:
     """Model, batch, sequence, precision and machines of a plan, as far as it records them."""
     model, training = _recorded(plan, "model"), _recorded(plan, "training")
-    parts = [str(model["name"])] if model.get("name") else []
+    trained = [str(model["name"])] if model.get("name") else []
     if training:
-        parts.append(f"batch {plan.global_batch_size:,} of {training['seq_length']:,} tokens")
-        parts.append(_precision_words(training))
-    gpus = "/".join(_recorded(plan, "gpus")) or "GPUs"
-    return ", ".join([*parts, f"{counted(len(plan.hosts), 'host')} of {plan.gpus_per_node} {gpus}"])
+        trained += training_words(training, plan.global_batch_size)
+    return ", ".join([*trained, machines_words(len(plan.hosts), plan.gpus_per_node, _recorded(plan, "gpus"))])
+
+
+def training_words(training: Mapping[str, Any], global_batch_size: int) -> list[str]:
+    """Return the batch with its sequences, and the precision, of a recorded training."""
+    return [f"batch {global_batch_size:,} of {training['seq_length']:,} tokens", _precision_words(training)]
+
+
+def machines_words(num_hosts: int, gpus_per_node: int, gpus: Iterable[str]) -> str:
+    """Return the number of hosts with the kinds of GPU that they have."""
+    return f"{counted(num_hosts, 'host')} of {gpus_per_node} {'/'.join(gpus) or 'GPUs'}"
 
 
 def _precision_words(training: Mapping[str, Any]) -> str:
@@ -162,9 +179,8 @@ def _stages(stages: str) -> str:
     return f"stages {stages}" if "-" in stages else f"stage {stages}"
 
 
-def _time_words(plan: Plan) -> str:
-    """Rates at the expected time, with the ends of their band, and where the simulated time goes."""
-    estimate = plan.estimate
+def time_words(estimate: IterationTime) -> str:
+    """Return rates at the expected time, with the ends of their band, and where the simulated time goes."""
     causes = sorted(estimate.breakdown.items(), key=lambda item: -item[1])[:MAX_CAUSES]
     shares = ((name, 100 * seconds / estimate.iteration_time_s) for name, seconds in causes)
     where = ", ".join(f"{words(name)} {share:.0f} %" for name, share in shares if share >= LEAST_SHARE)
@@ -179,13 +195,13 @@ def _time_words(plan: Plan) -> str:
     )
 
 
-def _memory_words(plan: Plan) -> str:
-    """The fullest stage against the memory of its GPU."""
-    if not plan.memory:
+def memory_words(memory: Sequence[StageMemory]) -> str:
+    """Return the fullest stage against the memory of its GPU."""
+    if not memory:
         return ""
-    fullest = max(plan.memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
+    fullest = max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
     need, most, room = (gib(size) for size in (fullest.predicted_bytes, fullest.upper_bytes, fullest.capacity_bytes))
-    where = f"stage {fullest.stage} is fullest: " if len(plan.memory) > 1 else ""
+    where = f"stage {fullest.stage} is fullest: " if len(memory) > 1 else ""
     return f"{where}{need:.1f} GiB, at most {most:.1f}, of {room:.1f}"
 
 
@@ -222,17 +238,17 @@ def _target_words(plan: Plan) -> str:
     return f"{target.objective}: {three_digits(target.value)} {target.unit}, {gap}"
 
 
-def _paying_words(paying: Sequence[Paying]) -> str:
-    """Options that were not searched, each with what it would save and its condition."""
+def paying_words(paying: Sequence[Paying]) -> str:
+    """Return options that were not searched, each with what it would save and its condition."""
     lines = [f"{one.option}: about {100 * one.saved_share:.0f} % ({one.condition})" for one in paying[:MAX_OPTIONS]]
     if len(paying) > MAX_OPTIONS:
         lines[-1] += f"; {len(paying) - MAX_OPTIONS} more"
     return "\n".join(lines)
 
 
-def _not_modelled_words(plan: Plan) -> str:
-    """Options of the job's launch that no number counts."""
-    names = list(dict.fromkeys(entry.option for entry in plan.not_modelled))
+def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
+    """Return options of the job's launch that no number counts."""
+    names = list(dict.fromkeys(entry.option for entry in not_modelled))
     more = f" and {len(names) - MAX_NOT_MODELLED} more" if len(names) > MAX_NOT_MODELLED else ""
     return f"{', '.join(names[:MAX_NOT_MODELLED])}{more}" if names else ""
 

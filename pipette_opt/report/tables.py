@@ -98,9 +98,13 @@ def headline(plan: Plan) -> RenderableType:
 def configuration_table(plan: Plan) -> RenderableType:
     """Degrees, batch, memory savers and launch."""
     config, layout = plan.config, plan.config.pipeline_model_parallel_layout
+    rounds = _rounds(config, plan.global_batch_size)
     rows = [
         ("tensor x pipeline x data", _degrees(config)),
-        ("micro-batch", f"{config.micro_batch_size} of {plan.global_batch_size}, {_rounds(plan)}"),
+        (
+            "micro-batch",
+            f"{config.micro_batch_size} of {plan.global_batch_size}, {rounds}",
+        ),
         ("layers per chunk", layout) if layout else ("layers per stage", _runs(config.layers_per_stage)),
         ("schedule", _schedule(plan)),
         ("sequence parallel", yes_no(config.sequence_parallel)),
@@ -120,9 +124,9 @@ def configuration_table(plan: Plan) -> RenderableType:
     return titled("Configuration", table)
 
 
-def configuration_words(plan: Plan) -> str:
+def configuration_words(config: ParallelConfig, global_batch_size: int) -> str:
     """Return the configuration in one sentence: degrees, micro-batches, layers, memory savers."""
-    config, layout = plan.config, plan.config.pipeline_model_parallel_layout
+    layout = config.pipeline_model_parallel_layout
     tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     degrees = [f"tensor {tensor} x pipeline {pipeline} x data {config.data_parallel_size}"]
     for name, size in (("context", config.context_parallel_size), ("expert", config.expert_model_parallel_size)):
@@ -131,7 +135,7 @@ def configuration_words(plan: Plan) -> str:
     layers = layout or f"{_runs(config.layers_per_stage)} {'a stage' if pipeline > 1 else 'in all'}"
     parts = [
         ", ".join(degrees),
-        f"micro-batch {config.micro_batch_size} ({_rounds(plan)})",
+        f"micro-batch {config.micro_batch_size} ({_rounds(config, global_batch_size)})",
         f"layers {layers}",
         *([f"{config.num_chunks} chunks"] if config.num_chunks > 1 else []),
         f"recomputation {_recomputation(config)}" if config.recompute_granularity else "no recomputation",
@@ -355,9 +359,9 @@ def _degrees(config: ParallelConfig) -> str:
     return text
 
 
-def _rounds(plan: Plan) -> str:
+def _rounds(config: ParallelConfig, global_batch_size: int) -> str:
     """Micro-batches of a replica; of the replicas that have fewest and most."""
-    shares = plan.config.microbatches_of_replicas(plan.global_batch_size)
+    shares = config.microbatches_of_replicas(global_batch_size)
     return counted(shares[0], "round") if shares[0] == shares[-1] else f"{shares[-1]} or {shares[0]} rounds"
 
 

@@ -54,11 +54,11 @@ def test_a_precision_that_the_gpu_lacks_is_no_option() -> None:
 
 def test_options_without_a_price_are_named() -> None:
     """Fused kernels and late weight gradients; those of experts for experts, and none that the launch has."""
-    assert "--delay-wgrad-compute" in unpriced_options(JOB)
-    assert "--moe-permute-fusion" not in unpriced_options(JOB)
-    assert "--moe-permute-fusion" in unpriced_options(replace(JOB, model=replace(LLAMA_8B, num_experts=8)))
-    has = replace(JOB, training=replace(JOB.training, other_arguments=(("--delay-wgrad-compute",),)))
-    assert "--delay-wgrad-compute" not in unpriced_options(has)
+    assert "--cross-entropy-loss-fusion" in unpriced_options(JOB)
+    assert "--delay-wgrad-compute" not in unpriced_options(JOB)
+    assert "--delay-wgrad-compute" in unpriced_options(replace(JOB, model=replace(LLAMA_8B, num_experts=8)))
+    has = replace(JOB, training=replace(JOB.training, other_arguments=(("--cross-entropy-loss-fusion",),)))
+    assert "--cross-entropy-loss-fusion" not in unpriced_options(has)
 
 
 def test_what_does_not_fit_is_left_out() -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from consoles import shown
 from specs_for_tests import TINY, cluster, instance
 from typer.testing import CliRunner
 
@@ -61,6 +62,21 @@ def test_what_is_modelled_changes_the_numbers(options: str, time: str, memory: s
 
     assert direction(found[0], base[0]) == time
     assert direction(found[1], base[1]) == memory
+
+
+def test_the_screen_of_a_launch_is_short() -> None:
+    """Verdict once, job, launch, time with its band, memory, what is not counted and what to do next, in 40 lines."""
+    found = today(f"{PLAIN} --use-sharp --cross-entropy-loss-fusion --sequence-parallel")
+    lines = shown(*found.screen(), width=80).splitlines()
+    text = " ".join(" ".join(lines).split())
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert text.count("per iteration") == 1
+    for name in ("Job", "Launch", "Hosts", "Time", "Memory", "Left out", "find faster"):
+        assert name in text
+    assert "tensor 2 x pipeline 2 x data 2; micro-batch 2" in text
+    assert "--use-sharp saves today's launch up to" in text
+    assert all(one.option in text for one in found.would_pay()[:2])
 
 
 def test_what_is_not_counted_bounds_the_time() -> None:
@@ -142,7 +158,7 @@ def test_the_arguments_bring_batch_and_format() -> None:
     )
     described = as_json(*lab, "--args", f"{degrees} {batch} {model}")
     for answer in (named, described):
-        assert [one["direction"] for one in answer["not_modelled"]] == ["either", "more"]
+        assert [one["direction"] for one in answer["not_modelled"]] == ["either"]
     assert described["estimate"]["tokens_per_s"] == pytest.approx(named["estimate"]["tokens_per_s"], rel=0.05)
     imported = as_json("import", "model", f"{model} --fp8-format hybrid --fp8-quantizer-factory ours")
     assert [one["option"] for one in imported["not_modelled"]] == ["--fp8-quantizer-factory"]

@@ -59,7 +59,7 @@ def test_the_job_and_the_plan_are_said_in_words() -> None:
     assert words.startswith(f"llama-3-8b, batch {plan.global_batch_size:,} of 8,192 tokens, fp8 with bf16, ")
     assert words.endswith("h100-80gb")
     small = small_plan()
-    assert configuration_words(small) == (
+    assert configuration_words(small.config, small.global_batch_size) == (
         "tensor 2 x pipeline 2 x data 4; micro-batch 2 (8 rounds); layers 2 x 4 a stage; no recomputation"
     )
 
@@ -67,7 +67,7 @@ def test_the_job_and_the_plan_are_said_in_words() -> None:
 def test_recomputation_and_chunks_are_named() -> None:
     """What saves memory, and how many chunks a stage has."""
     config = small_config(virtual_pipeline_model_parallel_size=2, recompute_granularity="selective")
-    words = configuration_words(replace(small_plan(), config=config))
+    words = configuration_words(config, small_plan().global_batch_size)
     assert "2 chunks; recomputation selective" in words
 
 
