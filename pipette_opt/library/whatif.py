@@ -210,7 +210,7 @@ def answered(
         num_questions=len(changes),
         changed=tuple(changed),
         recorded_s=plan.estimate.iteration_time_s,
-        sentences=tuple(in_words(asked, changes, answers)),
+        sentences=tuple(line for line in (band_words(asking.today()), *in_words(asked, changes, answers)) if line),
     )
 
 
@@ -264,11 +264,11 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
     if len(lost) > 1:
         least, most = max(lost, key=_gain), min(lost, key=_gain)
         if _gain(least) - _gain(most) < SAME:
-            found.append(f"Each of these losses costs the same, {_gain(most):+.1%} tokens per second.")
+            found.append(f"Each of these losses costs the same, {_gain_words(most)}.")
         else:
             found.append(
-                f"The dearest loss is {most.name.removeprefix('without ')}, {_gain(most):+.1%} tokens per second; the "
-                f"cheapest {least.name.removeprefix('without ')}, {_gain(least):+.1%}."
+                f"The dearest loss is {most.name.removeprefix('without ')}, {_gain_words(most)}; the cheapest "
+                f"{least.name.removeprefix('without ')}, {_gain(least):+.1%}."
             )
         if (
             _gain(least) - _gain(most) >= SAME
@@ -286,13 +286,13 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
         useful = [one for one in answers if one.group == "repaired" and _gain(one) > 0]
         if useful:
             best = max(useful, key=_gain)
-            found.append(f"Repair {best.name.removesuffix(' repaired')} first: {_gain(best):+.1%} tokens per second.")
+            found.append(f"Repair {best.name.removesuffix(' repaired')} first: {_gain_words(best)}.")
         elif len(answers) == len(changes):
             found.append("No host's repair alone helps this plan: its time does not wait for slow links.")
     for one in answers:
         if one.group == "more hosts" and one.change is not None:
             hosts = f"{one.num_hosts} of {one.num_hosts + one.idle_hosts} hosts"
-            brings = f"brings {_gain(one):+.1%} tokens per second on" if _gain(one) >= SAME else "brings nothing: use"
+            brings = f"brings {_gain_words(one)} on" if _gain(one) >= SAME else "brings nothing: use"
             found.append(f"{one.name[0].upper()}{one.name[1:]} {brings} {hosts}.")
     searched = any(one.bound_s is not None for one in answers)
     if searched:
@@ -303,6 +303,25 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
     if any(one.narrowed for one in answers):
         found.append("The time limit narrowed some searches; --time-limit gives them more.")
     return [f"- {line}" for line in found]
+
+
+def band_words(today: Answer) -> str:
+    """Return how far measured times are from the times that answers have."""
+    if today.low_s is None or today.high_s is None or today.expected_s is None:
+        return ""
+    low, high = (end / today.expected_s for end in (today.low_s, today.high_s))
+    return (
+        f"- Times are expected ones: nine in ten jobs like the plan's take {low:.2f} to {high:.2f} times as long. "
+        "In brackets behind a change: nine in ten pairs of public runs of one job."
+    )
+
+
+def _gain_words(answer: Answer) -> str:
+    """Change of the tokens per second, with its ends where pairs of runs tell them."""
+    said = f"{_gain(answer):+.1%} tokens per second"
+    if answer.least_change is None or answer.most_change is None:
+        return said
+    return f"{said} ({answer.least_change:+.0%} to {answer.most_change:+.0%})"
 
 
 def _gain(answer: Answer) -> float:

@@ -216,7 +216,7 @@ def student_reach(degrees: float) -> float:
     )
 
 
-def gain_band(ratio: float) -> tuple[float, float]:
+def gain_band(ratio: float, more_gpus: float = 1.0) -> tuple[float, float]:
     """
     Ends of the measured ratio of the times of two plans of one job, in ``SHARE`` of such pairs of public runs.
 
@@ -224,10 +224,13 @@ def gain_band(ratio: float) -> tuple[float, float]:
     ----------
     ratio
         Predicted, positive.
+    more_gpus
+        GPUs of one plan over those of the other, positive; each doubling adds what it adds to a band.
     """
     table = shipped_bands()
     equal, grows = table.pairs
-    reach = table.reach * sqrt(equal + grows * abs(log(ratio)))
+    doublings = abs(log2(more_gpus))
+    reach = table.reach * sqrt(equal + grows * abs(log(ratio)) + table.beyond[WORLD_SIZE] * doublings)
     return ratio * exp(-reach), ratio * exp(reach)
 
 

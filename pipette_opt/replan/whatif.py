@@ -25,7 +25,7 @@ from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.target import HOUR_S
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor
-from pipette_opt.read.bands import job_band, with_band
+from pipette_opt.read.bands import gain_band, job_band, with_band
 from pipette_opt.replan.changes import Change, repaired_host
 from pipette_opt.replan.searching import LEAST_S, Searched, alike, certified, search, time_s, with_spares
 from pipette_opt.replan.space import space_for
@@ -48,6 +48,9 @@ MOST_SOURCES = 3
 """Plans of other questions in which a lost host is replaced, the fastest. Chosen."""
 
 
+OTHER_JOBS = ("training", "GPU")
+"""Groups of questions whose answers are of another job than the plan."""
+
 _Key = tuple[int, SearchSpace, bool]
 """A search by its job (``id``), its space, and whether some hosts may not be used."""
 
@@ -63,6 +66,8 @@ class Answer:
         Simulated, of the best plan found; ``None`` if there is none.
     expected_s, tokens_per_s
         Its expected time, the middle of its band, and the tokens per second at it.
+    low_s, high_s
+        Ends of that band.
     as_it_is_s
         Simulated, of the old plan, on its own GPUs; ``None`` where it cannot be there.
     bound_s
@@ -78,6 +83,9 @@ class Answer:
         Of the best plan found: GPUs and hosts that it uses, and hosts that there are beside these.
     change
         Tokens per second over the plan's, minus one.
+    least_change, most_change
+        Ends of the change, as pairs of public runs of one job differ from their prediction; ``None`` where no such pair
+        tells: another job or kind of GPU, and the plan's own configuration.
     why
         Why there is no plan.
     """
@@ -86,8 +94,12 @@ class Answer:
     group: str
     iteration_time_s: float | None = None
     expected_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
     tokens_per_s: float | None = None
     change: float | None = None
+    least_change: float | None = None
+    most_change: float | None = None
     as_it_is_s: float | None = None
     bound_s: float | None = None
     narrowed: bool = False
@@ -235,18 +247,25 @@ class WhatIf:
         bound_s: float | None,
     ) -> Answer:
         """The answer with a plan and its bound."""
-        expected_s = job_band(change.instance, config, seconds).middle_s
+        band = job_band(change.instance, config, seconds)
+        expected_s = band.middle_s
         tokens_per_s, cluster = change.instance.training.tokens / expected_s, change.instance.cluster
         hosts = len(placement.nodes_used)
         prices = [cluster.nodes[node].price_per_gpu_hour for node in placement.node.tolist()]
         known = [price for price in prices if price is not None]
         hourly = sum(known) if len(known) == len(prices) else None
+        ratio = tokens_per_s / self.now.expected_tokens_per_s
+        least, most = self._ends(change, ratio, config)
         return replace(
             answer,
             iteration_time_s=seconds,
             expected_s=expected_s,
+            low_s=band.low_s,
+            high_s=band.high_s,
             tokens_per_s=tokens_per_s,
-            change=tokens_per_s / self.now.expected_tokens_per_s - 1,
+            change=ratio - 1,
+            least_change=least,
+            most_change=most,
             bound_s=None if bound_s is None else min(bound_s, seconds),
             config=config.label(),
             price_per_hour=hourly,
@@ -255,6 +274,13 @@ class WhatIf:
             num_hosts=hosts,
             idle_hosts=cluster.num_nodes - len(change.barred) - hosts,
         )
+
+    def _ends(self, change: Change, ratio: float, config: ParallelConfig) -> tuple[float | None, float | None]:
+        """Ends of a change of the tokens per second, whose predicted ratio is given."""
+        if change.group in OTHER_JOBS or config == self.plan.config:
+            return None, None
+        low, high = gain_band(ratio, config.world_size / self.plan.config.world_size)
+        return low - 1, high - 1
 
     def _own_bound_s(self, num_gpus: int | None) -> float:
         """

@@ -212,6 +212,8 @@ def test_gains_are_surer_than_times() -> None:
         assert low < ratio < high
         assert high / low < width(job_band(job(), config(tp=8), 1.0))
     assert gain_band(1.3)[1] / 1.3 > gain_band(1.1)[1] / 1.1
+    assert gain_band(1.1, 0.5) == gain_band(1.1, 2.0)
+    assert gain_band(1.1, 2.0)[1] > gain_band(1.1)[1]
 
 
 def test_an_estimate_gets_its_band() -> None:

@@ -77,6 +77,15 @@ def test_each_lost_host_is_answered_as_brute_force_says(old: Plan, asking: WhatI
             assert best_s * (1 - 1e-9) <= answer.iteration_time_s <= best_s * (1 + 2 * GAP)
             assert answer.as_it_is_s is None
         assert (answer.num_hosts, answer.idle_hosts) == (4, 0)
+        assert answer.low_s is not None
+        assert answer.high_s is not None
+        assert answer.expected_s is not None
+        assert answer.low_s < answer.expected_s < answer.high_s
+        if answer.config == old.config.label():
+            assert answer.least_change is None
+        else:
+            assert answer.least_change is not None
+            assert answer.least_change < answer.change < answer.most_change
 
 
 def test_the_plan_as_it_is_is_judged_on_the_changed_job(old: Plan, asking: WhatIf) -> None:
@@ -95,6 +104,7 @@ def test_the_plan_as_it_is_is_judged_on_the_changed_job(old: Plan, asking: WhatI
     assert faster.change == pytest.approx(old.estimate.iteration_time_s / faster.iteration_time_s - 1)
     assert batch.iteration_time_s is not None
     assert batch.tokens_per_s == pytest.approx(128 * 1024 / batch.expected_s)
+    assert batch.least_change is None  # of another job no pair of runs tells
     assert odd.as_it_is_s is None
     assert odd.iteration_time_s is None
     assert "micro_batch_size" in odd.why or "batch" in odd.why
