@@ -294,6 +294,31 @@ def _if_text(writer: Writer, strict: bool) -> None:
     writer.names.append(f"${{{name}}}")
 
 
+def _several(writer: Writer, strict: bool) -> None:
+    """Several variables on a line, in each branch."""
+    one, other = writer.name("one"), writer.name("other")
+    condition = writer.pick("[ $TP -gt 4 ]", "[[ $PP == 5 ]]", '[ -n "$EP" ]', "false", "(( TP > 9 ))")
+    gap, end = writer.pick(" ", "   ", "\t", " \\\n    "), writer.pick("", " ", "  # why", ";", " ;", "\n")
+
+    def pair(number: int) -> str:
+        return f"{one}={number}{gap}{other}=--o{number}{end}"
+
+    writer.add(
+        f"{one}=0 {other}=",
+        writer.pick(
+            f"if {condition}; then\n  {pair(1)}\nelse\n  {pair(2)}\nfi",
+            f"if {condition}; then {pair(1)}\nelse {pair(2)}\nfi",
+            f"if {condition}\nthen\n  {pair(1)}\nelif [ $TP = 8 ]; then\n  {pair(2)}\nelse\n  {pair(3)}\nfi",
+            f"if {condition}; then\n  if true; then\n    {pair(1)}\n  else\n    :\n  fi\nelse\n  {pair(2)}\nfi",
+            f"for m in 1 2; do\n  {pair(4)}\ndone",
+            f"case $TP in\n  8) {pair(5)}\n  ;;\nesac",
+            f"while [ ${one} -lt 3 ]; do {pair(6)}\ndone",
+            f"{{ {pair(7)}\n}}",
+        ),
+    )
+    writer.names.append(f"--{one} ${one} ${other}")
+
+
 def _and_or(writer: Writer, strict: bool) -> None:
     name = writer.name("opt")
     flag = writer.chance.choice(FLAGS)
@@ -517,7 +542,7 @@ def _subshell(writer: Writer, strict: bool) -> None:
 
 
 _CONDITIONAL: tuple[Part, ...] = (
-    _if_number, _if_text, _and_or, _case, _loop, _function, _expansions, _quotes, _lists, _map, _arithmetic, _set_words, _subshell,
+    _if_number, _if_text, _several, _and_or, _case, _loop, _function, _expansions, _quotes, _lists, _map, _arithmetic, _set_words, _subshell,
 )  # fmt: skip
 _DETAILS: tuple[Part, ...] = (_noise, _noise, _noise, _arithmetic, _subshell, _quotes)
 

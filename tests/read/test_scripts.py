@@ -86,6 +86,9 @@ def test_scripts_that_people_pasted() -> None:
         ("A=--x; echo --y | read A", "$A", ["--x"]),
         ("A=$'a\\tb'", '"$A"', ["a\tb"]),
         ("A='[0]*3+[1]*5'", '"$A" $A', ["[0]*3+[1]*5"] * 2),
+        ("if false; then A=1   B=2\nelse\nA=3 B=4\nfi", "$A $B", ["3", "4"]),
+        ("if true; then A=1 B=2  # why\nelif true; then A=3 B=4\nelse A=5\nfi", "$A $B", ["1", "2"]),
+        ("if true; then A=`echo 1` B=\"$(echo x\necho y)\"\nelse A=5\nfi", '$A "$B"', ["1", "x\ny"]),
     ],
 )  # fmt: skip
 def test_words_are_those_of_bash(setting: str, words: str, expected: list[str]) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.read.shell.limits import MAX_PARSE_S, RefusalError
@@ -39,6 +40,13 @@ class Script:
         self.source = _CONTINUED_END.sub(r"\1\n", text).encode("utf-8", "surrogatepass")
         self.first_line = first_line
         begun = time.monotonic()
+        self.root = self._parsed(begun)
+        while ends := _missed_ends(self.root):
+            self.source = _with_semicolons(self.source, ends)
+            self.root = self._parsed(begun)
+
+    def _parsed(self, begun: float) -> "Node":
+        """Root of the tree of the source."""
         source = self.source
 
         def read(offset: int, _: object) -> bytes:
@@ -50,8 +58,8 @@ class Script:
         try:
             tree = _parser().parse(read, progress_callback=too_long)
         except ValueError:
-            raise RefusalError("is too tangled for the parser of bash.", first_line) from None
-        self.root = Node(self, tree.root_node)
+            raise RefusalError("is too tangled for the parser of bash.", self.first_line) from None
+        return Node(self, tree.root_node)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,3 +136,32 @@ def _faults(node: Node) -> Iterator[Node]:
         if _is_closed(current):
             continue
         stack.extend(child for child in reversed(current.children) if child.raw.has_error or child.raw.is_missing)
+
+
+_LINE_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
+
+
+def _missed_ends(root: Node) -> list[int]:
+    """
+    Bytes where a line of several assignments ends that the grammar takes for part of the next line.
+
+    It reads ``A=1 B=2``, a line end and ``else`` as a command with that name.
+    """
+    found = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        children = node.children
+        name = node.child("command_name") if node.type == "command" else None
+        before = [child for child in children if child.type == "variable_assignment"]
+        if name is not None and before:
+            gap = node.between(before[-1].end, name.start)
+            found += [before[-1].end] if "#" in gap or _LINE_END.search(gap) else []
+        stack += children
+    return found
+
+
+def _with_semicolons(source: bytes, places: list[int]) -> bytes:
+    """Source with a semicolon at each place."""
+    cuts = [0, *sorted(places), len(source)]
+    return b";".join(source[start:end] for start, end in pairwise(cuts))
