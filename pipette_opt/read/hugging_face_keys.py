@@ -15,7 +15,6 @@ logger = logging.getLogger(__name__)
 HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "names a file, a class or a version": (
-            "architectures",
             "auto_map",
             "finetuning_task",
             "name_or_path",
@@ -154,6 +153,10 @@ _OF_TRAINING = re.compile(
 )
 """Words in the names of keys that say how a model is trained or run; no estimate takes them from a config."""
 
+_TASK = re.compile(r"For(?P<task>[A-Z]\w*)$|(?P<model>(?:Reward|DoubleHeads)Model)$")
+_LANGUAGE_MODEL = ("CausalLM", "ConditionalGeneration", "PreTraining", "Generation")
+"""Tasks whose head is a language model's output layer, by how their names begin."""
+
 _HARMLESS = {key for keys in HARMLESS.values() for key in keys}
 
 
@@ -206,6 +209,7 @@ class Keys(Fields):
         Keys that begin with ``_`` are transformers' own notes, null says nothing, and so does an unknown key that is
         switched off. All unknown keys that are passed over are named in one warning.
         """
+        self._check_head()
         for name, value in self.data.items():
             if name in self.asked or name in _HARMLESS or name.startswith("_") or value is None:
                 continue
@@ -216,6 +220,20 @@ class Keys(Fields):
         if self.left_out:
             named = ", ".join(f"{name} ({shown(self.data[name])})" for name in self.left_out)
             logger.warning("%s: not used: %s", self.where, named)
+
+    def _check_head(self) -> None:
+        """Raise where a class has another head than a language model's; name a class without a head."""
+        names = self.value("architectures")
+        for name in names if isinstance(names, list) else []:
+            found = _TASK.search(str(name))
+            task = "" if found is None else found["task"] or found["model"]
+            if task and not task.startswith(_LANGUAGE_MODEL):
+                why = "its head is no language model's output layer, which is what Megatron-LM trains and is counted"
+                raise self.wrong("architectures", why)
+            if found is None and not str(name).endswith("LMHeadModel"):
+                logger.warning(
+                    "%s: architectures: %s names no head; a language model's output layer is counted.", self.where, name
+                )
 
     def _check_required(self, name: str, value: object) -> None:
         """Raise unless a key of another family says that what it speaks of is not here."""

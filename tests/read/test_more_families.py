@@ -337,3 +337,21 @@ def test_sparse_attention_has_no_price() -> None:
 def test_presets_are_what_published_configs_say(folder: str, preset: str) -> None:
     """To the last field."""
     assert replace(read_model(CONFIGS / folder), name=preset) == read_model(preset)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["LlamaForSequenceClassification", "LlamaForTokenClassification", "LlamaForQuestionAnswering", "LlamaRewardModel"],
+)
+def test_heads_that_are_no_language_models_are_refused(name: str) -> None:
+    """Megatron-LM's model has an output layer of the vocabulary."""
+    with pytest.raises(InputError, match=rf"architectures: \['{name}'\] is not supported; its head is no language"):
+        read(LLAMA_3_8B | {"architectures": [name]})
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "LlamaForConditionalGeneration", "LlamaModel"])
+def test_other_heads_are_those_of_language_models(caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """A class without a head is named."""
+    with caplog.at_level(logging.WARNING):
+        assert read(LLAMA_3_8B | {"architectures": [name]}) == read(LLAMA_3_8B)
+    assert ("LlamaModel names no head" in caplog.text) == (name == "LlamaModel")
