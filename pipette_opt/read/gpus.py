@@ -192,6 +192,8 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
 def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> CatalogueEntry:
     """The GPU that is called ``unsized`` and has memory of that size; raises ``InputError`` where none has it."""
     catalogue, exact = read_gpu_catalogue(), _entries_by_name().get("".join(_words(unsized)))
+    if exact is not None and exact.sizes_gb.issuperset(sizes):
+        return exact
     recognised = _in_form(recognise_gpu(unsized), _words(unsized))
     kinds = gpus_called(unsized) or tuple(one.gpu.name for one in (exact, recognised) if one is not None)
     fitting = tuple(kind for kind in kinds if catalogue[kind].sizes_gb.issuperset(sizes))

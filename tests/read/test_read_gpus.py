@@ -144,6 +144,8 @@ def test_figures_by_hand(name: str, nominal_gb: float, bf16_tflops: float) -> No
         ("DGX Spark", "gb10"),
         ("RTX 4090 48G", "rtx-4090-48gb"),
         ("RTX 4090-48", "rtx-4090-48gb"),
+        ("3090 24GB", "rtx-3090"),
+        ("4090 24GB", "rtx-4090"),
         ("RTX 4090 24GB", "rtx-4090"),
         ("NVIDIA H200 NVL", "h200-nvl"),
         ("MI300X 192GB", "mi300x"),
