@@ -42,7 +42,7 @@ from pipette_opt.solver.pruning import BoundedPackings, FirstPlan, Pruned, prune
 from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import ClusterSpec, Instance
 
-WORLD_SIZES_SHARE = 0.15
+WORLD_SIZES_SHARE = 0.25
 """Share of the time that is left in which numbers of GPUs are bounded. Chosen."""
 
 BOUNDING_SHARE = 0.1

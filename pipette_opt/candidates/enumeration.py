@@ -1,7 +1,7 @@
 """From a search space to every legal configuration, and why the others are not."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -139,19 +139,22 @@ def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumera
     )
 
 
-def has_more_than(instance: Instance, space: SearchSpace, most: float, sizes: Sequence[int] | None = None) -> bool:
+def has_any(instance: Instance, space: SearchSpace) -> bool:
+    """Whether a space has a legal configuration."""
+    return any(
+        not combination.broken
+        for num_gpus in world_sizes(instance, space)
+        for combination in combinations(instance, space, num_gpus, only_counted=True)
+    )
+
+
+def is_counted(instance: Instance, space: SearchSpace, sizes: Sequence[int], is_over: Callable[[], bool]) -> bool:
     """
-    Whether a space has more legal configurations than that; no more of them are looked at than it takes to know.
+    Whether all configurations of a space can be looked at before time is over.
 
     Parameters
     ----------
     sizes
-        The world sizes of the space, where they are known.
+        The world sizes of the space.
     """
-    count = 0
-    for num_gpus in sizes or world_sizes(instance, space):
-        for combination in combinations(instance, space, num_gpus, only_counted=True):
-            count += 0 if combination.broken else combination.number
-            if count > most:
-                return True
-    return False
+    return not any(is_over() for num_gpus in sizes for _ in combinations(instance, space, num_gpus, only_counted=True))

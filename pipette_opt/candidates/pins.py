@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
-from pipette_opt.candidates.enumeration import Enumeration, enumerate_with_reasons, has_more_than
+from pipette_opt.candidates.enumeration import Enumeration, enumerate_with_reasons, has_any
 from pipette_opt.candidates.space import OPTION_OF_FIELD, SearchSpace
 from pipette_opt.specs import Instance
 
@@ -26,12 +26,12 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
     unpinned = SearchSpace()
     pinned = [name for name in OPTION_OF_FIELD if getattr(space, name) != getattr(unpinned, name)]
     free = replace(space, **{name: getattr(unpinned, name) for name in pinned})
-    if not pinned or not has_more_than(instance, free, 0):
+    if not pinned or not has_any(instance, free):
         return None
     kept = space
     for name in pinned:
         without = _without(kept, name)
-        if without is not None and not has_more_than(instance, without, 0):
+        if without is not None and not has_any(instance, without):
             kept = without
     blamed = [name for name in pinned if getattr(kept, name) != getattr(unpinned, name)]
     said = [f"{OPTION_OF_FIELD[name]} {given_text(getattr(kept, name))}" for name in blamed]

@@ -139,8 +139,8 @@ class Budget:
 
     @property
     def joint(self) -> JointLimits:
-        """The joint model's, before anything else."""
-        seconds = self._joint_share * self.limit_s
+        """The joint model's, of the time that is left, before anything else."""
+        seconds = self._joint_share * self.left_s
         return JointLimits(
             time_limit_s=seconds,
             workers=self.params.workers,

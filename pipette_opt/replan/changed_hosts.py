@@ -17,6 +17,7 @@ from pipette_opt.annealing.keeping import Kept, anneal_keeping, num_loads
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib, three_digits
+from pipette_opt.certify.budget import Budget
 from pipette_opt.certify.finish import make_certificate
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.solutions import (
@@ -197,6 +198,7 @@ def _options(
         keep=frozenset(kept_first).__contains__,
         seconds_left=lambda: params.time_limit_s - watcher.elapsed_s,
         loading=watcher.loading_kernels,
+        joint=Budget(instance, params, watcher).joint,
         stop=watcher.stop,
         chooses_sizes=True,
     )

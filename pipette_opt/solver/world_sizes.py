@@ -23,7 +23,7 @@ PROMISING = 1.1
 """Numbers of GPUs with at most this many times the least bound are looked at for a time to beat. Chosen."""
 
 MOST_PROMISING = 3
-"""Numbers of GPUs among which a time to beat is looked for, and that are bounded whatever time there is. Chosen."""
+"""Numbers of GPUs among which a time to beat is looked for. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +69,8 @@ def choose_world_sizes(
     Parameters
     ----------
     is_over
-        Whether time is over: then numbers that were not looked at are left out without a bound, which ``narrowed`` of
-        the space says.
+        Whether time is over: then numbers that were not looked at, but the most promising, are left out without a
+        bound, which ``narrowed`` of the space says.
     first
         A plan that is known.
     """
@@ -80,11 +80,7 @@ def choose_world_sizes(
 
     def look_at(enough_s: Callable[[], float]) -> None:
         for num_gpus in least.numbers:
-            if (
-                num_gpus not in bounds_s
-                and least.at_peak_s(num_gpus) < enough_s()
-                and not (len(bounds_s) >= MOST_PROMISING and is_over())
-            ):
+            if num_gpus not in bounds_s and least.at_peak_s(num_gpus) < enough_s() and not (bounds_s and is_over()):
                 bounds_s[num_gpus] = least(num_gpus)
 
     if first is None:

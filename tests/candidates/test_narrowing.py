@@ -1,14 +1,16 @@
 """A search space that a short time limit has time for."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 from specs_for_tests import cluster, instance
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, left_out, narrowed, space_of
-from pipette_opt.candidates.enumeration import has_more_than
-from pipette_opt.candidates.narrowing import CONFIGURATIONS_PER_S
+from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, left_out, narrowed, narrowing, space_of
+from pipette_opt.candidates.combinations import combinations
+from pipette_opt.candidates.enumeration import has_any, is_counted
+from pipette_opt.candidates.narrowing import COUNTING_SHARE
 from pipette_opt.specs import Instance
 
 
@@ -18,32 +20,50 @@ def job() -> Instance:
     return instance(cluster(2))
 
 
-def test_counting_stops_at_the_limit(job: Instance) -> None:
-    """Exactly as many as there are is not more."""
-    count = len(enumerate_with_reasons(job, SearchSpace()).candidates)
-    assert not has_more_than(job, SearchSpace(), count)
-    assert has_more_than(job, SearchSpace(), count - 1)
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second whenever it is asked."""
+    seconds = itertools.count()
+    monkeypatch.setattr(narrowing.time, "perf_counter", lambda: float(next(seconds)))
 
 
+def num_combinations(job: Instance, space: SearchSpace, *sizes: int) -> int:
+    """Looks that counting takes."""
+    return sum(len(list(combinations(job, space, size, only_counted=True))) for size in sizes)
+
+
+def test_counting_stops_when_time_is_over(job: Instance) -> None:
+    """One look for each combination."""
+    count = num_combinations(job, SearchSpace(), 16)
+    for looks, expected in ((count, True), (count - 1, False)):
+        left = iter([False] * looks)
+        assert is_counted(job, SearchSpace(), [16], lambda left=left: next(left, True)) == expected
+    assert has_any(job, SearchSpace())
+    assert not has_any(job, SearchSpace(tensor_parallel=(3,)))
+
+
+@pytest.mark.usefixtures("ticks")
 def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
-    """What fits the limit stays; a little less narrows one field, no time narrows all that may be."""
+    """A space that can be counted in its share of the time stays; a little less time narrows one field."""
     space, count = SearchSpace(), len(enumerate_with_reasons(job, SearchSpace()).candidates)
+    looks = num_combinations(job, space, 16) + 2
     assert narrowed(job, space, float("inf")) is space
     assert narrowed(job, space, 1e308) is space
-    assert narrowed(job, space, (count + 0.5) / CONFIGURATIONS_PER_S) is space
-    assert narrowed(job, space, (count - 0.5) / CONFIGURATIONS_PER_S).narrowed[:1] == ("context_parallel",)
+    assert narrowed(job, space, looks / COUNTING_SHARE) is space
+    assert narrowed(job, space, (looks - 5) / COUNTING_SHARE).narrowed[:1] == ("context_parallel",)
     least = narrowed(job, space, 0.0)
     assert least.narrowed == ("context_parallel", "virtual_pipeline", "micro_batch_size")
     assert 0 < len(enumerate_with_reasons(job, least).candidates) < count
 
 
+@pytest.mark.usefixtures("ticks")
 def test_numbers_of_gpus_are_narrowed_to_the_most_promising() -> None:
     """Three stay at first, the first alone at last; their order is kept."""
     job = instance(cluster(4))
     space = SearchSpace(world_sizes=(16, 32, 24, 8))
     assert narrowed(job, space, 0.0).world_sizes == (16,)
-    count = len(enumerate_with_reasons(job, space).candidates)
-    assert narrowed(job, space, (count - 0.5) / CONFIGURATIONS_PER_S).world_sizes == (16, 32, 24)
+    looks = num_combinations(job, space, 16, 32, 24, 8)
+    assert narrowed(job, space, (looks - 5) / COUNTING_SHARE).world_sizes == (16, 32, 24)
     assert enumerate_with_reasons(job, space).world_sizes == (32, 24, 16, 8)
 
 
