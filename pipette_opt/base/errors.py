@@ -1,5 +1,6 @@
 """What can go wrong for a user, each class with the exit code that the command line gives it."""
 
+import re
 import reprlib
 from itertools import islice
 
@@ -16,6 +17,15 @@ class InputError(PipetteError, ValueError):
 
     The message names the place, the value found and what would be right.
     """
+
+    def __init__(self, where: str, problem: str) -> None:
+        self.where = _within(where)
+        self.problem = _within(problem)
+        super().__init__(f"{self.where}: {self.problem}")
+
+
+class OverwriteError(PipetteError):
+    """An output is an input of the command, too; no reader takes this for a fault of the file."""
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
@@ -41,6 +51,22 @@ class NoPlanInTimeError(InfeasibleError):
 
 class PlanError(PipetteError):
     """A finished plan breaks a rule; raised by ``verify``."""
+
+
+MAX_MESSAGE = 2_000
+"""Longest place or problem of a message, characters; the middle of a longer text is left out. Chosen."""
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+"""Characters that move a terminal's cursor, reorder or hide its text, or cannot be written at all."""
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped; tabs and line ends stay."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _within(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 500]} ... {text[-400:]}"
 
 
 MAX_SHOWN = 60

@@ -1,5 +1,7 @@
-"""Writing files so that a reader never sees half of one, and never over what the same command read."""
+"""Reading users' files; writing so that a reader never sees half of one, and never over what the command read."""
 
+import errno
+import hashlib
 import os
 import stat
 import sys
@@ -9,7 +11,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, OverwriteError
+from pipette_opt.base.units import MIB
+
+MAX_FILE_BYTES = 256 * MIB
+"""Largest file that is read: logs of a week of a large job are smaller. Chosen."""
 
 STDOUT = "-"
 """Name that stands for standard output, as usual for programs."""
@@ -29,15 +35,21 @@ class FilesOfRun:
     ----------
     inputs
         Files that the command read, or that what it read names, by device and inode.
+    targets
+        Files that were there before and that the command will write, by device and inode, as the command names them.
     written
-        Files that the command wrote, resolved.
+        Files that the command wrote, or goes on with, resolved.
     replaced
         Files that were there before the command wrote them, as the command names them.
+    hashes
+        SHA-256 of each input that was read, by its resolved path.
     """
 
     inputs: set[tuple[int, int]] = field(default_factory=set)
+    targets: dict[tuple[int, int], str] = field(default_factory=dict)
     written: set[Path] = field(default_factory=set)
     replaced: list[str] = field(default_factory=list)
+    hashes: dict[Path, str] = field(default_factory=dict)
 
 
 _runs: list[FilesOfRun] = []
@@ -60,16 +72,26 @@ def files_of_run() -> Iterator[FilesOfRun]:
 
 
 def note_input(path: str | Path) -> None:
-    """Protect a file that the command at hand read, or that what it read names; nothing outside of a command."""
-    if not _runs:
+    """
+    Protect a file that the command at hand read, or that what it read names; nothing outside of a command.
+
+    ``OverwriteError`` if the command said before that it will write there.
+    """
+    file = _file_of(path) if _runs else None
+    if file is None or Path(path).resolve() in _runs[-1].written:
         return
-    try:
-        status = Path(path).stat()
-        own = Path(path).resolve() in _runs[-1].written
-    except (OSError, ValueError):  # a name that what was read has, and no file
-        return
-    if stat.S_ISREG(status.st_mode) and not own:
-        _runs[-1].inputs.add((status.st_dev, status.st_ino))
+    _runs[-1].inputs.add(file)
+    if file in _runs[-1].targets:
+        raise _is_input(_runs[-1].targets[file])
+
+
+def note_targets(*paths: str | Path | None) -> None:
+    """Say what the command at hand will write, before it reads anything: an input among it is then refused at once."""
+    check_targets(*paths)
+    for path in paths if _runs else ():
+        file = None if path is None or is_stdout(path) else _file_of(path)
+        if file is not None and Path(str(path)).resolve() not in _runs[-1].written:
+            _runs[-1].targets[file] = str(path)
 
 
 def note_continued(path: str | Path) -> None:
@@ -79,14 +101,67 @@ def note_continued(path: str | Path) -> None:
 
 
 def check_targets(*paths: str | Path | None) -> None:
-    """Raise ``InputError`` for a target that the command at hand read, or that what it read names."""
+    """Raise ``OverwriteError`` for a target that the command at hand read, or that what it read names."""
     for path in paths:
-        if not _runs or path is None or is_stdout(path) or not Path(path).is_file():
-            continue
+        if _runs and path is not None and not is_stdout(path) and _file_of(path) in _runs[-1].inputs:
+            raise _is_input(path)
+
+
+def _is_input(path: str | Path) -> OverwriteError:
+    problem = "is an input of this command, or named in one, and would be replaced; give another name."
+    return OverwriteError(str(path), problem)
+
+
+def _file_of(path: str | Path) -> tuple[int, int] | None:
+    """Device and inode of a regular file; ``None`` for a name that is none."""
+    try:
         status = Path(path).stat()
-        if (status.st_dev, status.st_ino) in _runs[-1].inputs:
-            problem = "is an input of this command, or named in one, and would be replaced; give another name."
-            raise InputError(str(path), problem)
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """
+    Return the content of an input; ``OSError`` if it cannot be opened, :class:`InputError` if it may have no end.
+
+    Every file of a user is read here. A pipe is opened without waiting for a writer, and refused unless it is one of
+    this process's own. Of a command, the content is that of the first time, or an ``InputError`` says that it changed.
+    """
+    note_input(path)
+    content = read_output(path)
+    if _runs:
+        _check_unchanged(Path(path), content)
+    return content
+
+
+def _check_unchanged(path: Path, content: bytes) -> None:
+    """Raise ``InputError`` if another program replaced an input between two looks of the command at hand."""
+    place = path.resolve()
+    if _file_of(place) is None or place in _runs[-1].written:
+        return
+    now = hashlib.sha256(content).hexdigest()
+    if _runs[-1].hashes.setdefault(place, now) != now:
+        raise InputError(str(path), "changed while this command read it; run the command again.")
+
+
+def read_output(path: str | Path) -> bytes:
+    """Return the content of a file that the command at hand may write to, as :func:`read_bytes` does of an input."""
+    own = str(path).startswith(("/dev/fd/", "/proc/self/fd/")) or str(path) == "/dev/stdin"
+    handle = os.open(path, os.O_RDONLY | (0 if own else os.O_NONBLOCK))
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) and not own:
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            raise InputError(str(path), "is a device or a pipe; give a regular file.")
+        parts, size = [], 0
+        while part := file.read(MIB):  # a read of all at once would reserve the largest size
+            parts.append(part)
+            size += len(part)
+            if size > MAX_FILE_BYTES:
+                raise InputError(str(path), f"is larger than {MAX_FILE_BYTES // MIB} MiB; give a part of it.")
+    return b"".join(parts)
 
 
 def _note_output(path: str | Path, target: Path) -> None:
@@ -103,8 +178,8 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     Write a text (UTF-8, newlines as given) or bytes to a temporary file beside ``path``, then move it there.
 
     A link stays, and the file that it points to is replaced; what is no file (a pipe, a terminal, ``/dev/null``) is
-    written to, and ``-`` is standard output. Raises ``OSError`` with the target's name, and ``InputError`` for a file
-    that the command at hand read; the old file is then untouched.
+    written to, and ``-`` is standard output. Raises ``OSError`` with the target's name, and ``OverwriteError`` for a
+    file that the command at hand read; the old file is then untouched.
     """
     if is_stdout(path):
         sys.stdout.write(content if isinstance(content, str) else content.decode())
@@ -151,7 +226,7 @@ def write_with_parts(path: Path, text: str, parts: Mapping[str, str]) -> None:
     parts
         Text of each part, by its name in the folder of the file.
     """
-    old = path.read_bytes() if path.is_file() else b""
+    old = read_output(path) if path.is_file() else b""
     for name in parts:
         part = path.with_name(name)
         if (part.exists() or part.is_symlink()) and name.encode() not in old:

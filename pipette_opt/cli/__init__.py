@@ -108,13 +108,17 @@ def _show_error(place: str | None, problem: str, exit_code: int) -> None:
 
 def _fail(error: "PipetteError") -> NoReturn:
     if "--json" in sys.argv[1:]:
-        from pipette_opt.base.errors import InputError
+        from pipette_opt.base.errors import InputError, OverwriteError
 
-        place, problem = (error.where, error.problem) if isinstance(error, InputError) else (None, str(error))
+        place, problem = (
+            (error.where, error.problem) if isinstance(error, InputError | OverwriteError) else (None, str(error))
+        )
         _show_error(place, problem, error.exit_code)
         sys.exit(error.exit_code)
     from rich.console import Console
     from rich.markup import escape
 
-    Console(stderr=True, emoji=False).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    from pipette_opt.base.errors import printable
+
+    Console(stderr=True, emoji=False).print(f"[bold red]error:[/] {escape(printable(str(error)))}", soft_wrap=True)
     sys.exit(error.exit_code)

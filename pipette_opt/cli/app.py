@@ -1,6 +1,7 @@
 """All commands, and the options of the program itself."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -89,6 +90,10 @@ app.add_typer(profile.app, name="profile")
 app.add_typer(memory, name="memory")
 
 
+OUTPUTS = ("out", "csv", "plot", "trace", "moves_out", "log")
+"""Parameters of commands that name a file which the command writes; a trace may also be a flag."""
+
+
 def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     """
     The command with ``-v``, which is then taken after its name as well as before, ``-q`` and ``--json``.
@@ -99,7 +104,7 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     has_json = any(one.name in ("json", "as_json") for one in parameters)
 
     def run(*, verbose: bool = False, quiet: bool = False, **given: Any) -> None:
-        from pipette_opt.base.files import files_of_run
+        from pipette_opt.base.files import files_of_run, note_targets
         from pipette_opt.cli.output import check_stdout, manner, say, set_up_logging, show_json
 
         keep = not has_json and given.pop("json")
@@ -108,6 +113,7 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
         check_stdout(keep, given.get("out") if keep else None)
         with manner(quiet=quiet, keep=keep, verbose=verbose) as said, files_of_run() as files:
             try:
+                note_targets(*(path for name in OUTPUTS if isinstance(path := given.get(name), Path)))
                 command(**given)
             finally:
                 if files.replaced:

@@ -37,7 +37,7 @@ def backtest(
     from functools import partial
 
     from pipette_opt.base.errors import InputError
-    from pipette_opt.base.files import check_targets, is_stdout, write_atomically
+    from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.calibrate.files import predictions_csv, scatter_svg
     from pipette_opt.calibrate.left_out import LeftOut, left_out_entries, left_out_lines, unread
     from pipette_opt.calibrate.memory import framework_of_stack, memory_columns
@@ -65,7 +65,6 @@ def backtest(
     stack = read_stack(calibration) if calibration else read_stack()
     measured, bad = read_rows(runs)
     hosts = read_cluster(cluster) if cluster else None
-    check_targets(out, plot)
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=max_oom_risk)
     predictions = predict_runs(measured, stack, hosts, memory=memory)
     left_out = unread(bad)

@@ -31,13 +31,16 @@ def capture(
     import json as documents
     import shlex
 
-    from pipette_opt.base.files import is_stdout, write_atomically
+    from pipette_opt.base.files import is_stdout, note_input, write_atomically
     from pipette_opt.cli.output import answer, check_place, check_stdout, say, show_json
     from pipette_opt.read.capture.captured import capture as run_captured
     from pipette_opt.read.scripts import script_environment
 
     check_place(out)
     check_stdout(json, out)
+    for word in command:
+        note_input(word)
+    _check_replaces_a_capture(out)
     people = say if is_stdout(out) or json else answer
     people(f"Running your own script: {shlex.join(command)}. Stand-ins replace its launchers; nothing is trained.")
     found = run_captured(command, environment=script_environment(env), time_limit_s=time_limit, which=which)
@@ -48,6 +51,23 @@ def capture(
         return
     for line in _summary(found, document["notes"], out):
         people(line)
+
+
+def _check_replaces_a_capture(out: Path) -> None:
+    """Raise ``InputError`` for another file in the place of the launch: nobody knows what the script will read."""
+    from json import loads
+
+    from pipette_opt.base.errors import InputError
+    from pipette_opt.base.files import is_stdout, read_output
+
+    if is_stdout(out) or not out.is_file():
+        return
+    try:
+        is_capture = loads(read_output(out))["launchers"] is not None
+    except (KeyError, RecursionError, TypeError, ValueError):
+        is_capture = False
+    if not is_capture:
+        raise InputError(str(out), "is there already, and capture did not write it; give another name.")
 
 
 _DEGREES = {

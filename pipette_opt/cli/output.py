@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import is_stdout
+from pipette_opt.base.errors import InputError, printable
+from pipette_opt.base.files import is_stdout, note_targets
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
     from pipette_opt.plans.watcher import Progress, Watcher
 
@@ -23,21 +24,25 @@ PLAIN_INTERVAL_S = 5.0
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A console of at most 100 columns, plain where it is no terminal."""
-    from rich.console import Console
-
-    kind = _messages() if stderr else Console
-    found = kind(stderr=stderr, highlight=False, emoji=False)
+    """A console of at most 100 columns, plain where it is no terminal; control characters of texts are escaped."""
+    found = _kinds()[stderr](stderr=stderr, highlight=False, emoji=False)
     if not (found.is_terminal and found.width <= 100):
         found.width = 100
     return found
 
 
 @functools.cache
-def _messages() -> "type[Console]":
+def _kinds() -> "tuple[type[Console], type[Console]]":
+    """Consoles of standard output and of standard error."""
     from rich.console import Console
 
-    class Messages(Console):
+    class Answers(Console):
+        """Texts in which no name of a file or host moves the cursor of a terminal."""
+
+        def render_str(self, text: str, **options: Any) -> "Text":
+            return super().render_str(printable(text), **options)
+
+    class Messages(Answers):
         """Standard error; what cannot be written there nobody reads, and the run goes on."""
 
         def print(self, *objects: Any, **options: Any) -> None:
@@ -49,7 +54,7 @@ def _messages() -> "type[Console]":
         def on_broken_pipe(self) -> None:
             self.quiet = True
 
-    return Messages
+    return Answers, Messages
 
 
 def show(*renderables: "RenderableType", beside: Path | None = None) -> None:
@@ -148,6 +153,7 @@ def check_place(*paths: Path | None) -> None:
             raise InputError(str(path), f"there is no folder {path.parent}.")
         if not os.access(target if target.exists() and not target.is_file() else target.parent, os.W_OK):
             raise InputError(str(path), "cannot be written: no permission.")
+    note_targets(*paths)
 
 
 def check_stdout(json: bool, *outputs: Path | None) -> None:

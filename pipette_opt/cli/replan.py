@@ -83,7 +83,6 @@ def replan(
             workers=workers,
             seed=seed,
             watcher=watcher,
-            outputs=(out, moves_out),
         )
     chosen = found.chosen.plan
     keep_plan(chosen, out)

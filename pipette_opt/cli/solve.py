@@ -93,7 +93,7 @@ def solve(
     from dataclasses import asdict
 
     from pipette_opt.base.backends import BackendName, backend_of
-    from pipette_opt.base.files import check_targets, is_stdout
+    from pipette_opt.base.files import is_stdout
     from pipette_opt.base.types import Prefer as PreferWord
     from pipette_opt.certify.conflicts import explained
     from pipette_opt.cli.output import (
@@ -147,7 +147,6 @@ def solve(
             say(note)
         job = opt.trained_as(job, today)
         current = current_of(job, today, current_hosts, max_oom_risk)
-    check_targets(out, trace)
     watcher = Watcher(begun=begun)
     if not is_stdout(out):
         watcher.on_plan = _writing(job.instance, out)

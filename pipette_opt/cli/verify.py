@@ -78,16 +78,15 @@ def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance
 
     Raises ``InputError`` for a damaged file or changed inputs, ``PlanError`` with every broken rule by name.
     """
-    from json import loads
-
     from pipette_opt.library.inputs import check_inputs
     from pipette_opt.library.plans import plan_and_instance
+    from pipette_opt.read.files import read_json
     from pipette_opt.report.file_rules import broken_file_rules
     from pipette_opt.verify import verify as check
 
     plan, instance = plan_and_instance(path, cluster)
     unread = check_inputs(plan, path, cluster)
-    content = loads(path.read_text(encoding="utf-8-sig"))
+    content = read_json(path)
     return plan, instance, check(instance, plan, broken_file_rules(content, instance, plan)), unread
 
 

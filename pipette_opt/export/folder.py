@@ -6,7 +6,7 @@ from json import dumps, loads
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import check_targets, write_together
+from pipette_opt.base.files import check_targets, read_output, write_together
 
 RECORD = ".pipette-opt-export.json"
 """File of the folder with the SHA-256 of each file that was exported there."""
@@ -39,7 +39,7 @@ def _check(target: Path, recorded: str | None, *, force: bool) -> None:
         return
     if not target.is_file():
         raise InputError(str(target), "is no regular file; give another folder.")
-    if not force and _sha256(target.read_bytes()) != recorded:
+    if not force and _sha256(read_output(target)) != recorded:
         wrote = "export did not write it" if recorded is None else "it was changed since export wrote it"
         raise InputError(str(target), f"is there already, and {wrote}; give another folder, or --force to replace it.")
 
@@ -47,7 +47,7 @@ def _check(target: Path, recorded: str | None, *, force: bool) -> None:
 def _recorded(record: Path) -> dict[str, str]:
     """Hashes of an older export; nothing of a record that cannot be read."""
     try:
-        found = loads(record.read_text(encoding="utf-8"))
+        found = loads(read_output(record))
     except (OSError, ValueError, RecursionError):
         return {}
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}

@@ -5,7 +5,7 @@ from os import fspath
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import check_targets, is_stdout
+from pipette_opt.base.files import is_stdout
 from pipette_opt.base.units import counted
 from pipette_opt.calibrate.fit import Fit, calibrate_runs
 from pipette_opt.calibrate.left_out import LeftOut, left_out_lines, unread
@@ -131,7 +131,7 @@ def calibrated(
     Parameters
     ----------
     out
-        Where the stack will go, which must be no file that is read here; it is not written yet.
+        Where the stack will go, which names it; it is not written yet.
     """
     for option, value, least in (("--seed", seed, 0), ("--max-runs", max_runs, MIN_SAMPLE)):
         if value < least:
@@ -139,7 +139,6 @@ def calibrated(
     measured, bad = read_rows(runs)
     start, total, left_out = read_stack(base), len(measured) + len(bad), unread(bad)
     hosts = None if cluster is None else described_cluster(cluster)[0]
-    check_targets(out)
     name = name or (runs.stem if out is None or is_stdout(out) else out.stem)
     aside = [note] if (note := unused_columns(measured)) else []
     if not measured:

@@ -1,11 +1,9 @@
 """A plan for hosts that change, as a function."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import check_targets
 from pipette_opt.library.arguments import (
     Named,
     Told,
@@ -113,17 +111,11 @@ def replanned(
     workers: int | None,
     seed: int,
     watcher: Watcher,
-    outputs: Sequence[Path | None] = (),
 ) -> tuple[Replanned, Plan]:
     """
     Search a plan for the hosts that there are now, and return it with the old one; see :func:`replan`.
 
     Errors name options of the command line.
-
-    Parameters
-    ----------
-    outputs
-        Files that the command will write, which must be none that is read here.
     """
     for option, least in (("--max-moves", max_moves), ("--tolerance", tolerance)):
         if least is not None and not least >= 0:
@@ -133,7 +125,6 @@ def replanned(
     if micro_batches is not None:
         one_of("--micro-batches", micro_batches, ("equal", "unequal"))
     old, instance, inputs = plan_on_changed_hosts(given, cluster, lost, joined)
-    check_targets(*outputs)
     if micro_batches is not None:
         training = replace(instance.training, unequal_microbatches=micro_batches == "unequal")
         instance, inputs = replace(instance, training=training), {**inputs, "training": asdict(training)}

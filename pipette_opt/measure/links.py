@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import note_continued, write_atomically
 from pipette_opt.base.units import MIB
 from pipette_opt.measure.tournament import rounds
 from pipette_opt.measure.world import World
+from pipette_opt.read.files import read_text
 from pipette_opt.read.link_log import LinkLog, link_line, parse_link_log
 
 Backend = Literal["auto", "nccl", "gloo"]
@@ -163,11 +165,12 @@ def _continue_log(path: Path, fresh: LinkLog) -> LinkLog:
     """The log at ``path`` if there is one, cut behind its last whole line; else a new one."""
     import json
 
-    if not path.exists() or not path.read_text(encoding="utf-8").strip():
+    note_continued(path)
+    text = read_text(path) if path.exists() else ""
+    if not text.strip():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(fresh.header) + "\n", encoding="utf-8")
+        write_atomically(path, json.dumps(fresh.header) + "\n")
         return fresh
-    text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
     log = parse_link_log(whole, str(path))
     if set(log.hosts) != set(fresh.hosts) or log.together != fresh.together:
@@ -177,7 +180,7 @@ def _continue_log(path: Path, fresh: LinkLog) -> LinkLog:
             f"{'together' if log.together else 'alone'}); give another --log, or remove it.",
         )
     if whole != text:
-        path.write_text(whole, encoding="utf-8")
+        write_atomically(path, whole)
     return log
 
 

@@ -1,18 +1,27 @@
 """The file of the trained network: plain numpy arrays, with the feature names inside."""
 
 import io
+import math
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import note_input, write_atomically
+from pipette_opt.base.files import read_bytes, write_atomically
 from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import MIB
 from pipette_opt.memory.features import FEATURE_NAMES
 
 FORMAT = "pipette-opt memory network 2"
+
+MAX_ARRAYS, MAX_ARRAY_BYTES = 64, 64 * MIB
+"""Arrays of a file, and their bytes in all; those of the shipped network take 0.1 MiB. Chosen."""
+
+MAX_LOG_RATIO = 10.0
+"""Largest logarithm of a peak over its formula that a network may hold; those of training are below 3. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,12 +85,13 @@ def read_weights(path: Path) -> NetworkWeights:
     InputError
         If it is damaged, of another program, or trained on other features.
     """
-    note_input(path)
     try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(str(path), f"is no readable weights file ({error}); `memory train` writes one.") from error
+        arrays = _arrays(read_bytes(path))
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        problem = f"is no readable weights file ({error}); `memory train` writes one."
+        raise InputError(str(path), problem) from error
     if str(arrays.get("format")) != FORMAT:
         raise InputError(str(path), f"format must be {FORMAT!r}, got {str(arrays.get('format'))!r}.")
     names = tuple(str(name) for name in arrays.get("feature_names", ()))
@@ -91,6 +101,28 @@ def read_weights(path: Path) -> NetworkWeights:
         return _network(arrays)
     except (KeyError, ValueError) as error:
         raise InputError(str(path), f"is damaged: {error}.") from error
+
+
+def _arrays(data: bytes) -> dict[str, np.ndarray]:
+    """Arrays of a file, each read only if the sizes that the file and its header tell agree and are small."""
+    found: dict[str, np.ndarray] = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = archive.infolist()
+        if len(members) > MAX_ARRAYS or sum(member.file_size for member in members) > MAX_ARRAY_BYTES:
+            raise ValueError(f"more than {MAX_ARRAYS} arrays or {MAX_ARRAY_BYTES >> 20} MiB")
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name in found:
+                raise ValueError(f"{name} is there twice")
+            content = archive.read(member)
+            head = io.BytesIO(content)
+            if np.lib.format.read_magic(head) != (1, 0):
+                raise ValueError(f"{name} is of another version than numpy.savez writes")
+            shape, _, kind = np.lib.format.read_array_header_1_0(head)
+            if kind.hasobject or math.prod(shape) * kind.itemsize != len(content) - head.tell():
+                raise ValueError(f"{name} has no plain numbers, or fewer or more than its header says")
+            found[name] = np.load(io.BytesIO(content), allow_pickle=False)
+    return found
 
 
 def _network(arrays: dict[str, np.ndarray]) -> NetworkWeights:
@@ -116,6 +148,8 @@ def _network(arrays: dict[str, np.ndarray]) -> NetworkWeights:
         raise ValueError("scale must be > 0")
     if floats["log_ratio_range"].shape != (2,):
         raise ValueError("log_ratio_range has the wrong shape")
+    if not -MAX_LOG_RATIO <= floats["log_ratio_range"][0] <= floats["log_ratio_range"][1] <= MAX_LOG_RATIO:
+        raise ValueError(f"log_ratio_range must rise between -{MAX_LOG_RATIO:g} and {MAX_LOG_RATIO:g}")
     return NetworkWeights(
         mean=floats["mean"],
         scale=floats["scale"],

@@ -1,14 +1,11 @@
 """Opening a user's files, with errors that name them."""
 
 import csv
-import errno
 import hashlib
 import io
 import json
 import math
-import os
 import re
-import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,15 +13,10 @@ from typing import Any
 import yaml
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.files import note_input
-from pipette_opt.base.units import MIB
+from pipette_opt.base.files import read_bytes
 from pipette_opt.read.kinds_of_files import binary_kind
 
 TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
-
-
-MAX_FILE_BYTES = 256 * MIB
-"""Largest file that is read: logs of a week of a large job are smaller. Chosen."""
 
 MAX_YAML_NODES = 2_000_000
 """Values of a YAML file, those that aliases repeat counted each time; a matrix of 1,280 hosts has 1.6 million."""
@@ -63,27 +55,6 @@ def decoded(data: bytes, where: str) -> str:
         hint = f" It looks like {kind}." if kind else ""
         problem = f"must be a UTF-8 text file ({error.reason} at byte {error.start}).{hint}"
         raise InputError(where, problem) from None
-
-
-def read_bytes(path: str | Path) -> bytes:
-    """
-    Return the content of a file; ``OSError`` if it cannot be opened, :class:`InputError` if it may have no end.
-
-    A pipe is opened without waiting for a writer, and refused unless it is one of this process's own.
-    """
-    note_input(path)
-    own = str(path).startswith(("/dev/fd/", "/proc/self/fd/")) or str(path) == "/dev/stdin"
-    handle = os.open(path, os.O_RDONLY | (0 if own else os.O_NONBLOCK))
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) and not own:
-            if stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-            raise InputError(str(path), "is a device or a pipe; give a regular file.")
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise InputError(str(path), f"is larger than {MAX_FILE_BYTES // MIB} MiB; give a part of it.")
-    return content
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -141,10 +112,8 @@ def parse_json(text: str, where: str) -> Any:
 
 def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file, in hexadecimal; ``plan.json`` records it for every input."""
-    note_input(path)
     try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.sha256(read_bytes(path)).hexdigest()
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
 

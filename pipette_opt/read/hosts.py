@@ -8,6 +8,10 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
 
 MAX_HOSTS = 100_000
+"""Names that a range or a list may have."""
+
+MAX_NAME = 253
+"""Characters of a host's name, as DNS has it; longer ones would make gigabytes of a short range."""
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _LEGAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]+)?")
@@ -30,6 +34,8 @@ def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
 
 def checked_host(name: str, where: str) -> str:
     """A host's name, which launch scripts and manifests will have. ``InputError`` unless it is one."""
+    if len(name) > MAX_NAME:
+        raise InputError(where, f"host {shown(name)} has more than {MAX_NAME} characters.")
     if not _LEGAL.fullmatch(name):
         raise InputError(
             where,
@@ -77,6 +83,7 @@ def _expand(where: str, text: str, most: int) -> list[str]:
     ranges = [[_numbers(where, text, part.strip()) for part in piece.split(",")] for piece in pieces[1::2]]
     if math.prod(sum(last - first + 1 for first, last, _ in one) for one in ranges) > most:
         raise InputError(where, f"hosts {shown(text)} are more than {MAX_HOSTS} names.")
+    checked_host("".join(pieces[::2]) or "0", where)
     choices = [[str(n).zfill(width) for first, last, width in one for n in range(first, last + 1)] for one in ranges]
     names = (
         "".join(chain.from_iterable(zip_longest(pieces[::2], numbers, fillvalue=""))) for numbers in product(*choices)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import read_bytes
 from pipette_opt.read.log_lines import untagged
 
 P = ParamSpec("P")
@@ -292,7 +293,6 @@ def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[
 def _hint(path: Path, kinds: Sequence[str]) -> str:
     """Sentence that says what a file looks like; empty if it cannot be read as a text."""
     try:
-        with path.open(encoding="utf-8") as file:
-            return looks_like(file.read(HEAD_CHARACTERS), but=kinds)
+        return looks_like(read_bytes(path).decode(), but=kinds)
     except (OSError, ValueError):
         return ""

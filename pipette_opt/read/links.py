@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import read_bytes
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import KIB, US, counted
 from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated
 from pipette_opt.read.fields import unused_keys
-from pipette_opt.read.files import read_bytes
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_entry, recognise_gpu
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import (

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import read_bytes
 from pipette_opt.base.units import whole_number
-from pipette_opt.read.files import read_bytes
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like
 from pipette_opt.read.log_lines import Log
 from pipette_opt.read.megatron_args import MegatronArgs
@@ -140,9 +140,8 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
 def _looks_like(file: Path) -> str:
     """Sentence that says what a file that is no log looks like; empty if nothing is like it or it cannot be read."""
     try:
-        with file.open("rb") as content:
-            data = content.read(HEAD_CHARACTERS)
-    except OSError:
+        data = read_bytes(file)[:HEAD_CHARACTERS]
+    except (OSError, InputError):
         return ""
     kind = binary_kind(data)
     return f" It looks like {kind}." if kind else looks_like(data.decode("utf-8", errors="replace"))

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, OverwriteError
 from pipette_opt.base.files import note_input, write_atomically
 from pipette_opt.base.types import Launcher, P2PMode, RankOrder
 from pipette_opt.base.units import GIB
@@ -95,7 +95,7 @@ def keep_plan(plan: Plan, path: str | Path) -> None:
     """
     try:
         write_plan(plan, path)
-    except InputError as error:
+    except (InputError, OverwriteError) as error:
         try:
             kept = Path(tempfile.mkdtemp(prefix="pipette-opt-")) / "plan.json"
             write_plan(plan, kept)

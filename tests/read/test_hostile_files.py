@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from pipette_opt.base import files
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import whole_number
-from pipette_opt.read import files
 from pipette_opt.read.cluster import read_cluster
 from pipette_opt.read.fields import Fields
-from pipette_opt.read.files import parse_json, read_text, read_yaml
+from pipette_opt.read.files import parse_json, read_text, read_yaml, sha256_of
 from pipette_opt.read.hosts import expand_hosts
 
 
@@ -177,3 +178,44 @@ def test_digits_are_those_of_ascii() -> None:
     """Arabic digits are none."""
     assert whole_number("٣") is None
     assert whole_number("12") == 12
+
+
+@pytest.mark.parametrize("text", ["a" * 254, "a" * 1_000_000 + "[1-100000]"])
+def test_names_of_hosts_are_short(text: str) -> None:
+    """A name that is long would be made a hundred thousand times."""
+    begun = time.perf_counter()
+    with pytest.raises(InputError, match="more than 253 characters"):
+        expand_hosts(text)
+    assert time.perf_counter() - begun < 0.5
+
+
+def test_messages_are_short() -> None:
+    """Whatever of the file is in them."""
+    error = InputError("f" * 5000, "x" * 100_000)
+    assert len(str(error)) < 4100
+    assert error.problem.startswith("xxx")
+
+
+def test_a_pipe_is_refused_by_readers_that_say_what_a_file_looks_like(tmp_path: Path) -> None:
+    """A hint does not open the pipe again, which would wait for a writer."""
+    from pipette_opt.report.plan_file import read_plan
+
+    os.mkfifo(tmp_path / "plan.json")
+    with pytest.raises(InputError, match="is a device or a pipe"):
+        read_plan(tmp_path / "plan.json")
+
+
+def test_a_file_that_changes_while_a_command_reads_it(tmp_path: Path) -> None:
+    """A plan would record the hash of another file than it was made from."""
+    path = tmp_path / "c.yaml"
+    path.write_text("a: 1")
+    with files.files_of_run():
+        assert read_text(path) == "a: 1"
+        assert sha256_of(path) == sha256_of(path)
+        path.write_text("a: 2")
+        with pytest.raises(InputError, match="changed while this command read it"):
+            sha256_of(path)
+        write_atomically(tmp_path / "o.txt", "old")
+        write_atomically(tmp_path / "o.txt", "new")
+        assert read_text(tmp_path / "o.txt") == "new"  # its own output
+    assert read_text(path) == "a: 2"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import read_bytes
 
 MEGABYTE = 2**20
 
@@ -147,7 +148,7 @@ def read_profile(path: Path, num_layers: int = 32, hidden_size: int = 4096, seq_
     Raises ``InputError`` if the file is no such profile, or has another sequence length.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))["data"]
+        data = json.loads(read_bytes(path))["data"]
         memory = next(value for key, value in data.items() if key.startswith("memory") and "layertype_0_sp" in value)
         times = max((value for key, value in data.items() if key.startswith("computation")), key=len)
         layer, sequence = memory["layertype_0_sp"][str(seq_length)], str(seq_length)

@@ -14,7 +14,9 @@ from typing import Any, get_args, get_type_hints
 
 from pipette_opt import __version__
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import note_continued
 from pipette_opt.lab.placement_bench.run import BASELINES, FAILED, BenchRow
+from pipette_opt.read.files import read_csv
 
 HEADER = (
     "cluster",
@@ -68,14 +70,14 @@ def read_rows(path: Path) -> list[BenchRow]:
     """Rows that :func:`csv_text` wrote."""
     kinds = get_type_hints(BenchRow)
     rows: list[BenchRow] = []
-    with path.open(newline="", encoding="utf-8") as file:
-        for number, line in enumerate(csv.DictReader(file), start=2):
-            try:
-                known = [name for name in kinds if name in line or name not in _LATER]
-                rows.append(BenchRow(**{name: _value(line[name], kinds[name]) for name in known}))
-            except (KeyError, TypeError, ValueError) as error:
-                problem = f"line {number} is no row of this benchmark ({error}); write to another file."
-                raise InputError(str(path), problem) from None
+    note_continued(path)
+    for number, line in read_csv(path)[1]:
+        try:
+            known = [name for name in kinds if name in line or name not in _LATER]
+            rows.append(BenchRow(**{name: _value(line[name], kinds[name]) for name in known}))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = f"line {number} is no row of this benchmark ({error}); write to another file."
+            raise InputError(str(path), problem) from None
     return rows
 
 

@@ -7,10 +7,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically
+from pipette_opt.base.files import MAX_FILE_BYTES, note_continued, read_bytes, write_atomically
+from pipette_opt.base.units import MIB
 from pipette_opt.measure.memory.sample import Point, sample_point
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -147,6 +148,7 @@ def collect(
     """
     if path.suffix == ".gz":
         raise InputError(str(path), "must be an uncompressed .csv to be continued; compress it when it is complete.")
+    note_continued(path)
     rows = read_rows(path) if path.exists() else []
     other = sorted({row["seed"] for row in rows} - {str(seed)})
     if other:
@@ -183,6 +185,7 @@ def collect_measured(
     """
     from pipette_opt.measure.memory.measure import can_measure, measure_point
 
+    note_continued(path)
     rows = read_rows(path, MEASURED_COLUMNS) if path.exists() else []
     other = sorted({row["device"] for row in rows} - {device.name})
     if other:
@@ -209,12 +212,11 @@ def collect_measured(
 def read_rows(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
     """Rows of a dataset, compressed if its name ends in ``.gz``; raises ``InputError`` if it is none."""
     try:
-        with _open_text(path) as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != tuple(columns):
-                missing = sorted(set(columns) - set(reader.fieldnames or ()))
-                raise InputError(str(path), f"is no memory dataset: columns {missing or 'in another order'}.")
-            rows = [dict(row) for row in reader]
+        reader = csv.DictReader(io.StringIO(_content(path), newline=""))
+        if tuple(reader.fieldnames or ()) != tuple(columns):
+            missing = sorted(set(columns) - set(reader.fieldnames or ()))
+            raise InputError(str(path), f"is no memory dataset: columns {missing or 'in another order'}.")
+        rows = [dict(row) for row in reader]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(path), f"cannot be read as CSV: {error}.") from error
     for number, row in enumerate(rows, start=2):
@@ -232,10 +234,15 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, str]], columns: Sequence[
     write_atomically(path, text.getvalue())
 
 
-def _open_text(path: Path) -> TextIO:
+def _content(path: Path) -> str:
+    """Text of a file; one that is compressed may be no larger than others when it is unpacked."""
+    content = read_bytes(path)
     if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8", newline=""))
-    return path.open(encoding="utf-8", newline="")
+        with gzip.open(io.BytesIO(content)) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise InputError(str(path), f"is larger than {MAX_FILE_BYTES // MIB} MiB when unpacked.")
+    return content.decode()
 
 
 def _traces(seed: int, indices: Sequence[int], workers: int) -> Iterator[dict[str, str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import read_bytes
 from pipette_opt.read.capture import guard
 from pipette_opt.read.capture.records import num_starts, outer_of, read_records, started_by, write_record
 from pipette_opt.read.capture.stand_in import CONTAINERS, LAUNCHERS, PYTHONS
@@ -331,7 +332,7 @@ def _scripts(script: str | None, records: Sequence[Mapping[str, Any]]) -> list[s
 
 
 def _text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8", errors="replace")
+    return read_bytes(path).decode("utf-8", errors="replace")
 
 
 def _num_lines(path: str) -> int:
