@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 RULE_S = 15.0
 """Seconds of each solve of ``--rules``, unless a time limit is given. Chosen."""
 
+RULED_OUT = {
+    "legality rules": " by the launcher's rules",
+    "memory": " for the memory",
+    "work alone": ", even if messages took no time",
+    "best links": ", even if every link were the fastest",
+    "search": ", as the plan's search has proven",
+}
+"""Words behind a verdict for what rules a configuration out; others say nothing."""
+
 
 @opt.spread
 def explain(
@@ -96,13 +105,20 @@ def _show(found: "Explained") -> None:
     from pipette_opt.cli.output import show
 
     for one in found.answers:
-        by = f", ruled out by {one.why.ruled_out_by}" if one.why.ruled_out_by else ""
-        show(f"{one.asked}: {one.why.verdict}{by}", *(f"  {reason}" for reason in one.why.reasons))
+        show(
+            f"{one.asked}: {verdict_words(one.why.verdict, one.why.ruled_out_by)}",
+            *(f"  {reason}" for reason in one.why.reasons),
+        )
         if one.placed is not None:
             show(*_placed_tables(one.placed))
     if not found.answers:
         nothing = "Something is legal and fits: `pipette-opt candidates` lists it, `solve` finds the best."
         show(in_words(found.conflicts) or nothing)
+
+
+def verdict_words(verdict: str, ruled_out_by: str) -> str:
+    """Return a verdict with what rules the configuration out, in words without the parts of a proof."""
+    return f"{verdict}{RULED_OUT.get(ruled_out_by, '')}"
 
 
 def _placed_tables(placed: "Placed") -> "list[RenderableType]":

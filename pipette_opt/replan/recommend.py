@@ -245,5 +245,5 @@ def _told(offer: Offer) -> str:
         else f", {three_digits(offer.tokens_per_s or 0.0)} tokens/s"
     )
     unit = "" if offer.run_s is not None else " a million tokens"
-    price = "" if offer.price is None else f", price {offer.price:,.2f}{unit}"
+    price = "" if offer.price is None else f", price {three_digits(offer.price)}{unit}"
     return f"{counted(offer.num_hosts, 'host')} of {offer.hosts} ({offer.num_gpus} GPUs){time}{price}"

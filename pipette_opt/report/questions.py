@@ -99,7 +99,7 @@ def answers_table(title: str, answers: Sequence[AnswerLike], own: str | None = N
         ]
         if has_prices:
             cost = one.price_per_million_tokens
-            cells.append(Text("-" if cost is None else f"{cost:.3f}"))
+            cells.append(Text("-" if cost is None else three_digits(cost)))
         table.add_row(*cells, _configuration(one, own, before))
         before = one.config
     return titled(title, table)
@@ -124,7 +124,7 @@ def offers_table(offers: Sequence[OfferLike]) -> RenderableType:
         if has_runs:
             cells += ["-" if run_s is None else f"{run_s / DAY_S:,.1f}" for run_s in (one.run_s, one.worst_run_s)]
         if has_prices:
-            cells.append("-" if one.price is None else f"{one.price:,.2f}")
+            cells.append("-" if one.price is None else three_digits(one.price))
         table.add_row(*map(Text, cells), Text(one.why or one.config, style=BAD if one.why else ""))
     return spaced(table)
 

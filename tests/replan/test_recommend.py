@@ -52,11 +52,11 @@ def test_the_choices_in_words() -> None:
     """What is the same is said once; the slow end of the band and what is proven of fewer GPUs follow."""
     said = in_words(FOUND, 25 * DAY)
     assert said == [
-        "Fastest: 8 hosts of a100-80gb (64 GPUs), 6.0 days, price 960.00.",
-        "Cheapest: 1 host of a100-80gb (8 GPUs), 40.0 days, price 800.00.",
-        "Fewest GPUs in time, cheapest in time: 2 hosts of a100-80gb (16 GPUs), 21.0 days, price 840.00.",
+        "Fastest: 8 hosts of a100-80gb (64 GPUs), 6.0 days, price 960.",
+        "Cheapest: 1 host of a100-80gb (8 GPUs), 40.0 days, price 800.",
+        "Fewest GPUs in time, cheapest in time: 2 hosts of a100-80gb (16 GPUs), 21.0 days, price 840.",
         "At the slow end of measured runs like this it takes 31.5 days, too long; 4 hosts of a100-80gb (32 GPUs), "
-        "11.0 days, price 880.00 would hold even then.",
+        "11.0 days, price 880 would hold even then.",
         "That fewer GPUs of those asked about are too slow is proven.",
     ]
     late = in_words(FOUND, 5 * DAY)

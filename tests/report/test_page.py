@@ -14,7 +14,7 @@ from plans import small_instance, small_plan
 from pipette_opt.base.units import GB, GIB, gib
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.plans.chosen import Choice
-from pipette_opt.plans.plan import Plan, SizeProof, Target
+from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice, SizeProof, Target
 from pipette_opt.report.cells import percent
 from pipette_opt.report.page import page_of
 from pipette_opt.report.page.figures import INK, RATES, RATES_OF_LEVELS
@@ -323,6 +323,22 @@ def test_objectives_are_in_the_certificate(plan: Plan) -> None:
     fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
     assert {"objective.sizes.0.lower_bound_s", "certificate.chosen_by.lower_bound"} <= fields
     assert "objective.sizes.1.value" not in fields
+
+
+def test_what_is_beside_a_plan_is_on_the_page(plan: Plan) -> None:
+    """The fastest found, the trade between time and risk, the load of experts, and bounds of the next best."""
+    seconds = plan.estimate.iteration_time_s
+    fast = replace(plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=0.004, lower_bound_s=0.99)
+    safe = RiskChoice(max_oom_risk=1e-4, plan=fast, upper_bytes=30 * 2**30, capacity_bytes=78 * 2**30)
+    uneven = Imbalance(expert_imbalance=1.3, iteration_time_s=1.2 * seconds, oom_probability=0.5)
+    beside = replace(plan, fastest=fast, risks=(safe,), imbalance=uneven, alternatives=(fast,))
+    text = page_of(beside)
+    page = Page(text)
+    assert {"risks", "alternatives"} <= checked_fields(page, beside)
+    fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
+    assert {"risks.0.plan.iteration_time_s", "risks.0.upper_gib", "alternatives.0.lower_bound_s"} <= fields
+    assert "The fastest found" in text
+    assert "Experts are assumed to be evenly loaded." in text
 
 
 def test_older_and_poorer_plans_have_a_page(plan: Plan) -> None:

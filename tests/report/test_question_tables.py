@@ -42,8 +42,9 @@ def test_times_of_offers_are_expected_ones() -> None:
         bound_s=5.0,
         expected_s=7.032,
         tokens_per_s=149_113.0,
+        price=43_276.18,
     )
     text = shown(offers_table([offer, Offer(hosts="x", num_hosts=1, num_gpus=8, why="too big")]))
-    for cell in ("7.03 s", "6.00 s", "149,000", "too big"):
+    for cell in ("7.03 s", "6.00 s", "149,000", "43,300", "too big"):
         assert cell in text
     assert "5.86" not in text

@@ -6,7 +6,9 @@ from xml.etree.ElementTree import Element
 
 from pipette_opt.base.units import three_digits
 from pipette_opt.plans.plan import Plan
-from pipette_opt.report.cells import percent, risk, seconds_text, words
+from pipette_opt.report.beside_tables import fastest_line, imbalance_line
+from pipette_opt.report.cells import percent, seconds_text, words
+from pipette_opt.report.page.beside import alternatives_table, risks_table
 from pipette_opt.report.page.figures import BAD, CAUSES, INK, OTHER_COLOUR, figure, wrapped
 from pipette_opt.report.page.markup import Child, Panel, number, paragraph, table
 from pipette_opt.report.page.sensitivity import Changed
@@ -42,7 +44,9 @@ def time_panel(plan: Plan) -> Panel:
         table("Seconds by cause", ("cause", "mean of all ranks >", "share >", "critical path >", "share >"), rows)
     ]
     if plan.alternatives:
-        tables.append(_alternatives(plan))
+        tables.append(alternatives_table(plan))
+    if plan.risks:
+        tables.append(risks_table(plan))
     if plan.baselines:
         tables.append(_baselines(plan))
     gone = max(estimate.breakdown, key=lambda cause: estimate.breakdown[cause], default="of unknown cause")
@@ -52,7 +56,8 @@ def time_panel(plan: Plan) -> Panel:
             number(total, seconds_text(total), "estimate.iteration_time_s"),
             f", most of it {words(gone)}. ",
             _band(plan),
-        )
+        ),
+        *(paragraph(line) for line in (fastest_line(plan), imbalance_line(plan)) if line),
     ]
     return Panel(
         name="time",
@@ -98,26 +103,6 @@ def _stacked(bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[s
         xaxis={"title": {"text": "seconds"}, "automargin": True, "gridcolor": "#dfe4ea"},
         yaxis={"autorange": "reversed", "automargin": True},
     )
-
-
-def _alternatives(plan: Plan) -> Element:
-    rows = []
-    for place, one in enumerate(plan.alternatives):
-        at = f"alternatives.{place}"
-        chance = one.oom_probability
-        rows.append(
-            (
-                one.config.label(),
-                number(one.iteration_time_s, seconds_text(one.iteration_time_s), f"{at}.iteration_time_s"),
-                number(
-                    chance,
-                    "" if chance is None else risk(chance, at_most=one.oom_probability_at_most),
-                    f"{at}.oom_probability",
-                ),
-                one.reason,
-            )
-        )
-    return table("The next best plans", ("configuration", "iteration >", "out of memory >", "why not"), rows)
 
 
 def _baselines(plan: Plan) -> Element:
