@@ -207,7 +207,20 @@ class _Reader:
         except InputError as error:
             place = f"{self.where}, line {command.line}"
             raise InputError(place, _as_written(f"{error.where}: {error.problem}", shell.unknowns)) from None
+        self._check_quotes(started, command, shell)
         return self._note(started, command, shell)
+
+    def _check_quotes(self, started: Started, command: ExternalCommand, shell: "Shell") -> None:
+        """Refuse a whole training command in quotes, which a launcher takes for the name of a program."""
+        name = started.program if isinstance(started, Launch) else ""
+        if isinstance(started, OtherCommand) and started.words:
+            name = started.words[0]
+        words = name.split()
+        if len(words) < 2 or not isinstance(launch_of(words), Launch):
+            return
+        shown_name = _short(shell.unknowns.rendered(name))
+        problem = f"{shown_name!r} in quotes is the name of one program; take the quotes away."
+        raise InputError(f"{self.where}, line {command.line}", problem)
 
     def _note(self, started: Started, command: ExternalCommand, shell: "Shell") -> int | None:
         if isinstance(started, Launch):

@@ -155,6 +155,8 @@ def found_in(text: str) -> ScriptLaunch:
             "line 1: starts training in two ways",
         ),
         ("torchrun --who-knows what pretrain", r"line 1: torchrun: unknown option --who-knows"),
+        ("srun 'python train.py --x 1'", "line 1: 'python train.py --x 1' in quotes is the name of one program"),
+        ('torchrun "pretrain_gpt.py --x 1"', "line 1: 'pretrain_gpt.py --x 1' in quotes is the name of one program"),
     ],
 )
 def test_what_cannot_be_told_is_refused_with_its_line(text: str, problem: str) -> None:
