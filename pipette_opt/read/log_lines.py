@@ -2,8 +2,8 @@
 Lines of logs without what launchers, schedulers and loggers put before them.
 
 ``srun --label``, ``mpirun --tag-output`` and ``--timestamp-output`` (Open MPI 4 and 5), HPE MPT, ``torchrun``, pdsh and
-clush, ``kubectl logs --timestamps`` and ``--prefix``, Ray, and the formats of Python's logging, NeMo, Primus and
-nanotron. They may stand before each other in any order. Colours are removed, and a progress bar that returns to the
+clush, ``kubectl logs --timestamps`` and ``--prefix``, Ray, and the formats of Python's logging, loguru, NeMo, Primus
+and nanotron. They may stand before each other in any order. Colours are removed, and a progress bar that returns to the
 start of its line is several lines.
 """
 
@@ -35,6 +35,7 @@ _TAGS_BY_START = {
         rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH_AND_DAY} {_CLOCK} \d{{4}}){_BEHIND}",  # mpirun --timestamp-output
         rf"{_MONTH_AND_DAY} {_CLOCK} (?P<source>[\w.-]{{1,253}}) [\w./-]{{1,100}}\[\d{{1,10}}\]: ",  # journalctl
         rf"{_MONTH_AND_DAY} {_CLOCK} ",  # ts
+        rf"(?:{_LEVEL}|SUCCESS|TRACE) *\| [\w.<>]{{1,200}}:[\w.<>]{{1,100}}:\d{{1,7}} - ",  # loguru
         rf"(?:[\w.-]{{1,80}} - )?{_LEVEL} - |{_LEVEL}:[\w.-]{{1,200}}:|{_LEVEL}:? ",  # logging of Python
     ),
     "[": (

@@ -29,6 +29,8 @@ TAGS = (
     "2026-01-01 12:00:00,123 - INFO - ",
     "2026-01-01 12:00:00,123 - root - INFO - ",
     "INFO:megatron.core.utils:",
+    "2026-01-01 12:00:00.123 | INFO     | __main__:<module>:12 - ",
+    "2026-01-01 12:00:00.123 | SUCCESS  | megatron.training:train_step:1012 - ",
     "[rank0]:[titan] 2026-06-10 11:01:00,001 - root - INFO - ",
     "[NeMo I 2026-06-10 11:00:01 nemo_logging:393] ",
     "10/17/2026 16:31:31 [INFO|DP=0|PP=0|TP=0|ip-10-0-0-225]: ",
