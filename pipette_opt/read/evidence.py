@@ -15,11 +15,24 @@ from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import InsideNode
 from pipette_opt.read.link_log import LinkLog
 from pipette_opt.read.matrices import LEAST_GB_PER_S, MOST_GB_PER_S, HostMatrix
-from pipette_opt.read.nccl_tests import KINDS, NcclRow, NcclTest, host_bytes_per_s, pair_bytes_per_s, pair_flows
+from pipette_opt.read.nccl_tests import (
+    KINDS,
+    WRONG_RESULTS,
+    NcclRow,
+    NcclTest,
+    host_bytes_per_s,
+    pair_bytes_per_s,
+    pair_flows,
+)
 from pipette_opt.read.pair_tests import PairTest
 from pipette_opt.read.switches import SwitchTree
 
 Pair = tuple[str, str]
+
+Run = tuple[int, Pair, int, str, int]
+"""Concurrent flows, unordered pair, campaign, kind of a test, GPUs of a host."""
+
+Outcome = Literal["measured", "crashed", "wrong"]
 
 _NAMED_PAIRS = 6
 
@@ -43,8 +56,12 @@ class LinkEvidence:
         By number of flows, pair (sender, receiver) and snapshot: what the flows attain in sum, bytes/s.
     failures
         By number of flows, unordered pair and snapshot: the test that failed.
+    outcomes
+        How the tests of each run ended, between two hosts.
     snapshot
         Which of the user's sources is being read; each is one moment in time.
+    campaign_of
+        For each snapshot, the one in which a failed test may have been run again: all single files are one campaign.
     snapshot_hosts
         The hosts that each snapshot names.
     tested_pairs
@@ -64,6 +81,7 @@ class LinkEvidence:
     failures: dict[int, dict[Pair, dict[int, str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(dict))
     )
+    outcomes: dict[Run, set[Outcome]] = field(default_factory=lambda: defaultdict(set))
     inside: list[float] = field(default_factory=list)
     inside_nodes: list[InsideNode] = field(default_factory=list)
     switches: SwitchTree | None = None
@@ -74,6 +92,7 @@ class LinkEvidence:
     remarks: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
     snapshot: int = 0
+    campaign_of: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     snapshot_hosts: dict[int, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
     symmetric: bool = False
     all_at_once: bool = False
@@ -97,7 +116,9 @@ class LinkEvidence:
         if test.problem or not large:
             problem = f"{test.kind} in {file} {test.problem}".strip()
             self.failures[flows][unordered(first, second)].setdefault(self.snapshot, problem)
+            self._add_outcome(flows, test, "wrong" if test.problem == WRONG_RESULTS else "crashed")
             return
+        self._add_outcome(flows, test, "measured")
         rate = pair_bytes_per_s(test, large)
         self._add_rate(flows, first, second, rate)
         self._add_rate(flows, second, first, rate)
@@ -178,6 +199,21 @@ class LinkEvidence:
             more = f" and {len(one_way) - _NAMED_PAIRS} more" if len(one_way) > _NAMED_PAIRS else ""
             self.remarks.append(f"Measured one way only, and taken for both: {named}{more}.")
 
+    def forget_crashes(self) -> None:
+        """Take a pair's measurement where a test crashed and another run of it, of the same campaign, ended well."""
+        ends: dict[tuple[int, Pair, int], list[set[Outcome]]] = defaultdict(list)
+        for (flows, pair, campaign, *_), outcomes in self.outcomes.items():
+            ends[flows, pair, campaign].append(outcomes)
+        for (flows, pair, campaign), found in ends.items():
+            if not all("measured" in one and "wrong" not in one for one in found):
+                continue
+            failures = self.failures[flows].get(pair, {})
+            for snapshot in [one for one in failures if self.campaign_of[one] == campaign]:
+                problem = failures.pop(snapshot)
+                self.remarks.append(f"{problem}; another run of it measured {pair[0]} - {pair[1]}, which counts.")
+            if not failures:
+                self.failures[flows].pop(pair, None)
+
     def rename(self, new_name: Callable[[str], str]) -> None:
         """Give hosts other names; those that become equal are one host."""
         self.hosts = {new_name(host): None for host in self.hosts}
@@ -228,6 +264,11 @@ class LinkEvidence:
             limits = f"from {LEAST_GB_PER_S:g} to {MOST_GB_PER_S:g}"
             raise InputError(f"{sender} to {receiver}", f"a rate must be {limits} GB/s, got {rate / GB:g} GB/s.")
         self.rates[flows][sender, receiver][self.snapshot].append(rate)
+
+    def _add_outcome(self, flows: int, test: NcclTest, outcome: Outcome) -> None:
+        first, second = test.hosts
+        run = flows, unordered(first, second), self.campaign_of[self.snapshot], test.kind, test.gpus_of_host[first]
+        self.outcomes[run].add(outcome)
 
     def _add_host(self, host: str) -> None:
         self.hosts.setdefault(host)

@@ -54,6 +54,9 @@ from pipette_opt.specs.levels import Level
 
 ASSUMED_LATENCY_S = 12 * US
 
+SINGLE_FILES = -1
+"""Campaign of files that are given one by one."""
+
 HEAD_BYTES = 8192
 """Bytes at the start of a file of which none is zero if it is a text."""
 
@@ -128,6 +131,7 @@ def import_links(
             raise InputError(option, f"must be >= 1, got {value}.")
     sources = [paths] if isinstance(paths, str | Path) else list(paths)
     evidence = _gather(sources, _Asked(only_gpus=only_gpus, test=_kind_asked(test), hosts=hosts))
+    evidence.forget_crashes()
     if short_names:
         evidence.rename(lambda host: host.split(".")[0])
     evidence.complete_directions()
@@ -214,6 +218,7 @@ def _gather(sources: Sequence[str | Path], asked: _Asked) -> LinkEvidence:
     for snapshot, source in enumerate(sources):
         evidence.snapshot = snapshot
         path = Path(source)
+        evidence.campaign_of[snapshot] = snapshot if path.is_dir() else SINGLE_FILES
         if path.is_dir():
             files = sorted(
                 (file for file in path.rglob("*") if _is_visible(file, path)), key=lambda f: natural_key(str(f))
@@ -412,7 +417,8 @@ def _nics(
     if given is not None:
         return given
     if inside is not None and inside.num_nics:
-        far = f"; {', '.join(inside.far_nics)} are far from every GPU and not counted" if inside.far_nics else ""
+        is_far = "is" if len(inside.far_nics) == 1 else "are"
+        far = f"; {', '.join(inside.far_nics)} {is_far} far from every GPU and not counted" if inside.far_nics else ""
         notes.append(f"NICs per host: {inside.num_nics}, from the topology of a host{far}.")
         return inside.num_nics
     if len(matrices) == 1:

@@ -45,6 +45,9 @@ _FAILURES = (
 )
 """Words of lines that say that a test failed; without the summary behind them it did."""
 
+WRONG_RESULTS = "computed wrong results"
+"""Problem of a test that ran, over links that cannot be trusted."""
+
 _NCCL = re.compile(
     r"R?CCL (?:INFO|WARN|TRACE) |R?CCL version |NET/\w|(?:HIP|ROCm|rccl-tests) version|Librccl path|Hostname +:"
 )
@@ -450,7 +453,7 @@ def _problem(draft: _Draft) -> tuple[str, bool]:
     if draft.failure and not draft.ended:  # NCCL also warns in runs that end well
         return f"failed: {draft.failure}", True
     if draft.wrong and not draft.damage.endswith("mixed"):
-        return "computed wrong results", True
+        return WRONG_RESULTS, True
     if draft.damage:
         return draft.damage, False
     if not draft.rows:

@@ -152,13 +152,31 @@ def test_what_fills_a_failed_pair(logs: Callable[..., Path], fill: str, expected
         nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0, ends=False),
         nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0, sizes=()),
         nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0, wrong=3),
-        nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0) + FAILED,
+        nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0) + nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0, wrong=3),
+        FAILED
+        + nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0, wrong=3)
+        + nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0),
     ],
-    ids=["broken off", "no results", "wrong results", "failed the second time"],
+    ids=["broken off", "no results", "wrong results", "wrong the second time", "crashed, wrong, then right"],
 )
 def test_failures_of_all_sorts(logs: Callable[..., Path], broken: str) -> None:
-    """A link that failed once is not trusted, even if another test of it succeeded."""
+    """A link that gave wrong results once is not trusted, even if another test of it succeeded."""
     assert import_links(logs(**three_hosts(broken))).missing == {1: (("n2", "n3"),)}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_measurement_counts_beside_a_crash(logs: Callable[..., Path], is_first: bool) -> None:
+    """A test crashes for many reasons; a run of it that ended well says what the link carries."""
+    good = nccl_text("sendrecv", {"n2": 1, "n3": 1}, 30.0)
+    texts = three_hosts(good) | {"a-crash" if is_first else "q-crash": FAILED}
+    imported = import_links(logs(**texts))
+    assert imported.missing == {1: ()}
+    assert links(imported, 1)[1, 2] == pytest.approx(30.0, rel=2e-3)
+    text = " ".join(imported.notes)
+    assert "-crash.log failed: Test NCCL failure" in text
+    assert "; another run of it measured n2 - n3, which counts." in text
+    files = sorted(logs(**texts).iterdir())
+    assert import_links(files).missing == {1: ()}
 
 
 def test_an_excluded_pair_is_unusable_with_any_flows(logs: Callable[..., Path]) -> None:

@@ -233,7 +233,7 @@ def test_a_topology_beside_a_log(tmp_path: Path) -> None:
     logs = written(tmp_path / "logs", pair=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0), topo=TOPOLOGY)
     imported = import_links(logs)
     assert (imported.cluster.gpus_per_node, imported.cluster.nics_per_node) == (2, 2)
-    assert "NIC2 are far from every GPU and not counted" in noted(imported)
+    assert "NIC2 is far from every GPU and not counted" in noted(imported)
     more = written(tmp_path / "more", pair=nccl_text("sendrecv", {"n1": 4, "n2": 4}, 40.0), topo=TOPOLOGY)
     with pytest.raises(InputError, match="the topology of a host has 2 GPUs, but a test used 4 GPUs of a host"):
         import_links(more)
