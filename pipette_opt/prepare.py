@@ -105,6 +105,8 @@ class Prepared:
         The hosts as they are given, where links of single GPUs are known.
     other_sizes_s
         No plan on other numbers of GPUs is faster, seconds; infinite where the search did not choose the number.
+    other_splits_s
+        No plan with other splits of the layers is faster, seconds, where the joint model was not asked and this was.
     proven_s
         No plan of these configurations is faster, as an earlier certificate says of the same hosts and more.
     """
@@ -120,6 +122,7 @@ class Prepared:
     joined: Joined | None = None
     given_cluster: ClusterSpec | None = None
     other_sizes_s: float = float("inf")
+    other_splits_s: float = float("inf")
     proven_s: Mapping[ParallelConfig, float] = field(default_factory=dict)
 
     @property

@@ -1,16 +1,17 @@
 """A search in a few seconds, from a plan that is known: what questions about a plan, and recommendations, rest on."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, MissingLinkError
 from pipette_opt.base.types import IntArray
-from pipette_opt.candidates import SearchSpace
+from pipette_opt.candidates import SearchSpace, layers_are_free
 from pipette_opt.certify import CertifyParams, certify
 from pipette_opt.certify.compiling import compile_kernels
+from pipette_opt.judge.least_times import LeastTimes
 from pipette_opt.judge.many import estimate_many
 from pipette_opt.judge.slots import with_slots
 from pipette_opt.judge.solutions import JudgedSolution, best_first, judge_solution
@@ -29,8 +30,8 @@ GAP = 0.003
 LEAST_S = 0.3
 """Smallest number of seconds of one certificate, so that each question has a plan. Chosen."""
 
-JOINT_SHARE = 0.4
-"""Share of a search's time for the joint model over all splits of the layers, where hosts differ in kind. Chosen."""
+JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.4
+"""Shares of a search's time for the joint model over all splits of layers, on equal and on unequal hosts. Chosen."""
 
 MOST_SPARES, MOST_EXCHANGES = 4, 32
 """Idle hosts of which each is tried for a lost one, and hosts with which it changes places. Chosen."""
@@ -89,9 +90,10 @@ def search(
         return seconds - (watcher.elapsed_s - begun)
 
     joint = None
-    if len(instance.cluster.gpu_kinds) > 1:  # on equal hosts the usual splits have the best or nearly
+    if like is None:
+        share = JOINT_SHARE if len(instance.cluster.gpu_kinds) == 1 else MIXED_JOINT_SHARE
         joint = JointLimits(
-            time_limit_s=JOINT_SHARE * seconds,
+            time_limit_s=share * seconds,
             workers=params.workers,
             seed=params.seed,
             to_beat_s=float("inf") if first is None else first.seconds,
@@ -109,12 +111,24 @@ def search(
         like=like,
         chooses_sizes=True,
     )
+    if prepared.joined is None:
+        prepared = replace(prepared, other_splits_s=_other_splits_s(prepared, left_s))
     with watcher.loading_kernels():
         compile_kernels(prepared, watcher.stop)
     beaten = None if prepared.pruned is None else prepared.pruned.first
     known = [] if beaten is None else _seated(prepared, beaten.config, beaten.block, [beaten.nodes])
     best, bound_s, proven_s = certified(prepared, known, left_s(), params, watcher)
     return Searched(prepared=replace(prepared, proven_s=proven_s), best=best, bound_s=bound_s, found=[best])
+
+
+def _other_splits_s(prepared: Prepared, left_s: Callable[[], float]) -> float:
+    """No plan that deals layers in another way than those that are listed is faster, seconds; infinite if none does."""
+    space = prepared.space
+    if not layers_are_free(prepared.instance, space):
+        return float("inf")
+    least = LeastTimes(prepared.instance, space)
+    sizes = space.world_sizes or least.numbers if space.num_gpus is None else (space.num_gpus,)
+    return min((least(size) if left_s() > 0 else least.at_peak_s(size) for size in sizes), default=float("inf"))
 
 
 def alike(one: Instance, other: Instance) -> bool:
@@ -136,7 +150,7 @@ def certified(
         raise InfeasibleError("no plan was found in the time given; --time-limit gives it more.")
     if prepared.has_slots:
         judged = with_slots(prepared.given, prepared.problem, judged, 0, seconds, watcher.stop)
-    bound_s = found.bound_s
+    bound_s = min(found.bound_s, prepared.other_splits_s)
     if prepared.joined is not None:
         bound_s = min(bound_s, prepared.joined.model.bound_s)
     return best_first(judged)[0], bound_s, {config: reason.bound_s for config, reason in found.reasons.items()}

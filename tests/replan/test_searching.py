@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from plans import plan_of, small_config, small_instance
+from specs_for_tests import cluster, instance
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.first_plans import first_plan
@@ -105,3 +106,16 @@ def test_a_spare_host_goes_where_the_judge_has_it_fastest(found: Searched) -> No
         times.append(time_s(judge_solution(fewer.instance, fewer.problem, solution)))
     assert time_s(best) == min(times)
     assert len(set(times)) > 1
+
+
+def test_the_bound_counts_every_split_of_the_layers() -> None:
+    """The joint model says it; of a job that is alike, whose splits are taken over, the work of any split."""
+    space = replace(SPACE, tensor_parallel=(2,), pipeline_parallel=(4,), micro_batch_size=(2,))
+    job = instance(cluster(2))
+    found = search(job, space, None, 0.5, OptimizeParams(workers=1), Watcher())
+    assert found.prepared.joined is not None
+    again = search(job, space, None, 0.5, OptimizeParams(workers=1), Watcher(), found.prepared)
+    assert again.prepared.joined is None
+    assert again.bound_s <= again.prepared.other_splits_s <= time_s(again.best)
+    pinned = search(job, replace(space, uneven_layers=False), None, 0.5, OptimizeParams(workers=1), Watcher())
+    assert pinned.prepared.other_splits_s == float("inf")
