@@ -194,11 +194,25 @@ def _has_candidate(asked: Question) -> bool:
     if asked.risk >= IGNORED_RISK:
         return bool(candidates)
     predictor = load_predictor(asked.risk, instance)
+    if _state_bytes(asked) > sum(node.num_gpus * predictor.usable_bytes(node.gpu) for node in instance.cluster.nodes):
+        return False
     order = sorted((one for one in candidates if not one.overlap_grad_reduce), key=_need) or list(candidates)
     return any(
         check_memory(instance, order[first : first + PREDICTED_AT_ONCE], predictor, asked.risk).fitting
         for first in range(0, len(order), PREDICTED_AT_ONCE)
     )
+
+
+def _state_bytes(asked: Question) -> float:
+    """
+    Lower bound on the bytes that all GPUs hold together: each weight and optimizer state at least once.
+
+    Weights alone where the optimizer may be in the hosts' memory.
+    """
+    training = asked.instance.training
+    on_hosts = asked.space.offload is not None or not training.offload.is_nothing
+    each = training.parameter_bytes + (0 if on_hosts else training.optimizer_bytes)
+    return asked.instance.model.num_parameters * each
 
 
 def _need(config: ParallelConfig) -> tuple[bool, int, int, bool]:

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
 
-from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.conflicts import Question, _possible, conflicts, in_words, requirements
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.certify.conflicts import Question, _possible, _state_bytes, conflicts, in_words, requirements
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.prepare import load_predictor
+from pipette_opt.specs import Instance
 
 MEMORY = "GiB of memory a GPU at a risk of 1%"
 
@@ -78,3 +81,22 @@ def test_hosts_that_are_given_are_tried_where_their_number_is_free() -> None:
     assert found
     assert all("--sequence-parallel on" in names for names in found)
     assert not any(one < other for one in found for other in found)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        instance(cluster(1, gpus=8), LLAMA_8B, 8, 2048),
+        instance(cluster(2, gpus=8), replace(LLAMA_8B, num_experts=8, moe_router_topk=2), 16, 2048),
+    ],
+)
+def test_no_configuration_holds_less_than_its_states(job: Instance) -> None:
+    """Memory that is counted for all GPUs of what fits is never below weights and optimizer states held once."""
+    space = SearchSpace()
+    candidates = enumerate_candidates(job, space)
+    fitting = check_memory(job, candidates, load_predictor(0.01, job), 0.01).fitting
+    assert fitting
+    least = _state_bytes(Question(instance=job, space=space, risk=0.01))
+    for checked in fitting:
+        ranks_of_stage = checked.config.world_size // checked.config.pipeline_model_parallel_size
+        assert checked.need_bytes.sum() * ranks_of_stage >= least
