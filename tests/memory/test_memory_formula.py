@@ -15,6 +15,7 @@ from pipette_opt.memory.stage_rows import StageTable, join_tables
 from pipette_opt.memory.table import stage_table
 from pipette_opt.specs import TrainingSpec
 
+EXPERTS = {"num_experts": 4, "moe_ffn_hidden_size": 1024}
 POINTS = [sample_point(99, index) for index in range(16)]
 
 
@@ -64,9 +65,16 @@ def test_feature_names_are_distinct() -> None:
     assert all(name and unit for name, unit in FEATURES)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_experts": 4, "moe_ffn_hidden_size": 1024}])
+@pytest.mark.parametrize(
+    ("options", "layers", "chunks"),
+    [
+        ({}, (3, 4, 4, 3), 2),
+        (EXPERTS, (1, 2, 2, 1), 2),
+        (EXPERTS, (7, 8), 4),
+        ({}, (3, 3), 4),
+    ],
+)
 @pytest.mark.parametrize("recompute", [None, "selective", "full"])
-@pytest.mark.parametrize(("layers", "chunks"), [((3, 4, 4, 3), 2), ((1, 2, 2, 1), 2), ((7, 8), 4), ((3, 3), 4)])
 def test_chunks_with_a_layer_less(
     layers: tuple[int, ...], chunks: int, recompute: RecomputeGranularity | None, options: dict[str, int]
 ) -> None:

@@ -14,10 +14,12 @@ from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, without_overlap
+from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import fitting_candidates, load_predictor, prepare
 from pipette_opt.solver import pruning
 from pipette_opt.solver.pruning import prune
+from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
 
@@ -83,13 +85,14 @@ def test_all_hosts_and_fewer_are_one_problem() -> None:
     assert min(alone, key=lambda size: alone[size]) in together.certificate.searched["num_gpus"]
 
 
-def test_what_was_not_bounded_is_bounded_in_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_bounded_is_bounded_in_the_time_left(
+    three_hosts: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bounds that had no time at first have some when the search has ended, and then nothing keeps a gap open."""
     monkeypatch.setattr(pruning, "CONFIGURATIONS_AT_ONCE", 1)
     monkeypatch.setattr(pruning, "KEPT", 2)
     monkeypatch.setattr(module, "BOUNDING_SHARE", 0.0)
-    links = np.random.default_rng(5).uniform(0.5, 2.0, (3, 3))
-    job = instance(cluster(3, links, gpus=4), replace(TINY, num_layers=6), 24, 2048)
+    job = three_hosts
     steps: list[str] = []
     watcher = Watcher(on_progress=lambda progress: steps.append(progress.step))
     plan = optimize(
@@ -100,20 +103,34 @@ def test_what_was_not_bounded_is_bounded_in_the_time_left(monkeypatch: pytest.Mo
     assert len(verify(job, plan).rules) > 20
 
 
+@pytest.fixture(scope="module")
+def three_hosts() -> Instance:
+    """Six layers on three hosts of four GPUs and random links."""
+    links = np.random.default_rng(5).uniform(0.5, 2.0, (3, 3))
+    return instance(cluster(3, links, gpus=4), replace(TINY, num_layers=6), 24, 2048)
+
+
+@pytest.fixture(scope="module")
+def optimum(three_hosts: Instance) -> Plan:
+    """The best plan of all with micro-batches of one sequence."""
+    space = SearchSpace(num_gpus=12, micro_batch_size=(1,))
+    return optimize(three_hosts, space, OptimizeParams(time_limit_s=20.0, workers=1))
+
+
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_limit_that_ends_while_configurations_are_bounded(monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
+def test_a_limit_that_ends_while_configurations_are_bounded(
+    three_hosts: Instance, optimum: Plan, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
     """The best plan so far, and an honest bound over what was not looked at; verify shows all of it again."""
     monkeypatch.setattr(pruning, "CONFIGURATIONS_AT_ONCE", 1)
     monkeypatch.setattr(pruning, "KEPT", 2)
     monkeypatch.setattr(module, "BOUNDING_SHARE", 0.0)
     monkeypatch.setattr(module, "BOUNDING_AGAIN_SHARE", 0.0)
-    links = np.random.default_rng(5).uniform(0.5, 2.0, (3, 3))
-    job = instance(cluster(3, links, gpus=4), replace(TINY, num_layers=6), 24, 2048)
-    space = SearchSpace(num_gpus=12, micro_batch_size=(1,))
     watcher = Watcher()
     if stopped:
         watcher.stop.set()
-    plan = optimize(job, space, OptimizeParams(time_limit_s=5.0, workers=1), watcher)
+    job, space = three_hosts, SearchSpace(num_gpus=12, micro_batch_size=(1,))
+    plan = optimize(job, space, OptimizeParams(time_limit_s=3.0, workers=1), watcher)
     proof = plan.certificate
     waiting = [part for part in proof.proof if part.by == "work alone"]
     assert proof.status == "FEASIBLE"
@@ -124,9 +141,7 @@ def test_a_limit_that_ends_while_configurations_are_bounded(monkeypatch: pytest.
         left_out_s = min(waiting[0].bound_s, proof.joint_model.bound_s)  # of other splits, if time was short for them
         assert proof.lower_bound_s == pytest.approx(left_out_s, rel=1e-6)
     assert len(verify(job, plan).rules) > 20
-    monkeypatch.undo()
-    whole = optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1))
-    assert proof.lower_bound_s <= whole.certificate.objective_s <= proof.objective_s * (1 + 1e-9)
+    assert proof.lower_bound_s <= optimum.certificate.objective_s <= proof.objective_s * (1 + 1e-9)
 
 
 def test_annealing_gives_a_better_time_to_beat(monkeypatch: pytest.MonkeyPatch) -> None:

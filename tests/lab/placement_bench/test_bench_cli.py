@@ -18,8 +18,9 @@ SMALL = ("benchmark", "placement", "--instances", "tree", "--sizes", "8", "--sec
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run a command in an empty folder: exit code, standard output, standard error."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in an empty folder: exit code, standard output, standard error; kernels are compiled when used."""
+    monkeypatch.setattr("pipette_opt.lab.placement_bench.run.WARM_UP_SHAPES", ((2, 2),))
     return partial(typed, tmp_path)
 
 
