@@ -180,7 +180,8 @@ def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequen
             continue
         following = [value] if equals else _following(words, index + 1)
         option = megatron_options().get(field_of(name))
-        given.check_unknown(index, len(following), where, counts=option is not None and option.status != "harmless")
+        counts, num_values = option is not None and option.status != "harmless", 0 if equals else len(following)
+        given.check_unknown(index, num_values, where, counts=counts)
         if option is not None:
             reversed_flag = field_of(name) == f"no_{option.field}"
             values[option.field] = False if reversed_flag else _value(option, following, where)

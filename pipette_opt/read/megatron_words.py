@@ -12,11 +12,14 @@ from pipette_opt.read.launch_file import is_launch, without_document
 from pipette_opt.read.launchers import LAUNCHERS
 from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
-from pipette_opt.read.scripts import ScriptLaunch, argument_problem, read_script
+from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
 
 _ENDS = re.compile(r"\|{1,2}|&{1,2}|;+|(?:\d*|&)(?:>>?|<)(?:&\d)?")
 """Words that end a command, if options are pasted with what follows them."""
 
+
+_NAMED = re.compile(r"--[\w-]+=")
+"""Begins a word that has an option's name and its value."""
 
 UNSET = "not set, and taken for empty"
 """Begins the note on variables that a script reads and nothing sets."""
@@ -42,7 +45,7 @@ class Words:
         if self.script is None:
             return ()
         launch_notes = () if self.script.launch is None else self.script.launch.notes
-        return (*_about(self.script.unset), *launch_notes, *self.script.notes)
+        return (*_about(self.script.unset), *_about_unknown(self.script.unknown), *launch_notes, *self.script.notes)
 
     def document(self) -> dict[str, Any]:
         """Return the arguments as JSON has them, with the launch of a script."""
@@ -56,12 +59,13 @@ class Words:
         Parameters
         ----------
         index
-            Place of the option; ``num_values`` words behind it are its values.
+            Place of the option; ``num_values`` words behind it are its values, besides that behind its ``=``.
         counts
             The value matters; else a path that is known only when the script runs stays as it is written.
         """
+        is_named = _NAMED.match(self.words[index]) is not None
         for argument in self.script.unknown if self.script is not None else ():
-            if argument.index == index or (counts and index < argument.index <= index + num_values):
+            if (argument.index == index and not is_named) or (counts and index <= argument.index <= index + num_values):
                 raise InputError(f"{where}, line {argument.line}", argument_problem(self.words, argument))
 
 
@@ -98,7 +102,7 @@ def read_words(
         hint = looks_like(text, but=(LAUNCH_SCRIPT, TYPED_ARGUMENTS))
         raise InputError(error.where, f"{error.problem}{hint}") from None
     for argument in found.unknown:
-        if not argument.is_one and not _is_value(found.arguments, argument.index):
+        if argument.may_be_option and not _is_value(found.arguments, argument.index):
             raise InputError(f"{where}, line {argument.line}", argument_problem(found.arguments, argument))
     return Words(words=found.arguments, script=found)
 
@@ -114,6 +118,14 @@ def _about(unset: Mapping[str, int]) -> list[str]:
         return []
     names = ", ".join(f"{name} (line {line})" for name, line in unset.items())
     return [f"{UNSET}: {names}"]
+
+
+def _about_unknown(unknown: Sequence[UnknownArgument]) -> list[str]:
+    """Return the note on values of which no number needs any; others are refused."""
+    if not unknown:
+        return []
+    found = dict.fromkeys(f"{one.text} (line {one.line})" for one in unknown)
+    return [f"known only when the script runs, and not needed: {', '.join(found)}"]
 
 
 def _is_only_options(text: str) -> bool:

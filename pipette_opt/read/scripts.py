@@ -19,7 +19,8 @@ from pipette_opt.read.launches import (
     takes_value,
 )
 from pipette_opt.read.shell import Evaluation, ExternalCommand, evaluate
-from pipette_opt.read.shell.unknowns import Unknowns, is_marker, may_split
+from pipette_opt.read.shell.programs import never_option
+from pipette_opt.read.shell.unknowns import Unknown, Unknowns, is_marker, may_split
 
 if TYPE_CHECKING:
     from pipette_opt.read.shell.interpreter import Shell
@@ -40,15 +41,15 @@ class UnknownArgument:
     ----------
     index
         Place among the arguments.
-    is_one
-        It is exactly one argument, and no option: not none, not several.
+    may_be_option
+        It may be an option, or have some among several words.
     """
 
     index: int
     text: str
     line: int
     why: str
-    is_one: bool
+    may_be_option: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,10 +285,17 @@ def _readable(words: Sequence[str], unknowns: Unknowns) -> tuple[tuple[str, ...]
                     text=found[0].text,
                     line=found[0].line,
                     why=found[0].why,
-                    is_one=not may_split(word) and word[0] != "-" and not is_marker(word[0]),
+                    may_be_option=_may_be_option(word, found),
                 )
             )
     return tuple(readable), tuple(unknown)
+
+
+def _may_be_option(word: str, unknown: Sequence[Unknown]) -> bool:
+    """Whether a word with unknown parts may be an option, or several words with options among them."""
+    if word[0] == "-" and not re.match(r"--[\w-]+=", word, re.ASCII):
+        return True
+    return (may_split(word) or is_marker(word[0])) and not all(map(never_option, unknown))
 
 
 def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Sequence[str]) -> ScriptLaunch:

@@ -686,14 +686,6 @@ def test_layers_in_16_bits(options: str, ends: tuple[int, int]) -> None:
         parse_megatron_args(f"{DENSE} --fp8-format hybrid --first-last-layers-bf16 --num-layers-at-end-in-bf16 8")
 
 
-@pytest.mark.parametrize("words", ["--save $(pwd)/$(date +%s)", "--data-path $(ls /data)", "--seed $RANDOM --lr 1e-4"])
-def test_values_that_no_number_depends_on_may_be_unknown(words: str) -> None:
-    """They stay as the script has them."""
-    given = given_options(f"torchrun pretrain_gpt.py --bf16 {words}", "here")
-    assert given.values["bf16"] is True
-    assert given.not_modelled == ()
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -702,10 +694,40 @@ def test_values_that_no_number_depends_on_may_be_unknown(words: str) -> None:
         "--swiglu --use-flash-attn $(cat more)",
         "--micro-batch-size $(nproc)",
         '--log-interval 1 "$(cat more)"',
-        "--save=$(pwd)",
+        "--save=$(cat more)",
+        "--micro-batch-size=$(nproc)",
+        "--$(hostname)=1",
     ],
 )
 def test_unknown_words_that_may_be_options(words: str) -> None:
     """Refused, as they may be any option; and values that count."""
     with pytest.raises(InputError, match=r"here, line 1: \$\(.*\), in .*, is known only when the script runs"):
         given_options(f"torchrun pretrain_gpt.py --num-layers 4 {words}".replace("--num-layers 4 $", "$"), "here")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["$(hostname)", '"$(date)"', "/x/$(date +%F)", "$(pwd)/x", "`whoami`", "$(date)", "$RANDOM", "${SECONDS}-a"],
+)
+@pytest.mark.parametrize("option", ["--save ", "--log-dir ", "--save=", "--log-dir="])
+def test_values_that_no_number_depends_on_may_be_unknown(option: str, value: str) -> None:
+    """Paths of Megatron-LM, and of options that it does not have, where no word can be an option; they are named."""
+    found = given_options(f"torchrun pretrain_gpt.py {option}{value} --num-layers 4", "here")
+    assert found.values["num_layers"] == 4
+    (note,) = found.notes
+    assert note.startswith("known only when the script runs, and not needed: ")
+
+
+@pytest.mark.parametrize("words", ["--save $(my_script)", "--data-path $(ls /data)", "--seed $RANDOM --lr 1e-4"])
+def test_values_of_harmless_options_may_be_several_words(words: str) -> None:
+    """They stay as the script has them."""
+    given = given_options(f"torchrun pretrain_gpt.py --bf16 {words}", "here")
+    assert given.values["bf16"] is True
+    assert given.not_modelled == ()
+
+
+@pytest.mark.parametrize("value", ["$(my_script)", '"$(cat name)"', '$(date "+--bf16")', "$(hostname)$(my_script)"])
+def test_values_that_may_be_options_are_refused(value: str) -> None:
+    """An option that Megatron-LM does not have may be a flag, with options behind it."""
+    with pytest.raises(InputError, match="is known only when the script runs"):
+        given_options(f"torchrun pretrain_gpt.py --log-dir {value} --num-layers 4", "here")

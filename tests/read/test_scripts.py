@@ -199,8 +199,8 @@ def test_unknown_parts_of_arguments_are_listed() -> None:
     """With the script's own text in their place."""
     found = found_in('torchrun train.py --save "/ckpt/$(date +%s)" --bf16')
     assert found.arguments == ("--save", "/ckpt/$(date +%s)", "--bf16")
-    assert [(argument.index, argument.text, argument.is_one) for argument in found.unknown] == [
-        (1, "$(date +%s)", True)
+    assert [(argument.index, argument.text, argument.may_be_option) for argument in found.unknown] == [
+        (1, "$(date +%s)", False)
     ]
 
 

@@ -17,6 +17,12 @@ Result = tuple[str, int]
 ONE_WORD = ("pwd", "hostname", "whoami", "nproc", "mktemp", "uname", "readlink", "realpath", "arch", "logname")
 """Programs that write a single word that is known only when they run; chosen as with no, or usual, options."""
 
+_NEVER_OPTIONS = re.compile(
+    rf"(?:\$\(|`)\s*(?:date|{'|'.join(ONE_WORD)})\b(?![^)`]*\+[\"']?-)[^)`;|&]*[)`]"
+    r"|\$\{?(?:RANDOM|SRANDOM|EPOCHSECONDS|SECONDS|PPID|BASHPID|UID|EUID|\$)\}?"
+)
+"""Substitutions of these programs and of ``date``, and variables that bash sets: none of their words is an option."""
+
 FOLDERS = ("basename", "dirname")
 """Programs that write a single word, if they are given a single unknown path."""
 
@@ -40,6 +46,11 @@ def writes_one_word(words: Sequence[str]) -> bool:
     if name == "wc":
         return len(arguments) == 1 and arguments[0] in ("-l", "-w", "-c")
     return name in ONE_WORD and len(arguments) < 3
+
+
+def never_option(unknown: Unknown) -> bool:
+    """Return whether an unknown text begins no word that is an option."""
+    return _NEVER_OPTIONS.fullmatch(unknown.text) is not None
 
 
 def keeps_one_word(words: Sequence[str], read: Unknown) -> bool:
