@@ -2,8 +2,8 @@
 Fit the constants of a stack to measured runs.
 
 Robust least squares: the residual of a run is the logarithm of predicted over measured time, under a Huber loss, so
-that a few spoiled runs do not decide. Every constant has a prior around the starting stack, as wide as such constants
-differ between stacks, so that what the runs do not tell stays as it was. All runs share every constant; there is none
+that a few spoiled runs do not decide. Every constant has a prior around the starting stack, made as slow as the runs
+are (``common.py``), and as wide as such constants differ between stacks. All runs share every constant; there is none
 for a row, a model or a number of GPUs. What remains teaches the factors of layers (``layers.py``). Cross-validation
 leaves out whole groups.
 """
@@ -17,6 +17,7 @@ from pipette_opt.base import units
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, Skipped, make_cases, untimed
+from pipette_opt.calibrate.common import as_slow, common_factor
 from pipette_opt.calibrate.edge import edge_risks
 from pipette_opt.calibrate.fit_notes import (
     INTERRUPTED,
@@ -159,6 +160,8 @@ def calibrate_runs(
     last = run_version(different[-1])
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
     risks = edge_risks(usable, base)
+    timed_s = np.array([case.run.iter_time_s for case in usable], dtype=np.float64)
+    base = as_slow(base, common_factor(timed_s, predicted_times_s(usable, risks)))
     free = told_constants([usable[index] for index in indices], base, cluster, risks[indices])
     loses = np.ones(len(usable))
     every = Problem(times=RunTimes(usable, cluster, {}), edge_risk=risks, loses=loses, base=base, free=free)

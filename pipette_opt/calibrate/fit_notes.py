@@ -73,7 +73,7 @@ def told_notes(free: Sequence[Free], told: FloatArray, base: StackSpec) -> list[
     little = [one.name for one, left in zip(free, told.tolist(), strict=True) if left > LITTLE]
     notes = []
     if nothing:
-        notes.append(f"the runs tell nothing of {', '.join(nothing)}: as in {base.name}")
+        notes.append(f"the runs tell nothing of {', '.join(nothing)}: as in {base.name} at the speed of the runs")
     if little:
         notes.append(f"the runs tell little of {', '.join(little)}: near those of {base.name}")
     return notes

@@ -1,0 +1,61 @@
+"""
+Calibrate with few runs of a source, and predict its others: ``python benchmarks/backtest/few_runs.py``.
+
+Each source is a stack that nobody fitted. Printed is the mean error of its other runs by the shipped stack, by that
+with the mean factor of the few runs, and by the calibrated stack.
+"""
+
+import argparse
+
+import bands
+import numpy as np
+from run import measured_folder
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.calibrate.cases import Case, with_stack
+from pipette_opt.calibrate.fit import calibrate_runs
+from pipette_opt.calibrate.predict import predicted_times_s
+from pipette_opt.read.stack import read_stack
+
+SOURCES = (
+    *("amp_aws16", "llm_foundry", "mlperf_training", "mlperf_v51", "nvidia_perf_tables", "published_tables"),
+    *("simumax", "vtrain_a100"),
+)
+"""Files with enough runs."""
+
+DRAWS, MOST_JUDGED = 3, 60
+"""Random draws of the few runs of each source, and others that are predicted at most."""
+
+
+def main() -> None:
+    """Print the errors for each number of runs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, nargs="*", default=[1, 3, 6])
+    sizes = parser.parse_args().runs
+    cases = {name: bands.cases_of(measured_folder() / f"{name}.csv") for name in SOURCES}
+    for size in sizes:
+        errors = np.array([errors_of(own, size, draw) for own in cases.values() for draw in range(DRAWS)])
+        words = zip(("shipped", "one factor", "calibrated"), errors.mean(axis=0), strict=True)
+        print(f"{size} runs: {', '.join(f'{name} {100 * error:.1f} %' for name, error in words)}", flush=True)
+
+
+def errors_of(cases: list[Case], size: int, draw: int) -> tuple[float, float, float]:
+    """Mean errors of runs that were not drawn: shipped, with one factor, calibrated."""
+    order = np.random.default_rng(draw).permutation(len(cases)).tolist()
+    seen, judged = ([cases[index] for index in part] for part in (order[:size], order[size : size + MOST_JUDGED]))
+    shipped_s, factor = predicted_times_s(judged), float(np.exp(-np.log(_ratios(seen)).mean()))
+    stack = calibrate_runs([case.run for case in seen], read_stack(), validate=False).stack
+    fitted_s = predicted_times_s(with_stack(judged, stack))
+    measured_s = np.array([case.run.iter_time_s for case in judged])
+    found = [np.abs(times / measured_s - 1).mean() for times in (shipped_s, factor * shipped_s, fitted_s)]
+    return found[0], found[1], found[2]
+
+
+def _ratios(cases: list[Case]) -> FloatArray:
+    """Predicted over measured time."""
+    ratios: FloatArray = predicted_times_s(cases) / np.array([case.run.iter_time_s for case in cases])
+    return ratios
+
+
+if __name__ == "__main__":
+    main()
