@@ -6,10 +6,10 @@ from json import dumps, loads
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import check_targets, read_output, write_together
+from pipette_opt.base.files import check_targets, read_output, write_atomically, write_together
 
 RECORD = ".pipette-opt-export.json"
-"""File of the folder with the SHA-256 of each file that was exported there."""
+"""File of the folder with the SHA-256 of each file that was exported there, or of both while one is replaced."""
 
 
 def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False) -> None:
@@ -24,11 +24,14 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
         _check(folder / name, recorded.get(name), force=force)
     if (folder / RECORD).is_symlink():
         raise InputError(str(folder / RECORD), "is a link, which export does not follow; remove it.")
-    hashes = recorded | {name: _sha256(text.encode()) for name, text in files.items()}
+    now = {name: _sha256(text.encode()) for name, text in files.items()}
+    hashes = recorded | now
+    either = recorded | {name: f"{recorded.get(name, '')} {one}".strip() for name, one in now.items()}
     check_targets(*(folder / name for name in files))
     folder.mkdir(parents=True, exist_ok=True)
     texts = {folder / name: text for name, text in files.items()}
-    write_together({**texts, folder / RECORD: dumps(hashes, indent=2, sort_keys=True) + "\n"})
+    write_atomically(folder / RECORD, _text(either))  # a kill between two files leaves what the next export may replace
+    write_together({**texts, folder / RECORD: _text(hashes)})
 
 
 def _check(target: Path, recorded: str | None, *, force: bool) -> None:
@@ -39,7 +42,7 @@ def _check(target: Path, recorded: str | None, *, force: bool) -> None:
         return
     if not target.is_file():
         raise InputError(str(target), "is no regular file; give another folder.")
-    if not force and _sha256(read_output(target)) != recorded:
+    if not force and _sha256(read_output(target)) not in (recorded or "").split():
         wrote = "export did not write it" if recorded is None else "it was changed since export wrote it"
         raise InputError(str(target), f"is there already, and {wrote}; give another folder, or --force to replace it.")
 
@@ -51,6 +54,10 @@ def _recorded(record: Path) -> dict[str, str]:
     except (OSError, ValueError, RecursionError):
         return {}
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _text(hashes: Mapping[str, str]) -> str:
+    return dumps(hashes, indent=2, sort_keys=True) + "\n"
 
 
 def _sha256(data: bytes) -> str:

@@ -21,6 +21,7 @@ from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.kinds_of_files import CLUSTER_FILE, reads
 from pipette_opt.read.levels import level_entries, levels_of, says_levels
+from pipette_opt.read.link_notes import notes_on_latency, notes_on_units
 from pipette_opt.read.matrices import MOST_LATENCY_S, bandwidth_of, gb_text, latencies_csv, matrix_csv
 from pipette_opt.read.prices import check_price
 from pipette_opt.read.speeds import check_speed
@@ -76,6 +77,11 @@ def parse_cluster(document: object, where: str, folder: Path, name: str = "clust
     if in_blocks and top.data.get("levels"):
         raise InputError(f"{where}, levels", "need hosts with equally many GPUs, and no gpus_per_block.")
     _check_units(where, nodes, rate, latency_s, inter, levels)
+    catalogue = read_gpu_catalogue()
+    kinds = {node.host: catalogue[node.gpu.kind] for node in nodes if node.gpu.kind in catalogue}
+    hosts = [node.host for node in nodes]
+    assumed += notes_on_latency(inter.latency_s)
+    assumed += [note for matrix in inter.link_matrices for note in notes_on_units(matrix, hosts, kinds)]
     try:
         cluster = ClusterSpec(
             name=top.text("name", name),

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, overload
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import MAX_SHOWN, InputError, shown
 from pipette_opt.base.types import is_number
 from pipette_opt.base.units import counted
 
@@ -17,7 +17,7 @@ LEAST_NUMBER, LARGEST_NUMBER = 1e-9, 1e15
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Near matches as a phrase that follows a full stop, or nothing."""
-    near = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.6)
+    near = difflib.get_close_matches(name[:MAX_SHOWN].lower(), list(known), n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -50,7 +50,7 @@ class Fields:
         for key in data:
             if key not in known:
                 hint = did_you_mean(str(key), known) or f" Known fields: {', '.join(known)}."
-                raise InputError(where, f"unknown field {key!r}.{hint}")
+                raise InputError(where, f"unknown field {shown(key)}.{hint}")
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not empty."""

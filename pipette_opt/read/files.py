@@ -99,15 +99,20 @@ def parse_json(text: str, where: str) -> Any:
     for escape in _ESCAPE.finditer(text):
         if escape[1] in ("b", "f") or (escape[2] and _CONTROL.match(chr(int(escape[2], 16)))):
             line = text.count("\n", 0, escape.start()) + 1
-            raise InputError(f"{where}, line {line}", f"has a control character, {escape[0]}.")
+            raise InputError(_at_line(where, text, line), f"has a control character, {escape[0]}.")
     try:
         return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once)
     except json.JSONDecodeError as error:
-        raise InputError(f"{where}, line {error.lineno}", f"is not valid JSON: {error.msg}.") from None
+        raise InputError(_at_line(where, text, error.lineno), f"is not valid JSON: {error.msg}.") from None
     except RecursionError:
         raise InputError(where, TOO_DEEP) from None
     except ValueError as error:
         raise InputError(where, f"is not valid JSON: {_first_part(error)}.") from None
+
+
+def _at_line(where: str, text: str, line: int) -> str:
+    """Place in a text; of a single line there is no number to tell."""
+    return f"{where}, line {line}" if "\n" in text else where
 
 
 def sha256_of(path: str | Path) -> str:

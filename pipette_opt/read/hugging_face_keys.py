@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import MAX_SHOWN, InputError, shown
 from pipette_opt.read.fields import Fields
 
 logger = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ class Keys(Fields):
 
     def _check_unknown(self, name: str, value: object) -> None:
         """Raise for a key that may be a misspelt one, or that may say how the model is built; else remember it."""
-        near = difflib.get_close_matches(name, [*self.asked, *_HARMLESS, *REQUIRED], n=1, cutoff=0.85)
+        near = difflib.get_close_matches(name[:MAX_SHOWN], [*self.asked, *_HARMLESS, *REQUIRED], n=1, cutoff=0.85)
         if near and near[0] not in _HARMLESS:
             raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). Did you mean {near[0]}?")
         is_off = value is False or value in ([], {}, "")

@@ -15,6 +15,7 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import is_number
 from pipette_opt.base.units import GB, whole_number
 from pipette_opt.read.fields import Fields
+from pipette_opt.read.files import parse_json
 from pipette_opt.read.hosts import checked_host
 from pipette_opt.read.matrices import LEAST_GB_PER_S, MOST_GB_PER_S, MOST_LATENCY_S
 
@@ -25,6 +26,9 @@ _MEASUREMENT = ("flows", "sender", "receiver", "bytes_per_s", "latency_s")
 
 MOST_GPUS = 1024
 """GPUs of a host, and flows between two; no host has more."""
+
+MAX_UNMEASURED = 256
+"""Hosts of a log without any measurement; more would take the time of a large cluster for nothing. Chosen."""
 
 Key = tuple[int, str, str]
 """Concurrent flows, sender, receiver."""
@@ -87,13 +91,16 @@ def parse_link_log(text: str, where: str) -> LinkLog:
     """Read a log; a measurement repeated later replaces the earlier one."""
     lines = text.split("\n")
     header = _object(lines[0], f"{where}, line 1")
-    if header.get("pipette_opt_links") != VERSION:
-        raise InputError(
-            f"{where}, line 1", f"must be a log of version {VERSION}, got {header.get('pipette_opt_links')}."
-        )
+    version = header.get("pipette_opt_links")
+    if type(version) is not int or version != VERSION:
+        raise InputError(f"{where}, line 1", f"must be a log of version {VERSION}, got {shown(version)}.")
     log = _log_of(header, f"{where}, line 1")
     for number, line in enumerate(lines[1:-1], start=2):
         _add(log, _object(line, f"{where}, line {number}"), f"{where}, line {number}")
+    measured = {host for _, *pair in log.rates for host in pair}
+    if len(log.hosts) - len(measured) > MAX_UNMEASURED:
+        problem = f"names {len(log.hosts):,} hosts, and has measurements of {len(measured):,} of them only."
+        raise InputError(where, problem)
     return log
 
 
@@ -135,7 +142,9 @@ def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
         raise InputError(where, f"flows must be a whole number from 1 to {MOST_GPUS:,}, got {shown(flows)}.")
     for host in (sender, receiver):
         if host not in log.hosts:
-            raise InputError(where, f"host {host!r} is not in the first line.")
+            raise InputError(where, f"host {shown(host)} is not in the first line.")
+    if sender == receiver:
+        raise InputError(where, f"sender and receiver are both {sender!r}; they must be two hosts.")
     if not rates:
         raise InputError(where, "must have rates in bytes_per_s.")
     for rate in rates.values():
@@ -157,18 +166,15 @@ def _measured(value: object) -> float:
 
 
 def _size(text: str) -> int:
-    """A message size, which JSON keeps as a text."""
+    """A message size, which JSON keeps as a text, as :func:`link_line` writes it."""
     size = whole_number(text)
-    if size is None:
+    if not size or str(size) != text:
         raise ValueError(f"{shown(text)} is no size in bytes")
     return size
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        content = json.loads(line)
-    except ValueError as error:
-        raise InputError(where, f"is not JSON: {error}.") from None
+    content = parse_json(line, where)
     if not isinstance(content, dict):
         raise InputError(where, "must be a JSON object.")
     return content

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import GB, MIB, counted
+from pipette_opt.base.units import GB, MIB, US, counted
 from pipette_opt.read.evidence import LARGE_BYTES, LinkEvidence, Pair, Repeated
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.link_matrices import Fill, MeasuredMatrix, rates_at_distance
@@ -22,6 +22,9 @@ CHANGED = 0.1
 
 BELOW_CARD = 100
 """Flows so many times slower than a card are named. Chosen."""
+
+LEAST_USUAL_LATENCY_S, MOST_USUAL_LATENCY_S = 0.1 * US, 1000 * US
+"""Latencies between hosts of one cluster; others are named. Chosen: NICs have 1 to 50 us."""
 
 _NAMED = 12
 
@@ -59,27 +62,42 @@ def _some(notes: Sequence[str], rest: str) -> list[str]:
 
 def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str, CatalogueEntry]) -> list[str]:
     """Pairs whose flows are above what a card carries, or far below, which is mostly a slip of units."""
-    fast: list[str] = []
-    slow: list[str] = []
-    for (sender, receiver), rate in np.ndenumerate(matrix.bytes_per_s / matrix.concurrent_flows):
-        entry = kinds[hosts[sender]]
-        if np.isnan(rate) or entry.usual_host is None:
-            continue
-        card = card_bytes_per_s(entry.usual_host)
-        pair = f"{hosts[sender]} to {hosts[receiver]} ({gb_text(float(round(rate, -7)))})"
-        if rate > ABOVE_CARD * card:
-            fast.append(pair)
-        elif rate < card / BELOW_CARD:
-            slow.append(pair)
+    entries = [kinds.get(host) for host in hosts]
+    cards = np.array(
+        [np.nan if one is None or one.usual_host is None else card_bytes_per_s(one.usual_host) for one in entries]
+    )
+    in_domain = np.array([one is not None and one.usual_domain is not None for one in entries])  # NVLink between hosts
+    rates = matrix.bytes_per_s / matrix.concurrent_flows
+    share = rates / cards[:, None]
     notes = []
-    for pairs, said in (
-        (fast, "above the usual card of its host: is a rate in Gbit/s taken for GB/s?"),
-        (slow, f"more than {BELOW_CARD} times below the usual card of its host: is a rate in GB/s taken for MB/s?"),
+    for chosen, said in (
+        (
+            (share > ABOVE_CARD) & ~in_domain[:, None],
+            "above the usual card of its host: is a rate in Gbit/s taken for GB/s?",
+        ),
+        (
+            share < 1 / BELOW_CARD,
+            f"more than {BELOW_CARD} times below the usual card of its host: is a rate in GB/s taken for MB/s?",
+        ),
     ):
-        if pairs:
-            named = ", ".join(pairs[:_NAMED]) + (f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else "")
-            notes.append(f"Check the units, GB/s of a flow: {named} is {said}")
+        pairs = np.argwhere(chosen)
+        named = ", ".join(
+            f"{hosts[i]} to {hosts[j]} ({gb_text(float(round(rates[i, j], -7)))})" for i, j in pairs[:_NAMED].tolist()
+        )
+        more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
+        notes += [f"Check the units, GB/s of a flow: {named}{more} is {said}"] if len(pairs) else []
     return notes
+
+
+def notes_on_latency(latency_s: float) -> list[str]:
+    """Latency between hosts that no network of a cluster has, which is mostly a slip of units."""
+    if latency_s > MOST_USUAL_LATENCY_S:
+        slip = "is it in milliseconds or seconds?"
+    elif 0 < latency_s < LEAST_USUAL_LATENCY_S:
+        slip = "is a number of seconds taken for microseconds?"
+    else:
+        return []
+    return [f"Check the units: a latency of {latency_s / US:,.3g} us between hosts is unusual; {slip}"]
 
 
 def notes_on_snapshots(evidence: LinkEvidence, repeated: Repeated) -> list[str]:

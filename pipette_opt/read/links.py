@@ -37,6 +37,7 @@ from pipette_opt.read.link_matrices import Direction, Fill, filled, measured_mat
 from pipette_opt.read.link_notes import (
     note_on_excluded,
     note_on_filled,
+    notes_on_latency,
     notes_on_matrix,
     notes_on_reading,
     notes_on_snapshots,
@@ -482,6 +483,7 @@ def _latency(evidence: LinkEvidence, notes: list[str]) -> float:
         notes.append(
             f"Latency between hosts: {latency / US:.1f} us, median of messages up to {SMALL_BYTES // KIB} KiB."
         )
+        notes += notes_on_latency(latency)
         return latency
     notes.append(
         f"Assumed: {ASSUMED_LATENCY_S / US:g} us latency between hosts; no message was as small as "

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import MAX_SHOWN, InputError, shown
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
 from pipette_opt.read.megatron_words import UNSET, Words, read_words
 from pipette_opt.specs import NotModelled
@@ -265,7 +265,9 @@ def _judged(values: Mapping[str, Any], where: str) -> list[NotModelled]:
 
 def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
     """An option that Megatron does not have: misspelt, or of somebody's own."""
-    near = difflib.get_close_matches(field_of(name), megatron_options(), n=1, cutoff=NEAR) or _cut_short(name)
+    near = difflib.get_close_matches(field_of(name)[:MAX_SHOWN], megatron_options(), n=1, cutoff=NEAR) or _cut_short(
+        name
+    )
     if near:
         raise InputError(where, f"unknown option {name}. Did you mean --{near[0].replace('_', '-')}?")
     return NotModelled(

@@ -1,5 +1,6 @@
 """The folder of an export: files of others stay."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,19 @@ def test_a_damaged_record_protects(tmp_path: Path) -> None:
     (tmp_path / ".pipette-opt-export.json").write_text("{")
     with pytest.raises(InputError, match="did not write it"):
         write_folder(tmp_path, FILES)
+
+
+def test_an_export_that_was_killed_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two files of it, each is an older or a newer one, and none is somebody else's."""
+    write_folder(tmp_path, {"a.sh": "old", "b.sh": "old"})
+
+    def killed(contents: dict[Path, str]) -> None:
+        (tmp_path / "a.sh").write_text(contents[tmp_path / "a.sh"])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setitem(vars(sys.modules[write_folder.__module__]), "write_together", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_folder(tmp_path, {"a.sh": "new", "b.sh": "new"})
+    write_folder(tmp_path, {"a.sh": "newer", "b.sh": "newer"})
+    assert (tmp_path / "b.sh").read_text() == "newer"

@@ -37,10 +37,10 @@ def test_yaml_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> No
     """At once, whatever it would be when written out."""
     path = tmp_path / "file.yaml"
     path.write_text(text)
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(InputError, match=said) as found:
         read_yaml(path)
-    assert time.perf_counter() - begun < 1.0
+    assert time.process_time() - begun < 1.0
     assert len(str(found.value)) < 400 + len(str(path))
 
 
@@ -132,10 +132,10 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_ranges_of_hosts_are_counted_first(text: str) -> None:
     """Their numbers are multiplied before any name is made."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(InputError, match="hosts"):
         expand_hosts(text)
-    assert time.perf_counter() - begun < 0.5
+    assert time.process_time() - begun < 0.5
 
 
 def test_ranges_of_hosts_in_order() -> None:
@@ -167,9 +167,9 @@ def test_values_in_errors_are_short_and_cost_nothing() -> None:
     value: object = "x"
     for _ in range(40):
         value = [value] * 10
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert len(shown(value)) <= 60
-    assert time.perf_counter() - begun < 0.1
+    assert time.process_time() - begun < 0.1
     assert shown({"b": 1, "a": [2]}) == "{'b': 1, 'a': [2]}"
     assert shown(10**5000) == "a number of thousands of digits"
 
@@ -183,10 +183,10 @@ def test_digits_are_those_of_ascii() -> None:
 @pytest.mark.parametrize("text", ["a" * 254, "a" * 1_000_000 + "[1-100000]"])
 def test_names_of_hosts_are_short(text: str) -> None:
     """A name that is long would be made a hundred thousand times."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(InputError, match="more than 253 characters"):
         expand_hosts(text)
-    assert time.perf_counter() - begun < 0.5
+    assert time.process_time() - begun < 0.5
 
 
 def test_messages_are_short() -> None:

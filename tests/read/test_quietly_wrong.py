@@ -7,6 +7,7 @@ import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import number_of
+from pipette_opt.read.cluster import read_cluster
 from pipette_opt.read.link_log import parse_link_log
 from pipette_opt.read.links import import_links
 from pipette_opt.read.matrices import read_matrix_csv
@@ -41,7 +42,7 @@ def test_numbers(text: str, value: float) -> None:
         ({"hosts": ["a", "b", "a"]}, "hosts has 'a' twice"),
         ({"gpus_per_node": True}, "gpus_per_node must be a whole number"),
         ({"together": "no"}, "together must be true or false, got 'no'"),
-        ({"device_name": "H100\n\x1b[31m"}, "device_name must be one line"),
+        ({"device_name": "H100\n\x1b[31m"}, "line 1: has a control character"),
         ({"flows": 1.9}, "flows must be a whole number"),
         ({"flows": True}, "flows must be a whole number"),
         ({"bytes_per_s": {"67108864": 40}}, "must be from 1000 to 1e[+]15 bytes/s, got 40"),
@@ -51,6 +52,11 @@ def test_numbers(text: str, value: float) -> None:
         ({"bytes_per_s": {ARABIC: 4e10}}, "is no size in bytes"),
         ({"latency_s": 10}, "latency_s must be seconds from 0 to 1"),
         ({"latency_s": None}, "nothing is no number"),
+        ({"bytes_per_s": {"067108864": 4e10}}, "is no size in bytes"),
+        ({"bytes_per_s": {"0": 4e10}}, "is no size in bytes"),
+        ({"receiver": "a"}, "sender and receiver are both 'a'"),
+        ({"pipette_opt_links": True}, "must be a log of version 1"),
+        ({"hosts": ["a", "b", *map(str, range(300))]}, "has measurements of 2 of them only"),
     ],
 )
 def test_link_log(changes: dict[str, object], said: str) -> None:
@@ -91,3 +97,46 @@ def test_numbers_of_hosts() -> None:
     """Other texts are names, which are refused where they are no names."""
     assert is_number_of_hosts("8")
     assert not is_number_of_hosts(ARABIC)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[" * 100_000, "too deep"),
+        ('{"flows": ' + "[" * 50_000 + "]" * 50_000 + "}", "too deep"),
+        ('{"flows": ' + "9" * 5_000 + "}", "is not valid JSON"),
+        ('{"flows": 2, "flows": 1}', "'flows' is given twice"),
+        ('{"flows": 1e400}', "too large for a number"),
+        ('{"flows": Infinity}', "Infinity is not a number"),
+    ],
+)
+def test_lines_of_link_logs_are_strict_json(line: str, said: str) -> None:
+    """As other files of JSON are."""
+    with pytest.raises(InputError, match=said):
+        parse_link_log(f"{json.dumps(HEADER)}\n{line}\n", "l.log")
+
+
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        ("bandwidth_gb_per_s: 400", "is a rate in Gbit/s taken for GB/s"),
+        ("bandwidth_gb_per_s: 0.045", "is a rate in GB/s taken for MB/s"),
+        ("bandwidth_gb_per_s: 45, latency_us: 0.000012", "is a number of seconds taken for microseconds"),
+        ("bandwidth_gb_per_s: 45, latency_us: 12000", "is it in milliseconds or seconds"),
+        ("bandwidth_gb_per_s: 45, latency_us: 12", ""),
+    ],
+)
+def test_slips_of_units_in_cluster_files_are_noted(link: str, said: str, tmp_path: Path) -> None:
+    """A flow between hosts of H100 has a card of 50 GB/s."""
+    path = tmp_path / "c.yaml"
+    path.write_text(f"nodes: [{{hosts: 'n[1-2]', gpu: h100-80gb}}]\ninter_node: {{{link}}}\n")
+    notes = [note for note in read_cluster(path).assumed if note.startswith("Check the units")]
+    assert [said in note for note in notes] == ([True] if said else [])
+
+
+def test_a_latency_in_seconds_is_noted_on_import(tmp_path: Path) -> None:
+    """Half a second is within the limits of a file."""
+    path, there = tmp_path / "l.log", MEASURED | {"latency_s": 0.5}
+    back = there | {"sender": "b", "receiver": "a"}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (HEADER, there, back)))
+    assert any("is it in milliseconds or seconds" in note for note in import_links(path, gpu="h100").notes)
