@@ -1,0 +1,324 @@
+"""
+What this tree predicts, beside what it is to predict: ``python -m benchmarks.golden``.
+
+``benchmarks/golden.jsonl`` keeps a line for each pair of a job and a configuration (seconds by cause, bytes by
+component, parameters, a lower bound) and for each job that is solved to its proven optimum (configuration, time, peak).
+The command evaluates all of them again and prints which moved, by how much. A change of the code leaves the file as it
+is, or says which lines moved and why, and writes the new ones::
+
+    python -m benchmarks.golden                 # compare; exit code 1 if a line moved
+    python -m benchmarks.golden --only pairs    # without the jobs that are solved
+    python -m benchmarks.golden --write         # the same jobs and configurations with today's figures
+    python -m benchmarks.golden --draw 300      # other pairs, of all models, GPUs, precisions and dimensions
+
+Jobs are said in the words of the command line, configurations in those of ``plan.json``: users see both, so neither
+changes when the code is rearranged.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import MISSING, fields
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pipette_opt.base.errors import PipetteError
+from pipette_opt.base.files import write_atomically
+from pipette_opt.base.shipped import shipped_path
+from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
+from pipette_opt.candidates.space import RECOMPUTATIONS
+from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.library.jobs import read_job
+from pipette_opt.library.options import JobOptions
+from pipette_opt.memory.components import COMPONENTS
+from pipette_opt.memory.filter import predicted_memory
+from pipette_opt.memory.formula import parameters
+from pipette_opt.memory.table import stage_table
+from pipette_opt.optimize import optimize
+from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.prepare import load_predictor
+from pipette_opt.read.gpus import read_gpu_catalogue
+from pipette_opt.specs import Instance
+
+FILE = Path(__file__).with_name("golden.jsonl")
+
+SAME = 1e-9
+"""Relative difference of two sums of the same numbers in another order."""
+
+RISK = 0.01
+"""Accepted risk of running out of memory."""
+
+LIMIT_S = 60.0
+"""Time limit of a search, seconds: jobs of the file are proven long before it."""
+
+SOON_S = 3.0
+"""Seconds within which a job that is drawn for the file is proven."""
+
+MAX_SHOWN = 20
+"""Moved lines that are printed."""
+
+NUM_HOSTS = (1, 2, 3, 4, 8, 16, 32)
+
+Row = dict[str, Any]
+Kind = Literal["pairs", "solved"]
+
+
+def instance_of(job: Mapping[str, Any]) -> Instance:
+    """Read a job in the words of the command line."""
+    return read_job(JobOptions(**job)).instance
+
+
+def config_of(said: Mapping[str, Any]) -> ParallelConfig:
+    """Read a configuration in the words of ``plan.json``; fields that are not there have their default."""
+    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    return ParallelConfig(**lists)
+
+
+def said_of(config: ParallelConfig) -> Row:
+    """Fields of a configuration that are not the default."""
+    found = {field.name: (getattr(config, field.name), field.default) for field in fields(config)}
+    return {name: value for name, (value, default) in found.items() if default is MISSING or value != default}
+
+
+def pair_figures(instance: Instance, config: ParallelConfig) -> Row:
+    """Seconds, bytes of the fullest stage, parameters of all stages and the lower bound, on hosts in listed order."""
+    block = next(iter(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher)))
+    grid = block.node_grid(config)
+    placement = block_placement(config, block, np.arange(int(np.prod(grid))).reshape(grid))
+    seconds = estimate(instance, config, placement)
+    memory = predicted_memory(instance, load_predictor(RISK, instance), [config], RISK)[0]
+    fullest = int(memory.upper_bytes.argmax())
+    return {
+        "seconds": {"iteration": seconds.iteration_time_s, **seconds.breakdown},
+        "bytes": {
+            "peak": int(memory.predicted_bytes[fullest]),
+            "upper": int(memory.upper_bytes[fullest]),
+            **dict(zip(COMPONENTS, memory.components[fullest].tolist(), strict=True)),
+        },
+        "parameters": float(parameters(stage_table(instance.model, instance.training, [config])).sum()),
+        "bound_s": float(WorkBounds(instance)(config)),
+    }
+
+
+def solved_figures(instance: Instance, time_limit_s: float = LIMIT_S) -> Row:
+    """The proven optimum: its configuration, simulated time and peak."""
+    params = OptimizeParams(time_limit_s=time_limit_s, workers=1, max_oom_risk=RISK, prefer="fastest")
+    plan = optimize(instance, SearchSpace(), params)
+    return {
+        "status": plan.certificate.status,
+        "label": plan.config.label(),
+        "time_s": plan.estimate.iteration_time_s,
+        "peak_bytes": max(stage.predicted_bytes for stage in plan.memory),
+    }
+
+
+def evaluated(row: Row) -> Row:
+    """A line with today's figures; an error is a figure, too."""
+    try:
+        instance = instance_of(row["job"])
+        config = row.get("config")
+        figures = solved_figures(instance) if config is None else pair_figures(instance, config_of(config))
+    except PipetteError as error:
+        figures = {"error": str(error).split("\n", 1)[0]}
+    return {key: row[key] for key in ("name", "job", "config") if key in row} | {"figures": figures}
+
+
+def flat(figures: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every figure with its path, ``seconds.compute``."""
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{name}.")
+        else:
+            yield before + name, value
+
+
+def moves(before: Row, after: Row) -> list[tuple[str, Any, Any]]:
+    """Figures of a line that are not what they were: path, before, after."""
+    old, new = dict(flat(before["figures"])), dict(flat(after["figures"]))
+    found = []
+    for name in dict.fromkeys((*old, *new)):
+        one, other = old.get(name), new.get(name)
+        numbers = isinstance(one, int | float) and isinstance(other, int | float)
+        if one != other and not (numbers and abs(one - other) <= SAME * max(abs(one), abs(other))):  # type: ignore[operator,arg-type]
+            found.append((name, one, other))
+    return found
+
+
+def change(one: Any, other: Any) -> float:
+    """Relative change of a figure; infinite where it was zero, or is no number."""
+    if isinstance(one, int | float) and isinstance(other, int | float) and one:
+        return abs(other / one - 1)
+    return float("inf")
+
+
+def table(rows: Sequence[Row], found: Sequence[list[tuple[str, Any, Any]]]) -> str:
+    """Lines that moved by quantity, and the largest of them."""
+    moved: dict[str, list[tuple[float, str, Any, Any]]] = {}
+    for row, changes in zip(rows, found, strict=True):
+        for name, one, other in changes:
+            moved.setdefault(name, []).append((change(one, other), row["name"], one, other))
+    lines = [f"{sum(map(bool, found))} of {len(rows)} lines moved."]
+    if moved:
+        lines += ["", "| figure | lines | most, % | of | was | is |", "|---|---|---|---|---|---|"]
+    for name, changes in sorted(moved.items(), key=lambda item: -len(item[1]))[:MAX_SHOWN]:
+        most, where, one, other = max(changes, key=lambda found: found[0])
+        lines.append(f"| {name} | {len(changes)} | {100 * most:.2g} | {where} | {one} | {other} |")
+    return "\n".join(lines)
+
+
+def drawn_job(rng: np.random.Generator, model: str, gpu: str) -> Row:
+    """A job of a model on a kind of GPU: hosts, batch, precision, and options of its training, drawn."""
+    hosts = int(rng.choice(NUM_HOSTS))
+    entry = read_gpu_catalogue()[gpu].gpu
+    job: Row = {
+        "model": model,
+        "gpu": gpu,
+        "nodes": str(hosts),
+        "nics": str(rng.choice(["8x400", "8x200", "4x200", "1x100"])),
+        "global_batch_size": int(rng.choice([64, 128, 256, 512])),
+        "seq_length": int(rng.choice([2048, 4096, 8192, 32768], p=[0.3, 0.4, 0.2, 0.1])),
+    }
+    choices: dict[str, Sequence[Any]] = {
+        "precision": ["fp16", "bf16"],
+        "fp8": [True],
+        "attention_kernel": ["unfused"],
+        "p2p": ["async"],
+        "allreduce": ["hierarchical", "tree"],
+        "expert_imbalance": [1.3],
+        "moe_token_dispatcher": ["allgather", "flex"],
+        "cuda_graph": [True],
+        "tp_comm_overlap": [True],
+        "micro_batches": ["unequal"],
+    }
+    for name, values in choices.items():
+        if rng.random() < 0.15:
+            job[name] = values[int(rng.integers(len(values)))]
+    if "bf16" not in entry.peak_flops:
+        job["precision"] = "fp16"
+    return job
+
+
+def drawn_pair(seed: int, model: str, gpu: str) -> Row | None:
+    """A job with one of its legal configurations; ``None`` if nothing is legal, or no GPU of the kind can do it."""
+    rng = np.random.default_rng(seed)
+    job = drawn_job(rng, model, gpu)
+    pinned: dict[str, Any] = {}
+    for name, values in {
+        "context_parallel": (1, 2, 4),
+        "virtual_pipeline": (1, 2, 3),
+        "micro_batch_size": (1, 2, 4),
+        "data_parallel_sharding_strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
+        "offload": (None, "optimizer"),
+    }.items():
+        if rng.random() < 0.5:
+            pinned[name] = (values[int(rng.integers(len(values)))],)
+    pinned["recompute"] = (RECOMPUTATIONS[int(rng.integers(len(RECOMPUTATIONS)))],)
+    for space in (SearchSpace(**pinned), SearchSpace()):
+        try:
+            instance = instance_of(job)
+            listed = list(enumerate_candidates(instance, space))
+            if not listed:
+                continue
+            chosen = overlap_choices(space, listed[int(rng.integers(len(listed)))])
+            config = chosen[int(rng.integers(len(chosen)))]
+            row = {"name": f"pair {seed}", "job": job, "config": said_of(config)}
+            return row | {"figures": pair_figures(instance, config_of(row["config"]))}
+        except (PipetteError, ValueError):
+            continue
+    return None
+
+
+def drawn(number: int, seed: int) -> Iterator[Row]:
+    """Pairs of a job and a configuration; all models and kinds of GPU come in turn."""
+    models = sorted(path.stem for path in shipped_path("data", "architectures").glob("*.yaml"))
+    gpus = sorted(read_gpu_catalogue())
+    found, tried = 0, seed
+    while found < number:
+        row = drawn_pair(tried, models[tried % len(models)], gpus[tried % len(gpus)])
+        tried += 1
+        if row is not None:
+            found += 1
+            yield row
+
+
+def solvable(number: int, seed: int) -> Iterator[Row]:
+    """
+    Jobs of one or two hosts that are proven optimal within ``SOON_S`` here.
+
+    Those won by an uneven layout of chunks are left out: how many layouts are searched depends on the time there is.
+    """
+    models = sorted(path.stem for path in shipped_path("data", "architectures").glob("*.yaml"))
+    gpus = [name for name in sorted(read_gpu_catalogue()) if "bf16" in read_gpu_catalogue()[name].gpu.peak_flops]
+    rng, found = np.random.default_rng(seed), 0
+    while found < number:
+        job = {
+            "model": str(rng.choice(models)),
+            "gpu": str(rng.choice(gpus)),
+            "nodes": str(rng.integers(1, 3)),
+            "nics": "8x400",
+            "global_batch_size": int(rng.choice([32, 64, 128])),
+            "seq_length": int(rng.choice([2048, 4096])),
+        }
+        try:
+            figures = solved_figures(instance_of(job), SOON_S)
+        except PipetteError:
+            continue
+        if figures["status"] == "OPTIMAL" and "layout" not in figures["label"]:
+            yield {"name": f"solved {found}", "job": job, "figures": figures}
+            found += 1
+
+
+def read_rows() -> list[Row]:
+    """Lines of the file."""
+    return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()] if FILE.exists() else []
+
+
+def write_rows(rows: Sequence[Row]) -> None:
+    """Write the file, a line for each row."""
+    write_atomically(FILE, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def is_of(row: Row, kind: Kind | None) -> bool:
+    """Whether a line is a pair, or a job that is solved; ``None`` for both."""
+    return kind is None or (kind == "pairs") == ("config" in row)
+
+
+def main() -> None:
+    """Read the arguments; compare, write or draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("pairs", "solved"))
+    parser.add_argument("--write", action="store_true", help="today's figures")
+    parser.add_argument("--draw", type=int, metavar="N", help="N other lines of the kind that --only says")
+    parser.add_argument("--seed", type=int, default=0, help="of the first line that is drawn")
+    parser.add_argument("--workers", type=int, default=2)
+    given = parser.parse_args()
+    known = read_rows()
+    if given.draw is not None:
+        kind = given.only or "pairs"
+        fresh = list((drawn if kind == "pairs" else solvable)(given.draw, given.seed))
+        write_rows(
+            sorted([*fresh, *(row for row in known if not is_of(row, kind))], key=lambda row: "config" not in row)
+        )
+        print(f"{len(fresh)} lines drawn")
+        return
+    rows = [row for row in known if is_of(row, given.only)]
+    with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
+        after = list(pool.map(evaluated, rows, chunksize=8))
+    found = [moves(*both) for both in zip(rows, after, strict=True)]
+    print(table(rows, found))
+    if given.write:
+        now = {row["name"]: row for row in after}
+        write_rows([now.get(row["name"], row) for row in known])
+    elif any(found):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
