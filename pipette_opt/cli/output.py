@@ -64,6 +64,12 @@ def show(*renderables: "RenderableType", beside: Path | None = None) -> None:
         out.print(one)
 
 
+def num_lines(*renderables: "RenderableType") -> int:
+    """Return the lines that :func:`show` takes for tables and text."""
+    out = console()
+    return sum(len(out.render_lines(one, pad=False)) for one in renderables)
+
+
 def show_json(data: Any) -> None:
     """Print one JSON document."""
     console().print(json.dumps(data, indent=2), soft_wrap=True, markup=False)

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from pipette_opt.specs import Instance
     from pipette_opt.specs.objective import Objective
 
-MAX_CHANGES = 6
-"""Lines of today's script on the first screen; all with ``--verbose``. Chosen to fit 40 lines."""
+MAX_LINES = 40
+"""Lines of an answer without ``--verbose``."""
+
+MAX_STEPS_COMPARED = 2
+"""Next commands of a plan that is compared with a launch, whose changes take the lines of the others. Chosen."""
 
 
 @opt.spread
@@ -101,6 +104,7 @@ def solve(
         check_stdout,
         is_verbose,
         live_progress,
+        num_lines,
         say,
         say_written,
         show,
@@ -177,14 +181,17 @@ def solve(
             document |= {"current": current.as_dict(), "changes": [asdict(one) for one in changes]}
         show_json(document)
     elif is_verbose():
+        room = None
         show(*plan_tables(plan, () if current is None else current.tables(plan)), beside=out)
     else:
         compared = [] if current is None else current.sentences(plan)
-        steps = [] if is_stdout(out) else next_steps(plan, str(out))
-        show(*first_screen(plan, flags=_flags(plan), paying=paying, today=compared, next_steps=steps), beside=out)
+        steps = [] if is_stdout(out) else next_steps(plan, str(out))[: None if current is None else MAX_STEPS_COMPARED]
+        screen = first_screen(plan, flags=_flags(plan), paying=paying, today=compared, next_steps=steps)
+        show(*screen, beside=out)
+        room = MAX_LINES - num_lines(*screen)
     if not json:
         if current is not None:
-            show("", *_changes_lines(changes, "your launch" if today is None else today.where), beside=out)
+            show(*_changes_lines(changes, "your launch" if today is None else today.where, room), beside=out)
         say_written(out, "plan")
     proof, accepted = plan.certificate, gap_limit
     if accepted is None:
@@ -219,16 +226,29 @@ def _changes(plan: "Plan", current: "Current | None", today: "MegatronArgs | Non
         return []
 
 
-def _changes_lines(changes: "list[Change]", where: str) -> "list[RenderableType]":
-    """The changes for people: a few, or all with ``--verbose``."""
-    from pipette_opt.cli.output import is_verbose
+def _changes_lines(changes: "list[Change]", where: str, room: int | None) -> "list[RenderableType]":
+    """
+    The changes for people.
+
+    Parameters
+    ----------
+    room
+        Lines that they may take; some changes are left out where they take more. ``None`` for any number.
+    """
+    from pipette_opt.cli.output import num_lines
     from pipette_opt.export.script_changes import changes_head, changes_rows, changes_text
     from pipette_opt.report.cells import hanging
 
     if not changes:
         return [*changes_text(changes, where)]
-    most = len(changes) if is_verbose() else MAX_CHANGES
-    return [changes_head(changes, where), hanging(changes_rows(changes, most))]
+    head, whole = changes_head(changes, where), hanging(changes_rows(changes, len(changes)))
+    if room is None:
+        return ["", head, whole]
+    for most in range(len(changes), 0, -1):
+        lines: list[RenderableType] = [head, hanging(changes_rows(changes, most))]
+        if num_lines(*lines) <= room:
+            return ["", *lines] if num_lines(*lines) < room else lines
+    return [head, hanging(changes_rows(changes, 0))]
 
 
 def _writing(instance: "Instance", out: Path) -> "Callable[[Plan], None]":

@@ -175,13 +175,15 @@ class Current:
 
     def sentences(self, plan: "Plan") -> list[str]:
         """The launch, and the gain of a plan over it, for the first screen."""
-        from pipette_opt.plans.verdict import expected_time
+        from pipette_opt.base.units import three_digits
         from pipette_opt.report.comparison import faster_words
 
+        band = self.estimate.band
+        ends = "" if band is None else f" ({three_digits(band.low_s)} to {three_digits(band.high_s)})"
         gain = faster_words(self.estimate, plan.estimate, self.uncounted())
         left_out = [f"{entry.option} {entry.value}".rstrip() for entry in dict.fromkeys(self.not_modelled)]
         return [
-            f"{self.config.label()}: {expected_time(self.estimate)}",
+            f"{self.config.label()}: {three_digits(self.estimate.expected_s)} s{ends}",
             *([f"not counted of it: {', '.join(left_out)}"] if left_out else []),
             *gain.plain.splitlines(),
         ]

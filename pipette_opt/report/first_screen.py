@@ -215,12 +215,13 @@ def _proof_words(plan: Plan) -> str:
 
 
 def _less_risk_words(plan: Plan) -> str:
-    """The fastest plans at levels of risk of running out of memory that the plan is above."""
+    """The fastest plans at levels of risk that the plan is above; those among the next best stand there."""
     own = max((stage.oom_probability for stage in plan.memory), default=0.0)
+    listed = [other.config for other in _others(plan)]
     lines = []
     for one in plan.risks:
         seconds, chance = one.plan.iteration_time_s, one.plan.oom_probability
-        if seconds is None or chance is None or own <= one.max_oom_risk:
+        if seconds is None or chance is None or own <= one.max_oom_risk or one.plan.config in listed:
             continue
         more = 100 * (seconds / plan.estimate.iteration_time_s - 1)
         lines.append(
@@ -255,18 +256,23 @@ def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:
     """The next best configurations beside the fastest, what they cost, and whether their kind has nothing faster."""
-    fastest = None if plan.fastest is None else plan.fastest.config
-    others = [other for other in plan.alternatives if other.config != fastest]
+    others = _others(plan)
     if not others:
         return
     table = columns_table("next best", "time", "risk >", "its kind")
-    for other in others[:MAX_ALTERNATIVES]:
+    for other in others:
         at_risk = "-"
         if other.oom_probability is not None:
             at_risk = risk(other.oom_probability, at_most=other.oom_probability_at_most)
         proof = "" if other.lower_bound_s is None else "proven" if other.is_proven else "open"
         table.add_row(*map(Text, (other.config.label(), _against(plan, other), at_risk, proof)))
     yield Group(Text(), table)
+
+
+def _others(plan: Plan) -> list[Alternative]:
+    """The next best that the screen lists: not the fastest found, which has a line of its own."""
+    fastest = None if plan.fastest is None else plan.fastest.config
+    return [other for other in plan.alternatives if other.config != fastest][:MAX_ALTERNATIVES]
 
 
 def next_steps(plan: Plan, out: str) -> list[str]:

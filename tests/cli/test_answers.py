@@ -12,6 +12,9 @@ import pytest
 from plans import small_plan
 
 from pipette_opt import cli
+from pipette_opt.cli.output import num_lines
+from pipette_opt.cli.solve import _changes_lines
+from pipette_opt.export.script_changes import Change
 from pipette_opt.report.plan_file import write_plan
 
 Run = Callable[..., tuple[int, str, str]]
@@ -156,3 +159,12 @@ def test_messages_that_nobody_can_read_end_no_run(tmp_path: Path) -> None:
             assert done.returncode == 0
             assert (tmp_path / folder / "rankmap.csv").is_file()
     os.close(write)
+
+
+@pytest.mark.parametrize("room", range(30))
+def test_changes_of_a_script_take_the_lines_that_are_left(room: int) -> None:
+    """As many as fit, and how many follow; never less than that there are some."""
+    changes = [Change(option=f"--option-{n}", before="8", after="4", reason="word " * 5 * n, line=n) for n in range(8)]
+    lines = _changes_lines(changes, "train.sh", room)
+    assert num_lines(*lines) <= max(room, 2)
+    assert num_lines(*_changes_lines(changes, "train.sh", None)) >= num_lines(*lines)

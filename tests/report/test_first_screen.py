@@ -121,6 +121,8 @@ def test_the_fastest_found_and_less_risk_are_named() -> None:
     assert "is 0.8 % faster, with a risk of running out of memory of 0.40%" in text
     assert "+2.0 %, risk < 0.01%, at most 30.0 GiB" in text
     assert len(full(replace(plan, fastest=fast, risks=(safe,))).splitlines()) <= 40
+    listed = replace(plan, risks=(safe,))  # the next best, which has its time and risk in the table
+    assert "Less risk" not in shown(*first_screen(listed), width=80)
 
 
 def test_each_fact_stands_once() -> None:
