@@ -21,11 +21,13 @@ SUFFIXES = (".log", ".out", ".txt", ".err")
 WARM_UP = 3
 """First reported iterations left out, if there are more; else only the first is, which compiles and connects."""
 
-_TIME = re.compile(r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*\|")  # Primus: time/mean
+_TIME = re.compile(
+    r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*\|", re.ASCII
+)  # Primus: time/mean
 _FIRST = re.compile(r"\biteration\s+1/")
-_GBS = re.compile(r"global batch size:\s*(\d+)\s*\|")
-_RESERVED = re.compile(r"max reserved:\s*(\d+\.?\d*)\s*[|\n\[]")
-_HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*(\d+(?:\.\d+)?)GB/")
+_GBS = re.compile(r"global batch size:\s*(\d+)\s*\|", re.ASCII)
+_RESERVED = re.compile(r"max reserved:\s*(\d+\.?\d*)\s*[|\n\[]", re.ASCII)
+_HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*(\d+(?:\.\d+)?)GB/", re.ASCII)
 _OOM = re.compile(r"(?:CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
 _END_OF_ARGUMENTS = "end of arguments"
 _GPU = re.compile(r"NVIDIA\s+(?P<nvidia>(?:GB|GH|B|H|A|V|L|T)\d{1,3}[\w\- ]*)|AMD Instinct (?P<amd>MI\d{2,3}[A-Z]*)")

@@ -228,7 +228,7 @@ def _window(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {}
     text = value if isinstance(value, str) else ",".join(map(str, value))
     try:
-        sides = tuple(int(side) for side in text.strip("() ").split(","))
+        sides = () if not text.isascii() else tuple(int(side) for side in text.strip("() ").split(","))
     except ValueError:
         sides = ()
     if len(sides) != 2:

@@ -233,6 +233,8 @@ def _number(option: MegatronOption, text: str, where: str) -> int | float:
     least = 0 if "0" in option.modelled_values else 1
     wanted = f"a whole number >= {least}" if whole else "a number"
     try:
+        if not text.isascii():  # digits of other scripts are numbers to Python
+            raise ValueError
         value = int(text) if whole else float(text)
     except ValueError:
         raise InputError(where, f"{option.name} must be {wanted}, got {shown(text)}.") from None

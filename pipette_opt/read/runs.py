@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -254,9 +255,9 @@ def find_run_gpu(name: str, memory_gib: float | None = None) -> CatalogueEntry |
 def _check_header(where: str, header: list[str]) -> None:
     if not any(header):
         raise InputError(where, "is empty; the first line must name the columns.")
-    duplicates = sorted({name for name in header if header.count(name) > 1})
+    duplicates = sorted(name for name, number in Counter(header).items() if number > 1)
     if duplicates:
-        raise InputError(where, f"has the column {duplicates[0]} more than once.")
+        raise InputError(where, f"has the column {shown(duplicates[0])} more than once.")
     for name in REQUIRED:
         if name not in header:
             hint = did_you_mean(name, header)

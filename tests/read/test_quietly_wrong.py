@@ -1,6 +1,7 @@
 """Values that a reader would take for others than they look, and what each reader does instead: refuse them."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from pipette_opt.read.cluster import read_cluster
 from pipette_opt.read.link_log import parse_link_log
 from pipette_opt.read.links import import_links
 from pipette_opt.read.matrices import read_matrix_csv
+from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.nominal import is_number_of_hosts
 from pipette_opt.read.prices import check_price
+from pipette_opt.read.runs import read_rows
 from pipette_opt.read.speeds import check_speed
 
 ARABIC = "\u0664\u0665"
@@ -140,3 +143,19 @@ def test_a_latency_in_seconds_is_noted_on_import(tmp_path: Path) -> None:
     back = there | {"sender": "b", "receiver": "a"}
     path.write_text("".join(json.dumps(line) + "\n" for line in (HEADER, there, back)))
     assert any("is it in milliseconds or seconds" in note for note in import_links(path, gpu="h100").notes)
+
+
+def test_numbers_of_scripts_have_ascii_digits(tmp_path: Path) -> None:
+    """Python takes digits of all scripts for numbers."""
+    with pytest.raises(InputError, match="--num-layers must be a whole number"):
+        parse_megatron_args(f"--num-layers {ARABIC} --hidden-size 2048 --num-attention-heads 16", "f", "f")
+
+
+def test_a_table_of_many_columns_takes_time_in_proportion(tmp_path: Path) -> None:
+    """Columns given twice are counted once, not once for each column."""
+    path = tmp_path / "runs.csv"
+    path.write_text("gpus" + ",a" * 50_000 + "\n")
+    begun = time.process_time()
+    with pytest.raises(InputError, match="the column 'a' more than once"):
+        read_rows(path)
+    assert time.process_time() - begun < 1.0
