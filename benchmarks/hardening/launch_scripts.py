@@ -7,6 +7,7 @@ defaults, ``if``, ``case``, loops, functions, substitutions, arithmetic, here-do
 """
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -19,7 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.capture.captured import capture
 from pipette_opt.read.scripts import read_script
+
+Generated = tuple[str, tuple[str, ...], dict[str, str]]
+"""Script, positional arguments, environment."""
 
 STUB = """#!/bin/sh
 printf '%s\\0' "$@" >> "$RECORD"
@@ -91,13 +96,35 @@ def compared(
     text: str, arguments: tuple[str, ...], environment: dict[str, str], started: list[list[str]]
 ) -> Comparison:
     """Compare what bash starts of a script with what the reader finds."""
-    run = [words for words in map(program_arguments, started) if words is not None]
-    try:
+
+    def read() -> list[str]:
         found = read_script(text, "script", arguments=arguments, environment=environment)
         found.require_known("script")
+        return list(found.arguments)
+
+    return _compared(text, started, read)
+
+
+def captured(
+    text: str, arguments: tuple[str, ...], environment: dict[str, str], started: list[list[str]], folder: Path
+) -> Comparison:
+    """Compare what bash starts of a script with what ``capture`` records of it, in a folder of its own."""
+    folder.mkdir(parents=True)
+    (folder / "script.sh").write_text(text)
+
+    def read() -> list[str]:
+        with contextlib.chdir(folder):
+            return list(capture(["bash", "script.sh", *arguments], environment=environment).launch.arguments)
+
+    return _compared(text, started, read)
+
+
+def _compared(text: str, started: list[list[str]], reader: Callable[[], list[str]]) -> Comparison:
+    run = [words for words in map(program_arguments, started) if words is not None]
+    try:
+        read = reader()
     except InputError as error:
         return Comparison(kind="refused" if run else "nothing", text=text, read=str(error), run=run)
-    read = list(found.arguments)
     is_equal = bool(run) and all(words == read for words in run)
     return Comparison(kind="equal" if is_equal else "different", text=text, read=read, run=run)
 
@@ -150,7 +177,7 @@ PLAIN = (
 )  # fmt: skip
 
 
-def script(seed: int) -> tuple[str, tuple[str, ...], dict[str, str]]:
+def script(seed: int) -> Generated:
     """Return a script, its positional arguments and its environment."""
     writer = Writer(chance=random.Random(seed))
     chance = writer.chance
@@ -601,12 +628,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--scripts", type=int, default=5000)
     parser.add_argument("--first", type=int, default=0, help="seed of the first script")
+    parser.add_argument("--capture", action="store_true", help="compare capture with bash, not the reader")
     options = parser.parse_args()
     kinds: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(options.first, options.first + options.scripts):
             generated = script(seed)
-            found = compared(*generated, bash_arguments(*generated, Path(folder)))
+            started = bash_arguments(*generated, Path(folder))
+            found = (
+                captured(*generated, started, Path(folder) / str(seed))
+                if options.capture
+                else compared(*generated, started)
+            )
             kinds[found.kind] += 1
             if found.kind == "different":
                 print(f"--- seed {seed}\n{found.text}\nread {found.read}\nbash {found.run}")
