@@ -22,9 +22,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unused_keys(data: object, known: Collection[str]) -> str:
-    """Sentence that names the keys of a mapping which nobody reads; empty without any."""
-    unknown = [str(key) for key in data if key not in known] if isinstance(data, Mapping) else []
-    return f"{counted(len(unknown), 'key')} not used: {', '.join(map(shown, unknown))}." if unknown else ""
+    """Sentence that names the keys of a mapping, or columns of a table, which nobody reads; empty without any."""
+    if not isinstance(data, Mapping | list):
+        return ""
+    unknown, kind = [str(key) for key in data if key not in known], "key" if isinstance(data, Mapping) else "column"
+    return f"{counted(len(unknown), kind)} not used: {', '.join(map(shown, unknown))}." if unknown else ""
 
 
 class Fields:

@@ -1,12 +1,16 @@
 """Measured layer times from a CSV file."""
 
+import logging
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import number_of, whole_number
+from pipette_opt.read.fields import unused_keys
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.kinds_of_files import PROFILE_TABLE, reads
 from pipette_opt.specs import ComputeProfile, ProfileKey
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = (
     "gpu",
@@ -29,6 +33,8 @@ def read_profile(path: str | Path) -> ComputeProfile:
     missing = [column for column in COLUMNS if column not in header]
     if missing:
         raise InputError(str(path), f"needs the columns {', '.join(COLUMNS)}; {', '.join(missing)} missing.")
+    if unused := unused_keys(header, COLUMNS):
+        logger.warning("%s: %s", path, unused)
     layers: dict[ProfileKey, tuple[float, float]] = {}
     for line, row in rows:
         where = f"{path}, line {line}"

@@ -1,5 +1,6 @@
 """Measured layer times from CSV."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,12 @@ def test_bad_profiles_name_line_and_column(tmp_path: Path, lines: tuple[str, ...
     with pytest.raises(InputError, match=r"layers\.csv") as error:
         read_profile(written(tmp_path, *lines))
     assert named in str(error.value)
+
+
+def test_columns_that_nobody_reads_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A misspelt or foreign column does not pass in silence."""
+    path = tmp_path / "layers.csv"
+    path.write_text(f"{','.join(COLUMNS)},mine\na100-80gb,1,1,1024,0.1,0.2,3\n")
+    with caplog.at_level(logging.WARNING):
+        read_profile(path)
+    assert "1 column not used: 'mine'." in caplog.text
