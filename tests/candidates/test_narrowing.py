@@ -52,7 +52,7 @@ def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
     assert narrowed(job, space, looks / COUNTING_SHARE) is space
     assert narrowed(job, space, (looks - 5) / COUNTING_SHARE).narrowed[:1] == ("context_parallel",)
     least = narrowed(job, space, 0.0)
-    assert least.narrowed == ("context_parallel", "virtual_pipeline", "micro_batch_size")
+    assert least.narrowed == ("context_parallel", "micro_batch_size", "virtual_pipeline")
     assert 0 < len(enumerate_with_reasons(job, least).candidates) < count
 
 
