@@ -5,6 +5,12 @@ from types import ModuleType
 import pytest
 from benchmark_modules import loaded
 
+from pipette_opt.calibrate.cases import Case, make_cases
+from pipette_opt.calibrate.predict import predicted_times_s
+from pipette_opt.read.bands import job_band
+from pipette_opt.read.runs import read_runs
+from pipette_opt.read.stack import read_stack
+
 
 @pytest.fixture(scope="module")
 def field() -> ModuleType:
@@ -30,3 +36,14 @@ def test_all_rows_are_predicted(field: ModuleType) -> None:
     text = field.page(found)
     assert "15 of 15 rows have a predicted time" in text
     assert "right for 14 of 15" in text
+
+
+def test_nine_in_ten_lie_in_their_band(field: ModuleType) -> None:
+    """Measured times against the band of each prediction; the fine-tuning loop is the one outside."""
+    cases = [one for one in make_cases(read_runs(field.MEASURED), read_stack()) if isinstance(one, Case)]
+    timed = [one for one in cases if one.run.iter_time_s and not one.run.oom]
+    inside = []
+    for case, predicted_s in zip(timed, predicted_times_s(timed).tolist(), strict=True):
+        band = job_band(case.instance, case.config, predicted_s)
+        inside.append(band.low_s <= (case.run.iter_time_s or 0.0) <= band.high_s)
+    assert (sum(inside), len(inside)) == (13, 14)
