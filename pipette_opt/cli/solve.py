@@ -98,7 +98,6 @@ def solve(
     from pipette_opt.base.backends import BackendName, backend_of
     from pipette_opt.base.files import is_stdout
     from pipette_opt.base.types import Prefer as PreferWord
-    from pipette_opt.certify.conflicts import explained
     from pipette_opt.cli.output import (
         check_place,
         check_stdout,
@@ -110,6 +109,16 @@ def solve(
         show,
         show_json,
     )
+    from pipette_opt.specs.objective import Objective
+
+    check_place(out, trace)
+    check_stdout(False, out, trace)
+    opt.one_of("--objective", objective, tuple(map(str, Objective)))
+    opt.one_of("--prefer", prefer, get_args(PreferWord))
+    job = opt.read_job(job_options)
+
+    # The solvers take seconds to load: a wrong file is refused before.
+    from pipette_opt.certify.conflicts import explained
     from pipette_opt.library.plans import on_hosts_of, paying_options_of, plan_with_band
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
@@ -119,13 +128,7 @@ def solve(
     from pipette_opt.report.first_screen import first_screen, next_steps
     from pipette_opt.report.plan_file import keep_plan, plan_to_dict
     from pipette_opt.report.tables import plan_tables
-    from pipette_opt.specs.objective import Objective
 
-    check_place(out, trace)
-    check_stdout(False, out, trace)
-    opt.one_of("--objective", objective, tuple(map(str, Objective)))
-    opt.one_of("--prefer", prefer, get_args(PreferWord))
-    job = opt.read_job(job_options)
     space = opt.search_space(job, space_options)
     params = opt.checked(
         OptimizeParams,
