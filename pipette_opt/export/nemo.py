@@ -10,6 +10,7 @@ Names are those of ``ConfigContainer`` (megatron-bridge 0.3.1, ``megatron/bridge
   ``sbatch job.sbatch`` or ``bash launch.sh``.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -98,7 +99,7 @@ def export_nemo(plan: Plan) -> dict[str, str]:
         *array_lines("TRIAL_ARGS", [list(option) for option in _trial_options()]),
         "",
     ]
-    text = yaml.safe_dump(sections, sort_keys=False)
+    text = yaml.dump(sections, Dumper=_Dumper, sort_keys=False)
     heading = comment(f"{head}\n{assumed_overlap(plan.config)}")
     return {"nemo_args.sh": "\n".join(bash), "overrides.yaml": f"{heading}\n{text}"}
 
@@ -182,6 +183,24 @@ def assumed_overlap(config: ParallelConfig) -> str:
     )
 
 
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+HYDRA_WORDS = ("null", "true", "false", "nan", "inf")
+"""Words that Hydra reads as values of other types unless they are quoted, in any case."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quote every text but plain names: OmegaConf reads ``1e5`` as a number, which YAML 1.1 does not."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if _PLAIN.fullmatch(text) else "'"
+    ),
+)
+
+
 def hydra_words(sections: Mapping[str, Any]) -> list[str]:
     """``section.field=value`` for each field, as Hydra's override parser reads it."""
     return list(_words("", sections))
@@ -201,12 +220,16 @@ def _hydra_value(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
+    if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list):
         return f"[{','.join(map(_hydra_value, value))}]"
     text = str(value)
-    return text if text.replace("_", "").isalnum() else f"'{text}'"
+    if not text.isprintable() or any(sign in text for sign in "'\\$"):
+        raise InputError(
+            "--format", f"{text[:60]!r} has signs that Hydra takes for quotes or for names of other values."
+        )
+    return text if _PLAIN.fullmatch(text) and text.lower() not in HYDRA_WORDS else f"'{text}'"
 
 
 def _trial_options() -> list[Option]:
