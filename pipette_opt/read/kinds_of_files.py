@@ -24,7 +24,7 @@ HEAD_CHARACTERS = 50_000
 """Characters at the start of a file that tell its kind. Chosen: arguments and headers stand in them."""
 
 LINKS, RUNS, MODEL = "import links", "import runs", "import model"
-ARGUMENTS, BESIDE = "solve --args", "import links (beside measurements)"
+ARGUMENTS, BESIDE = "estimate --args", "import links (beside measurements)"
 
 CLUSTER_FILE = "a cluster file of pipette-opt"
 PLAN_FILE = "a plan of pipette-opt"

@@ -32,9 +32,9 @@ NOT_PRINTED = ("training-configs", "out-")
         ('{"model_type": "llama"}', "a config.json of Hugging Face", "import model"),
         ("nodes:\n  - {hosts: a, gpu: h100}\n", "a cluster file of pipette-opt", "solve --cluster"),
         ('{"schema_version": 1, "parallel": {}, "placement": []}', "a plan of pipette-opt", "verify"),
-        ("#!/bin/bash\nset -e\n", "a shell script", "solve --args"),
-        ('A="--bf16"\neval torchrun $A\n', "a shell script", "solve --args"),
-        ("--num-layers 4\n", "arguments of Megatron-LM, as they are typed", "solve --args"),
+        ("#!/bin/bash\nset -e\n", "a shell script", "estimate --args"),
+        ('A="--bf16"\neval torchrun $A\n', "a shell script", "estimate --args"),
+        ("--num-layers 4\n", "arguments of Megatron-LM, as they are typed", "estimate --args"),
         ("<!DOCTYPE html><html>", "a page of HTML", ""),
     ],
 )
