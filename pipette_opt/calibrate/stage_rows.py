@@ -123,7 +123,7 @@ def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tupl
 
 def _tensor_ranks(run: MeasuredRun, gpus: float) -> float:
     """Of most operators of the stage: ``2x33`` says two ranks for 33; else all GPUs of the stage."""
-    parts = re.findall(r"(\d+)x(\d+)", run.extra.get("stage_tp_ops", ""))
+    parts = re.findall(r"(?<!\d)(\d+)x(\d+)", run.extra.get("stage_tp_ops", ""))
     return float(max(parts, key=lambda part: int(part[1]))[0]) if parts else gpus
 
 

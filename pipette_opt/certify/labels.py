@@ -127,16 +127,16 @@ _LAYERS = r"\d+(?:x\d+)?(?:[,;]\d+(?:x\d+)?)*"
 _WORD = re.compile(
     rf"""
     layout (?: \s*[=:]\s* | \s+ ) (?P<layout> [EtmL|*(),\d]+ )
-    | layers (?:[-_]per[-_]stage)? \s*[=:]?\s* (?P<layers> {_LAYERS} )
+    | layers (?:[-_]per[-_]stage)? \s* (?: [=:]\s* )? (?P<layers> {_LAYERS} )
     | offload \s*[=:]\s* (?P<offload> [^\s,;]+ )
     | block (?P<block> \d+ )?  (?![\w+])
     | uniform (?P<uniform> \d+ ) \b
-    | groups \s*[=:]?\s* (?P<groups> \d+ ) (?: \+optim )?
+    | groups \s* (?: [=:]\s* )? (?P<groups> \d+ ) (?: \+optim )?
     | (?P<named> [a-z]+ (?: [-_][a-z]+ )* ) \s*[=:]\s* (?P<value> [^\s,;/]+ )
     | (?P<flag> no-overlap-p2p | overlap\+gather )
     | recomput[a-z_-]* (?: \s*[=:]\s* | \s+ ) (?P<recompute> [a-z_+]+ )
     | (?: no | without ) [-_\s]+ (?P<no> recomput\w* )
-    | (?P<name> [a-z]+ (?: [-_][a-z]+ )* ) \s*[=:]?\s* (?P<number> \d+ )
+    | (?P<name> [a-z]+ (?: [-_][a-z]+ )* ) \s* (?: [=:]\s* )? (?P<number> \d+ )
     | (?P<plain> [a-z_+-]+ )
     """,
     re.VERBOSE,

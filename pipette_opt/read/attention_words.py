@@ -55,7 +55,7 @@ def attention_words(text: str) -> AttentionWords | None:
     a kernel without scores (``TE DotProductAttention``, ``flash attention via TE``). PyTorch's
     ``scaled_dot_product_attention`` runs its copy of FlashAttention 2 (``aten/src/ATen/native/transformers/cuda``).
     """
-    name = re.sub(r"[(\[].*?[)\]]|[(+;,].*", "", text.lower()).strip()
+    name = re.sub(r"[(\[][^)\]]*[)\]]?|[+;,].*", "", text.lower()).strip()
     name = re.sub(r"[\s_-]+", "_", name).removesuffix("_kernel")
     if found := FLASH.fullmatch(name):
         versions = found["version"], found["short"]

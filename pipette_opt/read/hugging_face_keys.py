@@ -153,7 +153,7 @@ _OF_TRAINING = re.compile(
 )
 """Words in the names of keys that say how a model is trained or run; no estimate takes them from a config."""
 
-_TASK = re.compile(r"For(?P<task>[A-Z]\w*)$|(?P<model>(?:Reward|DoubleHeads)Model)$")
+_TASK = re.compile(r"For(?P<task>[A-Z]\w*)|(?P<model>(?:Reward|DoubleHeads)Model)$")
 _LANGUAGE_MODEL = ("CausalLM", "ConditionalGeneration", "PreTraining", "Generation")
 """Tasks whose head is a language model's output layer, by how their names begin."""
 

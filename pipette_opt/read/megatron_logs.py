@@ -26,7 +26,7 @@ _TIME = re.compile(
 )  # Primus: time/mean
 _FIRST = re.compile(r"\biteration\s+1/")
 _GBS = re.compile(r"global batch size:\s*(\d+)\s*\|", re.ASCII)
-_RESERVED = re.compile(r"max reserved:\s*(\d+\.?\d*)\s*[|\n\[]", re.ASCII)
+_RESERVED = re.compile(r"max reserved:\s*(\d+(?:\.\d*)?)\s*[|\n\[]", re.ASCII)
 _HIP_USED = re.compile(r"hip mem usage/free/total/usage_ratio:\s*(\d+(?:\.\d+)?)GB/", re.ASCII)
 _OOM = re.compile(r"(?:CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
 _END_OF_ARGUMENTS = "end of arguments"
@@ -173,7 +173,7 @@ class _Reports:
     def add(self, line: str) -> bool:
         """Read one line, which ends in a line break unless the log ends in it; return whether it tells something."""
         if argument := ARGUMENT.match(line):
-            self.arguments[argument["name"]] = argument["value"]
+            self.arguments[argument["name"]] = argument["value"].rstrip()
             return True
         self.ended |= _END_OF_ARGUMENTS in line
         time, batch = _TIME.search(line), _GBS.search(line)

@@ -283,7 +283,10 @@ def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
 
 def _is_list_of_options(word: str) -> bool:
     """Whether a word is a shell variable that may hold options, as ``$EXTRA_ARGS`` or ``${GPT_ARGS[@]}``."""
-    return re.fullmatch(r"\$\{?\w+\[[@*]\]\}?|\$\{?\w*(ARGS|OPTS|OPTIONS|FLAGS|PARAMS)\w*\}?|\$[@*]", word) is not None
+    found = re.fullmatch(r"\$\{?(\w+)(\[[@*]\])?\}?|\$[@*]", word)
+    if found is None:
+        return False
+    return found[1] is None or found[2] is not None or re.search("ARGS|OPTS|OPTIONS|FLAGS|PARAMS", found[1]) is not None
 
 
 def _cut_short(name: str) -> list[str]:

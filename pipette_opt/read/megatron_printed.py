@@ -5,7 +5,7 @@ import re
 from pipette_opt.read.log_lines import untagged
 from pipette_opt.read.megatron_table import table_rows
 
-ARGUMENT = re.compile(r"\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?(?P<name>[a-z][a-z0-9_]+) \.{2,} (?P<value>.*?)\s*$")
+ARGUMENT = re.compile(r"\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?(?P<name>[a-z][a-z0-9_]+) \.{2,} (?P<value>.*)")
 """A line of them, with or without a rank before it."""
 
 HEADER = "--- arguments ---"
@@ -26,7 +26,9 @@ def is_printed(text: str) -> bool:
 def printed_arguments(text: str) -> dict[str, str]:
     """Return the arguments of the last start that a log shows, by name; a restarted job appends to its log."""
     lines = untagged(text[max(text.rfind(HEADER), 0) :]).splitlines()
-    return {found["name"]: found["value"] for line in lines if " .." in line and (found := ARGUMENT.match(line))}
+    return {
+        found["name"]: found["value"].rstrip() for line in lines if " .." in line and (found := ARGUMENT.match(line))
+    }
 
 
 def printed_words(text: str) -> list[str]:

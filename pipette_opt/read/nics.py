@@ -24,7 +24,7 @@ MOST_GBIT_PER_S = 10_000
 """Gbit/s of one NIC; more than any has (800 in 2026)."""
 
 _NICS = re.compile(
-    r"^\s*(\d{1,18})\s*[x*\u00d7]\s*(\d+(?:\.\d+)?)\s*(g|gb|gbe|gbps|gbit|gbits|gb/s|gbit/s)?\s*$", re.IGNORECASE
+    r"^\s*(\d{1,18})\s*[x*\u00d7]\s*(\d+(?:\.\d+)?)(?:\s*(g|gb|gbe|gbps|gbit|gbits|gb/s|gbit/s))?\s*$", re.IGNORECASE
 )
 _GBYTES = re.compile(r"GB(ps|/s)?\s*$")
 

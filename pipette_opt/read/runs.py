@@ -245,7 +245,7 @@ def find_run_gpu(name: str, memory_gib: float | None = None) -> CatalogueEntry |
     members = {key: one for key, one in catalogue.items() if re.fullmatch(rf"{re.escape(family)}(-\d+gb)?", key)}
     if not members:
         return recognise_gpu(name)
-    found = re.search(r"(\d+)\s*g(?:i?b)?(?![a-z0-9])", wanted)
+    found = re.search(r"(?<!\d)(\d+)\s*g(?:i?b)?(?![a-z0-9])", wanted)
     size = memory_gib if memory_gib is not None else float(found.group(1)) if found else math.inf
     if math.isinf(size):
         return max(members.values(), key=lambda entry: entry.gpu.memory_bytes)

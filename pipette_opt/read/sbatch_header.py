@@ -105,7 +105,7 @@ def slurm_variables(options: Mapping[str, str]) -> dict[str, str]:
     if "ntasks" not in options and whole_number(nodes) is not None and whole_number(tasks) is not None:
         found["SLURM_NTASKS"] = found["SLURM_NPROCS"] = str(int(nodes) * int(tasks))
     per_node = options.get("gpus-per-node") or next(iter(re.findall(r"gpu\b[:=]?[^,]*", options.get("gres", ""))), "")
-    gpus = re.search(r"([0-9]+)$", per_node.split("(")[0])
+    gpus = re.search(r"(?<![0-9])([0-9]+)$", per_node.split("(")[0])
     if gpus is not None:
         found["SLURM_GPUS_ON_NODE"] = gpus[1]
     return found

@@ -32,8 +32,8 @@ MAX_STARTS = 256
 _SECRET = re.compile(r"TOKEN($|_)|SECRET|PASSW|CREDENTIAL|(^|_)AUTH($|_)|(^|_)KEY($|_)|APIKEY", re.IGNORECASE)
 """Names of variables whose values are not written."""
 
-_SETTING = re.compile(r"(.*?)([A-Za-z_]\w*)=(.+)", re.DOTALL)
-"""Option of a launcher that sets a variable: ``NAME=VALUE``, ``--env=NAME=VALUE``."""
+_SETTING = re.compile(r"(?<!\w)(\w+)=(?=.)", re.DOTALL)
+"""Name in an option of a launcher that sets a variable: ``NAME=VALUE``, ``--env=NAME=VALUE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,8 @@ class Captured:
 
 def _without_secret(word: str) -> str:
     """A launcher's option; the value of a variable that is named like a secret is dots."""
-    setting = _SETTING.fullmatch(word)
-    while setting is not None:
-        if _SECRET.search(setting[2]):
-            return f"{word[: setting.start(3)]}..."
-        setting = _SETTING.fullmatch(word, setting.end(2))
-    return word
+    secret = next((setting for setting in _SETTING.finditer(word) if _SECRET.search(setting[1])), None)
+    return word if secret is None else f"{word[: secret.end()]}..."
 
 
 @dataclass(slots=True)

@@ -47,7 +47,7 @@ def _options_of(words: Sequence[str]) -> tuple[str, list[str]]:
     return letters, rest
 
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[((?:[^\]\"'$]|\"[^\"]*\"|'[^']*'|\$\w+|\$\{\w+\})*)\])?(\+?)=", re.ASCII)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[((?:[^\]\"'$]|\"[^\"]*\"|'[^']*'|\$\w|\$\{\w+\})*)\])?(\+?)=", re.ASCII)
 
 
 def assignment_of(word: str) -> tuple[str, str | None, bool, str] | None:
@@ -154,7 +154,7 @@ def _printf(shell: "Shell", words: list[str]) -> Status:
 
 
 _DIRECTIVE = re.compile(
-    r"%(?:%|([-+ #0]*)([0-9]*|\*)(?:\.([0-9]+))?([a-zA-Z]))|\\(?:[0-7]{1,3}|.)|[^%\\]+|[%\\]", re.DOTALL
+    r"%(?:%|([-+ #0]*)([1-9][0-9]*|\*|)(?:\.([0-9]+))?([a-zA-Z]))|\\(?:[0-7]{1,3}|.)|[^%\\]+|[%\\]", re.DOTALL
 )
 
 

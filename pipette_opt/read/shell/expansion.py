@@ -34,7 +34,7 @@ class Field(NamedTuple):
 _PLAIN = re.compile(r"[^\\'\"$`]+")
 _IN_QUOTES = re.compile(r"[^\\\"$`]+")
 _ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_GLOB = re.compile(r"[*?]|\[.*\]")
+_GLOB = re.compile(r"[^*?\[]*(?:[*?]|\[.*[*?\]])", re.DOTALL)
 
 
 def expand_fields(shell: "Shell", word: str) -> list[Field]:
@@ -90,12 +90,12 @@ def split_fields(shell: "Shell", pieces: Sequence[Piece]) -> list[Field]:
         elif kind == "plain" or not separators:
             if text:
                 current = (current or "") + text
-                is_pattern |= _GLOB.search(text) is not None
+                is_pattern |= _GLOB.match(text) is not None
         else:
             for is_separator, part in _parts(shell.unknowns.split(text), separators):
                 if not is_separator:
                     current = (current or "") + part
-                    is_pattern |= _GLOB.search(part) is not None
+                    is_pattern |= _GLOB.match(part) is not None
                     continue
                 # A sign of IFS that is no blank ends a field even if that is empty.
                 for _ in range(sum(1 for sign in part if sign not in " \t\n")):
