@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, OverwriteError
 from pipette_opt.calibrate.held_out import HeldOut
 from pipette_opt.calibrate.problem import Problem
 from pipette_opt.cli import main
@@ -94,7 +94,7 @@ def test_options_that_would_do_harm(runs: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.chdir(runs.parent)
     before = runs.read_text()
     done = CliRunner().invoke(app, command)
-    assert isinstance(done.exception, InputError)
+    assert isinstance(done.exception, InputError | OverwriteError)
     assert said in str(done.exception)
     assert runs.read_text() == before
 

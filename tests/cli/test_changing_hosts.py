@@ -36,7 +36,8 @@ def test_replan(folder: Path) -> None:
     assert content["iteration_time_s"] == new.estimate.iteration_time_s
     assert content["num_hosts_to_load"] >= 1
     assert len((folder / "moves.csv").read_text().splitlines()) == 1 + len(content["moves"])
-    assert typed(folder, "verify", "new.json")[0] == 0
+    code, _, err = typed(folder, "verify", "new.json")
+    assert code == 0, err
     code, out, _ = typed(folder, "estimate", "new.json", "--json")
     assert json.loads(out)["estimate"]["iteration_time_s"] == pytest.approx(new.estimate.iteration_time_s)
 
