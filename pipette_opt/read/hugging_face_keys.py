@@ -224,13 +224,15 @@ class Keys(Fields):
     def _check_head(self) -> None:
         """Raise where a class has another head than a language model's; name a class without a head."""
         names = self.value("architectures")
-        for name in names if isinstance(names, list) else []:
-            found = _TASK.search(str(name))
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise self.wrong("architectures", 'must be a list of names of classes, e.g. ["LlamaForCausalLM"]')
+        for name in names or []:
+            found = _TASK.search(name)
             task = "" if found is None else found["task"] or found["model"]
             if task and not task.startswith(_LANGUAGE_MODEL):
                 why = "its head is no language model's output layer, which is what Megatron-LM trains and is counted"
                 raise self.wrong("architectures", why)
-            if found is None and not str(name).endswith("LMHeadModel"):
+            if found is None and not name.endswith("LMHeadModel"):
                 logger.warning(
                     "%s: architectures: %s names no head; a language model's output layer is counted.", self.where, name
                 )
