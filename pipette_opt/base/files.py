@@ -121,6 +121,22 @@ def _file_of(path: str | Path) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
+def is_file(path: str | Path) -> bool:
+    """Return whether a path is a regular file; a text that cannot be a path, as one too long for a name, is none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: str | Path) -> bool:
+    """Return whether a path is a folder; a text that cannot be a path is none."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def read_bytes(path: str | Path) -> bytes:
     """
     Return the content of an input; ``OSError`` if it cannot be opened, :class:`InputError` if it may have no end.

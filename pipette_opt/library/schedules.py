@@ -2,10 +2,10 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import is_file
 
 if TYPE_CHECKING:
     from pipette_opt.base.types import P2PMode
@@ -70,7 +70,7 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
             schedule = named_schedule(name, pp, num_microbatches, chunks, size)
         except ValueError as error:
             raise InputError(f"{OPTION} {given}", str(error)) from None
-    elif Path(given).is_file():
+    elif is_file(given):
         schedule = reads()(lambda path: parse_order(read_text(path), path))(given)
     else:
         names = ", ".join((*SCHEDULES, "interleaved", "interleaved:8 (micro-batches of a group)"))

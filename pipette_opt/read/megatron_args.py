@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import is_file
 from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
@@ -266,7 +267,7 @@ def written_arguments(source: str) -> tuple[str, str, str] | None:
     if text.startswith("--"):
         return text, "Megatron arguments", "megatron"
     path = Path(text)
-    if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml") or not path.is_file():
+    if len(text.split()) > 1 or path.suffix.lower() in (".yaml", ".yml") or not is_file(path):
         return None
     content = read_text(path, keep_line_ends=True)
     is_other = path.suffix.lower() == ".json" or content.lstrip().startswith("{")
@@ -279,7 +280,7 @@ def read_megatron_args(
     """Megatron arguments, written out or in a file; ``where`` names them in messages if they are written out."""
     text = arguments.strip()
     one_word = not text.startswith("-") and len(text.split()) == 1
-    if one_word or (not text.startswith("-") and Path(text).is_file()):
+    if one_word or (not text.startswith("-") and is_file(text)):
         where, text = text, read_text(text, keep_line_ends=True)
     elif "--" not in text:
         problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}."

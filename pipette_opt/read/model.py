@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import parse_json, read_text, read_yaml
@@ -51,15 +52,15 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
     if text.startswith("--"):
         return model_of_arguments(text)[0]
     path = Path(text)
-    if path.is_dir() and (path / "config.json").is_file():
+    if is_file(path / "config.json"):
         path = path / "config.json"
-    if path.is_file():
+    if is_file(path):
         return _read_model_file(path, environment)
     is_path = path.suffix in _SUFFIXES or text.startswith(("/", ".", "~")) or text.count("/") > 1
     preset = None if is_path else preset_called(text)
     if preset is not None:
         return read_architecture(shipped_path("data", "architectures", f"{preset}.yaml"))
-    if path.is_dir():
+    if is_folder(path):
         raise InputError(f"model {text!r}", "is a folder without a config.json.")
     if is_path:
         raise InputError(f"model {text!r}", "there is no such file.")

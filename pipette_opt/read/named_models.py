@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import is_file
 from pipette_opt.read.model import read_model
 from pipette_opt.read.model_names import preset_called
 from pipette_opt.specs import ModelSpec
@@ -20,7 +21,7 @@ def named_model(name: str, folder: Path) -> ModelSpec | None:
         Where a relative path starts: the folder of the table.
     """
     path = folder / name.strip()
-    if path.suffix.lower() in _FILES or (path / "config.json").is_file():
+    if path.suffix.lower() in _FILES or is_file(path / "config.json"):
         return read_model(path)
     try:
         preset = preset_called(name)

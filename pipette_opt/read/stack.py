@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import yaml
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.files import write_atomically
+from pipette_opt.base.files import is_file, write_atomically
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
@@ -44,7 +44,7 @@ def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
     shipped = sorted(one.stem for one in shipped_path("data", "stacks").glob("*.yaml"))
     if str(source) in shipped:
         path = shipped_path("data", "stacks", f"{source}.yaml")
-    elif path.suffix not in (".yaml", ".yml") and not path.is_file():
+    elif path.suffix not in (".yaml", ".yml") and not is_file(path):
         hint = did_you_mean(str(source), shipped)
         problem = f"is neither a .yaml file nor shipped.{hint} Shipped: {', '.join(shipped)}."
         raise InputError(f"stack {str(source)!r}", problem)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import write_atomically, write_together
+from pipette_opt.base.files import is_file, is_folder, write_atomically, write_together
 from pipette_opt.read.files import sha256_of
 
 
@@ -76,3 +76,17 @@ def test_sha256(tmp_path: Path) -> None:
     assert sha256_of(tmp_path / "empty") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     with pytest.raises(InputError, match="cannot be read"):
         sha256_of(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("text", ["x" * 5000, "a\0b", "x/" * 3000 + "y"])
+def test_a_text_that_is_no_path_is_no_file(text: str) -> None:
+    """Words of users are asked whether they name a file; those that cannot are none, and no error."""
+    assert not is_file(text)
+    assert not is_folder(text)
+
+
+def test_files_and_folders(tmp_path: Path) -> None:
+    """A file is no folder, and the other way round."""
+    (tmp_path / "a").write_text("")
+    assert (is_file(tmp_path / "a"), is_folder(tmp_path / "a")) == (True, False)
+    assert (is_file(tmp_path), is_folder(tmp_path)) == (False, True)
