@@ -67,8 +67,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
 Prefer = Literal["simple", "fastest"]
 """Which of the plans that are as good as the fastest is shown: the plainest, or the fastest itself."""
 
-ProofStep = Literal["work alone", "best links", "judge over best links", "groups of hosts", "search"]
+ProofStep = Literal["work alone", "best links", "judge over best links", "any layers", "search"]
 """
-Which bound rules a configuration out, from the cheapest on: its work, a form or the judge over the best links, what
-crosses between groups of near hosts in the joint model's families, or a search.
+Which bound rules a configuration out, from the cheapest on: its work, a form or the judge over the best links, a family
+of the joint model, or a search.
 """

@@ -140,6 +140,8 @@ def finish_certificate(
     fastest_s = None if fastest is None else fastest.estimate.iteration_time_s
     certificate = make_certificate(prepared.given, prepared.problem, best, min(bounds), wall_time_s, fastest_s)
     num_candidates = len(prepared.memory.fitting)
+    joined = prepared.joined
+    joint_model = None if joined is None else joint_model_up_to(joined.model, certificate.best_s)
     parts = () if certified is None else proof(prepared, certified.reasons)
     by_search = sum(part.configurations for part in parts if part.by == "search")
     return replace(
@@ -148,7 +150,7 @@ def finish_certificate(
         searched=searched(prepared),
         not_searched=not_searched(prepared),
         proof=parts,
-        joint_model=_joint_model(prepared, certificate.best_s),
+        joint_model=joint_model,
         num_candidates=num_candidates,
         num_pruned=num_candidates - by_search if parts else 0,
     )
@@ -197,13 +199,10 @@ def is_proven(bound_s: float, seconds: float) -> bool:
     return bound_s >= (1 - PROVEN_WITHIN) * seconds
 
 
-def _joint_model(prepared: Prepared, objective_s: float) -> JointModel | None:
-    """What the joint model said; of what is slower than the plan, it is not said by how much."""
-    model = None if prepared.joined is None else prepared.joined.model
-    if model is None:
-        return None
-    bound_s = min(model.bound_s, objective_s)
-    if model.status == "INFEASIBLE" and not is_proven(bound_s, objective_s):
+def joint_model_up_to(model: JointModel, best_s: float) -> JointModel:
+    """What the joint model said; of what is slower than the fastest plan found, it is not said by how much."""
+    bound_s = min(model.bound_s, best_s)
+    if model.status == "INFEASIBLE" and not is_proven(bound_s, best_s):
         # It compared with a faster plan than this one: on relaxed hosts, or one that there was no time to place.
         return replace(model, bound_s=bound_s, status="FEASIBLE")
     return replace(model, bound_s=bound_s)

@@ -29,7 +29,6 @@ SLOWER_LINK = 1.5
 
 def open_candidates(ledger: Ledger) -> None:
     """Open the candidates that could be faster if all links were as fast as the fastest, the most promising first."""
-    joined = ledger.prepared.joined
     of_links = [optimistic_ticks(ledger.data, one) for one in ledger.data.candidates]
     known = [_known_ticks(ledger, one) for one in ledger.data.candidates]
     bounds = list(map(max, of_links, known))
@@ -42,10 +41,8 @@ def open_candidates(ledger: Ledger) -> None:
         bound_s, candidate = bounds[index] * ledger.data.tick_s, ledger.data.candidates[index]
         if bound_s >= ledger.fastest_s or ledger.seconds_left <= 0:
             for other in order[number:]:
-                by_groups = joined is not None and joined.knows_groups and known[other] > of_links[other]
-                ledger.close(
-                    bounds[other] * ledger.data.tick_s, other, "groups of hosts" if by_groups else "best links"
-                )
+                by_family = known[other] > of_links[other] and _is_by_family(ledger, ledger.data.candidates[other])
+                ledger.close(bounds[other] * ledger.data.tick_s, other, "any layers" if by_family else "best links")
             break
         one = _opened(ledger, index, candidate, bounds[index])
         if one is None:
@@ -67,6 +64,12 @@ def place_once(ledger: Ledger, one: OpenCandidate) -> None:
         slow_links_down(ledger, one)
     if ledger.may_be_faster(one):
         ledger.anneal_once(one)
+
+
+def _is_by_family(ledger: Ledger, candidate: CandidateData) -> bool:
+    """Whether a family of the joint model bounded a configuration before its packings were built."""
+    pruned = ledger.prepared.pruned
+    return pruned is not None and without_overlap(candidate.config) in pruned.by_family
 
 
 def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:

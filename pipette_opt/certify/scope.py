@@ -13,9 +13,6 @@ from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.plans.plan import Proof, RuledOut
 from pipette_opt.prepare import Prepared
 
-ANY_SPLIT = "best links, any layers on any kinds of GPU"
-"""Name of the bound of a whole family of configurations."""
-
 
 def searched(prepared: Prepared) -> dict[str, tuple[Any, ...]]:
     """The values of each dimension among the legal configurations."""
@@ -48,11 +45,9 @@ def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple
         if one.config not in found and pruned is not None:
             base = without_overlap(one.config)
             step: ProofStep = "work alone" if base in pruned.by_work else "best links"
-            name: str = step
             if base in pruned.by_family:
-                knows_groups = prepared.joined is not None and prepared.joined.knows_groups
-                step, name = ("groups of hosts", ANY_SPLIT) if knows_groups else (step, ANY_SPLIT)
-            found[one.config] = Reason(step, name, pruned.bounds_s[base])
+                step = "any layers"
+            found[one.config] = Reason(step, step, pruned.bounds_s[base])
     nothing = Reason("best links", "best links", float("inf"))
     placed = {one.config: found.get(one.config, nothing) for one in memory.fitting}
     unplaced = [config for config, reason in placed.items() if reason.bound_s == float("inf")]

@@ -5,25 +5,31 @@ from collections.abc import Mapping
 from json import dumps, loads
 from pathlib import Path
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import check_targets, read_output, write_atomically, write_together
+from pipette_opt.base.units import counted
 
 RECORD = ".pipette-opt-export.json"
 """File of the folder with the SHA-256 of each file that was exported there, or of both while one is replaced."""
+
+MOST_NAMED = 3
+"""Files that an error names at most."""
 
 
 def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False) -> None:
     """
     Write the files of an export and a record of them: all, or none if one must not be replaced.
 
-    ``InputError`` for a link, for an input of the command, and without ``force`` for a file that no export wrote or
-    that was changed since.
+    ``InputError`` for a link, for an input of the command, and without ``force`` for a folder with files that no export
+    has written to, and for a file there that no export wrote or that was changed since.
     """
     recorded = _recorded(folder / RECORD)
     for name in files:
         _check(folder / name, recorded.get(name), force=force)
     if (folder / RECORD).is_symlink():
         raise InputError(str(folder / RECORD), "is a link, which export does not follow; remove it.")
+    if not force and not (folder / RECORD).exists():
+        _check_empty(folder)
     now = {name: _sha256(text.encode()) for name, text in files.items()}
     hashes = recorded | now
     either = recorded | {name: f"{recorded.get(name, '')} {one}".strip() for name, one in now.items()}
@@ -32,6 +38,16 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
     texts = {folder / name: text for name, text in files.items()}
     write_atomically(folder / RECORD, _text(either))  # a kill between two files leaves what the next export may replace
     write_together({**texts, folder / RECORD: _text(hashes)})
+
+
+def _check_empty(folder: Path) -> None:
+    """Raise ``InputError`` if a folder is someone else's: it has files."""
+    if folder.is_dir() and (names := sorted(one.name for one in folder.iterdir())):
+        some = ", ".join(map(shown, names[:MOST_NAMED])) + (", ..." if len(names) > MOST_NAMED else "")
+        raise InputError(
+            str(folder),
+            f"has {counted(len(names), 'file')} that export did not write: {some}; give another folder, or --force.",
+        )
 
 
 def _check(target: Path, recorded: str | None, *, force: bool) -> None:

@@ -52,7 +52,7 @@ class Exported:
 
 def export(
     plan: Plan | Named,
-    target: str = "rankmap-json",
+    format: str = "rankmap-json",  # noqa: A002 - as the option of the command line
     *,
     out: Named | None = None,
     force: bool = False,
@@ -78,8 +78,8 @@ def export(
     ----------
     plan
         A plan, or its file.
-    target
-        The format, as in ``--format``: ``rankmap-json``, ``rankmap-csv``, ``megatron``, ``nemo``, ``torchrun``,
+    format
+        As in ``--format``: ``rankmap-json``, ``rankmap-csv``, ``megatron``, ``nemo``, ``torchrun``,
         ``slurm``, ``mpi``, ``deepspeed``, ``torchtitan``, ``kubernetes`` or ``pytorchjob``.
     out
         Folder for the files; nothing is written without it.
@@ -103,7 +103,7 @@ def export(
         If the format cannot say all of the plan, if an option has no effect on it, or if the plan's files have changed
         since it was made; ``where`` names the argument, or the file.
     """
-    with argument_errors(target="--format"):
+    with argument_errors():
         options = LaunchOptions(
             image=image,
             job_name=job_name,
@@ -119,7 +119,7 @@ def export(
         )
         found = exported(
             plan_or_file(plan),
-            target,
+            format,
             options,
             script=None if diff is None else fspath(diff),
             env=texts(env),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.library.inputs import is_file_record
+from pipette_opt.read.fields import did_you_mean
 from pipette_opt.specs.host_names import compress_hosts
 
 if TYPE_CHECKING:
@@ -270,8 +271,9 @@ def check_hosts(known: Sequence[str], old: Sequence[str], lost: Sequence[str], j
     """
     for host in lost:
         if host not in old:
+            hint = did_you_mean(host, old)
             raise InputError(
-                "--lost", f"host {host!r} is not among the hosts of the plan: {compress_hosts(tuple(old))}."
+                "--lost", f"host {host!r} is not among the hosts of the plan: {compress_hosts(tuple(old))}.{hint}"
             )
         if host in joined:
             raise InputError("--lost", f"host {host!r} is also given with --joined.")

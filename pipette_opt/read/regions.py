@@ -8,18 +8,18 @@ what was measured between these, however many flows there are; inside a region h
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import write_with_parts
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import GB, US, number_of, whole_number
-from pipette_opt.read.fields import did_you_mean
+from pipette_opt.base.units import GB, US, counted, number_of, whole_number
+from pipette_opt.read.fields import did_you_mean, unused_keys
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.kinds_of_files import REGIONS_TABLE, reads
@@ -41,11 +41,18 @@ class RegionLinks:
         By number of flows, their sum between a host of one region and a host of the other; both ways.
     latency_s
         Of a message, by pair; empty where the table has none.
+    notes
+        Sentences about columns and rows that were not used.
     """
 
     regions: tuple[str, ...]
     bytes_per_s: Mapping[int, Mapping[frozenset[str], float]]
     latency_s: Mapping[frozenset[str], float]
+    notes: tuple[str, ...] = ()
+
+
+REGION_COLUMNS = ("region_a", "region_b", "delay_ms", "bandwidth_Gbps")
+ZONE_COLUMNS = ("zone_a", "gpu_a", "gpus_a", "zone_b", "gpu_b", "gpus_b", "max_bw_GBps")
 
 
 @reads(REGIONS_TABLE)
@@ -59,18 +66,39 @@ def read_region_links(path: str | Path, gpu: str | None = None) -> RegionLinks:
         Of tables that tell GPUs apart, rows with it at both ends count, e.g. ``A100-40``.
     """
     header, numbered = read_csv(path)
-    columns, rows = set(header), [row for _, row in numbered]
-    if {"region_a", "region_b", "delay_ms", "bandwidth_Gbps"} <= columns:
-        of_pair = {_pair(row, "region"): row for row in rows if row["region_a"] != row["region_b"]}
-        return RegionLinks(
-            regions=tuple(sorted({name for pair in of_pair for name in pair})),
-            bytes_per_s={1: {pair: _number(path, row, "bandwidth_Gbps") * GBIT_PER_S for pair, row in of_pair.items()}},
-            latency_s={pair: _number(path, row, "delay_ms") * 1e-3 for pair, row in of_pair.items()},
-        )
-    if {"zone_a", "zone_b", "gpus_a", "gpus_b", "gpu_a", "gpu_b", "max_bw_GBps"} <= columns:
-        return _zones(path, rows, gpu)
-    known = "region_a, region_b, delay_ms, bandwidth_Gbps; or zone_a, gpu_a, gpus_a, zone_b, gpu_b, gpus_b, max_bw_GBps"
-    raise InputError(str(path), f"must be a table with the columns {known}.")
+    rows = [row for _, row in numbered]
+    known: tuple[str, ...]
+    if set(REGION_COLUMNS) <= set(header):
+        links, known = _regions(path, rows), REGION_COLUMNS
+    elif set(ZONE_COLUMNS) <= set(header):
+        links, known = _zones(path, rows, gpu), (*ZONE_COLUMNS, "likely_placeholder")
+    else:
+        columns = f"{', '.join(REGION_COLUMNS)}; or {', '.join(ZONE_COLUMNS)}"
+        raise InputError(str(path), f"must be a table with the columns {columns}.")
+    unused = unused_keys(header, known)
+    return replace(links, notes=(f"{Path(path).name}: {unused}", *links.notes)) if unused else links
+
+
+def _regions(path: str | Path, rows: Sequence[Mapping[str, str]]) -> RegionLinks:
+    """Of a pair that is listed twice, the slower rate and the longer delay."""
+    between = [row for row in rows if row["region_a"] != row["region_b"]]
+    rates: dict[frozenset[str], float] = {}
+    delays: dict[frozenset[str], float] = {}
+    for row in between:
+        pair = _pair(row, "region")
+        rate, delay = _number(path, row, "bandwidth_Gbps") * GBIT_PER_S, _number(path, row, "delay_ms") * 1e-3
+        rates[pair] = min(rate, rates.get(pair, rate))
+        delays[pair] = max(delay, delays.get(pair, delay))
+    return RegionLinks(
+        regions=tuple(sorted({name for pair in rates for name in pair})),
+        bytes_per_s={1: rates},
+        latency_s=delays,
+        notes=_unused_rows(path, len(rows) - len(between), "inside one region"),
+    )
+
+
+def _unused_rows(path: str | Path, number: int, because: str) -> tuple[str, ...]:
+    return (f"{Path(path).name}: {counted(number, 'row')} not used, {because}.",) if number else ()
 
 
 def _zones(path: str | Path, rows: Sequence[Mapping[str, str]], gpu: str | None) -> RegionLinks:
@@ -78,16 +106,27 @@ def _zones(path: str | Path, rows: Sequence[Mapping[str, str]], gpu: str | None)
     if gpu not in kinds:
         raise InputError("--measured-gpu", f"must be one of the table's GPUs, {', '.join(kinds)}, got {gpu}.")
     found: dict[int, dict[frozenset[str], float]] = {}
+    num_used = 0
     for row in rows:
         alike = (
             row["gpu_a"] == row["gpu_b"] == gpu and row["gpus_a"] == row["gpus_b"] and row["zone_a"] != row["zone_b"]
         )
         if alike and row.get("likely_placeholder") != "True":
-            flows = found.setdefault(int(row["gpus_a"]), {})
+            num_used += 1
+            num_gpus = whole_number(row["gpus_a"])
+            if num_gpus is None or num_gpus < 1:
+                raise InputError(str(path), f"gpus_a must be a whole number of GPUs >= 1, got {shown(row['gpus_a'])}.")
+            flows = found.setdefault(num_gpus, {})
             rate = _number(path, row, "max_bw_GBps") * GB
             flows[_pair(row, "zone")] = min(rate, flows.get(_pair(row, "zone"), rate))
     names = {name for flows in found.values() for pair in flows for name in pair}
-    return RegionLinks(regions=tuple(sorted(names)), bytes_per_s=found, latency_s={})
+    because = f"of other GPUs than {gpu}, of different numbers of them, inside one zone, or placeholders"
+    return RegionLinks(
+        regions=tuple(sorted(names)),
+        bytes_per_s=found,
+        latency_s={},
+        notes=_unused_rows(path, len(rows) - num_used, because),
+    )
 
 
 def _pair(row: Mapping[str, str], kind: str) -> frozenset[str]:
@@ -192,8 +231,9 @@ def write_region_cluster(
         ],
     }
     notes = [
+        *links.notes,
         f"Inside a region: {flow / GB:.3g} GB/s a flow and {INTER_NODE_LATENCY_US:g} us, of NICs of {nics} Gbit/s; "
-        "nobody measured it."
+        "nobody measured it.",
     ]
     lines = [f"Links between regions: {source}.", *notes]
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)

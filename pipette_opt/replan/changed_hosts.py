@@ -17,7 +17,8 @@ from pipette_opt.annealing.keeping import Kept, anneal_keeping, num_loads
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib, three_digits
-from pipette_opt.certify.finish import make_certificate
+from pipette_opt.certify.budget import Budget
+from pipette_opt.certify.finish import joint_model_up_to, make_certificate
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.judge.solutions import (
     JudgedSolution,
@@ -197,11 +198,10 @@ def _options(
         keep=frozenset(kept_first).__contains__,
         seconds_left=lambda: params.time_limit_s - watcher.elapsed_s,
         loading=watcher.loading_kernels,
+        joint=Budget(instance, params, watcher).joint,
+        stop=watcher.stop,
         chooses_sizes=True,
     )
-    prepared = replace(
-        prepared, joined=None
-    )  # its splits are searched; a proof of all others would need the old plan's, too
     with watcher.loading_kernels():
         _compile(prepared)
     watcher.report("keeping what the hosts hold")
@@ -387,6 +387,9 @@ def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: Optimi
         placement_gap=proven.placement_gap,
         judge_lower_bound_s=proven.judge_lower_bound_s,
     )
+    if certificate.joint_model is not None:
+        joint_model = joint_model_up_to(certificate.joint_model, certificate.best_s)
+        certificate = replace(certificate, joint_model=joint_model)
     memory = stage_memory(
         prepared.instance, judged.candidate.config, judged.placement, prepared.predictor, params.max_oom_risk
     )

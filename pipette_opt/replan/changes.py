@@ -9,6 +9,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import check_num_gpus
+from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 from pipette_opt.specs.gpu_links import GpuLinks
@@ -49,7 +50,9 @@ def without_hosts(instance: Instance, hosts: Collection[str]) -> Change:
     known = instance.cluster.hosts
     for host in hosts:
         if host not in known:
-            raise InputError("--without", f"host {host!r} is not among the hosts of the plan.")
+            raise InputError(
+                "--without", f"host {host!r} is not among the hosts of the plan.{did_you_mean(host, known)}"
+            )
     if len(set(hosts)) == len(known):
         raise InputError("--without", "leaves no host.")
     return Change(name=f"without {', '.join(hosts)}", group="without", instance=instance, barred=frozenset(hosts))
@@ -63,7 +66,9 @@ def repaired_host(instance: Instance, host: str) -> Change:
     """
     cluster = instance.cluster
     if host not in cluster.hosts:
-        raise InputError("--repair", f"host {host!r} is not among the hosts of the plan.")
+        raise InputError(
+            "--repair", f"host {host!r} is not among the hosts of the plan.{did_you_mean(host, cluster.hosts)}"
+        )
     node = cluster.hosts.index(host)
     own = cluster.nodes[node]
     nodes = list(cluster.nodes)
@@ -85,7 +90,9 @@ def repaired_link(instance: Instance, one: str, other: str) -> Change:
     cluster = instance.cluster
     for host in (one, other):
         if host not in cluster.hosts:
-            raise InputError("--repair", f"host {host!r} is not among the hosts of the plan.")
+            raise InputError(
+                "--repair", f"host {host!r} is not among the hosts of the plan.{did_you_mean(host, cluster.hosts)}"
+            )
     i, j = cluster.hosts.index(one), cluster.hosts.index(other)
     if i == j:
         raise InputError("--repair", f"must name two hosts, got {one}:{other}.")

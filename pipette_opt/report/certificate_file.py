@@ -9,6 +9,9 @@ from pipette_opt.report.chosen_file import read_choice
 from pipette_opt.report.entries import Entries
 from pipette_opt.report.json_text import plain
 
+FORMER_STEPS = {"groups of hosts": "any layers"}
+"""Steps of a proof as older plans call them."""
+
 
 def certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
     """The certificate as in the file."""
@@ -67,7 +70,7 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
         "not_searched": lambda name: tuple(certificate.texts(name)),
         "proof": lambda name: tuple(
             Proof(
-                by=one.text("by"),
+                by=FORMER_STEPS.get(one.text("by"), one.text("by")),
                 configurations=one.whole("configurations"),
                 bound_s=one.optional("bound_s", one.number),
                 named=tuple(map(_read_ruled_out, one.mappings("named") if "named" in one.data else ())),

@@ -28,7 +28,6 @@ from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.parallel.config import OVERLAPS, SPLIT
 from pipette_opt.plans.plan import JointModel
 from pipette_opt.problem.families import LayerFamily
-from pipette_opt.problem.family_groups import has_far_groups
 from pipette_opt.solver.family_bounds import FAMILY_MARGIN, load_kernel
 from pipette_opt.solver.family_model import num_variables
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit, ModelSize
@@ -93,8 +92,6 @@ class Joined:
     split_bound_s
         No plan of a configuration is faster, whatever is sent beside compute, by the bounds of its families; 0 where
         there are none.
-    knows_groups
-        Whether bounds of families count what crosses between groups of near hosts.
     """
 
     splits: tuple[tuple[int, ...], ...]
@@ -102,7 +99,6 @@ class Joined:
     model: JointModel
     go_on: Callable[[float, float, bool], "Joined"]
     split_bound_s: Callable[[ParallelConfig], float]
-    knows_groups: bool = False
 
 
 def join(
@@ -365,7 +361,6 @@ class _Joint(OpenFamilies):
             first=self.first,
             go_on=self._go_on,
             split_bound_s=self._split_bounds(),
-            knows_groups=has_far_groups(self.instance.cluster) or any(family.is_far for family in self.least_s),
             model=JointModel(
                 status="INFEASIBLE" if proven else "FEASIBLE",
                 bound_s=float(bound_s),

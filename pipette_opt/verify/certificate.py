@@ -135,11 +135,11 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
     That no other split is faster than its bound is what the model proved; it is asked again with a proof.
     """
     model, certificate = plan.certificate.joint_model, plan.certificate
-    if model is None:  # as after replan, which adds the old split; the scope says what is not searched
+    if model is None:
         return
     if not layers_are_free(searched.instance, searched.space):
         yield "joint_model is given, and the layers of the stages are not free"
-    if model.splits != len(searched.space.more_splits):
+    if model.splits > len(searched.space.more_splits):  # there may be that of an old plan, too
         yield f"joint_model.splits is {model.splits}, {len(searched.space.more_splits)} are searched"
     if model.status not in ("INFEASIBLE", "FEASIBLE"):
         yield f"joint_model.status is {model.status!r}"

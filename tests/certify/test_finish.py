@@ -1,17 +1,14 @@
 """The certificate of a plan: one gap of the judge's time."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
 from judged_cases import placements, small
 
-from pipette_opt.certify.finish import _joint_model, make_certificate
+from pipette_opt.certify.finish import joint_model_up_to, make_certificate
 from pipette_opt.judge.solutions import judge_lower_bound_s, judge_solution
 from pipette_opt.plans.certificate import JointModel
-from pipette_opt.prepare import Prepared
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
 from pipette_opt.specs import LinkMatrix
@@ -64,6 +61,5 @@ def test_no_faster_split_is_said_of_the_plan_only(
     model = JointModel(
         families=1, variables=1, constraints=1, solves=1, seconds=0.1, splits=0, status="INFEASIBLE", bound_s=bound_s
     )
-    found = _joint_model(cast(Prepared, SimpleNamespace(joined=SimpleNamespace(model=model))), objective_s)
-    assert found is not None
+    found = joint_model_up_to(model, objective_s)
     assert (found.status, found.bound_s) == (status, said_s)

@@ -37,6 +37,17 @@ def test_files_of_others_stay(tmp_path: Path, exported: bool, said: str) -> None
     assert texts(tmp_path) == FILES
 
 
+def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
+    """Even where no name collides; what was exported there once may have other files beside it."""
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="has 1 file that export did not write: 'notes"):
+        write_folder(tmp_path, FILES)
+    assert texts(tmp_path) == {"notes.txt": "mine"}
+    write_folder(tmp_path, FILES, force=True)
+    write_folder(tmp_path, FILES)
+    assert texts(tmp_path) == FILES | {"notes.txt": "mine"}
+
+
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("name", ["nodes.txt", ".pipette-opt-export.json"])
 def test_no_link_is_followed(tmp_path: Path, force: bool, name: str) -> None:

@@ -189,7 +189,7 @@ def test_calibrate(folder: Path) -> None:
         (lambda plan: po.recommend(deadline="30d"), "deadline"),
         (lambda plan: po.recommend(example="lab-2x8", hosts=9), "hosts"),
         (lambda plan: po.recommend(example="lab-2x8", num_gpus=8), "num_gpus"),
-        (lambda plan: po.export(plan, "pbs"), "target"),
+        (lambda plan: po.export(plan, "pbs"), "format"),
         (lambda plan: po.export(plan, "megatron", partition="gpu"), "partition"),
         (lambda plan: po.export(plan, "slurm", diff=TODAY), "diff"),
         (lambda plan: po.calibrate("nowhere.csv"), "nowhere.csv"),

@@ -114,3 +114,20 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
     """The columns that are known are named."""
     with pytest.raises(InputError, match="delay_ms"):
         write(tmp_path / "x.yaml", "a,b\n1,2\n", ["East=1", "West=1"])
+
+
+def test_what_is_not_used_is_said(tmp_path: Path) -> None:
+    """Columns and rows of both tables; of a pair that is listed twice the slower and later is used."""
+    table = REGIONS.replace("bandwidth_Gbps\n", "bandwidth_Gbps,cost\n").replace("0.8\n", "0.8,1\n")
+    table = table.replace("1.6\n", "1.6,1\n").replace("0.4\n", "0.4,1\n") + "West,East,20,0.1,1\nWest,West,1,9,1\n"
+    notes = write(tmp_path / "c.yaml", table, ["East=1", "West=1"])
+    assert notes[:2] == ["table.csv: 1 column not used: 'cost'.", "table.csv: 1 row not used, inside one region."]
+    links = read_region_links(tmp_path / "table.csv")
+    pair = frozenset(("East", "West"))
+    assert links.bytes_per_s[1][pair] == pytest.approx(0.1e9 / 8)
+    assert links.latency_s[pair] == 0.03
+    notes = write(tmp_path / "d.yaml", ZONES, ["a=1", "b=1"], "V100", 0.01)
+    assert notes[0].startswith("table.csv: 2 rows not used, of other GPUs than V100, of different numbers of them")
+    (tmp_path / "table.csv").write_text(ZONES.replace("V100,2,b,V100,2", "V100,two,b,V100,two"))
+    with pytest.raises(InputError, match="gpus_a must be a whole number of GPUs >= 1, got 'two'"):
+        read_region_links(tmp_path / "table.csv", "V100")

@@ -269,6 +269,13 @@ def test_a_certificate_of_the_closed_form_is_turned_into_one_of_the_judge() -> N
     assert found.gap == pytest.approx(0.1)
 
 
+def test_a_step_of_a_proof_has_its_present_name() -> None:
+    """Files of before call bounds of families after groups of hosts."""
+    content = plan_to_dict(small_plan())
+    content["certificate"]["proof"] = [{"by": "groups of hosts", "configurations": 1, "bound_s": 9.0, "named": []}]
+    assert [one.by for one in plan_from_dict(content).certificate.proof] == ["any layers"]
+
+
 def test_a_field_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     """Readers of JSON differ in which of two they take, so a person may see another value than was checked."""
     path = tmp_path / "plan.json"
