@@ -28,6 +28,14 @@ def three_digits(value: float) -> str:
     return f"{float(f'{mantissa}e{exponent}'):,.{max(decimals, 0)}f}"
 
 
+def percent(share: float, sign: str = "") -> str:
+    """Three digits, at most two of them after the point, and never rounded to nothing; ``sign`` as in a format."""
+    if 0 < share < 1e-4:
+        return "< 0.01%"
+    size = abs(share)
+    return f"{share:{sign}.{2 if size < 0.09995 else 1 if size < 0.9995 else 0}%}"
+
+
 MOST_DIGITS = 18
 """More digits than any size has; Python itself refuses to read numbers of thousands."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipette_opt.base.units import counted, gib
+from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
 from pipette_opt.certify.conflicts import conflicts, in_words
@@ -205,11 +205,11 @@ def _compared(
     verdict: Verdict = "may win"
     by = ""
     if best is not None:
-        reasons.append(f"{name} takes {best.iteration_time_s:.4f} s, simulated")
+        reasons.append(f"{name} takes {three_digits(best.iteration_time_s)} s, simulated")
         slower = bound_s / best.iteration_time_s - 1
         if slower >= 0:
             verdict, by = "slower", "work alone" if without_overlap(fastest) in pruned.by_work else "best links"
-            reasons.append(f"every placement is at least {slower:.2%} slower")
+            reasons.append(f"every placement is at least {percent(slower)} slower")
         elif bound_s > (1 - PROVEN_WITHIN) * min(found_s, best.iteration_time_s):
             verdict, by = "not faster", "search"
             reasons.append("the plan's certificate has them: its search has shown that none is faster")

@@ -123,31 +123,33 @@ def verdict_words(verdict: str, ruled_out_by: str) -> str:
 
 def _placed_tables(placed: "Placed") -> "list[RenderableType]":
     """The best placement found against the plan, cause by cause, what costs most first."""
+    from pipette_opt.base.units import percent, three_digits
     from pipette_opt.report.cells import columns_table, seconds_text, spaced, words
 
     own_s, best_s = placed.iteration_time_s, placed.plan_iteration_time_s
     more = own_s / best_s - 1
     word = (
-        f"{more:.2%} slower than the plan"
+        f"{percent(more)} slower than the plan"
         if more > 0
-        else f"{-more:.2%} faster than the plan: solve again with it pinned"
+        else f"{percent(-more)} faster than the plan: solve again with it pinned"
     )
     table = columns_table("where the time goes", "asked for >", "the plan >", "more >")
     rows = [(words(cause), one["asked_s"], one["plan_s"]) for cause, one in placed.causes.items()]
     for name, asked_s, plan_s in sorted(rows, key=lambda row: row[2] - row[1]):
         table.add_row(name, seconds_text(asked_s), seconds_text(plan_s), f"{asked_s - plan_s:+.4f} s")
     table.add_row("iteration", seconds_text(own_s), seconds_text(best_s), f"{own_s - best_s:+.4f} s")
-    return [f"  placed, {placed.config} takes {own_s:.4f} s: {word}", spaced(table)]
+    return [f"  placed, {placed.config} takes {three_digits(own_s)} s: {word}", spaced(table)]
 
 
 def _show_rules(instance: "Instance", space: "SearchSpace", params: "OptimizeParams", *, json: bool) -> None:
     """The rules of the layouts study, each solved with and without."""
     from dataclasses import asdict
 
+    from pipette_opt.base.units import percent
     from pipette_opt.cli.output import live_progress, say, show, show_json
     from pipette_opt.lab.layout_rules import RULES, check_rules
     from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+    from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
     watcher = Watcher()
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):

@@ -48,12 +48,13 @@ def layers(
     import threading
     from dataclasses import asdict
 
+    from pipette_opt.base.units import percent
     from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
     from pipette_opt.cli.output import check_place, check_stdout, say, show, show_json, write_csv
     from pipette_opt.lab.backtest.memory_evaluation import measured_folder
     from pipette_opt.lab.layer_bench.compare import compare_layers
     from pipette_opt.lab.layer_bench.profile import read_profile
-    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+    from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
     check_place(csv)
     check_stdout(json, csv)
@@ -133,10 +134,11 @@ def squares(
     """
     from dataclasses import asdict
 
+    from pipette_opt.base.units import percent
     from pipette_opt.cli.output import say, show, show_json
     from pipette_opt.costs.squares import square_traffic
     from pipette_opt.lab.squares import claims, compare_squares
-    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+    from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
     sides = [_side(ranks) for ranks in opt.sizes("--check", check) or ()]
     rows = list(compare_squares(opt.read_job(job_options).instance))
@@ -268,13 +270,13 @@ def experts(
     """
     from dataclasses import asdict
 
-    from pipette_opt.base.units import counted, gib
+    from pipette_opt.base.units import counted, gib, percent
     from pipette_opt.cli.output import say, show, show_json
     from pipette_opt.lab.expert_loads import chosen_row, largest_imbalance, load_rows
     from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.expert_loads import read_expert_loads
-    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+    from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
     if not 0 <= spare_slots <= 8:
         raise InputError("--spare-slots", f"must be from 0 to 8, got {spare_slots}.")
@@ -330,9 +332,10 @@ def slices(
     """
     from dataclasses import asdict
 
+    from pipette_opt.base.units import percent
     from pipette_opt.cli.output import show, show_json
     from pipette_opt.lab.token_slices import compare_slices
-    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+    from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
     depths, counts = opt.sizes("--stages", stages) or (), opt.sizes("--sequences", sequences) or ()
     rows = list(compare_slices(opt.read_job(job_options).instance, depths, counts))
@@ -361,9 +364,10 @@ def stages(job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)], json: 
     """
     from dataclasses import asdict
 
+    from pipette_opt.base.units import percent
     from pipette_opt.cli.output import say_progress, show, show_json
     from pipette_opt.lab.stage_replicas import compare_stages
-    from pipette_opt.report.cells import columns_table, percent, seconds_text, spaced
+    from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
     instance = opt.read_job(job_options).instance
     rows = list(compare_stages(instance, say_progress))

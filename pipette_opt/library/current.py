@@ -396,6 +396,7 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
 
 def judged_plan(given: "Plan | Path", cluster: "ClusterSpec | Path | None", max_oom_risk: float) -> Current:
     """A plan, judged afresh; on the cluster as a file describes it now, with what changed."""
+    from pipette_opt.base.units import percent, three_digits
     from pipette_opt.judge.estimate import estimate
     from pipette_opt.judge.solutions import stage_memory
     from pipette_opt.library.plans import plan_on_cluster
@@ -407,7 +408,8 @@ def judged_plan(given: "Plan | Path", cluster: "ClusterSpec | Path | None", max_
     if changed:
         before_s, now_s = plan.estimate.iteration_time_s, found.iteration_time_s
         changed.append(
-            f"The plan's {before_s:.4f} s per iteration are {now_s:.4f} s now ({now_s / before_s - 1:+.2%})."
+            f"The plan's {three_digits(before_s)} s per iteration are {three_digits(now_s)} s now "
+            f"({percent(now_s / before_s - 1, '+')})."
         )
     return Current(
         instance=instance,

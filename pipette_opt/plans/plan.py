@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipette_opt.base.types import Launcher, P2PMode
+from pipette_opt.base.units import percent
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.certificate import Certificate as Certificate
 from pipette_opt.plans.certificate import JointModel as JointModel
@@ -439,7 +440,7 @@ def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
     loss_s = seconds - iteration_time_s
     if loss_s <= AS_GOOD * iteration_time_s:
         return f"not needed; as good as {partner}"
-    return f"in place of {partner} it would cost {loss_s:.3g} s ({loss_s / iteration_time_s:.2%}) per iteration"
+    return f"in place of {partner} it would cost {loss_s:.3g} s ({percent(loss_s / iteration_time_s)}) per iteration"
 
 
 class RankRow(NamedTuple):

@@ -7,6 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pipette_opt.base.units import percent
+
 GOOD, FAIR, BAD, QUIET = "green", "yellow", "red", "dim"
 
 
@@ -44,16 +46,9 @@ def seconds_text(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.4f} s"
 
 
-def percent(share: float) -> str:
-    """Two digits after the point, and never rounded to nothing."""
-    return "< 0.01%" if 0 < share < 1e-4 else f"{share:.2%}"
-
-
 def risk(probability: float, *, at_most: bool = False) -> str:
     """A percentage that is never rounded to nothing, and says where it is the smallest that can be vouched for."""
-    if 0 < probability < 1e-4:
-        return "< 0.01%"
-    return f"<= {probability:.2%}" if at_most else f"{probability:.2%}"
+    return f"<= {percent(probability)}" if at_most and probability >= 1e-4 else percent(probability)
 
 
 def words(name: str) -> str:

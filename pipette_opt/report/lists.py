@@ -6,8 +6,9 @@ from typing import Protocol
 from rich.console import RenderableType
 from rich.text import Text
 
+from pipette_opt.base.units import percent
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, percent, seconds_text, spaced
+from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, seconds_text, spaced
 
 
 class CandidateLike(Protocol):

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import GB, counted, three_digits
+from pipette_opt.base.units import GB, counted, percent, three_digits
 from pipette_opt.plans.moves import Move
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.verdict import expected_time
@@ -147,7 +147,7 @@ def _trade_off(chosen: OptionLike, options: Sequence[OptionLike]) -> Table:
             str(one.num_loads),
             f"{one.bytes_to_load / GB:,.1f}",
             f"{three_digits(scale * one.plan.estimate.iteration_time_s)} s",
-            f"{slower:.2%}",
+            percent(slower),
             Text(one.plan.config.label() + ("  <- this plan" if one is chosen else "")),
             style="bold" if one is chosen else "",
         )

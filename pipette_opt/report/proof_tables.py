@@ -4,10 +4,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import counted
+from pipette_opt.base.units import counted, percent
 from pipette_opt.plans.chosen import Choice
 from pipette_opt.plans.plan import Certificate, JointModel
-from pipette_opt.report.cells import FAIR, GOOD, QUIET, columns_table, percent, seconds_text, spaced, titled, words
+from pipette_opt.report.cells import FAIR, GOOD, QUIET, columns_table, seconds_text, spaced, titled, words
 
 LEAST_SHARE = 1e-5
 """Part of an iteration that placement must be able to change for its own gap to say anything; chosen."""

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import counted, gib, three_digits
+from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
 from pipette_opt.plans.verdict import expected_time, plan_verdict, verdict
@@ -23,7 +23,6 @@ from pipette_opt.report.cells import (
     GOOD,
     QUIET,
     columns_table,
-    percent,
     risk,
     seconds_text,
     spaced,
@@ -382,4 +381,4 @@ def _fullness(one: StageMemory) -> float:
 
 def _against(seconds: float, plan_s: float) -> Text:
     slower = seconds / plan_s - 1
-    return Text(f"{slower:+.2%}", style=BAD if slower < 0 else "")
+    return Text(percent(slower, "+"), style=BAD if slower < 0 else "")

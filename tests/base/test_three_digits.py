@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipette_opt.base.units import three_digits
+from pipette_opt.base.units import percent, three_digits
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,15 @@ from pipette_opt.base.units import three_digits
 def test_three_digits(value: float, said: str) -> None:
     """No exponent, zeros where they tell how exact it is, rounded once."""
     assert three_digits(value) == said
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.0, "0.00%"), (4e-5, "< 0.01%"), (0.0312, "3.12%"), (0.6112, "61.1%"), (1.337, "134%"), (-0.2, "-20.0%")],
+)
+def test_percent(share: float, said: str) -> None:
+    """Three digits; what is not 0 is not shown as 0."""
+    assert percent(share) == said
 
 
 def test_order_is_kept() -> None:

@@ -139,7 +139,7 @@ def test_each_fact_stands_once() -> None:
     names = [line.split("  ")[0] for line in text.splitlines() if line[:1].isalpha()]
     assert len(names) == len(set(names))
     assert "0.8 % faster" in text
-    assert "20 % slower, risk 20.00%" in " ".join(text.split())
+    assert "20 % slower, risk 20.0%" in " ".join(text.split())
     assert text.count("per iteration, as simulated") == 1
 
 

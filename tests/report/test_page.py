@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from plans import small_instance, small_plan
 
-from pipette_opt.base.units import GB, GIB, gib
+from pipette_opt.base.units import GB, GIB, gib, percent
 from pipette_opt.judge.estimate import estimate
 from pipette_opt.plans.chosen import Choice
 from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice, SizeProof, Target
-from pipette_opt.report.cells import percent
 from pipette_opt.report.page import page_of
 from pipette_opt.report.page.figures import INK, RATES, RATES_OF_LEVELS
 from pipette_opt.report.page.links import Links, folded_figure, links_of
@@ -219,7 +218,7 @@ def test_header_and_memory_speak_of_the_same_stage(plan: Plan) -> None:
 
 def test_a_gap_is_not_rounded_to_nothing() -> None:
     """It is below, or it is nought."""
-    assert (percent(0.0), percent(4e-5), percent(0.1)) == ("0.00%", "< 0.01%", "10.00%")
+    assert (percent(0.0), percent(4e-5), percent(0.1)) == ("0.00%", "< 0.01%", "10.0%")
 
 
 @pytest.mark.parametrize("num_hosts", [129, 300, 1280])

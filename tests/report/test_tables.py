@@ -70,10 +70,10 @@ def test_plan_numbers() -> None:
     assert "on 4 of 5 hosts, 16 GPUs" in text
     assert "2 of 64, 8 rounds" in text
     assert row(text, "gap") == ["3.12%", "of", "the", "iteration", "time"]
-    assert row(text, "placement gap")[0] == "12.50%"
+    assert row(text, "placement gap")[0] == "12.5%"
     assert row(text, "iteration time")[0] == f"{plan.estimate.iteration_time_s:.4f}"
     assert row(text, "stage 1")[:6] == ["28.0", "GiB", "32.0", "GiB", "78.0", "GiB"]
-    assert row(text, "megatron")[-3:] == ["+20.00%", "0.0", "s"]
+    assert row(text, "megatron")[-3:] == ["+20.0%", "0.0", "s"]
     assert "2 directed host pairs were not measured" in text
 
 
@@ -308,5 +308,5 @@ def test_even_experts_are_assumed() -> None:
     )
     line = imbalance_line(replace(plan, imbalance=uneven))
     assert line.startswith("Experts are assumed to be evenly loaded.")
-    assert "takes 11 % more, and the risk of running out of memory is 20.00%" in line
+    assert "takes 11 % more, and the risk of running out of memory is 20.0%" in line
     assert imbalance_line(plan) == ""

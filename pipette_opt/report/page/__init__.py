@@ -16,10 +16,10 @@ from xml.etree.ElementTree import Element, tostring
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.units import counted, gib, three_digits
+from pipette_opt.base.units import counted, gib, percent, three_digits
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.verdict import plan_verdict
-from pipette_opt.report.cells import percent, risk
+from pipette_opt.report.cells import risk
 from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
 from pipette_opt.report.page.links import links_panel
 from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
-from pipette_opt.base.units import counted
+from pipette_opt.base.units import counted, percent
 from pipette_opt.plans.plan import Certificate, Plan
-from pipette_opt.report.cells import percent, seconds_text, words
+from pipette_opt.report.cells import seconds_text, words
 from pipette_opt.report.page.figures import LINES, figure
 from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph, table
 from pipette_opt.report.proof_tables import joint_model_text

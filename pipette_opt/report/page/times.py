@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
-from pipette_opt.base.units import three_digits
+from pipette_opt.base.units import percent, three_digits
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.beside_tables import fastest_line, imbalance_line
-from pipette_opt.report.cells import percent, seconds_text, words
+from pipette_opt.report.cells import seconds_text, words
 from pipette_opt.report.page.beside import alternatives_table, risks_table
 from pipette_opt.report.page.figures import BAD, CAUSES, INK, OTHER_COLOUR, figure, wrapped
 from pipette_opt.report.page.markup import Child, Panel, number, paragraph, table
@@ -111,7 +111,7 @@ def _baselines(plan: Plan) -> Element:
             one.name,
             one.config.label(),
             number(one.iteration_time_s, seconds_text(one.iteration_time_s), f"baselines.{place}.iteration_time_s"),
-            f"{one.iteration_time_s / plan.estimate.iteration_time_s - 1:+.2%}",
+            percent(one.iteration_time_s / plan.estimate.iteration_time_s - 1, "+"),
         )
         for place, one in enumerate(plan.baselines)
     ]
@@ -126,9 +126,9 @@ def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
         (
             one.name,
             f"{one.slower_s:.4f} s",
-            f"{one.slower_s / total - 1:+.2%}",
+            percent(one.slower_s / total - 1, "+"),
             f"{one.faster_s:.4f} s",
-            f"{one.faster_s / total - 1:+.2%}",
+            percent(one.faster_s / total - 1, "+"),
         )
         for one in ordered
     ]
