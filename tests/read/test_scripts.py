@@ -141,6 +141,8 @@ def found_in(text: str) -> ScriptLaunch:
         ("set -u\ntorchrun train.py --tp $TP", "line 2: ends there, for set -u refuses TP.*--env TP=VALUE"),
         ("torchrun train.py ${TP:?say it}", "line 1: ends there, for TP is not set: say it"),
         ("if true; then\ntorchrun train.py", "cannot be read as bash here"),
+        ("\n" + "A=(" * 500, "line 2: has more than 400 open brackets"),
+        ("a|" * 20_000, "line 1: has 20,000 pipes; a launch script may have 2,000"),
         ("echo {1..999999999}", "line 1: makes more than 20,000 words"),
         ("torchrun train.py --a\r\n", "line 1: ends as lines of Windows do"),
         (

@@ -2,8 +2,14 @@
 
 from dataclasses import dataclass
 
-MAX_SCRIPT_CHARACTERS = 300_000
-"""Characters of a script; chosen, a hundred times the longest that people publish."""
+MAX_SCRIPT_CHARACTERS = 100_000
+"""Characters of a script; chosen, thirty times the longest that people publish."""
+
+MAX_OPEN_BRACKETS, MAX_PIPES = 400, 2000
+"""
+Round brackets that are open at once, and signs ``|`` of a text. The parser takes time and memory in proportion to the
+square of either where something is missing at the end, and does not stop in time. Chosen.
+"""
 
 MAX_PARSE_S = 1.0
 """Seconds that the parser may take for a script; it takes about 0.001 s per kilobyte."""

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pipette_opt.read.shell.limits import MAX_PARSE_S, RefusalError
+from pipette_opt.read.shell.limits import MAX_OPEN_BRACKETS, MAX_PARSE_S, MAX_PIPES, RefusalError
 
 if TYPE_CHECKING:
     import tree_sitter
@@ -33,12 +33,25 @@ def _parser() -> "tree_sitter.Parser":
     return tree_sitter.Parser(_language())
 
 
+def _check_size(text: str, first_line: int) -> None:
+    """Raise ``RefusalError`` for very many pipes or open round brackets, in quotes and comments, too."""
+    if (num_pipes := text.count("|")) > MAX_PIPES:
+        raise RefusalError(f"has {num_pipes:,} pipes; a launch script may have {MAX_PIPES:,}.", first_line)
+    num_open = 0
+    for found in re.finditer("[()]", text):
+        num_open = num_open + 1 if found[0] == "(" else max(num_open - 1, 0)
+        if num_open > MAX_OPEN_BRACKETS:
+            line = first_line + text.count("\n", 0, found.start())
+            raise RefusalError(f"has more than {MAX_OPEN_BRACKETS} open brackets.", line)
+
+
 class Script:
     """A parsed text."""
 
     def __init__(self, text: str, first_line: int = 1) -> None:
         self.source = _CONTINUED_END.sub(r"\1\n", text).encode("utf-8", "surrogatepass")
         self.first_line = first_line
+        _check_size(text, first_line)
         begun = time.monotonic()
         self.root = self._parsed(begun)
         while ends := _missed_ends(self.root):
