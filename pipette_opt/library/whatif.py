@@ -296,12 +296,12 @@ def in_words(asked: Mapping[str, Any], changes: Sequence[Change], answers: Seque
             found.append(f"{one.name[0].upper()}{one.name[1:]} {brings} {hosts}.")
     searched = any(one.bound_s is not None for one in answers)
     if searched:
-        found.append(
-            "At best: no plan searched is faster; on equal hosts the usual splits of the layers were, and the plan's "
-            "own. `solve` searches all splits."
-        )
+        found.append("At best: no plan of the searched space is faster.")
     if any(one.narrowed for one in answers):
-        found.append("The time limit narrowed some searches; --time-limit gives them more.")
+        found.append(
+            "The time limit narrowed the space of some searches, and a plan outside of it may be faster than at best; "
+            "--time-limit gives them more."
+        )
     return [f"- {line}" for line in found]
 
 

@@ -71,10 +71,9 @@ class Answer:
     as_it_is_s
         Simulated, of the old plan, on its own GPUs; ``None`` where it cannot be there.
     bound_s
-        No plan of what was searched is faster: on equal hosts the usual splits of the layers and the plan's own, on
-        hosts of several kinds all splits. ``None`` where nothing was searched.
+        No plan of what was searched is faster, with any layers in its stages. ``None`` where nothing was searched.
     narrowed
-        Whether the time limit narrowed what was searched.
+        Whether the time limit narrowed what was searched, so that a plan outside of it may be faster than ``bound_s``.
     config
         Of the best plan found, as a label.
     price_per_hour, price_per_million_tokens

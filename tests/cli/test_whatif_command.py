@@ -73,7 +73,7 @@ def test_without_a_question_hosts_are_asked_about(command: Command, plan: Path) 
     assert code == 0
     assert "A host less, the dearest loss first" in text
     assert "One host more brings" in text
-    assert "At best: no plan searched is faster" in text
+    assert "At best: no plan of the searched space is faster" in text
 
 
 @pytest.mark.parametrize(
