@@ -1,6 +1,6 @@
 """Every configuration that Megatron-Core would accept on this cluster."""
 
-from pipette_opt.candidates.combinations import overlap_choices
+from pipette_opt.candidates.combinations import overlap_choices, tensor_overlaps
 from pipette_opt.candidates.coverage import covered, layers_are_free, left_out, searched_values
 from pipette_opt.candidates.enumeration import (
     Enumeration,
@@ -40,6 +40,7 @@ __all__ = [
     "pipeline_split_options",
     "searched_values",
     "space_of",
+    "tensor_overlaps",
     "with_known",
     "with_shared_parameters",
     "world_sizes",

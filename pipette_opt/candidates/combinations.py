@@ -15,6 +15,7 @@ from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.layout import layout_layers, layout_parts
 from pipette_opt.parallel.recompute import recomputation_fields
 from pipette_opt.specs import Instance
+from pipette_opt.specs.user_buffers import has_user_buffers, may_have_user_buffers, user_buffers_reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +97,9 @@ def combinations(
             if splits and known is not None and not _splits(instance, known, degrees.pp, chunks):
                 # What counted as one that cannot be split is none any more.
                 yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
-            for (split, layout), sequence_parallel, sharing, (ep, etp), offload in product(
+            for (split, layout), (sequence_parallel, tp_overlap), sharing, (ep, etp), offload in product(
                 splits,
-                _sequence_parallel(instance, space, degrees),
+                _tensor_choices(instance, space, degrees),
                 sharings,
                 _expert_degrees(instance, space, degrees),
                 offloads,
@@ -126,6 +127,7 @@ def combinations(
                         **recomputation_fields(recompute),
                         overlap_p2p_communication=space.overlap_p2p_communication,
                         offload=offload,
+                        tp_comm_overlap=tp_overlap,
                     )
                 if one is not None and deciding not in illegal:
                     if (ep, etp) not in packings:
@@ -296,6 +298,25 @@ def _sequence_parallel(instance: Instance, space: SearchSpace, degrees: _Degrees
     return (degrees.tp > 1 and instance.training.seq_length // degrees.cp % degrees.tp == 0,)
 
 
+def _tensor_choices(instance: Instance, space: SearchSpace, degrees: _Degrees) -> list[tuple[bool, bool]]:
+    """Choices of sequence parallelism, each with those of tensor overlap."""
+    return [
+        (sequence_parallel, overlap)
+        for sequence_parallel in _sequence_parallel(instance, space, degrees)
+        for overlap in tensor_overlaps(instance, space, degrees.tp, sequence_parallel)
+    ]
+
+
+def tensor_overlaps(instance: Instance, space: SearchSpace, tp: int, sequence_parallel: bool) -> tuple[bool, ...]:
+    """Return the choices of ``tp_comm_overlap`` of a tensor-parallel size: both where the space is free and it can."""
+    if instance.training.tp_comm_overlap or space.tp_comm_overlap is False:
+        return (False,)
+    if space.tp_comm_overlap:
+        return (True,)
+    reached = sequence_parallel and user_buffers_reach(instance.cluster, tp)
+    return (True, False) if reached and may_have_user_buffers(instance.training, instance.cluster) else (False,)
+
+
 def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
     """
     What replicas share, as fields of a configuration: nothing without replicas, which are one group.
@@ -346,7 +367,7 @@ def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
     gpus_per_node = instance.cluster.gpus_per_node
     slot = config.tensor_model_parallel_size * config.context_parallel_size
     reach = instance.cluster.scale_up_gpus
-    if instance.training.tp_comm_overlap and config.tensor_model_parallel_size > reach:
+    if has_user_buffers(instance.training, config) and config.tensor_model_parallel_size > reach:
         tp = config.tensor_model_parallel_size
         reason = f"tp_comm_overlap: user buffers of {tp} tensor ranks do not leave an NVLink domain of {reach} GPUs"
         return {"packing": reason}

@@ -6,7 +6,7 @@ from typing import Any
 from pipette_opt.base.units import counted
 from pipette_opt.candidates.enumeration import Enumeration
 from pipette_opt.candidates.space import OF_EXPERTS, RECOMPUTATIONS, SearchSpace
-from pipette_opt.candidates.unsearched_options import unpriced_options, unsearched_options
+from pipette_opt.candidates.unsearched_options import TENSOR_OVERLAP, unpriced_options, unsearched_options
 from pipette_opt.specs import Instance
 
 DIMENSIONS: Mapping[str, str] = {
@@ -25,6 +25,7 @@ DIMENSIONS: Mapping[str, str] = {
     "num_distributed_optimizer_instances": "num_distributed_optimizer_instances",
     "recompute": "recomputation",
     "offload": "offload",
+    "tp_comm_overlap": "tp_comm_overlap",
     "overlap_grad_reduce": "overlap_grad_reduce",
     "overlap_param_gather": "overlap_param_gather",
 }
@@ -56,6 +57,8 @@ def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, t
         del names["expert_parallel"], names["expert_tensor_parallel"]
     if enumeration.values("offload") == (None,):
         del names["offload"]
+    if enumeration.values("tp_comm_overlap") == (False,):
+        del names["tp_comm_overlap"]
     return {name: enumeration.values(field) for name, field in names.items()}
 
 
@@ -146,7 +149,10 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
     if max(values["pipeline_parallel"], default=1) > 1:
         near = f" but for {counted(len(space.more_layouts), 'layout')}" if space.more_layouts else ""
         yield f"unequal model chunks of one stage{near}"
-    options = unsearched_options(instance)
+    gives_up = space.tp_comm_overlap is None and "tp_comm_overlap" in values
+    if gives_up and (unequal or instance.stack.loses_near_full_memory):
+        yield f"tensor groups without {TENSOR_OVERLAP} that fit with it"
+    options = unsearched_options(instance, () if space.tp_comm_overlap is False else (TENSOR_OVERLAP,))
     if options:
         yield f"options that may save time: {', '.join(options)}"
     unpriced = unpriced_options(instance)

@@ -74,7 +74,8 @@ def sequence_parallel(model: ModelSpec, training: TrainingSpec, config: Parallel
     """Sequence parallelism needs tensor parallelism, and what overlaps it that (``ModelParallelConfig``, arguments)."""
     if config.sequence_parallel and config.tensor_model_parallel_size == 1:
         return "sequence_parallel needs tensor_model_parallel_size >= 2, got 1"
-    if training.tp_comm_overlap and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
+    overlaps = config.tp_comm_overlap or (training.tp_comm_overlap and config.tensor_model_parallel_size > 1)
+    if overlaps and not config.sequence_parallel:
         return "tp_comm_overlap needs sequence_parallel"
     return None
 

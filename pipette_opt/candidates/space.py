@@ -110,6 +110,10 @@ class SearchSpace:
         Choices of what is in the host's memory, ``None`` among them for nothing
         (:func:`~pipette_opt.base.offload.offload_of`); in each configuration no more than memory asks for
         (:mod:`~pipette_opt.memory.fewest`). ``None`` for what the training says.
+    tp_comm_overlap
+        Whether tensor-parallel ranks send beside products in all candidates (``True``) or where the training says so
+        (``False``); ``None`` for both choices wherever Transformer Engine can
+        (:mod:`~pipette_opt.specs.user_buffers`): without it only where memory asks for that.
     uneven_layers
         Whether splits with a lighter first or last stage are tried beside the even one, as
         :func:`~pipette_opt.candidates.layer_splits` says.
@@ -156,6 +160,7 @@ class SearchSpace:
     num_distributed_optimizer_instances: tuple[int, ...] | None = None
     recompute: tuple[Recomputation | None, ...] = RECOMPUTATIONS
     offload: tuple[str | None, ...] | None = None
+    tp_comm_overlap: bool | None = False
     uneven_layers: bool = True
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
     more_splits: tuple[tuple[int, ...], ...] = ()

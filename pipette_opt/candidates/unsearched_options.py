@@ -1,6 +1,6 @@
-"""Options of the launcher that save time and are not searched: a job has them, or has them not."""
+"""Options of the launcher that save time: a job has them, or has them not; tensor overlap can be searched instead."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ from pipette_opt.candidates.legality import check_legal
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec
 from pipette_opt.specs.precision import fp8_copies
+from pipette_opt.specs.user_buffers import may_have_user_buffers, user_buffers_reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,14 @@ class UnsearchedOption:
 
 
 def _tensor_overlap(instance: Instance) -> Mapping[str, Any] | None:
-    return None if instance.training.tp_comm_overlap else {"tp_comm_overlap": True}
+    training = instance.training
+    can = may_have_user_buffers(training, instance.cluster) and not training.tp_comm_overlap
+    return {"tp_comm_overlap": True} if can else None
 
 
 def _reaches_tensor_group(instance: Instance, config: ParallelConfig) -> bool:
-    """User buffers reach the GPUs of an NVLink domain (Transformer Engine, ``userbuffers``)."""
-    return 1 < config.tensor_model_parallel_size <= instance.cluster.scale_up_gpus and config.sequence_parallel
+    reached = user_buffers_reach(instance.cluster, config.tensor_model_parallel_size)
+    return reached and config.sequence_parallel and not config.tp_comm_overlap
 
 
 def graph_modules(model: ModelSpec) -> tuple[str, ...]:
@@ -90,9 +93,12 @@ def _any(instance: Instance, config: ParallelConfig) -> bool:
     return True
 
 
+TENSOR_OVERLAP = "--tp-comm-overlap"
+"""The option that a space may search: then only the others are outside."""
+
 UNSEARCHED_OPTIONS = (
     UnsearchedOption(
-        option="--tp-comm-overlap",
+        option=TENSOR_OVERLAP,
         job_fields=_tensor_overlap,
         goes_with=_reaches_tensor_group,
         condition="Transformer Engine inside an NVLink domain; half is hidden, as in public runs",
@@ -150,9 +156,11 @@ UNPRICED_OPTIONS_OF_EXPERTS = (
 """Such options of models with experts."""
 
 
-def unsearched_options(instance: Instance) -> list[str]:
-    """Names of the options with a price that a job could have and has not."""
-    return [one.option for one in UNSEARCHED_OPTIONS if one.job_fields(instance) is not None]
+def unsearched_options(instance: Instance, searched: Collection[str] = ()) -> list[str]:
+    """Names of the options with a price that a job could have and has not, but for those that are searched."""
+    return [
+        one.option for one in UNSEARCHED_OPTIONS if one.option not in searched and one.job_fields(instance) is not None
+    ]
 
 
 def unpriced_options(instance: Instance) -> list[str]:

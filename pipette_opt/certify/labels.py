@@ -54,6 +54,7 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "dopt": ("use_distributed_optimizer", lambda text: (SWITCH[text],)),
     "zero": ("data_parallel_sharding_strategy", lambda text: (SHARDING_STRATEGIES[int(text)],)),
     "groups": ("num_distributed_optimizer_instances", _sizes),
+    "tp-overlap": ("tp_comm_overlap", lambda text: SWITCH[text]),
     "overlap": ("overlap_grad_reduce", lambda text: SWITCH[text]),
     "gather": ("overlap_param_gather", lambda text: SWITCH[text]),
     "overlap-p2p": ("overlap_p2p_communication", lambda text: SWITCH[text]),
@@ -94,6 +95,8 @@ OTHER_NAMES: Mapping[str, str] = {
     "sequence-parallel": "sp",
     "use-distributed-optimizer": "dopt",
     "distributed-optimizer": "dopt",
+    "tp-comm-overlap": "tp-overlap",
+    "tensor-overlap": "tp-overlap",
     "overlap-grad-reduce": "overlap",
     "overlap-param-gather": "gather",
     "layers-per-stage": "layers",
@@ -104,6 +107,7 @@ OTHER_NAMES: Mapping[str, str] = {
 OF_LABELS: Mapping[str, tuple[Pin, ...]] = {
     "sp": (("sp", "on"),),
     "dopt": (("dopt", "on"),),
+    "tp-overlap": (("tp-overlap", "on"),),
     "overlap": (("overlap", "on"), ("gather", "off")),
     "overlap+gather": (("overlap", "on"), ("gather", "on")),
     "no-overlap-p2p": (("overlap-p2p", "off"),),
@@ -118,7 +122,7 @@ HELP_OF: Mapping[str, str] = {
     "recompute": "must be none, selective, block, full, or modules as in moe_act+layernorm",
     "layers": "must be layers of each stage, e.g. 12x6,8",
     "zero": "must be 0 to 3",
-    **dict.fromkeys(("sp", "dopt", "overlap", "gather", "overlap-p2p"), "must be on or off"),
+    **dict.fromkeys(("sp", "dopt", "tp-overlap", "overlap", "gather", "overlap-p2p"), "must be on or off"),
 }
 """What a value must be, where it is no whole number."""
 

@@ -60,6 +60,7 @@ def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple
         _part("memory", _named({one.config: "predicted peak" for one in memory.rejected})),
         _part("fewer recomputed layers", _named(dict.fromkeys(memory.spared, "fewer fit"))),
         _part("less on the host", _named(dict.fromkeys(memory.kept_on_gpu, "less fits"))),
+        _part("tensor overlap", _named(dict.fromkeys(memory.not_overlapped, "fits with it"))),
         _part("no placement", _named(dict.fromkeys(unplaced, "hosts or links"))),
     ]
     for step in get_args(ProofStep):

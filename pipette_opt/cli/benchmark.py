@@ -68,7 +68,8 @@ def solve(
     check_place(csv)
     job = opt.read_job(job_options)
     space = opt.search_space(
-        job, replace(space_options, virtual_pipeline="1", context_parallel="1", overlap_grad_reduce=False)
+        replace(job, tp_comm_overlap=False),
+        replace(space_options, virtual_pipeline="1", context_parallel="1", overlap_grad_reduce=False),
     )
     params = opt.checked(
         OptimizeParams,

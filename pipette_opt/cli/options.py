@@ -228,10 +228,11 @@ OverlapExperts = Annotated[
     ),
 ]
 TensorOverlap = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--tp-comm-overlap",
-        help="Tensor ranks send beside the products (Transformer Engine's user buffers, inside an NVLink domain).",
+        "--tp-comm-overlap/--no-tp-comm-overlap",
+        help="Tensor ranks send beside the products (Transformer Engine's user buffers, inside an NVLink domain); "
+        "searched by default, off where nothing is searched.",
         rich_help_panel=JOB,
     ),
 ]
@@ -351,7 +352,7 @@ class JobOptions(said.JobOptions):
     moe_token_dispatcher: MoeTokenDispatcher = None
     overlap_moe_expert_parallel_comm: OverlapExperts = False
     cuda_graph: CudaGraph = False
-    tp_comm_overlap: TensorOverlap = False
+    tp_comm_overlap: TensorOverlap = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +396,7 @@ def search_space(job: Job, options: SpaceOptions) -> "SearchSpace":
         expert_tensor_parallel=sizes("--expert-tensor-parallel", options.expert_tensor_parallel),
         data_parallel_sharding_strategy=words(options.data_parallel_sharding_strategy),
         offload=words(options.offload),
+        tp_comm_overlap=job.tp_comm_overlap,
         num_distributed_optimizer_instances=sizes(
             "--num-distributed-optimizer-instances", options.num_distributed_optimizer_instances
         ),

@@ -31,6 +31,7 @@ from pipette_opt.costs.experts import expert_replicas, stage_expert_parameters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import DEFAULT_STACK, ClusterSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.layer_parameters import mlp_width
+from pipette_opt.specs.user_buffers import has_user_buffers
 
 
 class RingTraffic(NamedTuple):
@@ -176,7 +177,7 @@ def tensor_traffic(
     With a recipe all-gathers move operands in its format: inputs forward, the outputs' gradients backward (Transformer
     Engine casts before it gathers); what is reduced stays as it is. Latent attention gathers its latents and the key
     with positions, in a call each (``multi_latent_attention.py``), in place of the input, unless queries come from
-    that. With ``tp_comm_overlap`` a product works on the piece of one rank while that of the next is sent (Wang et al.,
+    that. With user buffers a product works on the piece of one rank while that of the next is sent (Wang et al.,
     ASPLOS 2023, "Overlap communication with dependent computation via decomposition"), which hides ``HIDDEN_SHARE`` of
     all pieces but one.
     """
@@ -197,7 +198,7 @@ def tensor_traffic(
     of_experts = config.recomputes("moe") or config.recomputes("shared_experts")
     again = not repeated and has_mlp and (of_experts if kind.has_experts else config.recomputes("mlp"))
     mlp = all_reduce_traffic(again * tokens * h * (gathered + reduced) / 2, config.tensor_model_parallel_size)
-    overlaps = training.tp_comm_overlap and config.sequence_parallel
+    overlaps = has_user_buffers(training, config)
     piece = 1.0 - HIDDEN_SHARE * (1.0 - 1.0 / config.tensor_model_parallel_size) if overlaps else 1.0
     return (
         RingTraffic(piece * one.hop_bytes, piece * steps, calls),

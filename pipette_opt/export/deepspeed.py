@@ -14,7 +14,13 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import CUDA_ORDER, Setting, nccl_settings
 from pipette_opt.export.hosts import hosts_of_file_lines, unnamed_note
 from pipette_opt.export.nodes import NodeShare, node_shares
-from pipette_opt.export.recorded import recorded_training, refuse_async_sends, refuse_second_order, refuse_unsaid
+from pipette_opt.export.recorded import (
+    recorded_training,
+    refuse_async_sends,
+    refuse_second_order,
+    refuse_unsaid,
+    tensor_overlap_remark,
+)
 from pipette_opt.export.shell import MASTER_PORT, array_lines, comment, master_lines, quoted
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import TrainingSpec
@@ -27,6 +33,7 @@ SAID_OF_CONFIG = (
     "recompute_num_layers",
     "use_distributed_optimizer",
     "zero_stage",
+    "tp_comm_overlap",
 )
 
 SHARDED = ("allgather", "allreduce")
@@ -138,6 +145,7 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
         "  bash launch.sh SCRIPT [its other arguments]\n"
         "SCRIPT takes Megatron-DeepSpeed's arguments (its pretrain_gpt.py); architecture, data and schedule are yours\n"
         f"to give. {stages if config.pipeline_model_parallel_size > 1 else ''}".rstrip()
+        + f"\n{tensor_overlap_remark('DeepSpeed', config)}".rstrip()
     )
     if not named:
         usage += "\n" + comment(f"HOSTFILE names a file with your hosts.\n{unnamed_note(len(shares))}")

@@ -91,6 +91,7 @@ SAID_OF_CONFIG = (
     "ddp_bucket_size",
     "overlap_p2p_communication",
     "offload",
+    "tp_comm_overlap",
 )
 
 
@@ -300,6 +301,8 @@ def _overlap_options(plan: Plan) -> list[Option]:
         options.append(("--ddp-bucket-size", str(config.ddp_bucket_size)))
     if config.num_chunks > 1 and not config.overlap_p2p_communication:
         options.append(("--no-overlap-p2p-communication",))
+    if config.tp_comm_overlap:
+        options.append(("--tp-comm-overlap",))
     return options
 
 

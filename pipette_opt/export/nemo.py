@@ -28,11 +28,13 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_layers import DELTA_OPTIONS, MAMBA_OPTIONS
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.latent import LATENT_SIZES
+from pipette_opt.specs.user_buffers import has_user_buffers
 
 SAID_OF_TRAINING = (
     "precision",
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
+    "tp_comm_overlap",
     "moe_token_dispatcher_type",
     "moe_flex_dispatcher_backend",
     "moe_flex_dispatcher_num_sms",
@@ -72,6 +74,7 @@ SAID_OF_CONFIG = (
     "overlap_param_gather",
     "ddp_bucket_size",
     "overlap_p2p_communication",
+    "tp_comm_overlap",
 )
 LAYOUT_FIELDS = (
     "pipeline_model_parallel_layout",
@@ -89,18 +92,19 @@ def export_nemo(plan: Plan) -> dict[str, str]:
     sections = overrides(plan)
     recipe = "Megatron-Bridge recipe of Gemma 3" if _is_gemma3(recorded_model(plan)) else "Megatron-Bridge recipe"
     head = f"{plan.config.label()}, global batch {plan.global_batch_size}; overrides of a {recipe}."
+    said = assumed_overlap(plan.config, has_user_buffers(recorded_training(plan), plan.config))
     bash = [
         "#!/bin/bash",
         SOURCED,
         comment(head),
-        comment(assumed_overlap(plan.config)),
+        comment(said),
         comment("Started by the launchers of other formats:  ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py ..."),
         *array_lines("MEGATRON_ARGS", [[word] for word in hydra_words(sections)]),
         *array_lines("TRIAL_ARGS", [list(option) for option in _trial_options()]),
         "",
     ]
     text = yaml.dump(sections, Dumper=_Dumper, sort_keys=False)
-    heading = comment(f"{head}\n{assumed_overlap(plan.config)}")
+    heading = comment(f"{head}\n{said}")
     return {"nemo_args.sh": "\n".join(bash), "overrides.yaml": f"{heading}\n{text}"}
 
 
@@ -137,6 +141,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "sequence_parallel": config.sequence_parallel,
             **{name: layout.get(name) for name in LAYOUT_FIELDS},
             **{name: name in layout for name in COUNTED_FIELDS},
+            **({"tp_comm_overlap": True} if has_user_buffers(training, config) else {}),
             "overlap_p2p_comm": sends_beside,
             "batch_p2p_comm": not sends_beside,
             "recompute_granularity": config.recompute_granularity,
@@ -170,16 +175,19 @@ def _optimizer(config: ParallelConfig) -> dict[str, Any]:
     return {"ddp": distributed | reduce | gather, "optimizer": distributed | gather}
 
 
-def assumed_overlap(config: ParallelConfig) -> str:
+def assumed_overlap(config: ParallelConfig, tensor_overlap: bool) -> str:
     """What the plan's times assume to go on beside compute, against what a recipe may do."""
+    tensor = (
+        "half of tensor-parallel communication hidden" if tensor_overlap else "tensor-parallel communication waited for"
+    )
     sent = {"gradients": config.overlap_grad_reduce, "parameters": config.overlap_param_gather}
     beside = " and ".join(name for name, overlapped in sent.items() if overlapped)
     beside = beside or "neither gradients nor parameters"
     return (
         f"The plan's times have {beside} sent beside compute.\n"
-        "They have tensor-parallel communication waited for.\n"
+        f"They have {tensor}.\n"
         "What else the recipe overlaps (ddp.overlap_*, comm_overlap) stays on; an iteration is then faster than said.\n"
-        "A recipe with comm_overlap has a bucket size of its own."
+        "A recipe with comm_overlap has a bucket size, and a tp_comm_overlap, of its own."
     )
 
 

@@ -35,6 +35,7 @@ SOLVE_OPTIONS = {
     "recompute_granularity": "--recompute none,full",
     "recompute_method": "--recompute none,full",
     "offload": "--offload none",
+    "tp_comm_overlap": "--no-tp-comm-overlap",
     "overlap_grad_reduce": "--no-overlap-grad-reduce",
     "overlap_param_gather": "--no-overlap-param-gather",
 }
@@ -81,6 +82,20 @@ def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:
     hint = f" Solve with {' '.join(options)}." if options and isinstance(spec, ParallelConfig) else ""
     problem = f"is {getattr(spec, first.name)!r}; an export for {target} has no words for {that}.{hint}"
     raise InputError(first.name, problem)
+
+
+def tensor_overlap_remark(target: str, config: ParallelConfig) -> str:
+    """
+    Return what a plan with tensor overlap loses at a target that has no words for it; empty for others.
+
+    Without it the plan is the same but for the time, and takes less memory: it is no reason to refuse.
+    """
+    if not config.tp_comm_overlap:
+        return ""
+    return (
+        f"The plan's time counts on --tp-comm-overlap, which {target} has no words for: an iteration takes longer.\n"
+        "For the best plan without it solve with --no-tp-comm-overlap."
+    )
 
 
 def refuse_async_sends(target: str, plan: Plan) -> None:

@@ -164,6 +164,12 @@ _CHOICES = (
         cause="pipeline_parallel",
     ),
     _Choice(
+        purpose="tensor ranks send beside products",
+        options=("tp_comm_overlap",),
+        config_fields=(),  # a training may say it, too
+        cause="tensor_parallel",
+    ),
+    _Choice(
         purpose="kept in the host's memory",
         options=(
             "cpu_offloading_num_layers",

@@ -21,6 +21,7 @@ from pipette_opt.export.recorded import (
     refuse_async_sends,
     refuse_second_order,
     refuse_unsaid,
+    tensor_overlap_remark,
 )
 from pipette_opt.export.torchrun import launch_script, nodes_file
 from pipette_opt.parallel import ParallelConfig
@@ -42,6 +43,7 @@ SAID_OF_CONFIG = (
     "num_distributed_optimizer_instances",
     "overlap_grad_reduce",
     "overlap_param_gather",
+    "tp_comm_overlap",
 )
 """Fully sharded data parallelism overlaps both by itself."""
 
@@ -151,6 +153,7 @@ def toml_text(plan: Plan, sections: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(
             "# Fully sharded data parallelism that keeps its parameters, for the plan's distributed optimizer."
         )
+    lines += [f"# {line}" for line in tensor_overlap_remark("torchtitan", plan.config).splitlines()]
     for name, entries in sections.items():
         lines += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in entries.items())]
     return "\n".join(lines) + "\n"

@@ -115,6 +115,7 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
         config.world_size,
         amount(config.recomputation),
         int(config.offload is not None),
+        int(config.tp_comm_overlap),
         config.num_chunks,
         config.pipeline_model_parallel_size,
         config.context_parallel_size,

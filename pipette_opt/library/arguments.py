@@ -58,9 +58,11 @@ def job_and_space(
     Raises ``InputError`` for an argument given twice, be it under two names or in ``space``.
     """
     fields, degrees = named(given)
-    space = narrowed(space, degrees)
+    narrow = narrowed(space, degrees)
     job = read_job(options_of(cluster, model, fields), training)
-    return job, of_size(space, job)
+    if space is None:
+        narrow = replace(narrow, tp_comm_overlap=job.tp_comm_overlap)
+    return job, of_size(narrow, job)
 
 
 def of_size(space: SearchSpace, job: Job) -> SearchSpace:

@@ -30,12 +30,15 @@ class Job:
     ----------
     arguments
         Megatron arguments that the model is read from, if it is: they say a layout, too.
+    tp_comm_overlap
+        As search spaces have it: ``None`` for both choices, ``False`` where the options say one.
     """
 
     instance: "Instance"
     num_gpus: int | None
     inputs: dict[str, Any]
     arguments: "MegatronArgs | None" = None
+    tp_comm_overlap: bool | None = None
 
 
 def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
@@ -158,7 +161,13 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
         "training": asdict(training),
     }
     num_gpus = shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus
-    return Job(instance=with_edge_loss(instance), num_gpus=num_gpus, inputs=inputs, arguments=arguments)
+    return Job(
+        instance=with_edge_loss(instance),
+        num_gpus=num_gpus,
+        inputs=inputs,
+        arguments=arguments,
+        tp_comm_overlap=None if options.tp_comm_overlap is None else False,
+    )
 
 
 def _of_flags(options: JobOptions) -> "Iterator[NotModelled]":
@@ -235,7 +244,7 @@ def _training(
         **dispatcher_fields(options.moe_token_dispatcher or scripted or "alltoall"),
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
         cuda_graph=options.cuda_graph,
-        tp_comm_overlap=options.tp_comm_overlap,
+        tp_comm_overlap=bool(options.tp_comm_overlap),
         cuda_graph_modules=graph_modules(model) if options.cuda_graph else (),
         expert_imbalance=options.expert_imbalance,
         rank_imbalances=_rank_imbalances(options, model),
@@ -244,8 +253,16 @@ def _training(
     )
     if arguments is not None:
         training = arguments.training(training)
+    if options.tp_comm_overlap is False:
+        training = _without_tensor_overlap(training)
     pinned = options.moe_token_dispatcher
     return training if pinned is None else replace(training, **dispatcher_fields(pinned))
+
+
+def _without_tensor_overlap(training: "TrainingSpec") -> "TrainingSpec":
+    """The training without what Megatron arguments say of tensor overlap."""
+    others = [one for one in training.other_arguments or () if not one[0].startswith("--tp-comm-overlap")]
+    return replace(training, tp_comm_overlap=False, other_arguments=tuple(others) or None)
 
 
 def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any] | None]]":

@@ -50,12 +50,12 @@ def _with_layout(
 ) -> "tuple[SearchSpace, FirstPlan | None, str]":
     import numpy as np
 
-    from pipette_opt.candidates import broken_rules, with_known, world_sizes
+    from pipette_opt.candidates import broken_rules, tensor_overlaps, with_known, world_sizes
     from pipette_opt.certify.first_plans import first_plan
     from pipette_opt.costs.compute import check_timed
     from pipette_opt.judge.estimate import estimate
     from pipette_opt.memory.fewest import check_memory
-    from pipette_opt.parallel import identity_placement
+    from pipette_opt.parallel import identity_placement, with_tensor_overlap
     from pipette_opt.prepare import load_predictor
 
     per_node, sizes = instance.cluster.gpus_per_node, world_sizes(instance, space)
@@ -64,6 +64,13 @@ def _with_layout(
     if broken:
         return space, None, "; ".join(broken.values())
     check_timed(instance.model, config)
+    predictor = load_predictor(max_oom_risk, instance)
+    if not config.tp_comm_overlap and True in tensor_overlaps(
+        instance, space, config.tensor_model_parallel_size, config.sequence_parallel
+    ):
+        overlapped = with_tensor_overlap(config, True)
+        if check_memory(instance, [overlapped], predictor, max_oom_risk).fitting:
+            config = overlapped  # the layout is searched without it only where it does not fit with it
     wider = with_known(space, config)
     if config not in wider.more_configs:
         return space, None, f"{config.label()} is outside of what is pinned"
@@ -73,7 +80,7 @@ def _with_layout(
     first = first_plan(instance, config, placement, seconds)
     if first is None:
         return space, None, f"{config.label()} is no packing of whole hosts by equal blocks"
-    fitting = check_memory(instance, [config], load_predictor(max_oom_risk, instance), max_oom_risk).fitting
+    fitting = check_memory(instance, [config], predictor, max_oom_risk).fitting
     if not any(one.config == config for one in fitting):
         return wider, None, f"{config.label()} is predicted to run out of memory"
     return wider, first, ""

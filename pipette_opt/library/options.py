@@ -92,7 +92,8 @@ class JobOptions:
     cuda_graph
         Whether layers are launched as CUDA graphs.
     tp_comm_overlap
-        Whether tensor ranks send beside the products, inside an NVLink domain.
+        Whether tensor ranks send beside the products, inside an NVLink domain; ``None`` where a search chooses, which
+        is off elsewhere.
     """
 
     cluster: "Path | ClusterSpec | None" = None
@@ -126,7 +127,7 @@ class JobOptions:
     moe_token_dispatcher: str | None = None
     overlap_moe_expert_parallel_comm: bool = False
     cuda_graph: bool = False
-    tp_comm_overlap: bool = False
+    tp_comm_overlap: bool | None = None
 
     def filled_in(self, arguments: "MegatronArgs") -> Self:
         """The options with what Megatron arguments say where they are silent."""

@@ -1,5 +1,6 @@
 """
-How few layers block recomputation has to recompute, and how little the host has to keep, for what fits otherwise.
+How few layers block recomputation has to recompute, how little the host has to keep, and where tensor overlap has to be
+given up, for what fits otherwise.
 
 Megatron-Core has one number ``N`` for all stages: each chunk recomputes its first ``min(N, layers)`` layers.
 
@@ -14,18 +15,30 @@ whose inputs travel takes the longer of its pass and the way: what it waits for 
 So of configurations that differ in what the host keeps alone, only those are searched that fit while none with less
 there does; with block recomputation also those that recompute fewer layers for it.
 
+Tensor overlap hides a part of what tensor-parallel ranks send, and takes memory for its buffers
+(:mod:`~pipette_opt.specs.user_buffers`): no layer takes longer with it. So a configuration without it is searched where
+it does not fit with it, or recomputes fewer layers.
+
 Two things are outside of this proof, and certificates say that they were not searched: where GPUs have unequal memory,
-a larger ``N``, or more on the host, may let a stage onto other hosts; and a stack may know what is lost where memory is
-nearly full.
+a larger ``N``, more on the host, or no tensor overlap may let a stage onto other hosts; and a stack may know what is
+lost where memory is nearly full.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 from pipette_opt.base.offload import offload_of
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck, keep_fitting
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.parallel import ParallelConfig, with_offload, with_whole_layers, without_overlap, without_recomputation
+from pipette_opt.parallel import (
+    ParallelConfig,
+    with_offload,
+    with_tensor_overlap,
+    with_whole_layers,
+    without_overlap,
+    without_recomputation,
+)
 from pipette_opt.specs import Instance
 
 
@@ -36,19 +49,19 @@ def check_memory(
     max_oom_risk: float = 0.01,
 ) -> MemoryCheck:
     """
-    As :func:`~pipette_opt.memory.filter.keep_fitting`, with the least on the host and the fewest recomputed layers.
+    As :func:`~pipette_opt.memory.filter.keep_fitting`, with the least given up and the fewest recomputed layers.
 
-    Candidates with less on the host come first. One with more is predicted only where what differs from it in that
-    alone does not fit; with block recomputation also where that recomputes layers, and is left out again if it
-    recomputes as many.
+    Candidates that give up less for memory come first: less on the host, tensor overlap. One that gives up more is
+    predicted only where what differs from it in that alone does not fit; with block recomputation also where that
+    recomputes layers, and is left out again if it recomputes as many.
     """
-    words = sorted({one.offload for one in candidates}, key=_num_parts)
-    if len(words) <= 1:
+    savers = sorted(dict.fromkeys(map(_Saver.of, candidates)), key=_Saver.amount)
+    if len(savers) <= 1:
         return _with_fewest_layers(instance, candidates, predictor, max_oom_risk)
     fewest, parts, needless = dict[ParallelConfig, int](), list[MemoryCheck](), list[ParallelConfig]()
-    for word in words:
-        lesser = [one for one in words if one != word and offload_of(word).has_all_of(offload_of(one))]
-        asked = [one for one in candidates if one.offload == word]
+    for saver in savers:
+        lesser = [one for one in savers if one != saver and saver.gives_up_all_of(one)]
+        asked = [one for one in candidates if _Saver.of(one) == saver]
         listed = {one: _as_listed(one) for one in asked}
         enough = {base: _fewest_with(base, lesser, fewest) for base in dict.fromkeys(listed.values())}
         tried = [one for one in asked if enough[listed[one]] > 0]
@@ -68,14 +81,44 @@ def check_memory(
         fitting=tuple(one for part in parts for one in part.fitting),
         rejected=tuple(one for part in parts for one in part.rejected),
         spared=tuple(one for part in parts for one in part.spared),
-        kept_on_gpu=tuple(needless),
+        kept_on_gpu=tuple(one for one in needless if one.offload is not None),
+        not_overlapped=tuple(one for one in needless if one.offload is None),
     )
 
 
-def _num_parts(word: str | None) -> float:
-    """Larger for what keeps all that another choice does on the host, and more."""
-    one = offload_of(word)
-    return one.optimizer_offload_fraction + one.cpu_offloading_num_layers + len(one.offload_modules)
+class _Saver(NamedTuple):
+    """
+    What a configuration gives up for memory beside recomputation.
+
+    Parameters
+    ----------
+    offload
+        What the host has; its way there takes time.
+    overlaps
+        Whether tensor-parallel ranks send beside products, for which they have buffers.
+    """
+
+    offload: str | None
+    overlaps: bool
+
+    @classmethod
+    def of(cls, config: ParallelConfig) -> Self:
+        """Return the choices of a configuration."""
+        return cls(config.offload, config.tp_comm_overlap)
+
+    def amount(self) -> float:
+        """Return a number that is larger for what gives up all that another does, and more."""
+        on_host = offload_of(self.offload)
+        parts = on_host.optimizer_offload_fraction + on_host.cpu_offloading_num_layers + len(on_host.offload_modules)
+        return parts + (not self.overlaps)
+
+    def gives_up_all_of(self, other: "_Saver") -> bool:
+        """Whether nothing that another gives up is kept here."""
+        return self.overlaps <= other.overlaps and offload_of(self.offload).has_all_of(offload_of(other.offload))
+
+    def in_place(self, config: ParallelConfig) -> ParallelConfig:
+        """Return a configuration with these choices in place of its own."""
+        return with_tensor_overlap(with_offload(config, self.offload), self.overlaps)
 
 
 def _as_listed(config: ParallelConfig) -> ParallelConfig:
@@ -89,9 +132,9 @@ def _num_recomputed(config: ParallelConfig) -> int:
     return config.recompute_num_layers if config.recomputation == "block" else 0
 
 
-def _fewest_with(config: ParallelConfig, lesser: Sequence[str | None], fewest: Mapping[ParallelConfig, int]) -> float:
+def _fewest_with(config: ParallelConfig, lesser: Sequence[_Saver], fewest: Mapping[ParallelConfig, int]) -> float:
     """
-    The fewest recomputed layers with which a configuration fits that only has less on the host; infinite without any.
+    The fewest recomputed layers with which a configuration fits that only gives up less; infinite without any.
 
     Parameters
     ----------
@@ -101,8 +144,8 @@ def _fewest_with(config: ParallelConfig, lesser: Sequence[str | None], fewest: M
         Of all configurations that are known to fit, as they are listed.
     """
     found = [float("inf")]
-    for word in lesser:
-        other = with_offload(config, word)
+    for saver in lesser:
+        other = saver.in_place(config)
         found.append(fewest.get(other, float("inf")))
         if config.recomputation == "block":
             found.append(fewest.get(without_recomputation(other), float("inf")))
@@ -114,7 +157,7 @@ def _with_fewest_layers(
     instance: Instance, candidates: Sequence[ParallelConfig], predictor: MemoryPredictor, max_oom_risk: float
 ) -> MemoryCheck:
     """
-    The same of candidates that agree in what the host keeps.
+    The same of candidates that agree in what the host keeps and in tensor overlap.
 
     A candidate with block recomputation stands for every number of layers. It becomes the one with the smallest number
     that fits, or with all layers if none does; or it is spared if it fits without recomputation, or not before all

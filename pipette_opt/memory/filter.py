@@ -57,6 +57,8 @@ class MemoryCheck:
         Candidates with block recomputation that others make needless (:mod:`~pipette_opt.memory.fewest`).
     kept_on_gpu
         Candidates with more in the host's memory than others that fit, with which nothing else differs.
+    not_overlapped
+        Candidates without tensor overlap that fit with it, and recompute no fewer layers.
     """
 
     fitting: tuple[CheckedConfig, ...]
@@ -65,6 +67,7 @@ class MemoryCheck:
     max_oom_risk: float
     spared: tuple[ParallelConfig, ...] = ()
     kept_on_gpu: tuple[ParallelConfig, ...] = ()
+    not_overlapped: tuple[ParallelConfig, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity_bytes", read_only(self.capacity_bytes, np.int64))
@@ -76,6 +79,8 @@ class MemoryCheck:
             fitting=(*self.fitting, *other.fitting),
             rejected=(*self.rejected, *other.rejected),
             spared=(*self.spared, *other.spared),
+            kept_on_gpu=(*self.kept_on_gpu, *other.kept_on_gpu),
+            not_overlapped=(*self.not_overlapped, *other.not_overlapped),
         )
 
     @property

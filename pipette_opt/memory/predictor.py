@@ -24,6 +24,7 @@ from pipette_opt.memory.twins import as_anchored, as_twins_take, work_keys
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, TrainingSpec
+from pipette_opt.specs.user_buffers import has_user_buffers
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -285,7 +286,7 @@ def user_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: Parallel
     Each holds a whole micro-batch of hidden states. Six are gathered into, in the format of the products; four are
     reduced from (Transformer Engine, ``initialize_ub``; Megatron-LM gives the shape, ``_initialize_tp_communicators``).
     """
-    if not training.tp_comm_overlap or not config.sequence_parallel:
+    if not has_user_buffers(training, config):
         return 0.0
     recipe = training.recipe
     gathered = training.parameter_bytes if recipe is None else recipe.element_bytes

@@ -72,6 +72,9 @@ class ParallelConfig:
     offload
         What the host's memory has in place of the GPU's, where the search chose it: ``optimizer``, ``layers:8``,
         modules joined by ``+`` (:mod:`~pipette_opt.base.offload`); ``None`` for what the training says.
+    tp_comm_overlap
+        Whether tensor-parallel ranks send beside products, where the search chose it; a training may say so, too
+        (:mod:`~pipette_opt.specs.user_buffers`).
     pipeline_model_parallel_layout
         What each chunk of each stage holds, as Megatron-Core writes it (:mod:`~pipette_opt.parallel.layout`). It is
         kept in its shortest form, and only where the chunks of a stage are unequal; otherwise it becomes ``None``.
@@ -101,6 +104,7 @@ class ParallelConfig:
     pipeline_model_parallel_layout: str | None = None
     recompute_modules: tuple[str, ...] = CORE
     offload: str | None = None
+    tp_comm_overlap: bool = False
 
     def __post_init__(self) -> None:
         counts = self._counts()
@@ -366,6 +370,8 @@ class ParallelConfig:
             parts.append(f"vpp{self.virtual_pipeline_model_parallel_size}")
         if self.sequence_parallel:
             parts.append("sp")
+        if self.tp_comm_overlap:
+            parts.append("tp-overlap")
         if self.recompute_granularity:
             is_whole = self.recompute_granularity == "full"
             parts.append("full" if is_whole else self.recomputation or "")
@@ -417,6 +423,11 @@ def without_recomputation(config: ParallelConfig) -> ParallelConfig:
 def with_offload(config: ParallelConfig, word: str | None) -> ParallelConfig:
     """The same with another choice of what the host has, which is known to hold together; copied as in the above."""
     return _changed(config, offload=word)
+
+
+def with_tensor_overlap(config: ParallelConfig, is_on: bool) -> ParallelConfig:
+    """The configuration with or without tensor-parallel communication beside products, unchecked as in the above."""
+    return config if config.tp_comm_overlap == is_on else _changed(config, tp_comm_overlap=is_on)
 
 
 def without_overlap(config: ParallelConfig) -> ParallelConfig:

@@ -48,6 +48,11 @@ def plan_notes(
     if any(stage.extrapolates for stage in stages):
         notes.append("The memory of this plan is predicted outside of the predictor's training data.")
     notes += _host_notes(instance, config)
+    if config.tp_comm_overlap:
+        notes.append(
+            "The plan has --tp-comm-overlap, which needs Transformer Engine: half of the tensor-parallel communication "
+            "beside products counts as hidden, as in public runs. Without it: --no-tp-comm-overlap."
+        )
     uneven = training.imbalance(config.expert_model_parallel_size)
     if instance.model.num_experts is not None and uneven > 1:
         notes.append(f"Times and memory count {uneven:.3g} times the mean tokens on the busiest rank of experts.")

@@ -15,6 +15,7 @@ from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.nics import Nics, parse_nics
 from pipette_opt.specs import ClusterSpec, GpuSpec
+from pipette_opt.specs.cluster import SLOWEST_NVLINK
 from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, AttentionLaw, GpuEfficiency, ProductLaw
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
@@ -233,9 +234,6 @@ def _unknown(name: str, where: str) -> InputError:
 
 MOST_HINTS = 3
 """Names that an error suggests at most; chosen."""
-
-SLOWEST_NVLINK = 100e9
-"""Bytes/s between GPUs of a host below which they have PCIe only: 5.0 has 64 GB/s, NVLink 2 150 GB/s. Chosen."""
 
 
 def _of_like_name(name: str) -> tuple[str, ...]:

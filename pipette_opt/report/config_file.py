@@ -78,6 +78,7 @@ def _later_fields(parallel: Entries) -> dict[str, Any]:
         "ddp_bucket_size": lambda name: parallel.optional(name, parallel.whole),
         "overlap_p2p_communication": parallel.flag,
         "offload": lambda name: parallel.optional(name, parallel.text),
+        "tp_comm_overlap": parallel.flag,
         "pipeline_model_parallel_layout": lambda name: parallel.optional(name, parallel.text),
     }
     return {name: read(name) for name, read in readers.items() if name in parallel.data}

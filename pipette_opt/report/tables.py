@@ -109,6 +109,7 @@ def configuration_table(plan: Plan) -> RenderableType:
         ("sequence parallel", yes_no(config.sequence_parallel)),
         ("recomputation", _recomputation(config)),
         *([] if config.offload is None else [("in the host's memory", config.offload)]),
+        *([("tensor overlap", "yes")] if config.tp_comm_overlap else []),
         ("distributed optimizer", yes_no(config.use_distributed_optimizer)),
         ("rank order", plan.placement.order),
         ("launcher", plan.launcher),
@@ -139,6 +140,7 @@ def configuration_words(config: ParallelConfig, global_batch_size: int) -> str:
         *([f"{config.num_chunks} chunks"] if config.num_chunks > 1 else []),
         f"recomputation {_recomputation(config)}" if config.recompute_granularity else "no recomputation",
         *([f"in the host's memory {config.offload}"] if config.offload else []),
+        *(["tensor overlap"] if config.tp_comm_overlap else []),
     ]
     return "; ".join(parts)
 

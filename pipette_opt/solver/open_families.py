@@ -17,7 +17,7 @@ import numpy as np
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.offload import offload_of
 from pipette_opt.base.types import IntArray
-from pipette_opt.candidates import SearchSpace, overlap_choices
+from pipette_opt.candidates import SearchSpace, overlap_choices, tensor_overlaps
 from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.estimate import judge_times
@@ -29,6 +29,7 @@ from pipette_opt.parallel import (
     ParallelConfig,
     block_placement,
     with_offload,
+    with_tensor_overlap,
     without_overlap,
     without_recomputation,
 )
@@ -90,6 +91,18 @@ def family_key(config: ParallelConfig) -> ParallelConfig | None:
     return replace(base, layers_per_stage=layers, pipeline_model_parallel_layout=None, recompute_num_layers=number)
 
 
+def _num_savers(config: ParallelConfig) -> int:
+    """Number of ways in which a configuration gives up time for memory."""
+    return (config.recomputation is not None) + (config.offload is not None) + (not config.tp_comm_overlap)
+
+
+def _faster(config: ParallelConfig) -> Iterator[ParallelConfig]:
+    """Configurations that give up some of these ways, or none."""
+    for recomputed in (config, without_recomputation(config)):
+        for moved in (recomputed, with_offload(recomputed, None)):
+            yield from (moved, with_tensor_overlap(moved, True))
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenFamilies:
     """The families that were bounded, the fastest plan that was judged, and the paths that are known."""
@@ -120,7 +133,7 @@ class OpenFamilies:
     roomy: set[ParallelConfig] = field(default_factory=set)
     """Configurations that have room for all splits on every kind of GPU."""
     slower: dict[ParallelConfig, ParallelConfig] = field(default_factory=dict)
-    """Configurations with recomputation, and the same without, whose families tell enough."""
+    """Configurations that give up something for memory, and the same without that, whose families tell enough."""
     least_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No split of the family is faster, the usual ones included."""
 
@@ -143,16 +156,14 @@ class OpenFamilies:
         """
         Families of some configurations that may be faster than the time to beat, bounded.
 
-        Neither recomputation nor what the host keeps makes anything faster: where all splits have room without, those
-        families tell enough.
+        Neither recomputation, nor what the host keeps, nor to go without tensor overlap makes anything faster: where
+        all splits have room without these, those families tell enough.
         """
         families: list[LayerFamily] = []
-        for number in range(3):  # of these two
-            some = [base for base in bases if (base.recomputation is not None) + (base.offload is not None) == number]
+        for number in range(4):  # of these three
+            some = [base for base in bases if _num_savers(base) == number]
             for base in some:
-                without = (without_recomputation(base), with_offload(base, None))
-                faster = (*without, with_offload(without[0], None))
-                self.slower.update((base, one) for one in faster if one != base and one in self.roomy)
+                self.slower.update((base, one) for one in _faster(base) if one != base and one in self.roomy)
             families += self._families_of([base for base in some if base not in self.slower])
         return families
 
@@ -300,15 +311,21 @@ class OpenFamilies:
 
     def _is_searched(self, config: ParallelConfig) -> bool:
         """
-        Whether a configuration fits, and with block recomputation has the number of recomputed layers that is searched.
+        Whether a configuration fits, and is searched beside what recomputes or gives up less for memory.
 
         Where the layers of the model's pattern are alike, families hold no split that does not fit.
         """
-        is_block = config.recomputation == "block"
-        if not is_block and config.offload is None and pattern_of(self.instance.model.layers).period == 1:
+        is_block, words, overlaps = config.recomputation == "block", self._no_more_than(config), self._overlaps(config)
+        is_alone = not is_block and len(words) == len(overlaps) == 1
+        if is_alone and config.offload is None and pattern_of(self.instance.model.layers).period == 1:
             return True
         others = [one for one in pure_configs(config) if one.recomputation in self.space.recompute] if is_block else []
-        those = [with_offload(one, word) for word in self._no_more_than(config) for one in (*others, config)]
+        those = [
+            with_tensor_overlap(with_offload(one, word), overlap)
+            for overlap in overlaps
+            for word in words
+            for one in (*others, config)
+        ]
         memory = check_memory(self.instance, those, self.predictor, self.max_oom_risk)
         return any(one.config == config for one in memory.fitting)
 
@@ -316,6 +333,12 @@ class OpenFamilies:
         """Choices of the space with no more in the host's memory than a configuration has there."""
         most = offload_of(config.offload)
         return [word for word in self.space.offload or (None,) if most.has_all_of(offload_of(word))]
+
+    def _overlaps(self, config: ParallelConfig) -> list[bool]:
+        """Choices of the space with no less tensor overlap than a configuration has."""
+        tp, sequence_parallel = config.tensor_model_parallel_size, config.sequence_parallel
+        choices = tensor_overlaps(self.instance, self.space, tp, sequence_parallel)
+        return [overlap for overlap in choices if overlap or not config.tp_comm_overlap]
 
     def _split_bounds(self) -> Callable[[ParallelConfig], float]:
         """The bound of single splits: that of their families, or where that is below the time to beat, their own."""

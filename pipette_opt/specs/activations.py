@@ -41,6 +41,10 @@ class Degrees(Protocol):
     def offload(self) -> str | None:
         """What the host has, where the search chose it; ``None`` for what the job says."""
 
+    @property
+    def tp_comm_overlap(self) -> bool:
+        """Whether the search chose that tensor-parallel ranks send beside products."""
+
 
 def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> Mapping[str, float]:
     """

@@ -17,6 +17,9 @@ from pipette_opt.specs.link_matrix import summed
 LEAST_SPEED, MOST_SPEED = 0.01, 1.2
 """Shares of its kind's peak that a host may be said to run at: more is another kind, less is out of order. Chosen."""
 
+SLOWEST_NVLINK = 100e9
+"""Bytes/s between GPUs of a host below which they have PCIe only: 5.0 has 64 GB/s, NVLink 2 150 GB/s. Chosen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
@@ -265,6 +268,11 @@ class ClusterSpec:
     def scale_up_gpus(self) -> int:
         """GPUs of the largest NVLink domain; of a host without any."""
         return self.gpus_per_node * self.most_in_domain
+
+    @property
+    def has_nvlink(self) -> bool:
+        """Whether the GPUs of a host are connected by more than PCIe, by their bandwidth."""
+        return self.intra_node_bytes_per_s >= SLOWEST_NVLINK
 
     @property
     def pair_latency_s(self) -> FloatArray:

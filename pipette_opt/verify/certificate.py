@@ -17,7 +17,10 @@ from pipette_opt.verify.space import Searched
 SpaceRule = Callable[[Searched, Plan], Iterator[str]]
 """As a rule on the plan; it is given what was searched, enumerated again."""
 
-NOT_RUNNABLE = ("legality rules", "memory", "fewer recomputed layers", "less on the host", "no placement")
+LEFT_OUT = ("legality rules", "memory", "fewer recomputed layers", "less on the host", "tensor overlap")
+"""Parts of a proof with what was not bounded."""
+
+NOT_RUNNABLE = (*LEFT_OUT, "no placement")
 """Reasons that are no bound: a plan of these cannot run, or is another that recomputes or moves more."""
 
 
@@ -95,7 +98,8 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
         ("memory", counts["memory"], len(memory.rejected)),
         ("fewer recomputed layers", counts["fewer recomputed layers"], len(memory.spared)),
         ("less on the host", counts["less on the host"], len(memory.kept_on_gpu)),
-        ("everything else", sum(counts.values()) - sum(counts[name] for name in NOT_RUNNABLE[:4]), fitting),
+        ("tensor overlap", counts["tensor overlap"], len(memory.not_overlapped)),
+        ("everything else", sum(counts.values()) - sum(counts[name] for name in LEFT_OUT), fitting),
     ):
         if said != right:
             yield f"{said} configurations are ruled out by {name}, it should be {right}"
@@ -121,6 +125,7 @@ def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
         "memory": [one.config for one in memory.rejected],
         "fewer recomputed layers": memory.spared,
         "less on the host": memory.kept_on_gpu,
+        "tensor overlap": memory.not_overlapped,
     }
     labels = {one.label() for one in left_out.get(part.by, [one.config for one in memory.fitting])}
     for one in part.named:

@@ -19,6 +19,7 @@ from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.specs.activations import host_keeps
 from pipette_opt.specs.layer_parameters import expert_parameters, sharded_parameters
 from pipette_opt.specs.model_gaps import not_modelled_of
+from pipette_opt.specs.user_buffers import has_user_buffers, user_buffers_reach
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, on_cluster, same
 
 
@@ -143,6 +144,8 @@ def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
         )
         if model.num_experts % ep or ranks % (ep * etp):
             yield f"{model.num_experts} experts on {ranks} ranks of a stage are not divided by ep = {ep}, etp = {etp}"
+    if has_user_buffers(training, config) and not user_buffers_reach(instance.cluster, tp):
+        yield f"user buffers of {tp} tensor ranks leave the NVLink domain of {instance.cluster.scale_up_gpus} GPUs"
     if max(model.num_query_groups, tp) % min(model.num_query_groups, tp):
         yield f"{model.num_query_groups} query groups and tp = {tp} do not divide one another"
     if model.padded_vocab_size(tp) % tp or model.padded_vocab_size(tp) < model.vocab_size:

@@ -100,6 +100,7 @@ def test_each_reason_is_counted_by_hand() -> None:
             rejected=[SimpleNamespace(config=one) for one in configs[:2]],
             spared=[config(tp=2, pp=2)],
             kept_on_gpu=[config(tp=2, pp=2, offload="optimizer"), config(tp=2, pp=2, offload="core_attn")],
+            not_overlapped=[config(tp=2, pp=2, sequence_parallel=True)],
         ),
         pruned=SimpleNamespace(
             by_work={configs[2]}, by_family=set(), bounds_s={configs[2]: 9.0, configs[3]: 8.0, configs[4]: float("inf")}
@@ -116,12 +117,13 @@ def test_each_reason_is_counted_by_hand() -> None:
         ("memory", 2, None),
         ("fewer recomputed layers", 1, None),
         ("less on the host", 2, None),
+        ("tensor overlap", 1, None),
         ("no placement", 1, None),
         ("work alone", 1, 9.0),
         ("best links", 1, 8.0),
         ("search", 3, 4.0),
     ]
-    assert sum(one.configurations for one in found) == 35
+    assert sum(one.configurations for one in found) == 36
     named = {one.by: [(each.name, each.configurations, each.example) for each in one.named] for one in found}
     assert named["legality rules"] == [(rule, number, examples[rule]) for rule, number in first_broken.items()]
     assert named["memory"] == [("predicted peak", 2, configs[0].label())]

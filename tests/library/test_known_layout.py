@@ -51,3 +51,13 @@ def test_hosts_in_the_order_that_runs() -> None:
     _, first, _ = with_layout_of(JOB, SPACE, given, 0.01, nodes=(1, 0))
     assert first is not None
     assert first.nodes.ravel().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("searched", [True, False])
+def test_a_layout_is_known_with_tensor_overlap_where_that_is_searched(searched: bool) -> None:
+    """It fits with it, so it is searched with it only; else as it runs today."""
+    space = SearchSpace(num_gpus=8, tp_comm_overlap=None if searched else False)
+    given = parse_megatron_args("--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 2")
+    _, first, _ = with_layout_of(JOB, space, given, 0.01)
+    assert first is not None
+    assert first.config.tp_comm_overlap == searched
