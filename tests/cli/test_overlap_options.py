@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
 from pipette_opt.export.megatron import megatron_arguments
+from pipette_opt.parallel import with_tensor_overlap
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.report.plan_file import read_plan
 
@@ -63,7 +64,11 @@ def test_from_solve_to_the_launch(tmp_path: Path) -> None:
     arguments = megatron_arguments(plan)
     assert set(BESIDE) <= set(arguments)
     degrees = " ".join(arguments[: arguments.index("--num-layers")])
-    assert parse_megatron_args(degrees).parallel_config(32, 16) == plan.config
+    again = parse_megatron_args(degrees)
+    assert again.parallel_config(32, 16) == with_tensor_overlap(plan.config, False)
+    assert (
+        again.training_fields.get("tp_comm_overlap", False) == plan.config.tp_comm_overlap
+    )  # of a script the job has it
     invoke("verify", str(path))
 
 
