@@ -166,8 +166,7 @@ class CandidateSearch:
     def load_replicas(self) -> None:
         """Load the kernels of the replicas and of offers, which once per installation have to be compiled."""
         kernels.fits(self.tables, np.arange(len(self.nodes), dtype=np.int64))
-        if self.simple is not None:
-            _Replicas(self).anneal(0)
+        kernels.uniform(self.random.copy())
 
     def _anneal_any(self, moves: int, hot: float, cold: float, softness: float) -> None:
         trial_nodes = self.nodes.copy()
@@ -259,6 +258,7 @@ class _Replicas:
     def anneal(self, rounds: int) -> None:
         """So many rounds more."""
         search, cool = self.search, QUENCH_FACTOR * self.scale
+        assert search.simple is not None
         search.best = int(
             anneal_replicas(
                 search.simple,

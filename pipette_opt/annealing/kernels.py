@@ -56,9 +56,15 @@ def random_start(t, nodes, state):  # type: ignore[no-untyped-def]
         order[i], order[j] = order[j], order[i]
     room = np.zeros(P, np.int64)
     for row in range(P):
-        room[row] = t.allowed[row].sum()
+        for host in range(M):
+            room[row] += t.allowed[row, host]
     used = np.zeros(M, np.bool_)
-    for row in np.argsort(room, kind="mergesort"):
+    for _ in range(P):
+        row = 0  # the first of those with the least room left; numba takes seconds to compile a sort
+        for other in range(1, P):
+            if room[other] < room[row]:
+                row = other
+        room[row] = M + 1
         placed = 0
         for host in order:
             if placed < width and not used[host] and t.allowed[row, host]:

@@ -6,23 +6,40 @@ exchange their placements as the Metropolis rule says, so that what looks good m
 the best is cooled to the end.
 """
 
+import math
+
 import numpy as np
 
-from pipette_opt.annealing.compiled import evaluate, overwrite
+from pipette_opt.annealing.compiled import Tables, evaluate
 from pipette_opt.annealing.kernels import uniform
+from pipette_opt.annealing.plain_grid import Grid
 from pipette_opt.annealing.swaps import REBUILD, anneal_grid
-from pipette_opt.base.jit import njit
+from pipette_opt.base.types import FloatArray, IntArray
 
 QUENCH_EVERY = 10
 """Rounds between restarts from the best replica, each of as many moves as a round."""
 
 
-@njit(cache=True, nogil=True)
-def anneal_replicas(  # type: ignore[no-untyped-def]
-    g, t, replicas, temperatures, done, rounds, best, best_nodes, state, hot, cold, softness, archive, archived
-):
+def anneal_replicas(
+    g: Grid,
+    t: Tables,
+    replicas: IntArray,
+    temperatures: FloatArray,
+    done: int,
+    rounds: int,
+    best: int,
+    best_nodes: IntArray,
+    state: np.ndarray,
+    hot: float,
+    cold: float,
+    softness: float,
+    archive: IntArray,
+    archived: IntArray,
+) -> int:
     """
-    Some rounds of ``REBUILD`` moves of each replica, each with exchanges; returns the best objective so far.
+    Anneal each replica for ``REBUILD`` moves and exchange neighbours, ``rounds`` times; return the best objective.
+
+    Not compiled: a call of the kernel takes milliseconds, and a kernel around it would compile all of it again.
 
     Parameters
     ----------
@@ -39,29 +56,24 @@ def anneal_replicas(  # type: ignore[no-untyped-def]
     best, best_nodes, state, softness, archive, archived
         As in :func:`~pipette_opt.annealing.swaps.anneal_grid`.
     """
-    K, M = replicas.shape
-    energy = np.zeros(K, np.int64)
-    copy = np.zeros(M, np.int64)
-    finish = np.zeros((t.watched.shape[0], g.sizes[1]), np.int64)
-    ring = np.zeros(t.watched.shape[0], np.int64)
-    times = np.zeros((6, t.row.shape[0]), np.int64)
+    K = len(replicas)
+    energy = [0] * K
+    finish = np.zeros((len(t.watched), int(g.sizes[1])), dtype=np.int64)
+    ring, times = np.zeros(len(t.watched), dtype=np.int64), np.zeros((6, len(t.row)), dtype=np.int64)
+
+    def anneal(nodes: IntArray, moves: int, first: float, last: float) -> None:
+        nonlocal best
+        best = anneal_grid(g, nodes, best, best_nodes, state, 0, moves, moves, first, last, softness, archive, archived)
+
     for number in range(done, done + rounds):
-        for k in range(K + ((number + 1) % QUENCH_EVERY == 0)):
-            if k < K:
-                nodes, moves, first, last = replicas[k], REBUILD, temperatures[k], temperatures[k]
-            else:
-                overwrite(copy, replicas[np.argmin(energy)])
-                nodes, moves, first, last = copy, K * REBUILD, hot, cold
-            best = anneal_grid(
-                g, nodes, best, best_nodes, state, np.int64(0), moves, moves, first, last, softness, archive, archived
-            )
-            if k < K:
-                energy[k] = evaluate(t, nodes, finish, ring, times)
+        for k in range(K):
+            anneal(replicas[k], REBUILD, temperatures[k], temperatures[k])
+            energy[k] = evaluate(t, replicas[k], finish, ring, times)
+        if (number + 1) % QUENCH_EVERY == 0:
+            anneal(replicas[energy.index(min(energy))].copy(), K * REBUILD, hot, cold)
         for k in range(number % 2, K - 1, 2):
-            gain = np.float64(energy[k + 1] - energy[k]) * (1.0 / temperatures[k + 1] - 1.0 / temperatures[k])
-            if gain >= 0 or uniform(state) < np.exp(gain):
+            gain = (energy[k + 1] - energy[k]) * (1.0 / temperatures[k + 1] - 1.0 / temperatures[k])
+            if gain >= 0 or uniform(state) < math.exp(gain):
                 energy[k], energy[k + 1] = energy[k + 1], energy[k]
-                overwrite(copy, replicas[k])
-                overwrite(replicas[k], replicas[k + 1])
-                overwrite(replicas[k + 1], copy)
+                replicas[[k, k + 1]] = replicas[[k + 1, k]]
     return best

@@ -7,34 +7,36 @@ Plain loops: expressions of arrays take numba twice as long to compile.
 import numpy as np
 
 from pipette_opt.base.jit import njit
+from pipette_opt.base.types import FloatArray, IntArray
 
 MOST_ROUNDS = 12
 """Rounds of propagation at most; limits are valid after each. Chosen."""
 
 
-@njit(cache=True, nogil=True)
-def least_time(  # type: ignore[no-untyped-def]
-    low,
-    high,
-    halvings,
-    base,
-    fixed,
-    unit,
-    again,
-    extra,
-    most,
-    units,
-    per_row,
-    able,
-    spare,
-    moved,
-    links,
-    nodes,
-    least,
-    room,
-):
+def least_time(
+    low: float,
+    high: float,
+    halvings: int,
+    base: FloatArray,
+    fixed: FloatArray,
+    unit: FloatArray,
+    again: FloatArray,
+    extra: IntArray,
+    most: IntArray,
+    units: int,
+    per_row: int,
+    able: IntArray,
+    spare: int,
+    moved: FloatArray,
+    links: FloatArray,
+    nodes: int,
+    least: IntArray,
+    room: IntArray,
+) -> float:
     """
-    No split is faster, by halving the interval; ``high`` if none is faster than that.
+    Return a time that no split beats, by halving the interval; ``high`` if no split is faster than that.
+
+    Not compiled: numba would compile all that it calls once more.
 
     Parameters
     ----------
@@ -66,47 +68,22 @@ def least_time(  # type: ignore[no-untyped-def]
     least, room
         Take the limits of each stage's units where all is in time, shape ``(kinds, pp)``.
     """
-    kinds, pp = most.shape
-    lower, upper = np.zeros((kinds, pp), dtype=np.int64), np.zeros((kinds, pp), dtype=np.int64)
-    if not _search(
-        high, base, fixed, unit, again, extra, most, units, per_row, able, spare, moved, links, nodes, lower, upper
-    ):
+    lower, upper = np.zeros_like(most), np.zeros_like(most)
+
+    def in_time(total: float) -> bool:
+        found = _search(
+            total, base, fixed, unit, again, extra, most, units, per_row, able, spare, moved, links, nodes, lower, upper
+        )
+        if found:
+            least[:], room[:] = lower, upper
+        return bool(found)
+
+    if not in_time(high):
         return high
-    _copy(lower, upper, least, room)
     for _ in range(halvings):
         middle = 0.5 * (low + high)
-        if _search(
-            middle,
-            base,
-            fixed,
-            unit,
-            again,
-            extra,
-            most,
-            units,
-            per_row,
-            able,
-            spare,
-            moved,
-            links,
-            nodes,
-            lower,
-            upper,
-        ):
-            high = middle
-            _copy(lower, upper, least, room)
-        else:
-            low = middle
+        low, high = (low, middle) if in_time(middle) else (middle, high)
     return low
-
-
-@njit(cache=True, nogil=True)
-def _copy(lower, upper, least, room):  # type: ignore[no-untyped-def]
-    """Limits that were found into those that are kept."""
-    for kind in range(lower.shape[0]):
-        for stage in range(lower.shape[1]):
-            least[kind, stage] = lower[kind, stage]
-            room[kind, stage] = upper[kind, stage]
 
 
 @njit(cache=True, nogil=True)
