@@ -3,6 +3,7 @@
 import contextlib
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,17 @@ import pytest
 
 from pipette_opt.cli import main
 
+COLUMNS = "200"
+"""Width of the terminal."""
 
-def typed(folder: Path, *arguments: str) -> tuple[int, str, str]:
+
+def typed(folder: Path, *arguments: str, main: Callable[[], None] = main) -> tuple[int, str, str]:
     """Exit code, standard output, and standard error on one line, of a command in a folder."""
     code: Any = 0
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.chdir(folder)
-        patch.setenv("COLUMNS", "200")
+        patch.setenv("COLUMNS", COLUMNS)
         patch.setattr(sys, "argv", ["pipette-opt", *arguments])
         try:
             main()

@@ -32,6 +32,7 @@ def test_a_wheel_plans_from_an_empty_folder(tmp_path: Path) -> None:
         "pipette_opt/report/page/page.css",
         "pipette_opt/report/page/page.js",
     } <= names
+    assert not any(name.startswith("benchmarks") for name in names)
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     empty = tmp_path / "empty"

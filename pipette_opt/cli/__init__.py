@@ -6,6 +6,8 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typer import Typer
 
     from pipette_opt.base.errors import PipetteError
@@ -24,13 +26,23 @@ def main() -> None:
     Exit codes: 0 done, 2 wrong input, 3 infeasible, 4 stopped early with the best plan so far written, 130 interrupted.
     With ``--json`` an error is a document on standard output, ``{"error": {"place", "problem", "exit_code"}}``.
     """
+    run(_all_commands)
+
+
+def _all_commands() -> "Typer":
+    from pipette_opt.cli.app import app
+
+    return app
+
+
+def run(load: "Callable[[], Typer]") -> None:
+    """Run the commands that ``load`` returns; errors, signals and exit codes are those of :func:`main`."""
     from pipette_opt.base.errors import InputError, PipetteError
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.unraisablehook = _interrupt_again
     try:
-        from pipette_opt.cli.app import app
-
+        app = load()
         if "--json" in sys.argv[1:]:
             _run_for_machines(app)
         else:

@@ -32,13 +32,18 @@ from pipette_opt.cli import options as opt
 from pipette_opt.cli.help_text import Command
 from pipette_opt.cli.memory import app as memory
 
+SETTINGS: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+    "rich_markup_mode": "rich",
+}
+"""Settings of every program: how errors are shown, what asks for help, how texts are marked up."""
+
 app = typer.Typer(
     name="pipette-opt",
     help="Parallel degrees, micro-batch and GPU placement for large-model training, with a certificate.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="rich",
+    **SETTINGS,
 )
 
 
@@ -127,7 +132,7 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     return opt.with_parameters(run, command, [*parameters, *added])
 
 
-def _give_common(group: typer.Typer) -> None:
+def give_common(group: typer.Typer) -> None:
     """Give every command of a group, and of the groups in it, the options of all, and help that fits the terminal."""
     for one in group.registered_commands:
         one.cls = Command
@@ -135,7 +140,7 @@ def _give_common(group: typer.Typer) -> None:
             one.callback = _with_common(one.callback)
     for inner in group.registered_groups:
         if inner.typer_instance is not None:
-            _give_common(inner.typer_instance)
+            give_common(inner.typer_instance)
 
 
-_give_common(app)
+give_common(app)

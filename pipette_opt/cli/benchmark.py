@@ -8,7 +8,7 @@ import typer
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
-from pipette_opt.cli import systems
+from pipette_opt.cli.moved import CommandGroup
 
 INSTANCES = "The instances"
 
@@ -26,7 +26,7 @@ FIXED = (
 )
 """Options of the search space that ``benchmark solve`` lacks: what the baselines know is compared."""
 
-app = typer.Typer(help="The solver beside the baselines.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="The solver beside the baselines.", no_args_is_help=True)
 
 
 @app.callback()
@@ -249,14 +249,6 @@ def placement(
         typer.echo(table)
     if stop.is_set():
         raise typer.Exit(STOPPED_EARLY)
-
-
-app.command("layers")(systems.layers)
-app.command("squares")(systems.squares)
-app.command("systems")(systems.systems)
-app.command("experts")(systems.experts)
-app.command("slices")(systems.slices)
-app.command("stages")(systems.stages)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...]) -> list[str] | None:

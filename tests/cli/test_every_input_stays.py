@@ -68,7 +68,6 @@ TYPED = {
         "profile compute --model train.sh --seq-length 128 --device cpu -o {}: train.sh",
     ],
     "benchmark solve": [f"benchmark solve --cluster c.yaml {JOB} --csv {{}}: c.yaml m.csv"],
-    "benchmark layers": ["benchmark layers --profile anything --csv {}: anything"],
     "capture": ["capture -o {} -- bash train.sh: train.sh", "capture -o {} -- sh -c true c.yaml: c.yaml"],
 }
 """Commands by their words, with ``{}`` for the output, and behind a colon the inputs that it is named after."""
@@ -79,7 +78,6 @@ ELSEWHERE = {
     "memory collect": "goes on with its output",
     "profile links": "goes on with its log",
     "benchmark placement": "goes on with its output",
-    "benchmark systems": "reads nothing",
 }
 """Other commands with an output, and why it cannot be an input of theirs."""
 

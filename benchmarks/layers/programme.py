@@ -1,0 +1,166 @@
+"""
+Galvatron's decision: for each search and stage a dynamic programme over layers and megabytes, then the best pipeline.
+
+``f[v, s]``: the least time of the layers so far in at most ``v`` megabytes, the last of them with strategy ``s``
+(``dynamic_programming_core`` in its C++ core). Each stage is optimal alone, by the time of a micro-batch that also
+reduces its gradients; the pipeline's time then decides between searches.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.layers.costs import pipeline_terms
+from benchmarks.layers.profile import LayerProfile
+from benchmarks.layers.space import Search, searches, usable_mb
+from pipette_opt.base.jit import njit
+from pipette_opt.base.types import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """
+    Strategies of all layers, and their time.
+
+    Parameters
+    ----------
+    layers
+        Index of the strategy of each layer, of each stage.
+    option
+        Index of the vocabulary's option.
+    reported_s
+        Galvatron's time of an iteration, which leaves changes of layout out.
+    seconds
+        The same with changes.
+    memory_mb
+        Of the fullest stage.
+    """
+
+    search: Search
+    layers: tuple[tuple[int, ...], ...]
+    option: int
+    reported_s: float
+    seconds: float
+    memory_mb: int
+
+
+@njit(cache=True)
+def layer_programme(
+    memory: IntArray, times: FloatArray, layouts: IntArray, change: FloatArray, num_layers: int, most: int
+) -> tuple[FloatArray, NDArray[np.int8]]:
+    """
+    The programme for like layers.
+
+    Parameters
+    ----------
+    memory, times, layouts
+        Megabytes, seconds and layout of each strategy, shape ``(strategies,)``.
+    change
+        Seconds from layout to layout.
+    most
+        Largest budget, megabytes.
+
+    Returns
+    -------
+    The least time by megabytes and last strategy, shape ``(most + 1, strategies)``, and for each layer but the first
+    the strategy before it, shape ``(num_layers, most + 1, strategies)``.
+    """
+    strategies, kinds = len(memory), len(change)
+    before = np.zeros((num_layers, most + 1, strategies), dtype=np.int8)
+    time = np.zeros((most + 1, strategies))
+    fastest = np.zeros((most + 1, kinds))
+    which = np.zeros((most + 1, kinds), dtype=np.int8)
+    for layer in range(num_layers):
+        if layer:
+            for size in range(most + 1):
+                for kind in range(kinds):
+                    fastest[size, kind] = np.inf
+                for one in range(strategies):
+                    if time[size, one] < fastest[size, layouts[one]]:
+                        fastest[size, layouts[one]] = time[size, one]
+                        which[size, layouts[one]] = one
+        for size in range(most, -1, -1):
+            for one in range(strategies):
+                left = size - memory[one]
+                time[size, one] = np.inf
+                if left < 0:
+                    continue
+                if not layer:
+                    time[size, one] = times[one]
+                    continue
+                for kind in range(kinds):
+                    total = fastest[left, kind] + change[kind, layouts[one]] + times[one]
+                    if total < time[size, one]:
+                        time[size, one] = total
+                        before[layer, size, one] = which[left, kind]
+    return time, before
+
+
+def decide(
+    profile: LayerProfile, batch: int, budgets_gb: Iterable[float], stages: int | None = None
+) -> dict[float, Decision | None]:
+    """Galvatron's decision within each budget, ``None`` where nothing fits; of pipelines of so many stages, or all."""
+    budgets = list(budgets_gb)
+    best: dict[float, Decision | None] = dict.fromkeys(budgets)
+    for search in searches(profile, batch, stages):
+        for budget, found in _within(search, budgets):
+            known = best[budget]
+            if known is None or found.reported_s < known.reported_s:
+                best[budget] = found
+    return best
+
+
+def _within(search: Search, budgets: list[float]) -> Iterator[tuple[float, Decision]]:
+    """The decisions of one search, for each budget and option that fits."""
+    limits = {budget: usable_mb(budget) for budget in budgets}
+    layers = search.pipeline.layers()
+    most = max(limits.values()) - int(search.option_mb.min())
+    if most < max(search.layer_mb.min(axis=1) * layers):
+        return
+    programmes = [
+        layer_programme(sizes, search.layer_s[1], search.layouts, search.change_s, number, most)
+        for sizes, number in zip(search.layer_mb, layers, strict=True)
+    ]
+    for budget, limit in limits.items():
+        for option, sizes in enumerate(search.option_mb):
+            chosen = []
+            for (time, before), of_layer, left in zip(programmes, search.layer_mb, limit - sizes, strict=True):
+                if left < 0 or not np.isfinite(time[left]).any():
+                    break
+                chosen.append(_traced(time[left], before, of_layer, int(left)))
+            else:
+                yield budget, decision(search, tuple(chosen), option)
+
+
+def _traced(last: FloatArray, before: NDArray[np.int8], memory: IntArray, left: int) -> tuple[int, ...]:
+    """Strategies of the layers in order."""
+    found = [int(last.argmin())]
+    for layer in range(len(before) - 1, 0, -1):
+        one = found[-1]
+        found.append(int(before[layer, left, one]))
+        left -= int(memory[one])
+    return tuple(reversed(found))
+
+
+def decision(search: Search, layers: tuple[tuple[int, ...], ...], option: int) -> Decision:
+    """The time and memory of strategies."""
+    plain = np.array([search.layer_s[:, list(stage)].sum(axis=1) for stage in layers]).T
+    plain[0] += search.option_s[option]
+    of_layer = [search.layouts[list(stage)] for stage in layers]
+    changes = np.array([search.change_s[one[:-1], one[1:]].sum() for one in of_layer])
+    memory = [sizes[list(stage)].sum() for sizes, stage in zip(search.layer_mb, layers, strict=True)]
+    return Decision(
+        search=search,
+        layers=layers,
+        option=option,
+        reported_s=_pipeline_s(search, plain),
+        seconds=_pipeline_s(search, plain + changes),
+        memory_mb=int((memory + search.option_mb[option]).max()),
+    )
+
+
+def _pipeline_s(search: Search, times: FloatArray) -> float:
+    terms = pipeline_terms(search.pipeline.stages, search.pipeline.micro_batches)
+    return float(sum((term * times).sum(axis=(1, 2)).max() for term in terms))

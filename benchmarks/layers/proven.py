@@ -1,0 +1,161 @@
+"""
+Our strategies on Galvatron's costs: all its searches bounded, the promising ones solved by CP-SAT until none is left.
+
+A search is bounded by the linear relaxation of each stage alone: layers may take strategies in parts, each time of the
+stage for itself. A pipeline's time does not fall when a stage's times grow, so the bounds of the stages give a bound
+of the pipeline. Searches are solved from the least bound on, each asked only for what is faster than the best so far,
+until a bound says that no other can be.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.layers.costs import pipeline_terms
+from benchmarks.layers.profile import LayerProfile
+from benchmarks.layers.programme import Decision, decision
+from benchmarks.layers.space import Search, searches, usable_mb
+from benchmarks.layers.strategies import (
+    StageTables,
+    StrategyChoice,
+    StrategyProblem,
+    choose_strategies,
+    objective_s,
+)
+from pipette_opt.base.types import FloatArray
+from pipette_opt.solver.stoppable import TimeSlice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """
+    The best strategies within a budget, and what is proven of them.
+
+    Parameters
+    ----------
+    best
+        ``None`` if nothing fits.
+    bound_s
+        No strategies of any search are faster; infinite if none fits.
+    solved
+        Searches that CP-SAT was asked for; bounds ruled out the others.
+    """
+
+    best: Decision | None
+    bound_s: float
+    num_searches: int
+    solved: int
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """Part of the time by which others might be faster."""
+        return 0.0 if self.best is None else max(0.0, 1.0 - self.bound_s / self.best.seconds)
+
+
+def own_searches(profile: LayerProfile, batch: int, stages: int | None = None) -> list[Search]:
+    """Searches of which every choice of Galvatron's is part: those for either way have those for tensors alone."""
+    return [one for one in searches(profile, batch, stages) if one.mode != "tensor"]
+
+
+def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, workers: int = 1, seed: int = 0) -> Proven:
+    """
+    The fastest strategies of some searches within a budget.
+
+    Parameters
+    ----------
+    known
+        Searches of one model and batch; what they say of layers is computed once.
+    seconds
+        Time limit; what is not proven by then shows in the bound.
+    """
+    began = time.perf_counter()
+    slice_ = TimeSlice(ends=began + seconds, stop=threading.Event(), workers=workers, seed=seed)
+    problems = {one: problem_of(one, usable_mb(budget_gb)) for one in known}
+    bounds = {one: relaxed_s(problem) for one, problem in problems.items()}
+    best: Decision | None = None
+    best_s = proven_s = float("inf")
+    solved = 0
+    for search in sorted(problems, key=lambda one: bounds[one]):
+        if bounds[search] >= best_s:
+            break
+        if slice_.seconds_left <= 0:
+            proven_s = min(proven_s, bounds[search])
+            break
+        found = choose_strategies(problems[search], slice_, best_s)
+        solved += 1
+        proven_s = min(proven_s, max(found.bound_s, bounds[search]))
+        if found.option is not None and found.seconds < best_s:
+            best = decision(search, layers_of(found), found.option)
+            best_s = best.seconds
+    return Proven(
+        best=best,
+        bound_s=min(proven_s, best_s),
+        num_searches=len(problems),
+        solved=solved,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def problem_of(search: Search, limit_mb: int) -> StrategyProblem:
+    """A search as the solver takes it: parts are a micro-batch without and with the reduction of gradients."""
+    stages = []
+    for stage, layers in enumerate(search.pipeline.layers()):
+        option_s = np.array([search.option_s[:, stage], np.zeros(len(search.options))])
+        stages.append(
+            StageTables(
+                num_layers=np.array([layers]),
+                times_s=search.layer_s[:, None],
+                memory=search.layer_mb[stage][None],
+                option_s=option_s,
+                option_memory=search.option_mb[:, stage],
+                budget=limit_mb,
+            )
+        )
+    return StrategyProblem(
+        stages=tuple(stages),
+        layouts=search.layouts,
+        change_s=search.change_s,
+        terms=pipeline_terms(search.pipeline.stages, search.pipeline.micro_batches),
+    )
+
+
+def layers_of(found: StrategyChoice) -> tuple[tuple[int, ...], ...]:
+    """Index of the strategy of each layer, of each stage."""
+    return tuple(tuple(one for _, one, count in stage.blocks for _ in range(count)) for stage in found.stages)
+
+
+def relaxed_s(problem: StrategyProblem) -> float:
+    """A bound of all choices with one run of like layers, seconds; ``inf`` if none fits."""
+    best = float("inf")
+    bounds = np.array([_relaxed_stage_s(stage) for stage in problem.stages])  # (stages, options, parts)
+    for option in range(bounds.shape[1]):
+        times = bounds[:, option].T
+        if np.isfinite(times).all():
+            best = min(best, objective_s(problem, times))
+    return best
+
+
+def _relaxed_stage_s(stage: StageTables) -> FloatArray:
+    """
+    Least time of each part with each option if layers could take strategies in parts, shape ``(options, parts)``.
+
+    The least of all strategies that fit on average, and of all mixtures of one that fits and one that does not.
+    """
+    assert stage.num_layers is not None
+    layers, memory = int(stage.num_layers[0]), stage.memory[0]
+    room = (stage.budget - stage.option_memory) / layers
+    found = np.empty((len(room), len(stage.times_s)))
+    for option, each in enumerate(room):
+        small, large = memory <= each, memory > each
+        for part, times in enumerate(stage.times_s[:, 0]):
+            least = times[small].min() if small.any() else np.inf
+            if small.any() and large.any():
+                share = (each - memory[small][:, None]) / (memory[large] - memory[small][:, None])
+                mixed = times[small][:, None] * (1.0 - share) + times[large] * share
+                least = min(least, mixed.min())
+            found[option, part] = layers * least + stage.option_s[part, option]
+    return found

@@ -1,0 +1,207 @@
+"""
+Sequences in slices through a pipeline: lengths of the slices by a dynamic programme, beside equal slices and none.
+
+Z. Li et al., "TeraPipe: Token-Level Pipeline Parallelism for Training Large-Scale Language Models" (ICML 2021, arXiv
+2102.07988). In a causal model a slice needs only the slices before it, so the stages of a pipeline work on slices of
+one sequence at once. A slice of ``l`` tokens after ``c`` others takes the products of ``l`` tokens and the attention
+of a sequence of ``c + l`` without that of ``c``; later slices take longer, so equal ones leave stages waiting. ``S``
+slices of ``B`` sequences through ``K`` stages take ``B sum_i t_i + (K - 1) max_i t_i``, as in the paper; forward and
+backward of a slice count together. The programme tries every largest time in turn and takes the least sum below it.
+
+No launcher runs slices in training: *planned only*. Activations of all slices are kept, as without slices.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from benchmarks.command import INSTANCES, OF_SOLVE, run_command
+from benchmarks.whole_hosts import whole_host_config
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import percent
+from pipette_opt.cli import options as opt
+from pipette_opt.cli.output import show, show_json
+from pipette_opt.costs.attention import attention_times_s
+from pipette_opt.costs.compute import layer_times_s
+from pipette_opt.costs.messages import inter_node_message_s, slowest_pair
+from pipette_opt.report.cells import columns_table, seconds_text, spaced
+from pipette_opt.specs import Instance
+
+MOST_UNITS = 64
+"""Largest number of units that a sequence is cut into; slices are some of them. Chosen: a second or two."""
+
+SMALLEST_UNIT = 32
+"""Smallest number of tokens of a unit. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRow:
+    """
+    One pipeline.
+
+    Parameters
+    ----------
+    sequences
+        Of one token in the batch that go through one after the other, each in slices.
+    whole_s, equal_s, best_s
+        Without slices, with the best number of equal slices, and with the best lengths.
+    num_equal
+        Of the equal slices.
+    lengths
+        Of the best slices, tokens, first to last.
+    """
+
+    stages: int
+    sequences: int
+    whole_s: float
+    equal_s: float
+    num_equal: int
+    best_s: float
+    lengths: tuple[int, ...]
+
+
+def compare_slices(instance: Instance, stages: tuple[int, ...], sequences: tuple[int, ...]) -> Iterator[SliceRow]:
+    """
+    Pipelines of these depths, tensor groups of whole hosts, a stage on each host.
+
+    Raises ``InputError`` for sequences that are no multiple of their unit, depths that do not divide the layers, hosts
+    that differ and heads that their GPUs do not divide.
+    """
+    length, layers = instance.training.seq_length, instance.model.num_layers
+    unit = unit_of(length)
+    if length % unit:
+        raise InputError("--seq-length", f"must be a multiple of {unit}, got {length}.")
+    if instance.model.num_experts is not None:
+        raise InputError("--model", "slices are priced for models without experts only.")
+    for depth in stages:
+        if layers % depth or depth > instance.cluster.num_nodes:
+            raise InputError("--stages", f"must divide the {layers} layers and be at most the hosts, got {depth}.")
+        times = slice_times_s(instance, layers // depth)
+        for count in sequences:
+            equal_s, num_equal = best_equal(times, depth, count)
+            best_s, lengths = best_slices(times, depth, count)
+            yield SliceRow(
+                stages=depth,
+                sequences=count,
+                whole_s=(count + depth - 1) * float(times[0, -1]),
+                equal_s=equal_s,
+                num_equal=num_equal,
+                best_s=best_s,
+                lengths=tuple(unit * one for one in lengths),
+            )
+
+
+def unit_of(length: int) -> int:
+    """Tokens that slices of a sequence of this length are a multiple of."""
+    return max(SMALLEST_UNIT, length // MOST_UNITS)
+
+
+def slice_times_s(instance: Instance, layers: int) -> FloatArray:
+    """
+    Forward and backward of a slice on a stage of so many layers, its message to the next stage included, seconds.
+
+    Shape ``(units, units)``: after ``c`` units, of ``l + 1`` units; infinite where the sequence is shorter.
+    """
+    cluster, training, gpu = instance.cluster, instance.training, instance.cluster.gpu_kinds[0]
+    unit = unit_of(training.seq_length)
+    config = whole_host_config(instance)
+    units, tp = training.seq_length // unit, config.tensor_model_parallel_size
+    whole, core, message = np.zeros(units + 1), np.zeros(units + 1), np.zeros(units + 1)
+    for count in range(1, units + 1):
+        part = replace(instance, training=replace(training, seq_length=count * unit))
+        whole[count] = sum(layer_times_s(part, config, gpu))
+        kind = instance.model.layers[0]
+        core[count] = sum(attention_times_s(part.model, part.training, config, gpu, instance.stack, kind))
+        if cluster.num_nodes > 1:
+            size = count * unit * instance.model.hidden_size * training.parameter_bytes / tp
+            message[count] = 2 * slowest_pair(inter_node_message_s(cluster, size, tp))
+    times = np.full((units, units), np.inf)
+    for before in range(units):
+        for count in range(1, units - before + 1):
+            attention = core[count] if before == 0 else core[before + count] - core[before]
+            times[before, count - 1] = layers * (whole[count] - core[count] + attention) + message[count]
+    return times
+
+
+def total_s(times: FloatArray, lengths: tuple[int, ...], stages: int, sequences: int) -> float:
+    """All slices of all sequences through the pipeline; lengths in units."""
+    begun = np.cumsum([0, *lengths[:-1]])
+    each = times[begun, np.array(lengths) - 1]
+    return float(sequences * each.sum() + (stages - 1) * each.max())
+
+
+def best_equal(times: FloatArray, stages: int, sequences: int) -> tuple[float, int]:
+    """The best number of equal slices, and its time."""
+    units = len(times)
+    counts = [count for count in range(1, units + 1) if units % count == 0]
+    found = [(total_s(times, (units // count,) * count, stages, sequences), count) for count in counts]
+    return min(found)
+
+
+def best_slices(times: FloatArray, stages: int, sequences: int) -> tuple[float, tuple[int, ...]]:
+    """The best lengths of all, in units, and their time."""
+    units = len(times)
+    best: tuple[int, ...] = (units,)
+    best_s = np.inf
+    for ceiling in np.unique(times[np.isfinite(times)]):
+        if (stages - 1) * ceiling >= best_s:
+            break
+        sums, last = np.full(units + 1, np.inf), np.zeros(units + 1, dtype=np.int64)
+        sums[0] = 0.0
+        for end in range(1, units + 1):
+            begins = np.arange(end)
+            each = times[begins, end - begins - 1]
+            options = np.where(each <= ceiling, sums[begins] + each, np.inf)
+            last[end], sums[end] = int(options.argmin()), options.min()
+        if not np.isfinite(sums[units]):
+            continue
+        seconds = sequences * float(sums[units]) + (stages - 1) * float(ceiling)
+        if seconds < best_s:
+            lengths, end = [], units
+            while end:
+                lengths.append(end - int(last[end]))
+                end = int(last[end])
+            best = tuple(reversed(lengths))
+            best_s = total_s(times, best, stages, sequences)
+    return float(best_s), best
+
+
+@opt.spread
+def slices(
+    job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)],
+    stages: Annotated[
+        str, typer.Option(help="Depths of pipelines, a stage on each host.", rich_help_panel=INSTANCES)
+    ] = "4,8",
+    sequences: Annotated[
+        str, typer.Option(help="Sequences of a replica, one after the other.", rich_help_panel=INSTANCES)
+    ] = "1,4",
+    json: opt.Json = False,
+) -> None:
+    """
+    Slices of sequences through a pipeline (TeraPipe): the best lengths beside equal slices and none.
+
+    Planned only: no launcher runs slices in training.
+
+    Example: [bold]python -m benchmarks.slices --model llama-3-8b --nodes 8 --gpu a100 --seq-length 8192[/]
+    """
+    depths, counts = opt.sizes("--stages", stages) or (), opt.sizes("--sequences", sequences) or ()
+    rows = list(compare_slices(opt.read_job(job_options).instance, depths, counts))
+    if json:
+        show_json([asdict(row) for row in rows])
+        return
+    table = columns_table("stages >", "sequences >", "whole >", "equal >", "best >", "over equal >", "best lengths")
+    for row in rows:
+        table.add_row(
+            *(str(row.stages), str(row.sequences), seconds_text(row.whole_s)),
+            *(f"{seconds_text(row.equal_s)} ({row.num_equal})", seconds_text(row.best_s)),
+            *(percent(row.equal_s / row.best_s - 1), ", ".join(map(str, row.lengths))),
+        )
+    show(spaced(table))
+
+
+if __name__ == "__main__":
+    run_command(slices)

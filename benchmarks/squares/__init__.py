@@ -1,0 +1,1 @@
+"""Layers on squares of ranks (PrimePar) beside Megatron's tensor parallelism on as many GPUs."""

@@ -1,0 +1,246 @@
+"""
+A layer on a square of ranks beside Megatron's tensor parallelism on as many: time, messages and memory, both priced.
+
+Both spread one micro-batch over the same GPUs. What is not a product or a message is the same for both: attention,
+norms, activations, residuals, each on its share. On a square a norm sums over the ranks of its row: two numbers for
+each token, forward and backward. Tokens of a rank are whole samples, so that attention stays local.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from benchmarks.squares.costs import square_buffer, square_product_s, square_products, square_traffic
+from pipette_opt.base.errors import InputError
+from pipette_opt.costs.collectives import (
+    RingTraffic,
+    all_reduce_traffic,
+    inter_node_ring_s,
+    intra_node_ring_s,
+    tensor_traffic,
+)
+from pipette_opt.costs.compute import layer_times_s
+from pipette_opt.costs.messages import intra_node_message_s, slowest_pair
+from pipette_opt.costs.products import linear_format, product_times_s
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import Instance
+
+NORM_SUMS = 2
+"""Numbers that a norm sums for each token over a row of the square, fp32, in each pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareRow:
+    """
+    One layer and micro-batch, forward and backward.
+
+    Parameters
+    ----------
+    ranks
+        GPUs of the group; their square root is the square's side.
+    micro_batch
+        Samples on all of them together.
+    megatron_s, square_s, mixed_s
+        Seconds; Megatron's with sequence parallelism; the fastest of either for attention and for the MLP, with the
+        all-to-alls between their layouts.
+    mixed
+        What that is: attention, MLP.
+    megatron_messages_s
+        What of it are all-gathers and reduce-scatters, which the layer waits for.
+    square_messages_s, square_hidden_s
+        Messages that the square waits for, and those beside products.
+    megatron_sent_bytes, square_sent_bytes
+        What each rank sends for the products.
+    megatron_kept_bytes, plain_kept_bytes, square_kept_bytes
+        Inputs of products and norms, queries, keys, values and what the MLP's activation takes, which a rank keeps for
+        the backward pass, and the largest buffer for messages: Megatron with and without sequence parallelism, and the
+        square.
+    """
+
+    ranks: int
+    micro_batch: int
+    megatron_s: float
+    square_s: float
+    mixed_s: float
+    mixed: str
+    megatron_messages_s: float
+    square_messages_s: float
+    square_hidden_s: float
+    megatron_sent_bytes: float
+    square_sent_bytes: float
+    megatron_kept_bytes: float
+    plain_kept_bytes: float
+    square_kept_bytes: float
+
+    @property
+    def speedup(self) -> float:
+        """Megatron's time over the square's."""
+        return self.megatron_s / self.square_s
+
+    @property
+    def hidden(self) -> float:
+        """Part of the square's messages that are beside products."""
+        return self.square_hidden_s / (self.square_hidden_s + self.square_messages_s)
+
+    @property
+    def memory(self) -> float:
+        """What the square keeps over what Megatron keeps without sequence parallelism, as in the paper's baseline."""
+        return self.square_kept_bytes / self.plain_kept_bytes
+
+
+class Claim(NamedTuple):
+    """What the paper says, what this model says, and whether they agree."""
+
+    paper: str
+    ours: str
+    agrees: bool
+
+
+PAPER_SPEEDUP, PAPER_MEMORY = 1.68, 0.69
+"""Of the abstract (DOI 10.1145/3620666.3651357): up to so much throughput with so much of the peak memory."""
+
+
+def claims(rows: Sequence[SquareRow]) -> tuple[Claim, ...]:
+    """The paper's claims beside what is priced here, at least one row."""
+    fastest, least = max(row.speedup for row in rows), min(row.memory for row in rows)
+    hidden = [row.hidden for row in rows]
+    saving = [row.megatron_kept_bytes > row.square_kept_bytes for row in rows]
+    return (
+        Claim(
+            "products without all-reduce, nothing held twice",
+            "each rank holds and sends its blocks only; all-reduces are left in norms",
+            True,
+        ),
+        Claim(
+            "messages run beside compute",
+            f"{min(hidden):.0%} to {max(hidden):.0%} of their time",
+            min(hidden) > 0.5,
+        ),
+        Claim(
+            f"up to {PAPER_SPEEDUP} x the throughput of tensor parallelism",
+            f"{min(row.speedup for row in rows):.2f} to {fastest:.2f} x for a layer",
+            fastest >= PAPER_SPEEDUP,
+        ),
+        Claim(
+            f"with {PAPER_MEMORY:.0%} of its memory",
+            f"{least:.0%} of a layer's activations at least; less than with sequence parallelism in "
+            f"{sum(saving)} of {len(rows)} cases",
+            least <= PAPER_MEMORY,
+        ),
+    )
+
+
+def compare_squares(instance: Instance, micro_batches: tuple[int, ...] = (1, 2, 4, 8)) -> Iterator[SquareRow]:
+    """
+    Squares of 4, 16 and 64 ranks, as far as the cluster, the hosts and the heads allow.
+
+    Parameters
+    ----------
+    micro_batches
+        Samples for each row of the square; a micro-batch has so many times the square's side.
+
+    Raises
+    ------
+    InputError
+        If no square is possible, or the model has experts or the training fp8, which are not priced.
+    """
+    model, training, cluster = instance.model, instance.training, instance.cluster
+    if model.num_experts is not None:
+        raise InputError("--model", f"has {model.num_experts} experts; squares are priced for dense layers only.")
+    if training.recipe is not None:
+        recipe = "fp4" if training.fp4 else "fp8"
+        raise InputError(f"--{recipe}", "cannot be priced on squares; leave it out: in 16 or 32 bits only.")
+    sides = [
+        side
+        for side in (2, 4, 8)
+        if side**2 <= cluster.num_nodes * cluster.gpus_per_node and side <= cluster.gpus_per_node
+    ]
+    if training.seq_length % min((side**2 for side in sides), default=1):
+        raise InputError(
+            "--seq-length",
+            f"must be a multiple of the GPUs of a square, as Megatron's sequence parallelism beside it has parts of "
+            f"it: {' or '.join(str(side**2) for side in sides)}, got {training.seq_length}.",
+        )
+    parts = (model.num_attention_heads, model.ffn_hidden_size, training.seq_length)
+    sides = [side for side in sides if not (model.num_query_groups % side or any(one % side**2 for one in parts))]
+    if not sides:
+        raise InputError(
+            "--model",
+            f"has {model.num_attention_heads} heads; squares need 4, 16 or 64 GPUs that divide these, "
+            f"{cluster.num_nodes} x {cluster.gpus_per_node} are there.",
+        )
+    for side in sides:
+        for samples in micro_batches:
+            yield square_row(instance, side, samples * side)
+
+
+def square_row(instance: Instance, side: int, micro_batch: int) -> SquareRow:
+    """One layer on a square of this side; heads and widths must divide, and the micro-batch by the side."""
+    model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack
+    ranks, tokens, gpu = side**2, micro_batch * training.seq_length, cluster.gpu_kinds[0]
+    config = ParallelConfig(
+        tensor_model_parallel_size=ranks,
+        pipeline_model_parallel_size=1,
+        data_parallel_size=1,
+        micro_batch_size=micro_batch,
+        layers_per_stage=(model.num_layers,),
+        sequence_parallel=True,
+    )
+    form = linear_format(gpu, training, stack)
+    products = square_products(model, tokens, side)
+    sizes: dict[str, Any] = {"form": form, "gpu": gpu, "rates": stack, "gradient_bytes": training.gradient_bytes}
+    passes = [one for product in products for one in square_product_s(product, cluster, **sizes)]
+    # Column-parallel where the next product is row-parallel: outputs are split, then inputs.
+    splits = ((1, ranks), (ranks, 1)) * 2
+    split = [
+        sum(product_times_s(tokens, one.outputs // out, one.inputs // into, **sizes))
+        for one, (into, out) in zip(products, splits, strict=True)
+    ]
+    layer_s = sum(layer_times_s(instance, config, gpu))
+    rings = tensor_traffic(model, training, config, model.layers[0])
+    norm = all_reduce_traffic(4.0 * NORM_SUMS * tokens / side, side)
+    norms_s = 4 * intra_node_ring_s(cluster, norm, side, stack)
+    messages_s, exposed_s = (sum(getattr(one, name) for one in passes) for name in ("messages", "exposed"))
+    hidden = tokens * model.hidden_size
+    kept = sum(one.input_block for one in products) + products[0].output_block + products[2].output_block
+    kept += 2 * hidden // ranks
+    whole = training.parameter_bytes
+    ring_s = sum(_ring_s(instance, ring, ranks) for ring in rings)
+    rest_s = layer_s - sum(split)
+    # Attention has the first two products and half of the messages, the MLP the others.
+    halves = {
+        "tensor": [sum(split[at : at + 2]) + ring_s / 2 for at in (0, 2)],
+        "square": [sum(one.total for one in passes[at : at + 6]) + norms_s / 2 for at in (0, 6)],
+    }
+    moved = training.parameter_bytes * hidden / ranks * (1 - 1 / side) / stack.intra_node
+    change_s = 2 * 2 * intra_node_message_s(cluster, moved)  # into the other layout and back, forward and backward
+    mixed_s, mixed = min(
+        (rest_s + halves[attention][0] + halves[mlp][1] + change_s * (attention != mlp), f"{attention}, {mlp}")
+        for attention in halves
+        for mlp in halves
+    )
+    return SquareRow(
+        ranks=ranks,
+        micro_batch=micro_batch,
+        megatron_s=layer_s + ring_s,
+        square_s=rest_s + sum(halves["square"]),
+        mixed_s=mixed_s,
+        mixed=mixed,
+        megatron_messages_s=ring_s,
+        square_messages_s=exposed_s + norms_s,
+        square_hidden_s=messages_s - exposed_s,
+        megatron_sent_bytes=sum(ring.hop_bytes for ring in rings),
+        square_sent_bytes=float(whole * sum(square_traffic(one).total for one in products)),
+        megatron_kept_bytes=float(whole * (kept + hidden)),
+        plain_kept_bytes=float(whole * (kept + 4 * (hidden - hidden // ranks))),
+        square_kept_bytes=float(whole * (kept + max(square_buffer(one) for one in products))),
+    )
+
+
+def _ring_s(instance: Instance, ring: RingTraffic, ranks: int) -> float:
+    """A tensor-parallel ring over as many ranks, on hosts as full as they get, the slowest pair of hosts."""
+    cluster, stack = instance.cluster, instance.stack
+    if ranks <= cluster.gpus_per_node:
+        return intra_node_ring_s(cluster, ring, ranks, stack)
+    flows = cluster.gpus_per_node
+    return slowest_pair(inter_node_ring_s(cluster, ring, group_flows=flows, num_flows=flows, stack=stack))

@@ -1,0 +1,202 @@
+"""
+Products in space and time: a square of ranks, blocks that go round rings beside compute, no all-reduce.
+
+The spatial-temporal primitive of PrimePar (Wang et al., ASPLOS 2024, DOI 10.1145/3620666.3651357) for a linear layer
+``Y = X W``, on ``q x q`` ranks, ``q`` a power of two. Each rank holds one block of each of ``X``, ``W``, ``Y`` and of
+their gradients, ``1 / q^2`` of it, and nothing twice. A pass has ``q`` steps; in each step a rank multiplies the two
+blocks that it has, adds to its block of the result, and passes both on to a neighbour. Every pass keeps its result in
+place and moves its two operands:
+
+====================  ==================  ==================
+pass                  moves               keeps
+====================  ==================  ==================
+forward               ``X``, ``W``        ``Y``
+gradient of inputs    ``dY``, ``W``       ``dX``
+gradient of weights   ``X``, ``dY``       ``dW``
+====================  ==================  ==================
+
+Operands start from where they are stored, so each moves ``q - 1`` times; that makes ``2 (q - 1) / q^2`` of ``|X| + |W|
++ |Y|`` that a rank sends in the three passes. Layers alternate between two orders of blocks, plain and skewed, so that
+the output of one is where the next one wants its input (:mod:`benchmarks.squares.processes` runs it).
+
+No launcher runs this: it is priced, and *planned only*.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s, slowest_pair
+from pipette_opt.costs.products import ProductFormat, matmul_time_s
+from pipette_opt.specs import ClusterSpec, GpuSpec, ModelSpec, StackSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareProduct:
+    """
+    A linear layer on ``side x side`` ranks.
+
+    Parameters
+    ----------
+    tokens, inputs, outputs
+        Rows of ``X``, columns of ``X``, columns of ``Y``; each a multiple of ``side``.
+    side
+        A power of two; 1 is a single rank.
+    """
+
+    tokens: int
+    inputs: int
+    outputs: int
+    side: int
+
+    def __post_init__(self) -> None:
+        if self.side < 1 or self.side & (self.side - 1):
+            raise InputError("side", f"must be a power of two, got {self.side}.")
+        for name in ("tokens", "inputs", "outputs"):
+            if (size := getattr(self, name)) < 1 or size % self.side:
+                raise InputError(name, f"must be a multiple of the square's side {self.side}, got {size}.")
+
+    @property
+    def input_block(self) -> int:
+        """Elements of ``X`` on a rank."""
+        return self.tokens * self.inputs // self.side**2
+
+    @property
+    def weight_block(self) -> int:
+        """Elements of ``W`` on a rank."""
+        return self.inputs * self.outputs // self.side**2
+
+    @property
+    def output_block(self) -> int:
+        """Elements of ``Y`` on a rank."""
+        return self.tokens * self.outputs // self.side**2
+
+
+class SquareTraffic(NamedTuple):
+    """Elements that a rank sends in each pass."""
+
+    forward: int
+    inputs: int
+    weights: int
+
+    @property
+    def total(self) -> int:
+        """Of the three passes."""
+        return sum(self)
+
+
+def square_traffic(product: SquareProduct) -> SquareTraffic:
+    """What a rank sends: both operands of a pass, ``side - 1`` times."""
+    shifts = product.side - 1
+    x, w, y = product.input_block, product.weight_block, product.output_block
+    return SquareTraffic(forward=shifts * (x + w), inputs=shifts * (y + w), weights=shifts * (x + y))
+
+
+def square_buffer(product: SquareProduct) -> int:
+    """
+    Elements of blocks on their way: those that a step works on and those that arrive meanwhile.
+
+    The blocks that are stored are worked on in the first step, so a square of side 2 has only what arrives.
+    """
+    x, w, y = product.input_block, product.weight_block, product.output_block
+    return min(2, product.side - 1) * max(x + w, y + w, x + y)
+
+
+def square_products(model: ModelSpec, tokens: int, side: int) -> tuple[SquareProduct, ...]:
+    """
+    The products of a dense layer: queries, keys and values; output projection; up; down.
+
+    Raises
+    ------
+    InputError
+        If heads, widths or tokens do not divide, or with latent attention.
+    """
+    if model.recurrent_mixers or model.attention_output_gate:
+        raise InputError("model", "has layers with a state or gates, which are not built here; they are counted.")
+    if model.multi_latent_attention is not None:
+        raise InputError("multi_latent_attention", "has no squares of ranks; its products are of other shapes.")
+    for name, count in (
+        ("num_attention_heads", model.num_attention_heads),
+        ("num_query_groups", model.num_query_groups),
+    ):
+        if count % side:
+            raise InputError(name, f"must be a multiple of the square's side {side}, got {count}.")
+    query, up = model.query_projection_size, model.ffn_hidden_size * (2 if model.gated_linear_unit else 1)
+    widths = (
+        (model.hidden_size, query + 2 * model.kv_projection_size),
+        (query, model.hidden_size),
+        (model.hidden_size, up),
+        (model.ffn_hidden_size, model.hidden_size),
+    )
+    return tuple(SquareProduct(tokens=tokens, inputs=inputs, outputs=outputs, side=side) for inputs, outputs in widths)
+
+
+def square_shift_s(cluster: ClusterSpec, side: int, row_bytes: float, column_bytes: float, rates: StackSpec) -> float:
+    """
+    One step's messages, seconds: a block to the neighbour in the row, one to the neighbour row.
+
+    Rows are ranks of one host. Where all rows are on one host both messages share a GPU's links; else a row's ``side``
+    messages to the next host share that host's, the slowest pair counts, and the two kinds go beside one another.
+    Links attain what those of rings attain.
+
+    Raises
+    ------
+    InputError
+        If a row has more ranks than a host has GPUs.
+    """
+    if side == 1:
+        return 0.0
+    if side > cluster.gpus_per_node:
+        raise InputError("side", f"must be at most the {cluster.gpus_per_node} GPUs of a host, got {side}.")
+    if side**2 <= cluster.gpus_per_node:
+        return intra_node_message_s(cluster, (row_bytes + column_bytes) / rates.intra_node)
+    inside = row_bytes + (column_bytes if cluster.gpus_per_node > side else 0.0)
+    across = slowest_pair(inter_node_message_s(cluster, column_bytes / rates.inter_node, side))
+    return max(intra_node_message_s(cluster, inside / rates.intra_node), across)
+
+
+class SquareTime(NamedTuple):
+    """One pass, seconds: its products, its messages, and what of these is not beside a product."""
+
+    compute: float
+    messages: float
+    exposed: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.compute + self.exposed
+
+
+def square_product_s(
+    product: SquareProduct,
+    cluster: ClusterSpec,
+    *,
+    form: ProductFormat,
+    gpu: GpuSpec,
+    rates: StackSpec,
+    gradient_bytes: int,
+) -> tuple[SquareTime, SquareTime, SquareTime]:
+    """
+    The three passes of a product: forward, gradient of the inputs, gradient of the weights.
+
+    All steps but the last move blocks beside their product, the longer of which counts. Steps after the first add to
+    the sums of those before, in the result's format; weights' gradients to those of earlier micro-batches.
+    """
+    q, element = product.side, form.operand_bytes
+    m, k, n = product.tokens // q, product.inputs // q, product.outputs // q
+    x, w, y = (element * block for block in (product.input_block, product.weight_block, product.output_block))
+    result = form.result_bytes
+
+    def one(sizes: tuple[int, int, int], moved: tuple[float, float], sums: tuple[int, int]) -> SquareTime:
+        first, later = (matmul_time_s(*sizes, form=form, gpu=gpu, rates=rates, sum_bytes=size) for size in sums)
+        shift = square_shift_s(cluster, q, *moved, rates)
+        compute = first + (q - 1) * later
+        exposed = sum(max(0.0, shift - step) for step in [first, *[later] * (q - 1)][: q - 1])
+        return SquareTime(compute, (q - 1) * shift, exposed)
+
+    return (
+        one((m, n, k), (x, w), (0, result)),
+        one((m, k, n), (y, w), (0, result)),
+        one((k, n, m), (0, x + y), (gradient_bytes, gradient_bytes)),
+    )

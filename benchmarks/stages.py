@@ -1,0 +1,340 @@
+"""
+Stages with unequal numbers of replicas (PipeDream): layers and replicas of each stage by CP-SAT, with weight versions.
+
+D. Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training" (SOSP 2019). Workers are hosts, each
+a tensor group. A stage of work ``C`` for one micro-batch on ``r`` workers takes a micro-batch every ``C / r`` seconds,
+each worker every ``r``-th. Two ways to train:
+
+- *asynchronous*: weights are updated after every micro-batch of a worker, so the pipeline never drains. The period is
+  the longest of ``max(C, reduction) / r`` over the stages and of what a border sends and gets back. A worker keeps the
+  weights of every micro-batch in flight: ``ceil(R / r)`` versions, with ``R`` the workers of this and all later stages.
+- *flush*: one version of the weights. ``m`` micro-batches take ``sum C + (m / r - 1) C`` and the reduction of the stage
+  where that is most: the work of one of its workers, and the first and the last micro-batch on their way through the
+  others. It is a lower form: a stage may wait for one that has other replicas.
+
+``m`` is a multiple of the replicas of every stage. No launcher runs stages with unequal replicas: *planned only*.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Literal
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from benchmarks.command import OF_SOLVE, run_command
+from benchmarks.whole_hosts import whole_host_config
+from pipette_opt.base.errors import InfeasibleError, InputError
+from pipette_opt.base.types import FloatArray
+from pipette_opt.base.units import ceil_div, counted, percent
+from pipette_opt.cli import options as opt
+from pipette_opt.cli.output import say_progress, show, show_json
+from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s
+from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
+from pipette_opt.costs.messages import inter_node_message_s, p2p_bytes, slowest_pair
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.table import stage_table
+from pipette_opt.report.cells import columns_table, seconds_text, spaced
+from pipette_opt.specs import Instance
+from pipette_opt.specs.layer_parameters import layer_parameters
+
+Way = Literal["async", "flush"]
+
+RESOLUTION = 1_000_000
+"""Units that the work of all layers, and the memory of a worker, are counted in; costs are rounded down. Chosen."""
+
+MOST_STAGES = 16
+"""Largest number of stages that is tried. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageCosts:
+    """
+    What layers and borders cost; arrays have shape ``(layers,)``.
+
+    Parameters
+    ----------
+    work_s
+        Forward and backward of a micro-batch.
+    reduction_s
+        All-reduce of a layer's gradients between ``r`` workers at ``[r]``, shape ``(workers + 1, layers)``.
+    border_s
+        Sending activations over a border, and getting their gradients back.
+    weight_bytes, activation_bytes, fixed_bytes
+        Of one version; of one micro-batch in flight; of gradients and optimizer states.
+    """
+
+    work_s: FloatArray
+    reduction_s: FloatArray
+    border_s: float
+    weight_bytes: FloatArray
+    activation_bytes: FloatArray
+    fixed_bytes: FloatArray
+    capacity_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """
+    A pipeline.
+
+    Parameters
+    ----------
+    seconds
+        Of an iteration of ``m`` micro-batches.
+    bound_s
+        No pipeline of this kind takes less.
+    versions
+        Of the weights that a worker of each stage keeps.
+    """
+
+    layers: tuple[int, ...]
+    replicas: tuple[int, ...]
+    seconds: float
+    bound_s: float
+    versions: tuple[int, ...]
+
+
+def versions_of(replicas: tuple[int, ...]) -> tuple[int, ...]:
+    """Micro-batches in flight on a worker of each stage: those of this and all later workers, dealt to its own."""
+    behind = np.cumsum(replicas[::-1])[::-1].tolist()
+    return tuple(ceil_div(total, own) for total, own in zip(behind, replicas, strict=True))
+
+
+def seconds_of(costs: StageCosts, layers: tuple[int, ...], replicas: tuple[int, ...], m: int, way: Way) -> float:
+    """An iteration of ``m`` micro-batches."""
+    ends = np.cumsum([0, *layers])
+    parts = [slice(begin, end) for begin, end in pairwise(ends)]
+    work = [float(costs.work_s[part].sum()) for part in parts]
+    reduction = [float(costs.reduction_s[r, part].sum()) for r, part in zip(replicas, parts, strict=True)]
+    borders = costs.border_s * (len(layers) - 1)
+    each = list(zip(work, reduction, replicas, strict=True))
+    if way == "async":
+        period = max(max(own, reduced) / r for own, reduced, r in each)
+        return m * max(period, costs.border_s if borders else 0.0)
+    return sum(work) + borders + max((m // r - 1) * own + reduced for own, reduced, r in each)
+
+
+def fits(costs: StageCosts, layers: tuple[int, ...], replicas: tuple[int, ...], m: int, way: Way) -> bool:
+    """Whether every worker has room for its versions, its activations in flight, and its states."""
+    ends = np.cumsum([0, *layers])
+    for begin, end, flying, r in zip(ends[:-1], ends[1:], versions_of(replicas), replicas, strict=True):
+        held = min(flying, m // r)
+        kept = held if way == "async" else 1
+        need = kept * costs.weight_bytes[begin:end].sum() + held * costs.activation_bytes[begin:end].sum()
+        if need + costs.fixed_bytes[begin:end].sum() > costs.capacity_bytes:
+            return False
+    return True
+
+
+def best_stages(
+    costs: StageCosts,
+    workers: int,
+    m: int,
+    way: Way,
+    *,
+    equal: bool = False,
+    work: float = 10.0,
+    report: Callable[[str], None] = lambda step: None,
+) -> Staged | None:
+    """
+    The fastest pipeline over every number of stages, by CP-SAT; ``None`` if nothing fits.
+
+    Parameters
+    ----------
+    equal
+        All stages have equally many replicas.
+    work
+        Deterministic time of CP-SAT for a number of stages, about seconds; the bound may stay below the time then.
+    report
+        Told each number of stages.
+    """
+    best, bound_s = None, np.inf
+    most = min(workers, len(costs.work_s), MOST_STAGES)
+    for stages in range(1, most + 1):
+        report(f"{way}, {'equal' if equal else 'any'} replicas: {stages} of {counted(most, 'stage')}")
+        found, least_s = _solve(costs, workers, m, way, stages, equal, work, best)
+        bound_s = min(bound_s, least_s)
+        if found is not None and (best is None or found.seconds < best.seconds):
+            best = found
+    return None if best is None else replace(best, bound_s=min(bound_s, best.seconds))
+
+
+def _solve(
+    costs: StageCosts, workers: int, m: int, way: Way, stages: int, equal: bool, work: float, known: Staged | None
+) -> tuple[Staged | None, float]:
+    """The best of one number of stages, and its bound; nothing where the best that is known is not beaten."""
+    layers, model = len(costs.work_s), cp_model.CpModel()
+    unit_s, unit_bytes = float(costs.work_s.sum()) / RESOLUTION, costs.capacity_bytes / RESOLUTION
+    divisors = [r for r in range(1, workers + 1) if m % r == 0]
+
+    def prefix(values: FloatArray, unit: float) -> list[int]:
+        return [0, *np.floor(np.cumsum(values) / unit).astype(np.int64).tolist()]
+
+    def of_stage(table: list[int], stage: int) -> cp_model.LinearExpr:
+        at = []
+        for place in (stage, stage + 1):
+            value = model.new_int_var(0, max(table), "")
+            model.add_element(ends[place], table, value)
+            at.append(value)
+        return at[1] - at[0]
+
+    inside = [model.new_int_var(1, layers - 1, f"end_{s}") for s in range(stages - 1)]
+    ends = [model.new_constant(0), *inside, model.new_constant(layers)]
+    for before, after in pairwise(ends):
+        model.add(after >= before + 1)
+    replicas = [
+        model.new_int_var_from_domain(cp_model.Domain.from_values(divisors), f"replicas_{s}") for s in range(stages)
+    ]
+    model.add(sum(replicas) <= workers)
+    if equal:
+        for one in replicas[1:]:
+            model.add(one == replicas[0])
+    # Rounded down twice, a stage may have one unit less than its layers have in sum; the bound gets it back.
+    longest = model.new_int_var(0, 2 * m * RESOLUTION, "longest")
+    is_async = way == "async"
+    if is_async and stages > 1:
+        model.add(longest >= m * int(costs.border_s / unit_s))
+    for s in range(stages):
+        own = of_stage(prefix(costs.work_s, unit_s), s)
+        weights, acts, fixed = (
+            of_stage(prefix(values, unit_bytes), s)
+            for values in (costs.weight_bytes, costs.activation_bytes, costs.fixed_bytes)
+        )
+        reduced = {r: of_stage(prefix(costs.reduction_s[r], unit_s), s) for r in divisors if r > 1}
+        behind = sum(replicas[s:])
+        held, memory = model.new_int_var(1, workers, ""), model.new_int_var(0, RESOLUTION + 3, "")
+        model.add_multiplication_equality(memory, [held, weights + acts if is_async else acts])
+        model.add(memory + fixed + (0 if is_async else weights) <= RESOLUTION + 2)
+        for r in divisors:
+            chosen = model.new_bool_var(f"has_{s}_{r}")
+            model.add(replicas[s] == r).only_enforce_if(chosen)
+            model.add(replicas[s] != r).only_enforce_if(~chosen)
+            if m // r < ceil_div(workers, r):
+                few = model.new_bool_var("")  # fewer micro-batches than may be in flight
+                model.add(held == m // r).only_enforce_if(chosen, few)
+                model.add(r * held >= behind).only_enforce_if(chosen, ~few)
+            else:
+                model.add(r * held >= behind).only_enforce_if(chosen)
+            sync = reduced.get(r, 0)
+            if is_async:
+                model.add(r * longest >= m * own).only_enforce_if(chosen)
+                model.add(r * longest >= m * sync).only_enforce_if(chosen)
+            else:
+                model.add(longest >= (m // r - 1) * own + sync).only_enforce_if(chosen)
+    constant_s = 0.0 if is_async else float(costs.work_s.sum()) + (stages - 1) * costs.border_s
+    if known is not None:
+        model.add(longest <= int((known.seconds - constant_s) / unit_s) + 1)
+    model.minimize(longest)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_deterministic_time, solver.parameters.num_workers = work, 1
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        return None, np.inf
+    bound_s = constant_s + unit_s * (solver.best_objective_bound - 1 - m)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None, bound_s
+    found = tuple(np.diff([solver.value(one) for one in ends]).tolist())
+    dealt = tuple(solver.value(one) for one in replicas)
+    if not fits(costs, found, dealt, m, way):
+        return None, bound_s  # by less than the units of memory
+    seconds = seconds_of(costs, found, dealt, m, way)
+    return Staged(layers=found, replicas=dealt, seconds=seconds, bound_s=bound_s, versions=versions_of(dealt)), bound_s
+
+
+def stage_costs(instance: Instance) -> StageCosts:
+    """
+    Over the slowest pair of hosts, a worker each; embeddings and head count with the end layers.
+
+    Raises ``InputError`` for hosts that differ, heads that their GPUs do not divide, and models with experts.
+    """
+    model, training, cluster = instance.model, instance.training, instance.cluster
+    if model.num_experts is not None:
+        problem = f"has {model.num_experts} experts; unequal replicas are priced for models without experts only."
+        raise InputError("--model", problem)
+    gpu, hosts = cluster.gpu_kinds[0], cluster.num_nodes
+    config = whole_host_config(instance)
+    tp = config.tensor_model_parallel_size
+    work = np.full(model.num_layers, sum(layer_times_s(instance, config, gpu)))
+    work[0] += 2 * look_up_s(model, training, config, gpu, instance.stack)
+    work[-1] += sum(head_times_s(model, training, config, gpu, instance.stack))
+    parameters = np.array([layer_parameters(model, kind) for kind in model.layers], dtype=np.float64) / tp
+    table_size = model.padded_vocab_size(tp) * model.hidden_size / tp
+    parameters[0] += table_size
+    parameters[-1] += table_size
+    reduction = np.zeros((hosts + 1, model.num_layers))
+    for r in range(2, hosts + 1):
+        rings = [
+            slowest_pair(
+                inter_node_ring_s(
+                    cluster,
+                    all_reduce_traffic(training.gradient_bytes * size, r),
+                    group_flows=1,
+                    num_flows=tp,
+                    num_hosts=r,
+                    stack=instance.stack,
+                )
+            )
+            for size in np.unique(parameters)
+        ]
+        reduction[r] = np.array(rings)[np.searchsorted(np.unique(parameters), parameters)]
+    message = p2p_bytes(model, training, config)
+    saved = float(np.asarray(formula_bytes(stage_table(model, training, [config])).saved)[0]) / model.num_layers
+    return StageCosts(
+        work_s=work,
+        reduction_s=reduction,
+        border_s=2 * slowest_pair(inter_node_message_s(cluster, message, tp)) if hosts > 1 else 0.0,
+        weight_bytes=training.parameter_bytes * parameters,
+        activation_bytes=np.full(model.num_layers, saved),
+        fixed_bytes=(training.gradient_bytes + training.optimizer_bytes) * parameters,
+        capacity_bytes=float(gpu.memory_bytes),
+    )
+
+
+def compare_stages(
+    instance: Instance, report: Callable[[str], None] = lambda step: None
+) -> Iterator[tuple[Way, bool, Staged | None]]:
+    """Asynchronous and with flushes, equal replicas and unequal ones; ``report`` as of :func:`best_stages`."""
+    costs, m = stage_costs(instance), instance.training.global_batch_size
+    for way in ("async", "flush"):
+        for equal in (True, False):
+            yield way, equal, best_stages(costs, instance.cluster.num_nodes, m, way, equal=equal, report=report)
+
+
+@opt.spread
+def stages(job_options: Annotated[opt.JobOptions, opt.Without(OF_SOLVE)], json: opt.Json = False) -> None:
+    """
+    Stages with unequal numbers of replicas (PipeDream), asynchronous or with flushes, beside equal ones.
+
+    A worker is a host. Planned only: no launcher runs stages with unequal replicas.
+
+    Example: [bold]python -m benchmarks.stages --model llama-3-8b --nodes 7 --gpu a100
+    --global-batch-size 60 --seq-length 4096[/]
+    """
+    instance = opt.read_job(job_options).instance
+    rows = list(compare_stages(instance, say_progress))
+    if all(one is None for _, _, one in rows):
+        hosts = instance.cluster.num_nodes
+        raise InfeasibleError(
+            f"no stages fit in memory on {hosts} hosts: give more with --nodes, a smaller --model, or a smaller "
+            f"--seq-length than {instance.training.seq_length}."
+        )
+    if json:
+        shown = [{"way": way, "equal": equal, "plan": None if one is None else asdict(one)} for way, equal, one in rows]
+        show_json(shown)
+        return
+    table = columns_table("training", "replicas", "s >", "gap >", "layers x replicas of stages", "versions")
+    for way, equal, one in rows:
+        kind = "equal" if equal else "any"
+        if one is None:
+            table.add_row(way, kind, "nothing fits", "", "", "")
+            continue
+        split = ", ".join(f"{count} x {own}" for count, own in zip(one.layers, one.replicas, strict=True))
+        versions = ", ".join(map(str, one.versions)) if way == "async" else "1"
+        table.add_row(way, kind, seconds_text(one.seconds), percent(1 - one.bound_s / one.seconds), split, versions)
+    show(spaced(table))
+
+
+if __name__ == "__main__":
+    run_command(stages)

@@ -1,0 +1,279 @@
+"""
+Each system on one job: the configuration and placement that it would choose, timed by the judge.
+
+A system searches its own space, with its own view of the links and its own rule; memory is predicted the same way for
+all, which is kinder than what they have. ``LACKS`` says what each cannot express.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.squares.compare import square_row
+from pipette_opt.annealing.anneal import AnnealingParams, anneal
+from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
+from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
+from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.judge.estimate import estimate, judge_times
+from pipette_opt.lab.baselines.amp import AmpParams, amp
+from pipette_opt.lab.baselines.amp_layers import with_amp_splits
+from pipette_opt.lab.baselines.megatron import identity_order, listed_solutions, megatron_rule
+from pipette_opt.lab.baselines.varuna import varuna
+from pipette_opt.memory.fewest import check_memory
+from pipette_opt.optimize import optimize
+from pipette_opt.parallel import ParallelConfig, block_placement, microbatches_of
+from pipette_opt.plans.watcher import Watcher
+from pipette_opt.prepare import Prepared, load_predictor, prepare
+from pipette_opt.problem.data import ProblemData
+from pipette_opt.problem.solution import Result, Solution
+from pipette_opt.specs import Instance, LinkMatrix
+from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
+
+RISK = 0.01
+"""Accepted risk of running out of memory, the same for all."""
+
+SEARCH_S = 5.0
+"""Seconds of annealing of Pipette and AMP, at most. Chosen."""
+
+MOST_EXHAUSTIVE_HOSTS = 4
+"""Largest number of hosts whose orders are all judged: 24 of each packing."""
+
+MOST_PLACEMENTS = 10_000
+"""Largest number of placements of one configuration that are judged one by one."""
+
+PLAIN = SearchSpace(
+    virtual_pipeline=(1,),
+    context_parallel=(1,),
+    expert_parallel=(1,),
+    overlap_grad_reduce=False,
+    overlap_param_gather=False,
+    uneven_layers=False,
+    recompute=(None, "selective", "full"),
+)
+"""Tensor, pipeline and data parallelism with equal stages: the space of most systems."""
+
+REPLICATED = replace(PLAIN, use_distributed_optimizer=(False,), recompute=(None, "full"))
+"""The same without a sharded optimizer, as at the time of Pipette, AMP and Varuna."""
+
+SQUARES = {4: 2, 16: 4}
+"""Tensor-parallel sizes that are squares, with their sides."""
+
+LACKS = {
+    "this project": "strategies of single layers; squares; ZeRO 2 and 3",
+    "Pipette": "interleaving, sharded optimizer, context and expert parallelism, unequal stages, overlap",
+    "AMP": "single links (a median of each host), memory, interleaving, sharded optimizer, context and experts",
+    "Varuna": "tensor parallelism, the order of hosts, interleaving, sharded optimizer",
+    "Megatron's rule": "links and times: a rule of thumb; interleaving is off",
+    "Galvatron": "single links (one speed between hosts), the order of hosts; its strategies of single layers run "
+    "nowhere, so all layers have one",
+    "PrimePar": "the order of hosts, interleaving, overlap of gradients; squares run nowhere (planned only)",
+    "exhaustive": f"more than {MOST_EXHAUSTIVE_HOSTS} hosts; unusual splits and unequal chunks",
+}
+"""What each system's world cannot express, or what is not asked of it here."""
+
+
+class Choice(NamedTuple):
+    """What a system chose: its words for people, the judge's time, seconds, and what no plan is faster than."""
+
+    label: str
+    seconds: float
+    lower_bound_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemRow:
+    """
+    One system on one job.
+
+    Parameters
+    ----------
+    choice
+        Its configuration, or why it has none.
+    iteration_time_s
+        By the judge; ``None`` without a choice.
+    lower_bound_s
+        No plan is faster, as far as it is proven; of this project only.
+    seconds
+        Of its search.
+    """
+
+    case: str
+    system: str
+    choice: str
+    iteration_time_s: float | None
+    lower_bound_s: float | None
+    seconds: float
+
+
+def run_case(
+    name: str,
+    instance: Instance,
+    time_limit_s: float,
+    workers: int = 1,
+    seed: int = 0,
+    stop: threading.Event | None = None,
+) -> list[SystemRow]:
+    """Every system on one job; rows until ``stop`` is set."""
+    stop = stop or threading.Event()
+    runs: dict[str, Callable[[], Choice | None]] = {
+        "this project": lambda: _ours(instance, time_limit_s, workers, seed, stop),
+        "Pipette": lambda: _pipette(instance, time_limit_s, seed, stop),
+        "AMP": lambda: _amp(instance, time_limit_s, seed),
+        "Varuna": lambda: _by_rule(instance, REPLICATED, varuna),
+        "Megatron's rule": lambda: _by_rule(instance, PLAIN, megatron_rule),
+        "Galvatron": lambda: galvatron_view(instance),
+        "PrimePar": lambda: primepar_space(instance),
+        "exhaustive": lambda: exhaustive(instance, 2 * time_limit_s),
+    }
+    rows: list[SystemRow] = []
+    for system, run in runs.items():
+        if rows and stop.is_set():
+            break
+        started, problem, choice = time.perf_counter(), "nothing fits", None
+        try:
+            choice = run()
+        except (InputError, MissingLinkError) as error:
+            problem = str(error)
+        except InfeasibleError:
+            pass
+        rows.append(
+            SystemRow(
+                case=name,
+                system=system,
+                choice=problem if choice is None else choice.label,
+                iteration_time_s=None if choice is None else choice.seconds,
+                lower_bound_s=None if choice is None else choice.lower_bound_s,
+                seconds=time.perf_counter() - started,
+            )
+        )
+    return rows
+
+
+def _ours(instance: Instance, time_limit_s: float, workers: int, seed: int, stop: threading.Event) -> Choice:
+    params = OptimizeParams(time_limit_s=time_limit_s, workers=workers, seed=seed, max_oom_risk=RISK)
+    plan = optimize(instance, SearchSpace(), params, Watcher(stop=stop))
+    return Choice(plan.config.label(), plan.estimate.iteration_time_s, plan.certificate.lower_bound_s)
+
+
+def _prepared(instance: Instance, space: SearchSpace) -> Prepared:
+    return prepare(instance, space, RISK)
+
+
+def _judged(instance: Instance, data: ProblemData, solution: Solution | None) -> Choice | None:
+    if solution is None:
+        return None
+    candidate = data.candidates[solution.candidate]
+    placement = block_placement(candidate.config, candidate.block, solution.nodes)
+    return Choice(candidate.config.label(), estimate(instance, candidate.config, placement).iteration_time_s)
+
+
+def _by_rule(instance: Instance, space: SearchSpace, rule: Callable[[ProblemData], Result]) -> Choice | None:
+    data = _prepared(instance, space).with_closed_form
+    return _judged(instance, data, rule(data).solution)
+
+
+def _pipette(instance: Instance, time_limit_s: float, seed: int, stop: threading.Event) -> Choice | None:
+    """Degrees and micro-batch that fit, and annealing of the hosts by its latency model (DATE 2024)."""
+    data = _prepared(instance, REPLICATED).with_closed_form
+    params = AnnealingParams(variant="pipette", time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
+    return _judged(instance, data, anneal(data, params, stop=stop).solution)
+
+
+def _amp(instance: Instance, time_limit_s: float, seed: int) -> Choice | None:
+    space = with_amp_splits(instance, replace(REPLICATED, uneven_layers=True), load_predictor(RISK, instance))
+    data = _prepared(instance, space).with_closed_form
+    params = AmpParams(time_limit_s=min(time_limit_s, SEARCH_S), seed=seed)
+    return _judged(instance, data, amp(data, params).solution)
+
+
+def galvatron_view(instance: Instance) -> Choice | None:
+    """
+    One strategy for all layers, the fastest where all links between hosts are alike, on the hosts as listed.
+
+    Their speed is the median of the measured links. Sharded optimizer or not, recomputed or not.
+    """
+    matrices = tuple(
+        LinkMatrix(
+            concurrent_flows=one.concurrent_flows,
+            bytes_per_s=np.full(one.bytes_per_s.shape, float(np.nanmedian(one.bytes_per_s))),
+        )
+        for one in instance.cluster.link_matrices
+    )
+    alike = replace(instance, cluster=replace(instance.cluster, link_matrices=matrices))
+    space = replace(PLAIN, use_distributed_optimizer=(False, True), recompute=(None, "full"))
+    data = _prepared(alike, space).with_closed_form
+    return _judged(instance, data, identity_order(data).solution)
+
+
+def primepar_space(instance: Instance) -> Choice | None:
+    """
+    Megatron's configurations on the hosts as listed, each tensor group of 4 or 16 GPUs of a host as a square of ranks.
+
+    Attention and the MLP of a layer are each on the square or split as Megatron does, whichever is faster
+    (:func:`~benchmarks.squares.compare.square_row`); what that saves of a layer is taken off each micro-batch.
+    """
+    data = _prepared(instance, PLAIN).with_closed_form
+    best: Choice | None = None
+    for solution in listed_solutions(data):
+        candidate = data.candidates[solution.candidate]
+        config = candidate.config
+        placement = block_placement(config, candidate.block, solution.nodes)
+        times, saved_s = placed_times(instance, config, placement), saved_by_squares_s(instance, config)
+        layers = np.array(config.layers_per_stage)[None, :, None]
+        # A third of a layer's products are in the forward pass.
+        faster = replace(
+            times,
+            forward_s=np.maximum(times.forward_s - saved_s / 3 * layers, 0.0),
+            backward_s=np.maximum(times.backward_s - saved_s * 2 / 3 * layers, 0.0),
+        )
+        seconds = judge_times(faster, microbatches_of(instance.training, config), instance.p2p).iteration_time_s
+        if best is None or seconds < best.seconds:
+            best = Choice(config.label() + (" on squares" if saved_s > 0 else ""), seconds)
+    return best
+
+
+def saved_by_squares_s(instance: Instance, config: ParallelConfig) -> float:
+    """Seconds that squares save of one layer and micro-batch, forward and backward; 0 where there is no square."""
+    side = SQUARES.get(config.tensor_model_parallel_size)
+    model = instance.model
+    if side is None or not config.sequence_parallel or config.recompute_granularity is not None:
+        return 0.0
+    if model.num_experts is not None or instance.training.fp8 or config.micro_batch_size % side:
+        return 0.0
+    if model.num_attention_heads % side**2 or model.num_query_groups % side or model.ffn_hidden_size % side**2:
+        return 0.0
+    row = square_row(instance, side, config.micro_batch_size)
+    return max(row.megatron_s - row.mixed_s, 0.0)
+
+
+def exhaustive(instance: Instance, time_limit_s: float) -> Choice | None:
+    """
+    Every placement of every configuration with a usual split that a bound does not rule out, judged one by one.
+
+    Raises ``InputError`` for more than ``MOST_EXHAUSTIVE_HOSTS`` hosts, or where time is over before the end.
+    """
+    if instance.cluster.num_nodes > MOST_EXHAUSTIVE_HOSTS:
+        raise InputError("exhaustive", f"not run on more than {MOST_EXHAUSTIVE_HOSTS} hosts")
+    started = time.perf_counter()
+    candidates = enumerate_with_reasons(instance, SearchSpace()).candidates
+    memory = check_memory(instance, candidates, load_predictor(RISK, instance), RISK)
+    bounds = cheap_bounds_s(instance, memory.fitting, memory.capacity_bytes)
+    best: Choice | None = None
+    for number in np.argsort(bounds, kind="stable").tolist():
+        if best is not None and bounds[number] >= best.seconds:
+            break
+        if time.perf_counter() - started > time_limit_s:
+            raise InputError("exhaustive", "not done in its time")
+        one = memory.fitting[number]
+        found = fastest_placement_s(instance, one, memory.capacity_bytes, MOST_PLACEMENTS)
+        if found is None:
+            raise InputError("exhaustive", f"more than {MOST_PLACEMENTS} placements of {one.config.label()}")
+        if math.isfinite(found[0]) and (best is None or found[0] < best.seconds):
+            best = Choice(one.config.label(), found[0])
+    return best

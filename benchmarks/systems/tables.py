@@ -1,0 +1,85 @@
+"""The page of ``python -m benchmarks.systems``: a row for each job, a column for each system."""
+
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+
+from benchmarks.systems.methods import LACKS, SystemRow
+from pipette_opt.lab.placement_bench.tables import environment
+
+AS_FAST = 5e-4
+"""Relative; times that differ by less are called the same in counts."""
+
+
+def markdown(rows: Sequence[SystemRow], seed: int, time_limit_s: float) -> str:
+    """The page: seconds of this project, the others in percent of more time, and what each chose."""
+    systems = list(LACKS)
+    lines = [
+        "# What each system would choose",
+        "",
+        f"`python -m benchmarks.systems --seed {seed} --time-limit {time_limit_s:g}`, {datetime.now(UTC):%Y-%m-%d}, "
+        f"{environment()}.",
+        "",
+        "Every choice is timed by the judge on the measured links; memory is predicted the same way for all. Gap: by "
+        "how much any plan of this project's space could be faster at most, proven. The others: more time than this "
+        "project's plan; below zero: faster.",
+        "",
+        _row(["job", systems[0], "gap", *systems[1:]]),
+        _row(["---"] * (len(systems) + 2)),
+    ]
+    cases = [(name, {one.system: one for one in group}) for name, group in groupby(rows, key=lambda one: one.case)]
+    for name, found in cases:
+        ours = found[systems[0]]
+        cells = [name, *_ours(ours), *(_more(found.get(system), ours) for system in systems[1:])]
+        lines.append(_row(cells))
+    lines += ["", _row(["system", "jobs with a plan", "as fast", "faster", "median", "worst", "its world lacks"])]
+    lines.append(_row(["---"] * 7))
+    for system in systems[1:]:
+        ratios = [
+            one.iteration_time_s / found[systems[0]].iteration_time_s - 1  # type: ignore[operator]
+            for _, found in cases
+            if (one := found.get(system)) is not None
+            and one.iteration_time_s is not None
+            and found[systems[0]].iteration_time_s is not None
+        ]
+        lines.append(
+            _row(
+                [
+                    system,
+                    f"{len(ratios)} of {len(cases)}",
+                    str(sum(abs(one) <= AS_FAST for one in ratios)),
+                    str(sum(one < -AS_FAST for one in ratios)),
+                    f"{statistics.median(ratios):+.1%}" if ratios else "-",
+                    f"{max(ratios):+.1%}" if ratios else "-",
+                    LACKS[system],
+                ]
+            )
+        )
+    lines += ["", f"This project's own space lacks: {LACKS[systems[0]]}.", "", "## Choices", ""]
+    for name, found in cases:
+        lines += [f"**{name}**", ""]
+        lines += [f"- {one.system}: {one.choice}, {_seconds(one)}" for one in found.values()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _ours(row: SystemRow) -> list[str]:
+    if row.iteration_time_s is None or row.lower_bound_s is None:
+        return ["-", "-"]
+    return [f"{row.iteration_time_s:.4g} s", f"{1 - row.lower_bound_s / row.iteration_time_s:.2%}"]
+
+
+def _more(row: SystemRow | None, ours: SystemRow) -> str:
+    if row is None or row.iteration_time_s is None or ours.iteration_time_s is None:
+        return "-"
+    return f"{row.iteration_time_s / ours.iteration_time_s - 1:+.1%}"
+
+
+def _seconds(row: SystemRow) -> str:
+    searched = f"searched for {row.seconds:.1f} s"
+    return searched if row.iteration_time_s is None else f"{row.iteration_time_s:.4g} s, {searched}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

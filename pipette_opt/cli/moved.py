@@ -1,0 +1,38 @@
+"""Commands that are no longer part of ``pipette-opt``, and what runs in their place."""
+
+from typing import Any
+
+from typer.core import TyperGroup
+
+from pipette_opt.base.errors import InputError
+
+MOVED = {
+    "benchmark layers": "benchmarks.layers",
+    "benchmark squares": "benchmarks.squares",
+    "benchmark systems": "benchmarks.systems",
+    "benchmark experts": "benchmarks.experts",
+    "benchmark slices": "benchmarks.slices",
+    "benchmark stages": "benchmarks.stages",
+}
+"""The module that replaces each moved command; it takes the same options."""
+
+
+class CommandGroup(TyperGroup):
+    """A group whose moved commands answer with the command that replaces them; ``--help`` does not list them."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """
+        Return the command of this name.
+
+        Raises
+        ------
+        InputError
+            If the command was moved.
+        """
+        words = f"{ctx.info_name} {cmd_name}"
+        if words in MOVED:
+            raise InputError(
+                f"pipette-opt {words}",
+                f"is now `python -m {MOVED[words]}`, with the same options, in a checkout of the repository.",
+            )
+        return super().get_command(ctx, cmd_name)

@@ -1,0 +1,59 @@
+"""Bounds hold where hosts of a region are near, and regions far apart."""
+
+from dataclasses import replace
+
+import numpy as np
+from specs_for_tests import LLAMA_8B, cluster, config, instance, matrix
+
+from benchmarks.systems import methods
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.optimize import optimize
+from pipette_opt.parallel import block_placement, node_blocks
+from pipette_opt.problem.beside import least_rings_s
+from pipette_opt.specs import Instance
+from pipette_opt.specs.levels import Level
+
+SPACE = SearchSpace(
+    tensor_parallel=(1,), virtual_pipeline=(1,), context_parallel=(1,), micro_batch_size=(1,), recompute=(None,)
+)
+
+
+def job() -> Instance:
+    """Two regions of two hosts: 20 GB/s and 12 us inside, 0.2 GB/s and 30 ms between."""
+    region = np.array([0, 0, 1, 1])
+    spec = replace(
+        cluster(4, 20.0, gpus=2),
+        link_matrices=(matrix(np.where(region[:, None] == region, np.nan, 0.2), 4),),
+        inter_node_latency_s=30e-3,
+        levels=(Level(name="region", group_of_node=region, bytes_per_s=20e9, latency_s=12e-6),),
+    )
+    return instance(spec, model=replace(LLAMA_8B, num_layers=4), global_batch_size=16, seq_length=512)
+
+
+def test_least_rings_are_those_inside_a_region() -> None:
+    """A stage on the two hosts of a region reduces as fast as the bound says, and no faster."""
+    given = job()
+    split = config(pp=2, dp=4, num_layers=4, use_distributed_optimizer=True, overlap_grad_reduce=True)
+    (block,) = [one for one in node_blocks(split, 2, given.launcher) if one.stages == 1 and one.replicas == 2]
+    placed = placed_times(given, split, block_placement(split, block, np.arange(4).reshape(2, 2, 1)))
+    least = least_rings_s(given, split, block)
+    assert least is not None
+    assert (least[0] <= placed.reduction_s * (1 + 1e-9)).all()
+    assert least[0].max() >= 0.99 * placed.reduction_s.max()
+    seconds = estimate(given, split, block_placement(split, block, np.arange(4).reshape(2, 2, 1))).iteration_time_s
+    assert WorkBounds(given)(split) <= seconds
+
+
+def test_no_bound_counts_the_latency_between_regions_inside_one(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Rings inside a region are fast: the bound is at most the fastest of all placements, and the plan is as fast."""
+    monkeypatch.setattr(methods, "SearchSpace", lambda: SPACE)
+    best = methods.exhaustive(job(), 60.0)
+    plan = optimize(job(), SPACE, OptimizeParams(time_limit_s=30.0, workers=1))
+    assert best is not None
+    assert plan.certificate.lower_bound_s <= best.seconds * (1 + 1e-9)
+    assert plan.estimate.iteration_time_s <= best.seconds * (1 + 1e-6)
+    assert plan.config.pipeline_model_parallel_size > 1

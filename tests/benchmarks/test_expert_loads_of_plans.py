@@ -1,0 +1,83 @@
+"""What loads of experts do to a plan."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from specs_for_tests import LLAMA_8B, cluster, instance
+
+from benchmarks import experts
+from benchmarks.experts import chosen_row, largest_imbalance, load_rows, with_imbalance
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify.budget import OptimizeParams
+from pipette_opt.costs.collectives import OWN_PART
+from pipette_opt.judge.estimate import estimate
+from pipette_opt.optimize import optimize
+from pipette_opt.plans.plan import Plan, StageMemory
+from pipette_opt.prepare import load_predictor
+from pipette_opt.specs import Instance
+
+MOE = replace(LLAMA_8B, num_layers=2, num_experts=4, moe_router_topk=1, moe_ffn_hidden_size=1024)
+LOADS = np.array([[0.5, 0.3, 0.1, 0.1]])
+
+
+def job() -> Instance:
+    """One host of four GPUs."""
+    return instance(cluster(1, gpus=4), model=MOE, global_batch_size=8, seq_length=512)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Experts on two ranks."""
+    space = SearchSpace(
+        tensor_parallel=(1,), pipeline_parallel=(1,), expert_parallel=(2,), micro_batch_size=(1,), recompute=(None,)
+    )
+    return optimize(job(), space, OptimizeParams(time_limit_s=20.0, workers=1))
+
+
+def test_rows(plan: Plan) -> None:
+    """Hand counts: 0.8 of 1 on the first rank as listed, 0.6 by load, and equal with one copy more on each."""
+    rows = load_rows(job(), plan, LOADS, load_predictor(0.01, job()), 0.01, 1)
+    assert [row.imbalance for row in rows] == pytest.approx([1.0, 1.6, 1.2, 1.0])
+    assert [row.bound for row in rows] == pytest.approx([1.0, 1.6, 1.2, 1.0], rel=1e-4)
+    times = [row.iteration_time_s for row in rows]
+    assert times[1] > times[2] > times[0]
+    # Two experts have two copies: a rank sends 2 (2 - 1) / 2 of each one's gradients in both layers, 4 bytes, inside.
+    moved = 2 * 2 * 3 * 4096 * 1024 * 4 / (job().cluster.intra_node_bytes_per_s * job().stack.intra_node)
+    moved *= 1 + OWN_PART / 2  # two steps, and what is added on the rank itself
+    assert times[3] - times[0] == pytest.approx(moved, rel=0.02), "but for the latency of the steps"
+    assert times[3] > times[2], "copies take longer to reduce than they save"
+    assert chosen_row(rows, 0.01) == rows[2]
+    cheap = replace(rows[3], iteration_time_s=times[0])
+    assert chosen_row([*rows[:3], cheap], 0.01) == cheap
+    assert chosen_row([*rows[:3], replace(cheap, oom_probability=0.5)], 0.01) == rows[2]
+    assert chosen_row(rows[:2], 0.01) is None
+    listed = with_imbalance(job(), 2, 1.6)
+    assert times[1] == estimate(listed, plan.config, plan.placement).iteration_time_s
+    sizes = [row.predicted_bytes for row in rows]
+    assert sizes[1] > sizes[2] > sizes[0]
+    # One of two experts of a rank more in two layers: half of their weights, gradients and states, 2 + 4 + 12 bytes.
+    assert sizes[3] - sizes[0] == 2 * 3 * 4096 * 1024 * 18
+
+
+def test_capacity_is_the_last_that_fits(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bisection on the risk: an edge inside, none at all, and everything."""
+    edge = 1.3
+
+    def memory(given: Instance, *others: Any) -> tuple[StageMemory, ...]:
+        risk = 0.5 if given.training.imbalance(2) > edge else 0.001
+        return (StageMemory(stage=0, predicted_bytes=1, upper_bytes=1, capacity_bytes=2, oom_probability=risk),)
+
+    monkeypatch.setattr(experts, "stage_memory", memory)
+    predictor = load_predictor(0.01, job())
+    for edge, expected in ((1.3, 1.3), (0.5, 0.0), (5.0, 2.0)):  # noqa: B007
+        assert largest_imbalance(job(), plan, predictor, 0.01) == pytest.approx(expected, abs=1e-5)
+
+
+def test_plans_without_expert_parallelism_are_refused(plan: Plan) -> None:
+    """Loads would not matter."""
+    config = replace(plan.config, expert_model_parallel_size=1)
+    with pytest.raises(InputError, match="no expert parallelism"):
+        load_rows(job(), replace(plan, config=config), LOADS, load_predictor(0.01, job()), 0.01, 0)
