@@ -37,14 +37,14 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.base.units import GB, US
+from pipette_opt.baselines.amp import amp
+from pipette_opt.baselines.amp_layers import with_amp_splits
+from pipette_opt.baselines.megatron import megatron_rule
+from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
 from pipette_opt.costs.placed import placed_batch
 from pipette_opt.judge.many import estimate_many
 from pipette_opt.judge.solutions import judge_solution
-from pipette_opt.lab.baselines.amp import amp
-from pipette_opt.lab.baselines.amp_layers import with_amp_splits
-from pipette_opt.lab.baselines.megatron import megatron_rule
-from pipette_opt.lab.baselines.varuna import varuna
 from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimize import OptimizeParams, optimize

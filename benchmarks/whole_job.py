@@ -1,5 +1,5 @@
 """
-The gap of the whole job: ``python benchmarks/whole_job.py [--hosts 16,32] [--kinds tree,unif] [--seconds 60]``.
+The gap of the whole job: ``python -m benchmarks.whole_job [--hosts 16,32] [--kinds tree,unif] [--seconds 60]``.
 
 Makes clusters afresh by kind, number of hosts and seed, and solves on each with the default space: no degree is pinned.
 Each run is a process of its own, so that time and memory are those of the whole command. Results go to a CSV, in which
@@ -24,10 +24,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.placement.clusters import link_gb_per_s, num_flows
+from benchmarks.placement.problems import cluster_of
 from pipette_opt import __version__
 from pipette_opt.base.files import write_atomically
-from pipette_opt.lab.placement_bench.clusters import link_gb_per_s, num_flows
-from pipette_opt.lab.placement_bench.problems import cluster_of
 from pipette_opt.read.cluster import write_cluster
 
 RESULTS = Path(__file__).parent / "results"
@@ -44,7 +44,7 @@ class Job:
     Parameters
     ----------
     kind
-        Of cluster, as in :mod:`pipette_opt.lab.placement_bench.clusters`.
+        Of cluster, as in :mod:`benchmarks.placement.clusters`.
     limit_s
         Time limit of the command.
     """
@@ -168,8 +168,8 @@ def page(rows: Sequence[Row]) -> str:
     lines = [
         "# The gap of the whole job",
         "",
-        f"pipette-opt {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores. Made by `python "
-        "benchmarks/whole_job.py`: `solve` with the default space and two threads on clusters made afresh, hosts of "
+        f"pipette-opt {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores. Made by `python -m "
+        "benchmarks.whole_job`: `solve` with the default space and two threads on clusters made afresh, hosts of "
         "eight A100-80GB, sequences of 4,096 tokens, as many in a batch as four for each host and 512 at least.",
         "",
         "Seconds and memory are those of the whole process. Counted are the seconds without compiling, reading and "

@@ -11,7 +11,7 @@ from commands_here import typed
 
 from benchmarks.command import program, run_command
 
-COMMANDS = ("experts", "layers", "slices", "squares", "stages", "systems")
+COMMANDS = ("annealing", "experts", "layers", "placement", "slices", "squares", "stages", "systems")
 """Names of all benchmarks that take the options of ``pipette-opt``."""
 
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from pipette_opt.cli import main
 
 COLUMNS = "200"
 """Width of the terminal."""
+
+PROGRESS_WITHIN_S = 90.0
+"""Time after which a command in the background must have shown its progress."""
 
 
 def typed(folder: Path, *arguments: str, main: Callable[[], None] = main) -> tuple[int, str, str]:
@@ -32,3 +37,14 @@ def typed(folder: Path, *arguments: str, main: Callable[[], None] = main) -> tup
         stream.seek(0)
         said.append(stream.read())
     return code or 0, said[0], " ".join(said[1].split())
+
+
+def wait_for(process: subprocess.Popen[str], step: str) -> None:
+    """Read progress until a step is reached."""
+    deadline = time.monotonic() + PROGRESS_WITHIN_S
+    assert process.stderr is not None
+    for line in process.stderr:
+        if step in line:
+            return
+        assert time.monotonic() < deadline, "no progress"
+    pytest.fail(f"ended before {step}")

@@ -1,7 +1,7 @@
 """
 Is the map really faster? Plans on an emulated cluster, measured.
 
-``python benchmarks/emulated_cluster/run.py`` (as root, on Linux): for each scenario and seed a network of namespaces
+``python -m benchmarks.emulated_cluster.run`` (as root, on Linux): for each scenario and seed a network of namespaces
 is made, its links are measured by ``pipette-opt profile links``, the job is solved, and a training step over gloo is
 timed in the identity order, in random orders, in annealing's and in ours; ours also started by the exported script.
 All orders have the same degrees, so only the placement differs. Orders are compared in rounds, each measured once a
@@ -298,7 +298,7 @@ def page(outcomes: Sequence[Outcome], rounds: int) -> str:
     head = (
         f"# Emulated cluster, {datetime.now(UTC).date()}\n\n"
         f"pipette-opt {__version__}, Python {platform.python_version()}, {platform.machine()}. Made by "
-        f"`python benchmarks/emulated_cluster/run.py --seeds {len({one.seed for one in outcomes})} --rounds {rounds} "
+        f"`python -m benchmarks.emulated_cluster.run --seeds {len({one.seed for one in outcomes})} --rounds {rounds} "
         f"--num-random {len(outcomes[0].random)}`.\n\n"
         "Hosts are network namespaces with a rate for every directed pair (tc htb); one training step of pipeline 4 x "
         "data 2 runs over gloo with real messages in Megatron-Core's 1F1B order. Compute is a tiny forward and "

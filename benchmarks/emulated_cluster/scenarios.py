@@ -5,8 +5,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from benchmarks.placement.clusters import link_gb_per_s
 from pipette_opt.base.types import FloatArray
-from pipette_opt.lab.placement_bench.clusters import link_gb_per_s
 from pipette_opt.specs import ComputeProfile, ModelSpec, ProfileKey, TrainingSpec
 
 NUM_USED = 8

@@ -1,8 +1,8 @@
 """
 What each engine of the solver brings: the same instances again with one or more engines left out.
 
-    python benchmarks/placement/engines.py --seconds 20 --without class-assignment --without cp-sat-model --out page.md
-    python benchmarks/placement/engines.py --judged --sizes 16,32 --without class-assignment --out page.md
+    python -m benchmarks.placement.engines --seconds 20 --without class-assignment --without cp-sat-model --out page.md
+    python -m benchmarks.placement.engines --judged --sizes 16,32 --without class-assignment --out page.md
 
 Instances are made afresh from ``--seed``: trees, rails, racks, a slow node and no structure, 16 to 128 hosts, weights
 that balance transfers and rings, and those of a real job. An engine is left out only where the table of
@@ -21,15 +21,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.placement.clusters import link_gb_per_s, num_flows
+from benchmarks.placement.instances import BALANCED, BenchInstance
+from benchmarks.placement.problems import Shape, cluster_of
+from benchmarks.placement.run import dependent_ticks, warm_up
+from benchmarks.placement.tables import environment
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import P2PMode
+from pipette_opt.baselines.rounds import place
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.lab.placement_bench.clusters import link_gb_per_s, num_flows
-from pipette_opt.lab.placement_bench.instances import BALANCED, BenchInstance
-from pipette_opt.lab.placement_bench.problems import Shape, cluster_of
-from pipette_opt.lab.placement_bench.run import dependent_ticks, warm_up
-from pipette_opt.lab.placement_bench.tables import environment
-from pipette_opt.lab.rounds import place
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.read.model import read_model

@@ -1,32 +1,335 @@
-"""
-Placement benchmark with dated results: ``python benchmarks/placement/run.py [--set full] [options]``.
+"""Solver and baselines on a placement instance: what each finds in the same seconds, and what the solver proves."""
 
-Runs ``pipette-opt benchmark placement`` with the same options and writes ``benchmarks/results/placement-SET-DATE.md``
-(medians over seeds, with versions and hardware) and ``.csv`` (every run). Started again on the same day it goes on
-where it was. Run it on a machine that does nothing else.
-"""
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal, get_args
 
-import argparse
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
+import numpy as np
 
-from pipette_opt.cli import main
+from benchmarks.placement.clusters import UnavailableError
+from benchmarks.placement.instances import BenchInstance
+from benchmarks.placement.problems import Shape, balanced_problem
+from pipette_opt.annealing.anneal import AnnealingParams, anneal, load_replicas
+from pipette_opt.base.types import P2PMode
+from pipette_opt.baselines.amp import AmpParams, amp
+from pipette_opt.baselines.megatron import identity_order
+from pipette_opt.baselines.rounds import place
+from pipette_opt.baselines.varuna import varuna
+from pipette_opt.problem.data import CandidateData, ProblemData
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.solution import Result, Solution
+from pipette_opt.solver.params import SolverParams
 
-RESULTS = Path(__file__).parents[1] / "results"
+BASELINES = ("annealing_tuned", "annealing_pipette", "amp", "varuna", "identity")
+"""Columns beside the solver's."""
+
+FAILED = "FAILED"
+"""Status of an instance that ended with an error."""
+
+Say = Callable[[str], None]
 
 
-def run() -> None:
-    """Hand all options on, with the files for the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--set", default="quick", choices=("quick", "full", "reach"))
-    arguments, others = parser.parse_known_args()
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"placement-{arguments.set}-{datetime.now(UTC).date().isoformat()}"
-    files = ["--csv", f"{path}.csv", "--out", f"{path}.md", "--resume"]
-    sys.argv = ["pipette-opt", "benchmark", "placement", "--set", arguments.set, *files, *others]
-    main()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRow:
+    """
+    What came out for one instance; seconds are without imports and compilation.
+
+    Parameters
+    ----------
+    objective_s, lower_bound_s
+        Of the integer problem; ``None`` without a solution.
+    dependent_s
+        The objective minus what it would be with all transfers between hosts free.
+    placement_gap
+        Objective minus bound, over ``dependent_s``.
+    seconds
+        Wall time of the solver, the annealing of its first incumbent included.
+    num_open
+        Candidates whose bound is below the objective.
+    annealing_tuned_s, annealing_pipette_s, amp_s, varuna_s, identity_s
+        Objective of the baseline; ``None`` where it has no placement. Both annealings had as many seconds as the
+        solver took, each on a thread of its own.
+    error
+        What went wrong, if status is ``FAILED``.
+    stops_at_goal
+        Whether the solver stopped as soon as the gap was the target.
+    """
+
+    cluster: str
+    weights: str
+    p2p: str
+    num_used: int
+    num_listed: int
+    shape: str
+    seed: int
+    limit_s: float
+    target: float | None
+    target_s: float | None
+    status: str
+    objective_s: float | None
+    lower_bound_s: float
+    dependent_s: float | None
+    gap: float | None
+    placement_gap: float | None
+    seconds: float
+    num_candidates: int
+    num_open: int
+    annealing_tuned_s: float | None
+    annealing_pipette_s: float | None
+    amp_s: float | None
+    varuna_s: float | None
+    identity_s: float | None
+    error: str | None = None
+    stops_at_goal: bool = False
+
+    def key(self) -> tuple[object, ...]:
+        """What identifies the instance."""
+        return self.cluster, self.weights, self.p2p, self.shape, self.seed, self.limit_s, self.stops_at_goal
+
+    def above(self, baseline: str) -> float | None:
+        """How far a baseline's objective is above the solver's, over the part that placement can change."""
+        value = getattr(self, f"{baseline}_s")
+        if value is None or self.objective_s is None or not self.dependent_s:
+            return None
+        return float((value - self.objective_s) / self.dependent_s)
 
 
-if __name__ == "__main__":
-    run()
+def key_of(instance: BenchInstance) -> tuple[object, ...]:
+    """The same as :meth:`BenchRow.key`, before the run."""
+    one = instance
+    return one.cluster, one.weights, one.p2p, one.shape_text, one.seed, one.limit_s, one.stops_at_goal
+
+
+def run_all(
+    chosen: Sequence[BenchInstance],
+    *,
+    workers: int,
+    known: Iterable[BenchRow] = (),
+    say: Say = lambda text: None,
+    stop: threading.Event | None = None,
+) -> Iterator[BenchRow]:
+    """
+    Run instances one after the other; those whose data is not on this machine are said and left out.
+
+    An instance that ends with an error gives a row that says so.
+
+    Parameters
+    ----------
+    known
+        Rows of an earlier run, given back where they are of the same instance and did not fail.
+    stop
+        When set, or at an interrupt from the keyboard, nothing more is begun.
+    """
+    stop = stop if stop is not None else threading.Event()
+    done = {row.key(): row for row in known if row.status != FAILED}
+    missing: set[str] = set()
+    for number, instance in enumerate(chosen, start=1):
+        if key_of(instance) in done:
+            yield done[key_of(instance)]
+            continue
+        if stop.is_set():
+            return
+        try:
+            row = run_one(instance, instance.build(), workers=workers, stop=stop)
+        except UnavailableError as reason:
+            if str(reason) not in missing:
+                missing.add(str(reason))
+                say(f"left out: {reason}")
+            continue
+        except Exception as error:
+            row = failed_row(instance, error)
+        if stop.is_set():
+            return  # what was interrupted had less than its time
+        say(f"{number}/{len(chosen)} {instance.name}: {_in_words(row)}")
+        yield row
+
+
+def failed_row(instance: BenchInstance, error: Exception) -> BenchRow:
+    """A row without figures."""
+    return BenchRow(
+        cluster=instance.cluster,
+        weights=instance.weights,
+        p2p=instance.p2p,
+        num_used=instance.num_used,
+        num_listed=instance.num_listed,
+        shape=instance.shape_text,
+        seed=instance.seed,
+        limit_s=instance.limit_s,
+        target=instance.target,
+        target_s=instance.target_s,
+        status=FAILED,
+        objective_s=None,
+        lower_bound_s=0.0,
+        dependent_s=None,
+        gap=None,
+        placement_gap=None,
+        seconds=0.0,
+        num_candidates=0,
+        num_open=0,
+        annealing_tuned_s=None,
+        annealing_pipette_s=None,
+        amp_s=None,
+        varuna_s=None,
+        identity_s=None,
+        error=f"{type(error).__name__}: {error}".splitlines()[0][:200],
+        stops_at_goal=instance.stops_at_goal,
+    )
+
+
+def run_one(
+    instance: BenchInstance, data: ProblemData, *, workers: int, stop: threading.Event | None = None
+) -> BenchRow:
+    """The solver first; then every baseline, annealing with the seconds that the solver took."""
+    stop = stop if stop is not None else threading.Event()
+    params = SolverParams(time_limit_s=instance.limit_s, workers=workers, seed=instance.seed)
+    enough = _Enough(instance, data, stop)
+    started = time.perf_counter()
+    result = place(data, params, on_progress=enough.look, stop=enough)
+    seconds = time.perf_counter() - started
+    tuned, pipette = both_annealings(data, seconds, workers, instance.seed, stop)
+    amp_params = AmpParams(moves=amp_moves(data), time_limit_s=instance.limit_s, seed=instance.seed)
+    best = result.solution
+    objective = None if best is None else best.objective_ticks * data.tick_s
+    dependent = None if best is None else dependent_ticks(data, best) * data.tick_s
+    bound = result.lower_bound_ticks * data.tick_s
+    difference = None if objective is None else max(0.0, objective - bound)
+    upper = np.inf if best is None else best.objective_ticks
+    return BenchRow(
+        cluster=instance.cluster,
+        weights=instance.weights,
+        p2p=instance.p2p,
+        num_used=instance.num_used,
+        num_listed=data.num_nodes,
+        shape=instance.shape_text,
+        seed=instance.seed,
+        limit_s=instance.limit_s,
+        target=instance.target,
+        target_s=instance.target_s,
+        status=result.status,
+        objective_s=objective,
+        lower_bound_s=bound,
+        dependent_s=dependent,
+        gap=None if objective is None or difference is None else difference / objective,
+        placement_gap=None if difference is None or dependent is None else _share(difference, dependent),
+        seconds=seconds,
+        num_candidates=len(data.candidates),
+        num_open=int((result.candidate_bounds < upper).sum()),
+        annealing_tuned_s=_objective_s(data, tuned),
+        annealing_pipette_s=_objective_s(data, pipette),
+        amp_s=_objective_s(data, amp(data, amp_params)),
+        varuna_s=_objective_s(data, varuna(data)),
+        identity_s=_objective_s(data, identity_order(data)),
+        stops_at_goal=instance.stops_at_goal,
+    )
+
+
+class _Enough(threading.Event):
+    """Set once the goal is met, if the instance stops there, or when all stops; whoever else sets it stops all."""
+
+    def __init__(self, instance: BenchInstance, data: ProblemData, stop: threading.Event) -> None:
+        super().__init__()
+        self._all = stop
+        self._target = instance.target if instance.stops_at_goal and len(data.candidates) == 1 else None
+        self._free_ticks = 0
+        if self._target is not None:  # all hosts of an instance have the same GPUs
+            one = data.candidates[0]
+            nodes = np.arange(one.num_cells).reshape(one.grid)
+            self._free_ticks = objective_ticks(data, free_transfers(one), nodes)
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        return super().is_set() or self._all.is_set()
+
+    def set(self) -> None:
+        """Stop all."""
+        self._all.set()
+
+    def look(self, elapsed_s: float, incumbent: int | None, bound: int) -> None:
+        """What is known by now."""
+        if self._target is None or incumbent is None:
+            return
+        if incumbent - bound <= self._target * (incumbent - self._free_ticks):
+            super().set()
+
+
+def amp_moves(data: ProblemData) -> int:
+    """Exchanges for AMP's annealing, more on more hosts."""
+    return max(5_000, 200 * data.num_nodes)
+
+
+def dependent_ticks(data: ProblemData, solution: Solution) -> int:
+    """The objective minus what it would be with all transfers between hosts free."""
+    candidate = data.candidates[solution.candidate]
+    return solution.objective_ticks - objective_ticks(data, free_transfers(candidate), solution.nodes)
+
+
+def free_transfers(candidate: CandidateData) -> CandidateData:
+    """The same with all transfers between hosts free."""
+    return replace(
+        candidate,
+        p2p_ticks=np.zeros_like(candidate.p2p_ticks),
+        ring_ticks=np.zeros_like(candidate.ring_ticks),
+        tensor_forward_ticks=np.zeros_like(candidate.tensor_forward_ticks),
+        tensor_backward_ticks=np.zeros_like(candidate.tensor_backward_ticks),
+        embedding_ticks=np.zeros_like(candidate.embedding_ticks),
+    )
+
+
+def both_annealings(
+    data: ProblemData, seconds: float, workers: int, seed: int, stop: threading.Event | None = None
+) -> tuple[Result, Result]:
+    """Tuned and Pipette's annealing, each for so many seconds: at once on two threads, in turn on one."""
+    variants: tuple[Literal["tuned", "pipette"], ...] = ("tuned", "pipette")
+    settings = [AnnealingParams(variant=variant, time_limit_s=seconds, seed=seed) for variant in variants]
+    with ThreadPoolExecutor(min(workers, 2)) as pool:
+        tuned, pipette = pool.map(lambda one: anneal(data, one, stop=stop), settings)
+    return tuned, pipette
+
+
+WARM_UP_SHAPES: tuple[Shape, ...] = ((2, 2), (3, 1), (1, 3), (4, 2))
+
+
+def warm_up(workers: int) -> float:
+    """Import and compile everything that is timed; the seconds that took, without the work itself."""
+    first, again = (_every_form(workers) for _ in range(2))
+    return max(0.0, first - again)
+
+
+def _every_form(workers: int) -> float:
+    """Solve and anneal tiny problems of every form; wall time."""
+    started = time.perf_counter()
+    rates = np.random.default_rng(0).uniform(20, 25, (9, 9))
+    np.fill_diagonal(rates, np.nan)
+    for (P, D), p2p, spare in product(WARM_UP_SHAPES, get_args(P2PMode), (0, 1)):
+        used = P * D + spare
+        data = balanced_problem(rates[:used, :used], (P, D), p2p)
+        place(data, SolverParams(time_limit_s=0.1, workers=workers))
+        both_annealings(data, 0.0, 1, 0)
+        load_replicas(data)
+        amp(data, AmpParams(moves=10))
+    return time.perf_counter() - started
+
+
+def _share(difference: float, dependent: float) -> float:
+    if dependent > 0:
+        return difference / dependent
+    return 0.0 if difference <= 0 else 1.0
+
+
+def _objective_s(data: ProblemData, result: Result) -> float | None:
+    best: Solution | None = result.solution
+    return None if best is None else best.objective_ticks * data.tick_s
+
+
+def _in_words(row: BenchRow) -> str:
+    if row.error is not None:
+        return row.error
+    if row.objective_s is None:
+        return f"{row.status}, no solution in {row.seconds:.1f} s"
+    above = row.above("annealing_tuned")
+    beside = "" if above is None else f", tuned annealing {above:+.2%}"
+    return f"placement gap {row.placement_gap:.2%} in {row.seconds:.1f} s{beside}"

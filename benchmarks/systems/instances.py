@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipette_opt.lab.placement_bench.clusters import GENERATED, link_gb_per_s
-from pipette_opt.lab.placement_bench.problems import cluster_of
+from benchmarks.placement.clusters import GENERATED, link_gb_per_s
+from benchmarks.placement.problems import cluster_of
 from pipette_opt.read.gpus import read_gpu
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import Instance, TrainingSpec
@@ -16,7 +16,7 @@ SIZES = (2, 4, 8, 16, 3, 8, 4, 16, 6, 2, 12, 8)
 """Numbers of hosts, in turn."""
 
 PATTERNS = tuple(name for name in GENERATED if name != "spares")
-"""Link patterns, in turn; see :data:`~pipette_opt.lab.placement_bench.clusters.GENERATED`."""
+"""Link patterns, in turn; see :data:`~benchmarks.placement.clusters.GENERATED`."""
 
 KINDS = (("a100-80gb",), ("h100-80gb",), ("a100-40gb", "a100-80gb"), ("a100-80gb",))
 """Kinds of GPU, in turn; of several, hosts have them alternately."""

@@ -17,14 +17,14 @@ import numpy as np
 from benchmarks.squares.compare import square_row
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkError
+from pipette_opt.baselines.amp import AmpParams, amp
+from pipette_opt.baselines.amp_layers import with_amp_splits
+from pipette_opt.baselines.megatron import identity_order, listed_solutions, megatron_rule
+from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.judge.estimate import estimate, judge_times
-from pipette_opt.lab.baselines.amp import AmpParams, amp
-from pipette_opt.lab.baselines.amp_layers import with_amp_splits
-from pipette_opt.lab.baselines.megatron import identity_order, listed_solutions, megatron_rule
-from pipette_opt.lab.baselines.varuna import varuna
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.optimize import optimize
 from pipette_opt.parallel import ParallelConfig, block_placement, microbatches_of

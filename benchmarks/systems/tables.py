@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
+from benchmarks.placement.tables import environment
 from benchmarks.systems.methods import LACKS, SystemRow
-from pipette_opt.lab.placement_bench.tables import environment
 
 AS_FAST = 5e-4
 """Relative; times that differ by less are called the same in counts."""

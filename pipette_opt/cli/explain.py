@@ -147,7 +147,7 @@ def _show_rules(instance: "Instance", space: "SearchSpace", params: "OptimizePar
 
     from pipette_opt.base.units import percent
     from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.lab.layout_rules import RULES, check_rules
+    from pipette_opt.library.layout_rules import RULES, check_rules
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.report.cells import columns_table, seconds_text, spaced
 

@@ -13,6 +13,8 @@ MOVED = {
     "benchmark experts": "benchmarks.experts",
     "benchmark slices": "benchmarks.slices",
     "benchmark stages": "benchmarks.stages",
+    "benchmark placement": "benchmarks.placement",
+    "benchmark annealing": "benchmarks.annealing",
 }
 """The module that replaces each moved command; it takes the same options."""
 

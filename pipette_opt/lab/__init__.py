@@ -1,1 +1,1 @@
-"""Research on the product: baselines, placement benchmark, back-tests. Nothing of the product imports it."""
+"""Back-tests of memory. Nothing of the product imports it."""

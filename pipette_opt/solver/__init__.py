@@ -53,7 +53,7 @@ merge hosts, tell more.
 
 **Found**: the engines above find placements, too, but most good ones come from simulated annealing
 (:mod:`pipette_opt.annealing`), which proves nothing and comes before: ``certify`` anneals and proves in rounds,
-and so do benchmarks of placements (:mod:`pipette_opt.lab.rounds`).
+and so do comparisons with baselines (:mod:`pipette_opt.baselines.rounds`).
 
 **The certificate** is the least bound over all candidates. A candidate whose bound reaches the incumbent is done; what
 any engine proves about one counts for all others. Which engine gets which grid, when and for how long is one table,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import yaml
 
-from pipette_opt.lab.baselines.megatron import identity_order
-from pipette_opt.lab.baselines.varuna import varuna
-from pipette_opt.lab.compare import METHODS
+from pipette_opt.baselines.compare import METHODS
+from pipette_opt.baselines.megatron import identity_order
+from pipette_opt.baselines.varuna import varuna
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
 
@@ -235,10 +235,10 @@ def test_an_interrupt_of_benchmark_solve_keeps_what_is_done(run: Run, monkeypatc
         signal.raise_signal(signal.SIGINT)
         return varuna(data)
 
-    monkeypatch.setattr("pipette_opt.lab.compare.place", at_once)
-    monkeypatch.setattr("pipette_opt.lab.compare.anneal_on_threads", lambda *settings: [at_once(*settings)])
-    monkeypatch.setattr("pipette_opt.lab.compare.amp", at_once)
-    monkeypatch.setattr("pipette_opt.lab.compare.varuna", interrupted)
+    monkeypatch.setattr("pipette_opt.baselines.compare.place", at_once)
+    monkeypatch.setattr("pipette_opt.baselines.compare.anneal_on_threads", lambda *settings: [at_once(*settings)])
+    monkeypatch.setattr("pipette_opt.baselines.compare.amp", at_once)
+    monkeypatch.setattr("pipette_opt.baselines.compare.varuna", interrupted)
     code, out, err = run("benchmark", "solve", *SMALL, "--csv", "rows.csv", "--json")
     assert code == 4
     assert [row["method"] for row in json.loads(out)] == list(METHODS[:4])

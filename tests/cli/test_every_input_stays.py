@@ -77,7 +77,6 @@ ELSEWHERE = {
     "init": "reads nothing",
     "memory collect": "goes on with its output",
     "profile links": "goes on with its log",
-    "benchmark placement": "goes on with its output",
 }
 """Other commands with an output, and why it cannot be an input of theirs."""
 

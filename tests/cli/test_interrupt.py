@@ -9,11 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from commands_here import typed
+from commands_here import typed, wait_for
 
 from pipette_opt import cli
-
-PLAN_WITHIN_S = 90.0
 
 
 def started(path: Path) -> subprocess.Popen[str]:
@@ -28,17 +26,6 @@ def started(path: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-
-
-def wait_for(process: subprocess.Popen[str], step: str) -> None:
-    """Read progress until a step is reached."""
-    deadline = time.monotonic() + PLAN_WITHIN_S
-    assert process.stderr is not None
-    for line in process.stderr:
-        if step in line:
-            return
-        assert time.monotonic() < deadline, "no progress"
-    pytest.fail(f"ended before {step}")
 
 
 @pytest.mark.slow
@@ -56,29 +43,6 @@ def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> 
     assert certificate["lower_bound_s"] <= certificate["objective_s"]
     code, _, err = typed(tmp_path, "verify", str(path))
     assert code == 0, err
-
-
-@pytest.mark.slow
-def test_an_interrupted_benchmark_keeps_what_is_done(tmp_path: Path) -> None:
-    """SIGTERM during the third instance: the first two stay, it is no row, and the fourth does not begin."""
-    path = tmp_path / "rows.csv"
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "pipette_opt", "benchmark", "placement", "--set", "reach", "--instances", "tree"),
-            *("--sizes", "8,64", "--weights", "balanced", "--p2p", "async", "--seeds", "1", "--csv", str(path)),
-        ],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    wait_for(process, "2/4 ")
-    time.sleep(1)
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 4, out + err
-    assert "stopped early: 2 of 4" in err
-    assert "--resume" in err
-    assert [row.split(",")[3] for row in path.read_text().splitlines()[1:]] == ["8", "8"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -9,8 +9,6 @@ from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_
 
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.types import IntArray, P2PMode
-from pipette_opt.lab.placement_bench.clusters import link_gb_per_s
-from pipette_opt.lab.placement_bench.problems import balanced_problem
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
@@ -203,6 +201,8 @@ def test_equal_racks(p2p: P2PMode) -> None:
 
 def test_hosts_that_are_alike_have_more_classes() -> None:
     """Four units with hosts that are slow in their own ways; elsewhere a few classes are told apart."""
+    link_gb_per_s = pytest.importorskip("benchmarks.placement.clusters").link_gb_per_s
+    balanced_problem = pytest.importorskip("benchmarks.placement.problems").balanced_problem
     data = balanced_problem(link_gb_per_s("rail", 128, 0), (16, 8), "async")
     classes = alike_classes(data, data.candidates[0])
     assert classes is not None
@@ -215,5 +215,5 @@ def test_hosts_that_are_alike_have_more_classes() -> None:
         ("tree", 128, (16, 8), "async"),
         ("unif", 128, (16, 8), "async"),
     ):
-        other = balanced_problem(link_gb_per_s(cluster, hosts, 0), grid, sends)  # type: ignore[arg-type]
+        other = balanced_problem(link_gb_per_s(cluster, hosts, 0), grid, sends)
         assert alike_classes(other, other.candidates[0]) is None

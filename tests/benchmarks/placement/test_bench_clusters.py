@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.lab.placement_bench.clusters import (
+from benchmarks.placement.clusters import (
     CLUSTERS,
     GENERATED,
     MEASURED,
@@ -16,6 +15,7 @@ from pipette_opt.lab.placement_bench.clusters import (
     num_listed,
     shared_folder,
 )
+from pipette_opt.base.errors import InputError
 
 measured = pytest.mark.skipif(
     not all((shared_folder() / place).exists() for place, _ in MEASURED.values()),

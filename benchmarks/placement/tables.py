@@ -12,10 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from benchmarks.placement.run import BASELINES, FAILED, BenchRow
 from pipette_opt import __version__
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import note_continued
-from pipette_opt.lab.placement_bench.run import BASELINES, FAILED, BenchRow
 from pipette_opt.read.files import read_csv
 
 HEADER = (

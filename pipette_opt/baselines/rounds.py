@@ -1,4 +1,4 @@
-"""The solver as benchmarks of placements run it: annealing and proof in turn, each round twice as long as the last."""
+"""The solver as comparisons run it: annealing and proof in turn, each round twice as long as the last."""
 
 import threading
 import time

@@ -10,7 +10,7 @@ import pytest
 from instances import one_candidate_cluster, several_shapes
 
 from pipette_opt.annealing.anneal import AnnealingParams, anneal, load_replicas
-from pipette_opt.lab.rounds import place
+from pipette_opt.baselines.rounds import place
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.params import SolverParams

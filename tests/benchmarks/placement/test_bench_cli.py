@@ -1,4 +1,4 @@
-"""``pipette-opt benchmark placement`` as a user runs it."""
+"""``python -m benchmarks.placement`` as a user runs it."""
 
 import contextlib
 import json
@@ -8,20 +8,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands_here import typed
+from benchmarks_here import typed_benchmark
 
-from pipette_opt.lab.placement_bench.run import BenchRow
+from benchmarks.placement.run import BenchRow
 
 Run = Callable[..., tuple[int, str, str]]
 
-SMALL = ("benchmark", "placement", "--instances", "tree", "--sizes", "8", "--seconds", "0.4", "--workers", "1")
+SMALL = ("placement", "--instances", "tree", "--sizes", "8", "--seconds", "0.4", "--workers", "1")
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in an empty folder: exit code, standard output, standard error; kernels are compiled when used."""
-    monkeypatch.setattr("pipette_opt.lab.placement_bench.run.WARM_UP_SHAPES", ((2, 2),))
-    return partial(typed, tmp_path)
+    monkeypatch.setattr("benchmarks.placement.run.WARM_UP_SHAPES", ((2, 2),))
+    return partial(typed_benchmark, tmp_path)
 
 
 def test_table_and_files(run: Run, tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_table_and_files(run: Run, tmp_path: Path) -> None:
 def test_other_runs_are_kept(run: Run, tmp_path: Path) -> None:
     """Resumed with another cluster, the table and the CSV have both."""
     assert run(*SMALL, "--csv", "rows.csv")[0] == 0
-    other = ("benchmark", "placement", "--instances", "rail", "--sizes", "16", *SMALL[6:])
+    other = ("placement", "--instances", "rail", "--sizes", "16", *SMALL[5:])
     code, out, err = run(*other, "--csv", "rows.csv", "--resume")
     assert code == 0
     assert "1/1 rail" in err
@@ -52,7 +52,7 @@ def test_other_runs_are_kept(run: Run, tmp_path: Path) -> None:
 
 def test_rows_whose_turn_had_not_come_are_kept(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run over two seeds dies after the first, whose row is new: the second's, of an earlier run, is still there."""
-    both = (*SMALL[:2], "--seeds", "2", *SMALL[2:])
+    both = (*SMALL[:1], "--seeds", "2", *SMALL[1:])
     assert run(*both, "--csv", "rows.csv")[0] == 0
     head, _, second = (tmp_path / "rows.csv").read_text().splitlines()
     (tmp_path / "rows.csv").write_text(f"{head}\n{second}\n")
@@ -62,7 +62,7 @@ def test_rows_whose_turn_had_not_come_are_kept(run: Run, tmp_path: Path, monkeyp
         yield replace(row, seed=0)
         raise MemoryError
 
-    monkeypatch.setattr("pipette_opt.lab.placement_bench.run.run_all", dies)
+    monkeypatch.setattr("benchmarks.placement.__main__.run_all", dies)
     with contextlib.suppress(MemoryError):
         run(*both, "--csv", "rows.csv", "--resume")
     assert second in (tmp_path / "rows.csv").read_text().splitlines()
@@ -94,7 +94,7 @@ def test_json(run: Run) -> None:
 )
 def test_wrong_options(run: Run, options: tuple[str, ...], message: str) -> None:
     """Exit code 2, and what would be right."""
-    code, _, err = run("benchmark", "placement", *options)
+    code, _, err = run("placement", *options)
     assert code == 2
     assert message in err.replace("│ ", "")
 
@@ -102,7 +102,7 @@ def test_wrong_options(run: Run, options: tuple[str, ...], message: str) -> None
 @pytest.mark.slow
 def test_annealing_speeds(run: Run) -> None:
     """Each kernel on each instance makes some moves; the tuned one most."""
-    code, out, _ = run("benchmark", "annealing", "--seconds", "0.02", "--json")
+    code, out, _ = run("annealing", "--seconds", "0.02", "--json")
     rows = json.loads(out)
     assert code == 0
     assert {(row["cluster"], row["p2p"]) for row in rows} == {
@@ -113,6 +113,6 @@ def test_annealing_speeds(run: Run) -> None:
 
 def test_annealing_seconds_are_checked(run: Run) -> None:
     """Exit code 2."""
-    code, _, err = run("benchmark", "annealing", "--seconds", "0")
+    code, _, err = run("annealing", "--seconds", "0")
     assert code == 2
     assert "--seconds: must be > 0" in err

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.lab.baselines.megatron import identity_nodes
+from pipette_opt.baselines.megatron import identity_nodes
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of

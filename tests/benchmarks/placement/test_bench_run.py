@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from instances import best_by_enumeration
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.lab.baselines.megatron import identity_order
-from pipette_opt.lab.placement_bench import run
-from pipette_opt.lab.placement_bench.instances import BenchInstance
-from pipette_opt.lab.placement_bench.run import (
+from benchmarks.placement import run
+from benchmarks.placement.instances import BenchInstance
+from benchmarks.placement.run import (
     BASELINES,
     BenchRow,
     both_annealings,
@@ -21,8 +19,10 @@ from pipette_opt.lab.placement_bench.run import (
     run_all,
     run_one,
 )
-from pipette_opt.lab.placement_bench.tables import csv_text, markdown, read_rows, summary, what_stays_open
-from pipette_opt.lab.rounds import place
+from benchmarks.placement.tables import csv_text, markdown, read_rows, summary, what_stays_open
+from pipette_opt.base.errors import InputError
+from pipette_opt.baselines.megatron import identity_order
+from pipette_opt.baselines.rounds import place
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Result

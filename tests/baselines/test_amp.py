@@ -7,8 +7,8 @@ import pytest
 from instances import Variant, one_candidate_cluster, placements, random_problem
 
 from pipette_opt.base.types import IntArray
-from pipette_opt.lab.baselines.amp import AmpParams, amp, amp_cost, amp_view
-from pipette_opt.lab.baselines.megatron import identity_nodes
+from pipette_opt.baselines.amp import AmpParams, amp, amp_cost, amp_view
+from pipette_opt.baselines.megatron import identity_nodes
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from pipette_opt.base.types import P2PMode
-from pipette_opt.lab.placement_bench.clusters import (
+from benchmarks.placement.clusters import (
     GENERATED,
     MEASURED,
     STRUCTURELESS,
@@ -14,7 +13,7 @@ from pipette_opt.lab.placement_bench.clusters import (
     num_flows,
     num_listed,
 )
-from pipette_opt.lab.placement_bench.problems import (
+from benchmarks.placement.problems import (
     JOINT,
     JOINT_HOSTS,
     Job,
@@ -24,6 +23,7 @@ from pipette_opt.lab.placement_bench.problems import (
     job_problem,
     joint_problem,
 )
+from pipette_opt.base.types import P2PMode
 from pipette_opt.problem.data import ProblemData
 
 SetName = Literal["quick", "full", "reach"]

@@ -9,14 +9,14 @@ from typing import Literal
 
 from pipette_opt.annealing.anneal import AnnealingParams
 from pipette_opt.annealing.threads import anneal_on_threads
+from pipette_opt.baselines.amp import AmpParams, amp
+from pipette_opt.baselines.amp_layers import with_amp_splits
+from pipette_opt.baselines.megatron import identity_order, megatron_rule
+from pipette_opt.baselines.rounds import place
+from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import JOINT_SHARE, OptimizeParams
 from pipette_opt.judge.solutions import best_first, judge_solution
-from pipette_opt.lab.baselines.amp import AmpParams, amp
-from pipette_opt.lab.baselines.amp_layers import with_amp_splits
-from pipette_opt.lab.baselines.megatron import identity_order, megatron_rule
-from pipette_opt.lab.baselines.varuna import varuna
-from pipette_opt.lab.rounds import place
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData

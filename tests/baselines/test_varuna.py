@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from instances import one_candidate_cluster
 
-from pipette_opt.lab.baselines.varuna import simulate, varuna, varuna_nodes, varuna_ticks
+from pipette_opt.baselines.varuna import simulate, varuna, varuna_nodes, varuna_ticks
 from pipette_opt.parallel import NodeBlock, ParallelConfig
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks

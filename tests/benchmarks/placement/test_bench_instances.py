@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from pipette_opt.lab.placement_bench.clusters import GENERATED, MEASURED
-from pipette_opt.lab.placement_bench.instances import (
+from benchmarks.placement.clusters import GENERATED, MEASURED
+from benchmarks.placement.instances import (
     JOBS,
     SHAPES,
     WEIGHTS,

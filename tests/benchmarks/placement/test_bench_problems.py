@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.placement.clusters import link_gb_per_s, num_flows
+from benchmarks.placement.instances import JOBS
+from benchmarks.placement.problems import balanced_problem, cluster_of, job_problem
+from benchmarks.placement.run import dependent_ticks
 from pipette_opt.base.types import P2PMode
-from pipette_opt.lab.placement_bench.clusters import link_gb_per_s, num_flows
-from pipette_opt.lab.placement_bench.instances import JOBS
-from pipette_opt.lab.placement_bench.problems import balanced_problem, cluster_of, job_problem
-from pipette_opt.lab.placement_bench.run import dependent_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution

@@ -7,8 +7,8 @@ from specs_for_tests import TINY, cluster, instance
 
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.lab import layout_rules
-from pipette_opt.lab.layout_rules import RULES, RuleRow, check_rules
+from pipette_opt.library import layout_rules
+from pipette_opt.library.layout_rules import RULES, RuleRow, check_rules
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
 

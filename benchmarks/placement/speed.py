@@ -7,12 +7,12 @@ from typing import get_args
 
 import numpy as np
 
+from benchmarks.placement.clusters import link_gb_per_s
+from benchmarks.placement.problems import Shape, balanced_problem
 from pipette_opt.annealing import kernels, swaps
 from pipette_opt.annealing.compiled import tables
 from pipette_opt.annealing.plain_grid import grid_of
 from pipette_opt.base.types import P2PMode
-from pipette_opt.lab.placement_bench.clusters import link_gb_per_s
-from pipette_opt.lab.placement_bench.problems import Shape, balanced_problem
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 
 SPEED_SHAPES: tuple[Shape, ...] = ((4, 4), (8, 4), (8, 8), (16, 8), (32, 40))

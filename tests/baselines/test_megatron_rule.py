@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from instances import one_candidate_cluster
 
-from pipette_opt.lab.baselines.megatron import identity_nodes, identity_order, megatron_rule
+from pipette_opt.baselines.megatron import identity_nodes, identity_order, megatron_rule
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, identity_placement
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks

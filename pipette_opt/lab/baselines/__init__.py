@@ -1,1 +1,0 @@
-"""Rules and searches of others, on the solver's problem."""
