@@ -11,7 +11,7 @@ from commands_here import typed
 
 from benchmarks.command import program, run_command
 
-COMMANDS = ("annealing", "experts", "layers", "placement", "slices", "squares", "stages", "systems")
+COMMANDS = ("annealing", "experts", "layers", "memory.evaluate", "placement", "slices", "squares", "stages", "systems")
 """Names of all benchmarks that take the options of ``pipette-opt``."""
 
 
@@ -21,7 +21,7 @@ def function_of(name: str) -> Callable[..., Any]:
     spec = importlib.util.find_spec(module)
     if spec is not None and spec.submodule_search_locations:
         module += ".__main__"
-    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+    return getattr(importlib.import_module(module), name.rpartition(".")[2])  # type: ignore[no-any-return]
 
 
 def parsed_by(name: str) -> Any:

@@ -17,6 +17,7 @@ import page
 from experiments import Runs, want
 from fitting import RISK, fitted_stack, predicted
 from run import ROOT, measured_folder
+from time_ceiling import choice_of, crossed_spread, explained, redrawn, twin_spread, twins
 
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
@@ -25,7 +26,6 @@ from pipette_opt.calibrate.fit import calibrate_runs
 from pipette_opt.calibrate.metrics import by_group, measure
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.calibrate.tables import group_rows
-from pipette_opt.lab.backtest.time_ceiling import choice_of, crossed_spread, explained, redrawn, twin_spread, twins
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec

@@ -10,12 +10,12 @@ import typer
 from benchmarks.command import INSTANCES, run_command
 from benchmarks.layers.compare import compare_layers
 from benchmarks.layers.profile import read_profile
+from benchmarks.memory.evaluation import measured_folder
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import percent
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 from pipette_opt.cli.output import check_place, check_stdout, say, show, show_json, write_csv
-from pipette_opt.lab.backtest.memory_evaluation import measured_folder
 from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
 PROFILE = "galvatron_llama2_7b_profiles.json"

@@ -1,30 +1,34 @@
 """
 Memory predictions against measured runs: ours, the closed formula, a margin of 20 %, Pipette's network.
 
-Run ``python benchmarks/memory/evaluate.py -o benchmarks/results/memory.md``; measured runs are looked for in
-``$PIPETTE_OPT_SHARED/measured`` or ``../shared/measured``, and without them the file says so.
+Run ``python -m benchmarks.memory.evaluate`` for the tables, and with ``-o benchmarks/results/memory.md`` for the page;
+measured runs are looked for in ``$PIPETTE_OPT_SHARED/measured`` or ``../shared/measured``.
 """
 
-import argparse
 import datetime
 import os
 import platform
-import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from joblib import Parallel, delayed
 
+from benchmarks.command import run_command
+from benchmarks.memory.evaluation import SPLITS, Evaluation, evaluate_memory, measured_folder
+from benchmarks.memory.learning import DRAWS, learning_rows, reliability_rows
+from benchmarks.memory.parts import measured_parts, parts_rows
+from benchmarks.memory.stacks import leave_each_out, scale_out, scale_out_rows, stack_peaks, stack_rows
+from benchmarks.memory.stress import stress_rows
+from benchmarks.memory.tables import coverage_rows, method_rows, slice_rows
+from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.calibrate.memory_tuning import tune_memory, tuning_rows
-from pipette_opt.lab.backtest.memory_evaluation import SPLITS, Evaluation, evaluate_memory, measured_folder
-from pipette_opt.lab.backtest.memory_learning import DRAWS, learning_rows, reliability_rows
-from pipette_opt.lab.backtest.memory_parts import measured_parts, parts_rows
-from pipette_opt.lab.backtest.memory_stacks import leave_each_out, scale_out, scale_out_rows, stack_peaks, stack_rows
-from pipette_opt.lab.backtest.memory_stress import stress_rows
-from pipette_opt.lab.backtest.memory_tables import coverage_rows, method_rows
+from pipette_opt.cli import options as opt
+from pipette_opt.cli.output import check_place, check_stdout, show_json
 from pipette_opt.measure.memory.fit import load_dataset
 from pipette_opt.measure.memory.tune import Lessons
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -74,36 +78,71 @@ HINDSIGHT = (
 )
 
 
-def main() -> None:
-    """Evaluate, and write or show the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--out", type=Path, help="Markdown file; shown without it.")
-    parser.add_argument("--max-oom-risk", type=float, default=0.01)
-    parser.add_argument("--without-learning", action="store_true", help="Do not calibrate on few rows.")
-    parser.add_argument("--without-tuning", action="store_true", help="Do not fine-tune the network.")
-    parser.add_argument("--without-pipette", action="store_true", help="Do not train Pipette's network.")
-    parser.add_argument("--workers", type=int, default=2, help="Processes: evaluation and fine-tuning side by side.")
-    arguments = parser.parse_args()
-    folder = measured_folder()
-    if not folder.is_dir():
-        text = "No measured runs here: set PIPETTE_OPT_SHARED. Nothing evaluated.\n"
-    else:
-        start = time.perf_counter()
-        evaluating = delayed(evaluate_memory)(
-            folder,
-            arguments.max_oom_risk,
-            with_pipette=not arguments.without_pipette,
-            with_learning=not arguments.without_learning,
-        )
-        jobs = [evaluating] if arguments.without_tuning else [evaluating, delayed(tuned_rows)(folder)]
-        evaluation, *rest = Parallel(n_jobs=arguments.workers)(jobs)
-        tuning = rest[0] if rest else []
-        stress = stress_rows(folder, arguments.max_oom_risk)
-        text = report(evaluation, tuning, stress, folder, arguments.max_oom_risk, start)
-    if arguments.out is None:
-        sys.stdout.write(text)
-    else:
-        write_atomically(arguments.out, text)
+def evaluate(
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Folder of measured runs; measured/ in $PIPETTE_OPT_SHARED by default."),
+    ] = None,
+    max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
+    pipette: Annotated[bool, typer.Option(help="Also train Pipette's network (needs torch).")] = True,
+    learning: Annotated[
+        bool | None,
+        typer.Option(help="Also calibrate on few runs again and again (a minute); by default for the page only."),
+    ] = None,
+    tuning: Annotated[bool, typer.Option(help="Page only: fine-tune the network on the runs (needs torch).")] = True,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the page here: all tables, with what was left out.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Page only: processes, evaluation and fine-tuning side by side.")] = 2,
+    json: opt.Json = False,
+) -> None:
+    """
+    Compare ours with the closed formula, a margin of 20 % and Pipette's network on measured runs.
+
+    Calibrated on small jobs, judged on larger ones: errors of peaks, missed out-of-memory, false alarms, each with its
+    95 % interval, and the coverage of the bounds.
+
+    Example: [bold]python -m benchmarks.memory.evaluate[/]
+    """
+    check_place(out)
+    check_stdout(json, out)
+    chosen = folder or measured_folder()
+    if not chosen.is_dir():
+        if folder is not None:
+            raise InputError("--folder", f"is no folder of measured runs: {folder}.")
+        typer.echo("no measured runs here: set PIPETTE_OPT_SHARED, or give --folder; nothing evaluated.")
+        return
+    start = time.perf_counter()
+    evaluating = delayed(evaluate_memory)(
+        chosen,
+        max_oom_risk,
+        with_pipette=pipette,
+        with_learning=out is not None if learning is None else learning,
+    )
+    jobs = [evaluating] if out is None or not tuning else [evaluating, delayed(tuned_rows)(chosen)]
+    evaluation, *rest = Parallel(n_jobs=min(workers, len(jobs)))(jobs)
+    if out is not None:
+        stress = stress_rows(chosen, max_oom_risk)
+        write_atomically(out, report(evaluation, rest[0] if rest else [], stress, chosen, max_oom_risk, start))
+    if json:
+        show_json({**_tables(evaluation), "notes": list(evaluation.notes)})
+    elif out is None:
+        for rows in _tables(evaluation).values():
+            if rows:
+                typer.echo(_table(rows) + "\n")
+        for note in evaluation.notes:
+            typer.echo(note)
+
+
+def _tables(evaluation: Evaluation) -> dict[str, list[dict[str, str]]]:
+    """Rows of each table, by its name in ``--json``."""
+    return {
+        "methods": method_rows(evaluation),
+        "coverage": coverage_rows(evaluation),
+        "probabilities": reliability_rows(evaluation.reliability),
+        "learning": learning_rows(evaluation.learning),
+        "slices": slice_rows(evaluation),
+    }
 
 
 def tuned_rows(folder: Path) -> list[dict[str, str]]:
@@ -144,7 +183,7 @@ def report(
         f"others: on {len(left_out) - len(better)} of {len(left_out)} stacks (all but: {', '.join(better) or 'none'}). "
         f"Within a stack its constants are better than a network on {constants} of {len(within)} splits.\n\n"
         f"{datetime.date.today()}, Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores "
-        f"of {platform.machine()}, {seconds:.0f} s in all: `python benchmarks/memory/evaluate.py`.\n"
+        f"of {platform.machine()}, {seconds:.0f} s in all: `python -m benchmarks.memory.evaluate -o PAGE`.\n"
     )
     methods = (
         "## Calibrated on small jobs, judged on larger ones\n\nConstants of every stack are fitted to the small jobs "
@@ -209,4 +248,4 @@ def _table(rows: list[dict[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(evaluate)

@@ -1,7 +1,7 @@
 """
 Write ``data/frameworks``: memory constants of software stacks, from measured runs where there are any.
 
-Run ``python benchmarks/memory/frameworks.py``; measured runs are looked for in ``$PIPETTE_OPT_SHARED/measured`` or
+Run ``python -m benchmarks.memory.frameworks``; measured runs are looked for in ``$PIPETTE_OPT_SHARED/measured`` or
 ``../shared/measured``. What rests on no measurement says "assumed".
 """
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from benchmarks.memory.evaluation import SPLITS, measured_folder, split_cases
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.memory import memory_runs
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.calibrate.memory_spread import fit_framework
-from pipette_opt.lab.backtest.memory_evaluation import SPLITS, measured_folder, split_cases
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.memory.twins import without_twins
 from pipette_opt.read.runs import read_runs

@@ -1,7 +1,7 @@
 """
 Time of ten thousand memory predictions, plain and with the constants of a stack.
 
-Run ``python benchmarks/memory/speed.py``; the aim is 0.1 s.
+Run ``python -m benchmarks.memory.speed``; the aim is 0.1 s.
 """
 
 import argparse
@@ -45,7 +45,8 @@ def main() -> None:
 
 def grid() -> list[ParallelConfig]:
     """Layouts of an 8-billion-parameter model with ten thousand stages together."""
-    configs, stages = [], 0
+    configs: list[ParallelConfig] = []
+    stages = 0
     degrees = product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8), (None, "selective", "full"))
     for tp, pp, dp, mbs, recompute in sorted(degrees, key=lambda one: (one[3], one[2])):
         for split in (False, True) if tp > 1 else (False,):

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.cli.moved import CommandGroup
 from pipette_opt.cli.options import Env
 
 if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.specs import ModelSpec
 
-app = typer.Typer(help="Peak memory: collect traces, train the predictor, predict.", no_args_is_help=True)
+app = typer.Typer(
+    cls=CommandGroup, help="Peak memory: collect traces, train the predictor, predict.", no_args_is_help=True
+)
 
 Progress = Callable[[int, int], None]
 
@@ -289,55 +292,6 @@ def predict(
             row["traced_gib"] = traced.peak_bytes / GIB
             row["reserved_gib"], row["needed_gib"] = traced.reserved_bytes / GIB, traced.needed_bytes / GIB
     _show(rows, config, as_json)
-
-
-@app.command()
-def evaluate(
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder of measured runs; measured/ in $PIPETTE_OPT_SHARED by default."),
-    ] = None,
-    max_oom_risk: Annotated[float, typer.Option(help="Accepted probability of running out of memory.")] = 0.01,
-    pipette: Annotated[bool, typer.Option(help="Also train Pipette's network (needs torch).")] = True,
-    learning: Annotated[bool, typer.Option(help="Also calibrate on few runs again and again (a minute).")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """
-    Compare ours with the closed formula, a margin of 20 % and Pipette's network on measured runs.
-
-    Calibrated on small jobs, judged on larger ones: errors of peaks, missed out-of-memory, false alarms, each with its
-    95 % interval, and the coverage of the bounds.
-
-    Example: [bold]pipette-opt memory evaluate[/]
-    """
-    from pipette_opt.lab.backtest.memory_evaluation import evaluate_memory, measured_folder
-    from pipette_opt.lab.backtest.memory_learning import learning_rows, reliability_rows
-    from pipette_opt.lab.backtest.memory_tables import coverage_rows, method_rows, slice_rows
-
-    chosen = folder or measured_folder()
-    if not chosen.is_dir():
-        if folder is not None:
-            raise InputError("--folder", f"is no folder of measured runs: {folder}.")
-        typer.echo("no measured runs here: set PIPETTE_OPT_SHARED, or give --folder; nothing evaluated.")
-        return
-    evaluation = evaluate_memory(chosen, max_oom_risk, with_pipette=pipette, with_learning=learning)
-    tables = {
-        "methods": method_rows(evaluation),
-        "coverage": coverage_rows(evaluation),
-        "probabilities": reliability_rows(evaluation.reliability),
-        "learning": learning_rows(evaluation.learning),
-        "slices": slice_rows(evaluation),
-    }
-    if as_json:
-        import json
-
-        typer.echo(json.dumps({**tables, "notes": list(evaluation.notes)}, indent=2))
-        return
-    for rows in tables.values():
-        if rows:
-            typer.echo(_markdown(rows) + "\n")
-    for note in evaluation.notes:
-        typer.echo(note)
 
 
 def _markdown(rows: list[dict[str, str]]) -> str:

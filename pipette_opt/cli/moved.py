@@ -15,6 +15,7 @@ MOVED = {
     "benchmark stages": "benchmarks.stages",
     "benchmark placement": "benchmarks.placement",
     "benchmark annealing": "benchmarks.annealing",
+    "memory evaluate": "benchmarks.memory.evaluate",
 }
 """The module that replaces each moved command; it takes the same options."""
 

@@ -105,7 +105,7 @@ class Framework:
         By how much the variance grows with each doubling of the job beyond the largest of the fit, as a share.
     shift
         By how much rare errors are larger on jobs beyond the largest of the fit, as a factor; of bounds of peaks. What
-        is assumed is the mean over the splits in :mod:`pipette_opt.lab.backtest.memory_stress`.
+        is assumed is the mean over the splits in ``benchmarks/memory/stress.py``.
     largest_job
         GPUs of the largest job that the constants were fitted to; 0 if they were not.
     errors

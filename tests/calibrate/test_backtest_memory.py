@@ -20,9 +20,7 @@ from pipette_opt.calibrate.memory import (
     tuned_row_memory,
     usable_for_memory,
 )
-from pipette_opt.calibrate.memory_spread import fit_framework
 from pipette_opt.calibrate.stage_rows import stage_row_memory, tuned_stage
-from pipette_opt.lab.backtest.memory_evaluation import SPLITS, coverage_of, evaluate_memory, judge, split_cases
 from pipette_opt.memory.formula import parameters
 from pipette_opt.memory.framework import COLUMNS, MOMENTS, Framework, numbers_of
 from pipette_opt.memory.predictor import stage_works
@@ -154,13 +152,6 @@ def test_notes_say_versions_and_larger_jobs() -> None:
     assert notes[-1].endswith("beyond 16 GPUs they reach 1.4 times as far")
 
 
-def test_an_absent_folder_is_said(tmp_path: Path) -> None:
-    """Every split is named with its missing file, nothing else happens."""
-    found = evaluate_memory(tmp_path)
-    assert not found.methods
-    assert len(found.notes) == len(SPLITS)
-
-
 @needs_measurements
 def test_first_stages_hold_what_nanotron_says() -> None:
     """Parameters of the first rank within 0.5 % for every run with a pipeline."""
@@ -179,32 +170,6 @@ def test_first_stages_hold_what_nanotron_says() -> None:
 
 
 @needs_measurements
-@pytest.mark.slow
-def test_small_jobs_teach_larger_ones() -> None:
-    """H100 sweep, 8-16 GPUs to 32: median error below 6 %, at most one missed; and better than the formula."""
-    known, judged = split_cases(SPLITS[0], FOLDER)
-    fitted = fit_framework([run for _, run in known], Framework())
-    ours, formula, *_ = judge("h100", fitted, known, judged, 0.01, with_pipette=False)
-    assert ours.median_error < 0.06
-    assert ours.verdicts.missed <= 1
-    assert ours.mean_error < 0.5 * formula.mean_error
-    assert formula.verdicts.missed > 5
-    assert all(one.holds for one in coverage_of("h100", fitted, [run for _, run in judged]))
-
-
-@needs_measurements
-@pytest.mark.slow
-def test_labels_of_one_size_judge_the_others() -> None:
-    """WANT 13B, 64 GPUs to the rest, without one peak: nearly nothing missed, and 96 % right at even odds."""
-    known, judged = split_cases(SPLITS[1], FOLDER)
-    fitted = fit_framework([run for _, run in known], Framework())
-    at_default = judge("want", fitted, known, judged, 0.01, with_pipette=False)[0].verdicts
-    even = judge("want", fitted, known, judged, 0.5, with_pipette=False)[0].verdicts
-    assert at_default.missed <= 1
-    assert even.accuracy > 0.96
-
-
-@needs_measurements
 def test_memory_run_says_what_the_row_says() -> None:
     """Peak, label and capacity of the first row of the sweep."""
     case = next(iter(make_cases(read_runs(FOLDER / "hf_ultrascale_h100.csv")[:1], read_stack())))
@@ -212,16 +177,6 @@ def test_memory_run_says_what_the_row_says() -> None:
     found = memory_run(case)
     assert (found.peak_gib, found.ran_out) == (pytest.approx(50.18), False)
     assert 78 < found.capacity_gib < 81
-
-
-@needs_measurements
-def test_stages_of_uneven_pipelines() -> None:
-    """Mist's stages, calibrated on L4: those on A10G within 6 % in the mean."""
-    split = next(one for one in SPLITS if "Aceso" in one.name)
-    known, judged = split_cases(split, FOLDER)
-    fitted = fit_framework([run for _, run in known], Framework())
-    assert len(judged) > 100
-    assert judge("mist", fitted, known, judged, 0.01, with_pipette=False)[0].mean_error < 0.06
 
 
 MIST_HEADER = HEADER.strip() + ",recompute,stage,notes\n"
@@ -264,16 +219,6 @@ def test_other_rows_are_no_tuned_plans(tmp_path: Path, text: str) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(text, encoding="utf-8")
     assert tuned_row_memory(read_runs(path)[0]) is None
-
-
-@needs_measurements
-def test_tuned_plans_without_any_fit() -> None:
-    """Mist's own plans on L4, Megatron-Core's constants: within 6 % in the mean."""
-    split = next(one for one in SPLITS if "Mist's own" in one.name)
-    known, judged = split_cases(split, FOLDER)
-    assert not known
-    assert len(judged) >= 18
-    assert judge("mist", Framework(), known, judged, 0.01, with_pipette=False)[0].mean_error < 0.06
 
 
 ACESO_HEADER = (

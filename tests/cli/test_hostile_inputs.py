@@ -1,5 +1,6 @@
 """Small inputs that hung, exhausted memory or traced back: each is one line, at once."""
 
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -7,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.lab.backtest.memory_evaluation import measured_folder
+SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared"))
 
-FOLDER = measured_folder().parent / "cases" / "hostile"
+FOLDER = SHARED / "cases" / "hostile"
 
 SECONDS, KIB = 2.0, 500 * 1024
 """Time of the processor and memory that a command may take for such a file, beside what is loaded already."""

@@ -53,8 +53,8 @@ by a standard deviation of {spread:.0%}, on which the risk bound rests.
   stack, which are assumed; what measured jobs took: `benchmarks/results/memory.md`.
 - Frameworks with unfused kernels, fp32 copies of logits, or gradients kept twice (nanotron, plain PyTorch) need far
   more: up to half of the activations again. `pipette-opt calibrate` fits the constants of such a stack, `pipette-opt
-  memory train --runs` tunes this network on your own runs besides, and `pipette-opt memory evaluate` says how well
-  that does on measured runs.
+  memory train --runs` tunes this network on your own runs besides, and `python -m benchmarks.memory.evaluate` (in a
+  checkout) says how well that does on measured runs.
 - Megatron-Core's behaviour is assumed: fused weight-gradient accumulation, main gradients kept all the time, freed
   pipeline outputs, no overlap buffers.
 - Experts: tokens routed evenly, none dropped, the all-to-all dispatcher with fused permutations. A rank whose experts

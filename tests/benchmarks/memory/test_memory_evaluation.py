@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.memory.evaluation import RISKS, SPLITS, evaluate_memory
+from benchmarks.memory.tables import method_rows, slice_rows
 from pipette_opt.cli.memory import app
-from pipette_opt.lab.backtest.memory_evaluation import RISKS, SPLITS, evaluate_memory
-from pipette_opt.lab.backtest.memory_tables import method_rows, slice_rows
 
 HEADER = (
     "source,gpu,gpu_mem_gib,num_gpus,model,num_layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gbs,mbs,tp,pp,dp,"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from measured_runs import measured_run
 
+from benchmarks.backtest.time_ceiling import crossed_spread, explained, redrawn, twin_spread, twins
 from pipette_opt.calibrate.metrics import spearman
-from pipette_opt.lab.backtest.time_ceiling import crossed_spread, explained, redrawn, twin_spread, twins
 
 
 def test_twins_did_the_same_work() -> None:

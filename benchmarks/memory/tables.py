@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipette_opt.lab.backtest.memory_evaluation import Evaluation
+from benchmarks.memory.evaluation import Evaluation
 from pipette_opt.measure.memory.rivals import wilson
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from pipette_opt.calibrate.memory_runs import MemoryRun
-from pipette_opt.lab.backtest.memory_learning import (
+from benchmarks.memory.learning import (
     label_verdicts,
     learning_curve,
     learning_rows,
     reliability,
     reliability_rows,
 )
+from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.memory.framework import COLUMNS, Framework
 
 TRUTH = Framework(counted=1.0, activations=0.4, unusable_gib=2.0, spread=0.05)

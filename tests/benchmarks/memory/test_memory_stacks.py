@@ -3,8 +3,8 @@
 import numpy as np
 from memory_rows import row
 
+from benchmarks.memory.stacks import leave_each_out, stack_rows
 from pipette_opt.calibrate.memory_runs import MemoryRun
-from pipette_opt.lab.backtest.memory_stacks import leave_each_out, stack_rows
 from pipette_opt.memory.framework import Framework
 
 

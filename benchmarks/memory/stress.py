@@ -6,9 +6,9 @@ Smaller of the H100 sweep's jobs calibrate, those of 32 GPUs are judged; see :mo
 
 from pathlib import Path
 
+from benchmarks.memory.evaluation import Split, coverage_of, judge, split_cases
 from pipette_opt.calibrate.memory import framework_of_stack
 from pipette_opt.calibrate.memory_spread import fit_framework
-from pipette_opt.lab.backtest.memory_evaluation import Split, coverage_of, judge, split_cases
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 

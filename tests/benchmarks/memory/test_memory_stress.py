@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.lab.backtest import memory_stress
-from pipette_opt.lab.backtest.memory_evaluation import split_cases
-from pipette_opt.lab.backtest.memory_stress import STRESS, stress_rows
+from benchmarks.memory import stress as memory_stress
+from benchmarks.memory.evaluation import split_cases
+from benchmarks.memory.stress import STRESS, stress_rows
 
 FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[3].parent / "shared")) / "measured"
 needs_measurements = pytest.mark.skipif(not FOLDER.is_dir(), reason="no measured runs beside the project")

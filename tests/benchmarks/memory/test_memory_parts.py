@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.lab.backtest.memory_parts import measured_parts, parts_rows
+from benchmarks.memory.parts import measured_parts, parts_rows
 
 FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[3].parent / "shared")) / "measured"
 

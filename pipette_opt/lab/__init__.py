@@ -1,1 +1,0 @@
-"""Back-tests of memory. Nothing of the product imports it."""

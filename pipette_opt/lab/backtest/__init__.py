@@ -1,1 +1,0 @@
-"""How good the predictions are, and how good any could be, on measured runs."""
