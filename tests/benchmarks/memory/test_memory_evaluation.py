@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from benchmarks_here import typed_benchmark
 
 from benchmarks.memory.evaluation import RISKS, SPLITS, evaluate_memory
 from benchmarks.memory.tables import method_rows, slice_rows
-from pipette_opt.cli.memory import app
 
 HEADER = (
     "source,gpu,gpu_mem_gib,num_gpus,model,num_layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gbs,mbs,tp,pp,dp,"
@@ -68,9 +67,10 @@ def test_jobs_that_ran_out_later_are_counted_apart(folder: Path, tmp_path: Path)
     assert notes[0].startswith(f"{SPLITS[1].name}: 1 jobs ran and then")
 
 
-def test_the_command_prints_what_was_asked(folder: Path) -> None:
+def test_the_command_prints_what_was_asked(folder: Path, tmp_path: Path) -> None:
     """With ``--learning`` the curve comes too, in Markdown."""
-    result = CliRunner().invoke(app, ["evaluate", "--folder", str(folder), "--no-pipette", "--learning"])
-    assert result.exit_code == 0, result.output
+    words = ("--folder", str(folder), "--no-pipette", "--learning")
+    code, out, err = typed_benchmark(tmp_path, "memory.evaluate", *words)
+    assert code == 0, err
     for part in ("best kept", "attained", "ran out", "calibrated on", "measured over predicted"):
-        assert part in result.output
+        assert part in out
