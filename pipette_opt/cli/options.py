@@ -289,12 +289,12 @@ Prefer = Annotated[
 ]
 TimeLimit = Annotated[float, typer.Option(help="Seconds.", rich_help_panel=RUN)]
 DONE_GAP = 0.01
-"""Proven gap at which a search counts as done if --gap-limit says nothing: far below what is known of times. Chosen."""
+"""Proven gap at which a search that its time limit ended counts as done if --gap-limit says nothing. Chosen."""
 
 GapLimit = Annotated[
     float | None,
     typer.Option(
-        help="Stop at this proven gap, e.g. 0.01. Without it the search uses its time, and 1 % counts as done.",
+        help="Stop at this proven gap; 0: at none. Without it at 0.005, and 0.01 counts as done.",
         rich_help_panel=RUN,
     ),
 ]

@@ -120,6 +120,7 @@ def solve(
     # The solvers take seconds to load: a wrong file is refused before.
     from pipette_opt.certify.conflicts import explained
     from pipette_opt.library.plans import on_hosts_of, paying_options_of, plan_with_band
+    from pipette_opt.library.solve import USUAL_GAP_LIMIT
     from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
     from pipette_opt.plans.watcher import Watcher
@@ -133,7 +134,7 @@ def solve(
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,
-        gap_limit=gap_limit or 0.0,
+        gap_limit=USUAL_GAP_LIMIT if gap_limit is None else gap_limit,
         workers=opt.threads(workers),
         seed=seed,
         max_oom_risk=max_oom_risk,
