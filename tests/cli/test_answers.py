@@ -74,10 +74,9 @@ def test_errors_are_documents_under_json(command: Run, words: tuple[str, ...], p
 
 def test_an_infeasible_search_is_a_document_too(command: Run) -> None:
     """Exit code 3, and no single place that is wrong."""
-    job = ("--model", "llama-3.1-405b", "--global-batch-size", "8", "--seq-length", "8192")
-    code, out, _ = command(
-        "solve", "--nodes", "1", "--gpu", "t4", *job, "--precision", "fp16", "--tensor-parallel", "8", "--json"
-    )
+    job = ("--model", "llama-2-13b", "--global-batch-size", "8", "--seq-length", "4096")
+    pinned = ("--tensor-parallel", "8", "--micro-batch-size", "1", "--virtual-pipeline", "1", "--recompute", "full")
+    code, out, _ = command("solve", "--nodes", "1", "--gpu", "t4", *job, "--precision", "fp16", *pinned, "--json")
     error = json.loads(out)["error"]
     assert (code, error["exit_code"], error["place"]) == (3, 3, None)
     assert "memory" in error["problem"]

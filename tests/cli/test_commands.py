@@ -409,7 +409,7 @@ def test_contradicting_pins_are_wrong_input(run: Run, arguments: tuple[str, ...]
 
 def test_no_plan_says_why(run: Run) -> None:
     """Exit code 3, how many candidates each rule rules out, and the nearest miss for memory."""
-    code, _, err = run("solve", *QUICK, "--model", "llama-3.1-405b")
+    code, _, err = run("solve", *QUICK, "--model", "llama-3-70b", "--num-gpus", "8", "--mbs", "1")
     assert code == 3
     assert "rules out" in err
     assert "needs" in err

@@ -20,7 +20,7 @@ def started(path: Path) -> subprocess.Popen[str]:
         [
             *(sys.executable, "-m", "pipette_opt", "solve", "--example", "lab-16x8", "--virtual-pipeline", "1"),
             *("--tensor-parallel", "8", "--context-parallel", "1"),
-            *("--time-limit", "300", "-o", str(path)),
+            *("--time-limit", "300", "--gap-limit", "0", "-o", str(path)),
         ],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,

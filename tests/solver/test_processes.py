@@ -35,12 +35,14 @@ def test_a_killed_worker_loses_only_time() -> None:
     def kill_one() -> None:
         from joblib.externals.loky import get_reusable_executor
 
-        time.sleep(4.0)
-        os.kill(next(iter(get_reusable_executor(reuse=True)._processes)), signal.SIGKILL)
+        while not (processes := get_reusable_executor(reuse=True)._processes):
+            time.sleep(0.1)
+        time.sleep(2.0)
+        os.kill(next(iter(processes)), signal.SIGKILL)
 
     killer = threading.Thread(target=kill_one, daemon=True)
     killer.start()
-    result = solve(data, SolverParams(time_limit_s=12.0), backend=JoblibBackend(2))
+    result = solve(data, SolverParams(time_limit_s=7.0), backend=JoblibBackend(2))
     killer.join()
     assert result.solution is not None
     assert result.solution.objective_ticks == objective_ticks(data, data.candidates[0], result.solution.nodes)

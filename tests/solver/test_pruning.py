@@ -96,7 +96,10 @@ def test_what_was_not_bounded_is_bounded_in_the_time_left(
     steps: list[str] = []
     watcher = Watcher(on_progress=lambda progress: steps.append(progress.step))
     plan = optimize(
-        job, SearchSpace(num_gpus=12, micro_batch_size=(1,)), OptimizeParams(time_limit_s=60.0, workers=1), watcher
+        job,
+        SearchSpace(num_gpus=12, tensor_parallel=(4,), micro_batch_size=(1,)),
+        OptimizeParams(time_limit_s=60.0, workers=1),
+        watcher,
     )
     assert "bounding what there was no time for" in steps
     assert plan.certificate.status == "OPTIMAL"
@@ -113,7 +116,7 @@ def three_hosts() -> Instance:
 @pytest.fixture(scope="module")
 def optimum(three_hosts: Instance) -> Plan:
     """The best plan of all with micro-batches of one sequence."""
-    space = SearchSpace(num_gpus=12, micro_batch_size=(1,))
+    space = SearchSpace(num_gpus=12, tensor_parallel=(1, 4), micro_batch_size=(1,))
     return optimize(three_hosts, space, OptimizeParams(time_limit_s=20.0, workers=1))
 
 
@@ -129,7 +132,7 @@ def test_a_limit_that_ends_while_configurations_are_bounded(
     watcher = Watcher()
     if stopped:
         watcher.stop.set()
-    job, space = three_hosts, SearchSpace(num_gpus=12, micro_batch_size=(1,))
+    job, space = three_hosts, SearchSpace(num_gpus=12, tensor_parallel=(1, 4), micro_batch_size=(1,))
     plan = optimize(job, space, OptimizeParams(time_limit_s=3.0, workers=1), watcher)
     proof = plan.certificate
     waiting = [part for part in proof.proof if part.by == "work alone"]

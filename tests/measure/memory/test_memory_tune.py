@@ -29,7 +29,7 @@ HEADER = (
     "source,gpu,gpu_mem_gib,num_gpus,model,num_layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gbs,mbs,tp,pp,dp,"
     "seq_parallel,zero_stage,precision,peak_mem_gib,oom,iter_time_s\n"
 )
-QUICK = TuneParams(steps=150)
+QUICK = TuneParams(steps=100)
 
 
 @pytest.fixture(scope="module")
