@@ -13,7 +13,7 @@ from pipette_opt.parallel import NodeBlock
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.family_bounds import family_bound, load_kernel
-from pipette_opt.solver.family_kernel import least_time
+from pipette_opt.solver.family_kernel import _search
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit
 from pipette_opt.solver.likely_paths import likely_paths
 
@@ -218,11 +218,11 @@ def test_further_paths_raise_the_time_of_all_families_with_the_schedule() -> Non
 def test_the_kernel_that_is_loaded_first_is_the_one_that_bounds_call() -> None:
     """Arrays in another order would be compiled for again, in the time of the search."""
     load_kernel()
-    before = len(least_time.signatures)
+    before = len(_search.signatures)
     for rows in (1, 3):
         family = random_family(np.random.default_rng(rows), 3, rows, 2, units=6)
         family_bound(family, np.array([3, 3]), nodes=10)
-    assert len(least_time.signatures) == before == 1
+    assert len(_search.signatures) == before == 1
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 4])

@@ -19,7 +19,7 @@ SOLVE = (
     "solve --cluster CLUSTER --model llama-3-8b --global-batch-size 32 --seq-length 4096 --num-gpus 8 "
     "--tensor-parallel 1,2 --pipeline-parallel 2 --virtual-pipeline 1,2 --micro-batch-size 1 --context-parallel 1 "
     "--recompute none,selective --workers 2 "
-    "--time-limit 20 -o PLAN"
+    "--time-limit 20 --gap-limit 0 -o PLAN"
 )
 """Two of three hosts of four GPUs: few enough for all placements of a configuration to be judged."""
 
