@@ -209,7 +209,8 @@ def _compared(
         slower = bound_s / best.iteration_time_s - 1
         if slower >= 0:
             verdict, by = "slower", "work alone" if without_overlap(fastest) in pruned.by_work else "best links"
-            reasons.append(f"every placement is at least {percent(slower)} slower")
+            layers = "" if config.pipeline_model_parallel_size == 1 else "with usual layers "
+            reasons.append(f"{layers}every placement is at least {percent(slower)} slower")
         elif bound_s > (1 - PROVEN_WITHIN) * min(found_s, best.iteration_time_s):
             verdict, by = "not faster", "search"
             reasons.append("the plan's certificate has them: its search has shown that none is faster")
