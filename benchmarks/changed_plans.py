@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 8
 """Time limit of each search."""
 
-MOST_SECONDS = 300
+MAX_SECONDS = 300
 """After which a version is given up for a job; kernels may have to be compiled."""
 
 JOBS = {
@@ -145,7 +145,7 @@ def run(folder: Path, arguments: list[str]) -> str:
     command = [sys.executable, "-m", "pipette_opt", *arguments]
     try:
         done = subprocess.run(
-            command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
+            command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=MAX_SECONDS
         )
     except subprocess.TimeoutExpired:
         return ""

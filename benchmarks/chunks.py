@@ -27,13 +27,13 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import GB, US
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.legality import broken_rules
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
@@ -226,7 +226,7 @@ def page(rows: Sequence[Row]) -> str:
             "  and head as layers or not). So the gain is that of unequal chunks; degrees and hosts are the same.",
             "- Nothing runs beside compute here.",
             f"- {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__}, `python benchmarks/chunks.py`; times are the "
-            "judge's, no run was measured.",
+            "simulator's, no run was measured.",
             "",
         ]
     )

@@ -1,12 +1,12 @@
 """
-How far the closed form is from the judge: ``python benchmarks/closed_form.py [--pipelines N] [--out PAGE]``.
+How far the closed form is from the simulator: ``python benchmarks/closed_form.py [--pipelines N] [--out PAGE]``.
 
 Each case is N random pipelines of 2 to 16 stages; backward is about twice forward; a transfer is up to a tenth of a
 forward and backward of an average stage, or up to half of it with slow links; the two directions of a link differ by
 up to 25 %. Percent of the critical path's time by which the form is above it, mean and worst; ``too small``: pipelines
 whose time exceeds the form.
 
-Then every candidate of each shipped example without interleaving, in the hosts' own order, against the judge's
+Then every candidate of each shipped example without interleaving, in the hosts' own order, against the simulator's
 iteration time (reductions and optimizer included), once as they are, once with gradients and parameters sent beside
 compute.
 """
@@ -28,11 +28,11 @@ from pipette_opt.base.types import FloatArray, P2PMode
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.judge.closed_form import closed_s
-from pipette_opt.judge.critical_path import critical_path
-from pipette_opt.judge.many import judge_many
 from pipette_opt.parallel import identity_placement, microbatches_of
 from pipette_opt.read.example import list_examples, read_example
+from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.critical_path import critical_path
+from pipette_opt.simulate.many import simulate_many
 from pipette_opt.specs import Instance
 
 STAGES = {"nearly equal": (0.97, 1.03), "30 % apart": (0.85, 1.15), "fivefold": (0.33, 1.67)}
@@ -102,7 +102,7 @@ def report_examples() -> None:
         given = candidate_times(name, p2p, overlap=overlap)
         if not given:
             continue
-        judged = judge_many([times for times, _ in given], [m for _, m in given], p2p)
+        judged = simulate_many([times for times, _ in given], [m for _, m in given], p2p)
         rows = [closed_s(times, m, p2p) / time - 1 for (times, m), time in zip(given, judged, strict=True)]
         form = _percent(np.array(rows))
         worst = form[np.abs(form).argmax()]
@@ -114,7 +114,7 @@ def report_examples() -> None:
 def differences(
     rng: np.random.Generator, stages: tuple[float, float], link: float, groups: int, p2p: P2PMode, pipelines: int
 ) -> FloatArray:
-    """The form above the judge's time of random pipelines, as fractions of it; negative where it is below."""
+    """The form above the simulated time of random pipelines, as fractions of it; negative where it is below."""
     found = []
     for _ in range(pipelines):
         num_stages = int(rng.integers(2, 17))
@@ -136,7 +136,7 @@ def main() -> None:
     with contextlib.redirect_stdout(io.StringIO()) as text:
         report(arguments.seed, arguments.pipelines)
     about = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}."
-    title = f"# The closed form against the judge, {datetime.now(UTC).date().isoformat()}"
+    title = f"# The closed form against the simulator, {datetime.now(UTC).date().isoformat()}"
     told = str(__doc__).split("Each case", 1)[1]
     head = f"{title}\n\n{about} Made by `python benchmarks/closed_form.py`."
     page = f"{head}\n\nEach case{told}\n```\n{text.getvalue()}```\n"

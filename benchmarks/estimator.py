@@ -26,10 +26,10 @@ from pipette_opt import __version__
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import P2PMode
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.judge import critical_path, estimate
-from pipette_opt.judge.many import estimate_many
-from pipette_opt.judge.program import megatron_program
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
+from pipette_opt.simulate import critical_path, estimate
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.simulate.program import megatron_program
 from pipette_opt.specs import Instance, LinkMatrix
 
 MODES: tuple[P2PMode, ...] = ("blocking", "async")

@@ -25,9 +25,6 @@ from pipette_opt.cli.output import say, show, show_json
 from pipette_opt.costs.collectives import RingTraffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.experts import stage_expert_parameters
 from pipette_opt.costs.messages import slowest_pair
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.fullness import with_edge_loss
-from pipette_opt.judge.solutions import stage_memory
 from pipette_opt.library.plans import plan_and_instance
 from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.memory.predictor import MemoryPredictor
@@ -35,6 +32,9 @@ from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.expert_loads import read_expert_loads
 from pipette_opt.report.cells import columns_table, seconds_text, spaced
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.fullness import with_edge_loss
+from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.solver.expert_placement import place_layers
 from pipette_opt.specs import Instance
 from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
@@ -53,7 +53,7 @@ class LoadRow:
     imbalance, bound
         Tokens of the busiest rank over the mean, and no placement of this kind has less.
     iteration_time_s
-        By the judge.
+        By the simulator.
     predicted_bytes, oom_probability
         Of the fullest stage.
     spare_slots

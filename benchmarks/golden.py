@@ -34,7 +34,6 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_ch
 from pipette_opt.candidates.space import RECOMPUTATIONS
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.library.jobs import read_job
 from pipette_opt.library.options import JobOptions
 from pipette_opt.memory.components import COMPONENTS
@@ -45,6 +44,7 @@ from pipette_opt.optimize import optimize
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_catalogue
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
 FILE = Path(__file__).with_name("golden.jsonl")

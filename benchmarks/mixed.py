@@ -4,18 +4,18 @@ Mixed machines against an enumeration: ``python benchmarks/mixed.py [--cases N] 
 Clusters of four hosts of two kinds of GPU, made from seeds: pairs of kinds, 3 + 1, 2 + 2 or 1 + 3 hosts, 4 or 8 GPUs a
 host, links of their own between all hosts, slower between kinds, and models of 7 to 13 billion parameters. ``optimize``
 has 60 s for each. Then every split of the layers over the stages, on every placement, of every configuration of the
-space is enumerated with the judge, without the solver and its model: `above` is how far the plan is over that optimum,
-`bound` how far the certificate's bound is below it (a bound above it would be a false proof).
+space is enumerated with the simulator, without the solver and its model: `above` is how far the plan is over that
+optimum, `bound` how far the certificate's bound is below it (a bound above it would be a false proof).
 
 The enumeration leaves out what a cheap bound shows to be no faster than the fastest so far: in a placed pipeline the
 first micro-batch goes through the stages before a stage, that stage does the work of all micro-batches, and the last
-gradient goes back. The times in it are the judge's own for that placement, with so many layers on the stage. Every
+gradient goes back. The times in it are the simulator's own for that placement, with so many layers on the stage. Every
 judged plan is compared with its bound. The enumeration deals whole layers to every chunk of a stage alike; a plan with
 unequal chunks may be faster than its optimum, which is a negative `above`.
 
 AMP (its own programme for the layers, its annealing of hosts), Varuna (no tensor groups) and Megatron's rule of thumb
-choose on the same clusters, without interleaving, which they do not know; the same judge times what they choose, and
-the percentage is over the optimum.
+choose on the same clusters, without interleaving, which they do not know; the same simulator times what they choose,
+and the percentage is over the optimum.
 
 Then clusters of 16 hosts of two kinds, default space: the gap after 60 s. Nothing is enumerated there.
 """
@@ -43,8 +43,6 @@ from pipette_opt.baselines.megatron import megatron_rule
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_choices
 from pipette_opt.costs.placed import placed_batch
-from pipette_opt.judge.many import estimate_many
-from pipette_opt.judge.solutions import judge_solution
 from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.optimize import OptimizeParams, optimize
@@ -53,6 +51,8 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.model import read_model
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.simulate.solutions import simulate_solution
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, TrainingSpec
 
 RISK = 0.01
@@ -78,9 +78,9 @@ MODELS = ("llama-2-7b", "llama-2-13b", "llama-3-8b", "mistral-7b")
 """Models, with 32 or 40 layers."""
 
 OFTEN = 4096
-"""Placed plans that the judge times at once."""
+"""Placed plans that the simulator times at once."""
 
-MOST_PLANS = 400_000
+MAX_PLANS = 400_000
 """Plans that are judged for one cluster at most; the page says where that was too few."""
 
 FIRST, FIRST_ABOVE = 24, 1.3
@@ -195,7 +195,7 @@ def _told(pair: tuple[str, str], counts: Sequence[int], gpus: int) -> str:
 
 @dataclass(kw_only=True)
 class Enumerated:
-    """The judge's optimum, and how it was found."""
+    """The simulator's optimum, and how it was found."""
 
     seconds: float = float("inf")
     config: ParallelConfig | None = None
@@ -250,7 +250,7 @@ _Bounded = tuple[_Placed, ParallelConfig, float]
 
 
 def enumerate_plans(case: Case) -> Enumerated:
-    """The judge's least time over all splits of the layers, placements and configurations."""
+    """The simulator's least time over all splits of the layers, placements and configurations."""
     instance, found = case.instance, Enumerated()
     predictor = load_predictor(RISK, instance)
     placed = sorted(_all_placed(case, predictor), key=lambda one: one.least_s)
@@ -267,7 +267,7 @@ def enumerate_plans(case: Case) -> Enumerated:
             if len(batch) >= OFTEN:
                 _judge(instance, predictor, batch, found)
                 batch = []
-                if found.judged >= MOST_PLANS:
+                if found.judged >= MAX_PLANS:
                     found.is_whole = False
                     return found
     _judge(instance, predictor, batch, found)
@@ -388,7 +388,7 @@ def _judge(instance: Instance, predictor: MemoryPredictor, batch: list[_Bounded]
         return
     seconds = estimate_many(instance, [(config, one.placement) for one, config, _ in fitting])
     bounds = np.array([bound_s for _, _, bound_s in fitting])
-    assert (bounds <= seconds * (1 + 1e-9)).all(), "the bound of the enumeration is above the judge"
+    assert (bounds <= seconds * (1 + 1e-9)).all(), "the bound of the enumeration is above the simulator"
     found.judged += len(fitting)
     best = int(seconds.argmin())
     if seconds[best] < found.seconds:
@@ -413,7 +413,7 @@ def solved(case: Case, seconds: float) -> tuple[Plan, float]:
 
 def rivals(case: Case) -> dict[str, float]:
     """
-    The judge's time of the choice of each rival, seconds; infinite where it finds nothing.
+    The simulated time of the choice of each rival, seconds; infinite where it finds nothing.
 
     AMP deals the layers by its own programme and exchanges hosts; Varuna knows no tensor groups, so its space has none.
     """
@@ -436,7 +436,7 @@ def rivals(case: Case) -> dict[str, float]:
         found[name] = (
             float("inf")
             if solution is None
-            else judge_solution(prepared.instance, prepared.with_closed_form, solution).estimate.iteration_time_s
+            else simulate_solution(prepared.instance, prepared.with_closed_form, solution).estimate.iteration_time_s
         )
     return found
 

@@ -34,7 +34,7 @@ PAGE = Path(__file__).parent / "results" / "more-dimensions.md"
 LIMIT_S = 300.0
 """Time limit of a search, in seconds: all are to end before it with a proof."""
 
-MOST_RATIO = 1.2
+MAX_RATIO = 1.2
 """What a dimension that brings nothing should cost at most: the search with it over the search without."""
 
 SHARING = ("optim", "optim_grads", "optim_grads_params")
@@ -145,7 +145,7 @@ def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
         "first, and their time rules out most families of layers by a first bound: most of so small a search is "
         "listing configurations, predicting their memory and first bounds, all of which go with their number.",
         "",
-        f"At most {MOST_RATIO:.2f} times as long: {sum(one <= MOST_RATIO for one in ratios)} of {len(ratios)}.",
+        f"At most {MAX_RATIO:.2f} times as long: {sum(one <= MAX_RATIO for one in ratios)} of {len(ratios)}.",
     ]
     for job, of_job in rows.items():
         lines += ["", f"## {job}", ""]

@@ -222,7 +222,7 @@ def predict_shared(
     return float(form(cluster, moved, flow, fabric, own, hosts, DEFAULT_STACK)[0])
 
 
-MOST_FITTED = 8
+MAX_FITTED = 8
 """Hosts up to which the laws of the number of hosts are fitted; more are judged."""
 
 GPUS = 8
@@ -243,7 +243,7 @@ def hosts_table() -> tuple[list[str], str]:
     hosts = np.array(sorted(count for count in by_hosts if count > 1))
     ranks = GPUS * hosts
     rates = np.array([np.median(by_hosts[count]) for count in hosts.tolist()])
-    known = hosts <= MOST_FITTED
+    known = hosts <= MAX_FITTED
     forms = {"ring": ranks, "tree": ranks / (ranks - 1) * np.log2(hosts), "rate / hosts^c": None}
     predicted = {}
     for name, form in forms.items():
@@ -284,7 +284,7 @@ def page() -> str:
     parts = [
         "# Network",
         "",
-        f"- More hosts: mean errors of laws fitted to 2 to {MOST_FITTED} hosts on 16 to 64: {told}. A power is nearer",
+        f"- More hosts: mean errors of laws fitted to 2 to {MAX_FITTED} hosts on 16 to 64: {told}. A power is nearer",
         "  to the median, but the rate of the fastest twentieth levels off from 4 hosts on, as a ring's does.",
         "- Groups that share NICs: the flat ring is nearer than other algorithms on three of four kinds of host.",
         "- A start and a rate for each group are off as the last table says; from small groups of a host to its",
@@ -296,7 +296,7 @@ def page() -> str:
         "## Number of hosts",
         "",
         "All-reduce over all ranks of a job, before each job of one public sweep (H100), of one small message. Signed "
-        f"errors of three laws, each with two constants fitted to the medians of up to {MOST_FITTED} hosts. The clock "
+        f"errors of three laws, each with two constants fitted to the medians of up to {MAX_FITTED} hosts. The clock "
         "has the ring: its rate levels off, and steps take their latency. NCCL did not change to a tree here.",
         "",
         *hosts,

@@ -3,7 +3,7 @@ Whether ``solve`` finds a plan that is at least as fast as the layout of each re
 
 Used by ``python benchmarks/recipes.py --solve N``. The job is the one that ``pipette-opt solve --model RECIPE.args``
 has: model, batch, sequence, precision and all options of the training are the recipe's. Both layouts are timed by the
-same judge over the same links.
+same simulator over the same links.
 """
 
 import os
@@ -35,7 +35,7 @@ HEAD = """# NVIDIA's recipes against plans for their jobs
 What `solve` makes of the job of each recipe on the recipe's own GPUs, in 60 s, beside the recipe's own layout. Made by
 `python benchmarks/recipes.py --solve N`.
 
-- Ratio: time of an iteration of the plan over that of the recipe, both by the judge; below 1 the plan is faster.
+- Ratio: time of an iteration of the plan over that of the recipe, both by the simulator; below 1 the plan is faster.
 - Gap: how much faster than the plan any layout of the searched space may be at most, proven.
 - The search is not told the recipe's layout. `solve --model RECIPE.args` is (here with `--told`): it begins with it,
   and is never slower where the layout fits.

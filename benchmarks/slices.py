@@ -31,7 +31,7 @@ from pipette_opt.costs.messages import inter_node_message_s, slowest_pair
 from pipette_opt.report.cells import columns_table, seconds_text, spaced
 from pipette_opt.specs import Instance
 
-MOST_UNITS = 64
+MAX_UNITS = 64
 """Largest number of units that a sequence is cut into; slices are some of them. Chosen: a second or two."""
 
 SMALLEST_UNIT = 32
@@ -97,7 +97,7 @@ def compare_slices(instance: Instance, stages: tuple[int, ...], sequences: tuple
 
 def unit_of(length: int) -> int:
     """Tokens that slices of a sequence of this length are a multiple of."""
-    return max(SMALLEST_UNIT, length // MOST_UNITS)
+    return max(SMALLEST_UNIT, length // MAX_UNITS)
 
 
 def slice_times_s(instance: Instance, layers: int) -> FloatArray:

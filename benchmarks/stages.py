@@ -44,7 +44,7 @@ Way = Literal["async", "flush"]
 RESOLUTION = 1_000_000
 """Units that the work of all layers, and the memory of a worker, are counted in; costs are rounded down. Chosen."""
 
-MOST_STAGES = 16
+MAX_STAGES = 16
 """Largest number of stages that is tried. Chosen."""
 
 
@@ -151,7 +151,7 @@ def best_stages(
         Told each number of stages.
     """
     best, bound_s = None, np.inf
-    most = min(workers, len(costs.work_s), MOST_STAGES)
+    most = min(workers, len(costs.work_s), MAX_STAGES)
     for stages in range(1, most + 1):
         report(f"{way}, {'equal' if equal else 'any'} replicas: {stages} of {counted(most, 'stage')}")
         found, least_s = _solve(costs, workers, m, way, stages, equal, work, best)

@@ -32,7 +32,7 @@ from pipette_opt.read.cluster import write_cluster
 
 RESULTS = Path(__file__).parent / "results"
 
-LEAST_BATCH, BATCH_PER_HOST = 512, 4
+MIN_BATCH, BATCH_PER_HOST = 512, 4
 """Sequences of an iteration: so many, or so many for each host if that is more."""
 
 
@@ -58,7 +58,7 @@ class Job:
     @property
     def batch(self) -> int:
         """Sequences of an iteration."""
-        return max(LEAST_BATCH, BATCH_PER_HOST * self.hosts)
+        return max(MIN_BATCH, BATCH_PER_HOST * self.hosts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,6 @@ from pipette_opt.candidates import (
     with_shared_parameters,
 )
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.fullness import stack_predictor, with_edge_loss
-from pipette_opt.judge.least_times import LeastTimes
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK, MemoryPredictor
@@ -35,6 +33,8 @@ from pipette_opt.parallel import ParallelConfig, without_overlap
 from pipette_opt.problem.build import BothForms, FittingCandidate, build_both_forms
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.ticks import SharedLinks
+from pipette_opt.simulate.fullness import stack_predictor, with_edge_loss
+from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.joint import Joined, join
 from pipette_opt.solver.layouts import near_layouts
 from pipette_opt.solver.open_families import JointLimits
@@ -54,7 +54,7 @@ BOUNDING_AGAIN_SHARE = 0.5
 FIRST_SHARE = 0.05
 """Share of the time that is left for annealing a better time to beat, where very many may win. Chosen."""
 
-MOST_FIRST_S = 10.0
+MAX_FIRST_S = 10.0
 """Largest number of seconds for the same. Chosen."""
 
 BUILDING_SHARE = 0.15
@@ -68,8 +68,9 @@ to which it is added. Chosen.
 
 MANY_HOSTS = 256
 """
-From so many hosts on, a time to beat is looked for among all configurations before the joint model is asked: it judges
-hosts in the order in which they are listed only, and over many hosts that loses more than its splits gain. Chosen.
+From so many hosts on, a time to beat is looked for among all configurations before the joint model is asked: it
+simulates hosts in the order in which they are listed only, and over many hosts that loses more than its splits gain.
+Chosen.
 """
 
 MEMORY_SHARE = 0.15
@@ -78,7 +79,7 @@ Share of the machine's memory that link costs between hosts may take. Searches c
 look at, so that the process takes about twice as much. Chosen.
 """
 
-MOST_LINK_BYTES = 3 << 30
+MAX_LINK_BYTES = 3 << 30
 """Largest number of bytes for the same. Chosen."""
 
 
@@ -303,7 +304,7 @@ def _prepare(
             lambda: seconds_left() < rest_s,
             loading,
             first,
-            annealing_s=min(FIRST_SHARE * seconds_left(), MOST_FIRST_S) if anneals else 0.0,
+            annealing_s=min(FIRST_SHARE * seconds_left(), MAX_FIRST_S) if anneals else 0.0,
             work=work,
             given=given and with_edge_loss(given, memory),
             family_bound_s=(lambda config: 0.0) if joined is None else joined.split_bound_s,
@@ -405,7 +406,7 @@ def with_splits(
     least_s: float = 0.0,
 ) -> Prepared:
     """
-    The same with the splits that the joint model handed on since, and the fastest plan that it judged.
+    The same with the splits that the joint model handed on since, and the fastest plan that it simulated.
 
     Parameters
     ----------
@@ -463,7 +464,7 @@ def with_splits(
 def _too_large(num_bytes: int) -> bool:
     """Whether link costs take all the memory that they may."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return num_bytes > min(MEMORY_SHARE * machine, MOST_LINK_BYTES)
+    return num_bytes > min(MEMORY_SHARE * machine, MAX_LINK_BYTES)
 
 
 def _build_kept(

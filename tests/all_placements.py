@@ -1,4 +1,4 @@
-"""What jobs take wherever they are placed, judged many at once: ``judge/test_many.py`` has it as one by one."""
+"""What jobs take wherever they are placed, simulated many at once: ``simulate/test_many.py`` has it as one by one."""
 
 import math
 from collections.abc import Iterable
@@ -6,8 +6,8 @@ from itertools import permutations
 
 import numpy as np
 
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
 
@@ -21,7 +21,7 @@ def all_placements(job: Instance, chosen: ParallelConfig) -> list[Placement]:
 
 
 def least_s(job: Instance, configs: Iterable[ParallelConfig]) -> dict[ParallelConfig, float]:
-    """The judge's least time of each configuration over all its placements; none that has no placement."""
+    """The simulator's least time of each configuration over all its placements; none that has no placement."""
     placed = [(one, placement) for one in configs for placement in all_placements(job, one)]
     found: dict[ParallelConfig, float] = {}
     for (one, _), seconds in zip(placed, estimate_many(job, placed).tolist(), strict=True):

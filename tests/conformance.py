@@ -33,7 +33,7 @@ Random problems: both send modes, one-way links, few levels, missing links, two 
 forms and, last, paths.
 """
 
-MOST_SLICES = 12
+MAX_SLICES = 12
 """Slices after which an engine that closes what it says it closes has closed a problem of six hosts."""
 
 
@@ -100,7 +100,7 @@ class EngineConformance:
     def run_to_its_end(self, engine: Engine, seconds: float = 10.0) -> int:
         """Slices until it can do no more; how many it took."""
         number = 0
-        most = MOST_SLICES if self.closes else FEW_SLICES
+        most = MAX_SLICES if self.closes else FEW_SLICES
         while number < most and engine.incumbent.is_open(0) and engine.suits(0):
             engine.run(0, given(seconds))
             number += 1

@@ -7,8 +7,6 @@ from specs_for_tests import LLAMA_8B, TINY, cluster, config, instance
 
 from pipette_opt.base.types import Launcher
 from pipette_opt.base.units import GIB
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.solutions import _links_free, stage_memory
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement, node_blocks
 from pipette_opt.plans.plan import (
     Alternative,
@@ -22,6 +20,8 @@ from pipette_opt.plans.plan import (
     why_unused,
 )
 from pipette_opt.prepare import load_predictor
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.solutions import _links_free, stage_memory
 from pipette_opt.specs import Instance
 
 HOST_ORDER = (3, 0, 4, 1)
@@ -42,7 +42,7 @@ def small_config(**options: object) -> ParallelConfig:
 def plan_of(
     given: Instance, chosen: ParallelConfig, hosts: tuple[int, ...] = HOST_ORDER, *, stages_per_host: int = 1
 ) -> Plan:
-    """A plan with round gaps and the judge's own estimate."""
+    """A plan with round gaps and the simulator's own estimate."""
     blocks = node_blocks(chosen, given.cluster.gpus_per_node, given.launcher)
     block = next(one for one in blocks if one.stages == stages_per_host)
     placement = block_placement(chosen, block, np.array(hosts).reshape(block.node_grid(chosen)))
@@ -51,8 +51,8 @@ def plan_of(
 
 def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Plan:
     """The same for any placement."""
-    judged = estimate(given, chosen, placement)
-    objective_s = judged.iteration_time_s
+    simulated = estimate(given, chosen, placement)
+    objective_s = simulated.iteration_time_s
     dependent_s = objective_s / 4
     unused = sorted(set(range(given.cluster.num_nodes)) - set(placement.node.tolist()))
     return Plan(
@@ -71,7 +71,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             placement_dependent_s=dependent_s,
             placement_gap=0.125,
             judge_lower_bound_s=objective_s * 0.96875,
-            scope="the judge's time of every configuration searched",
+            scope="the simulated time of every configuration searched",
             wall_time_s=12.5,
             num_candidates=120,
             num_pruned=100,
@@ -87,7 +87,7 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
                 Proof(by="best links", configurations=100, bound_s=objective_s * 0.96875),
             ),
         ),
-        estimate=judged,
+        estimate=simulated,
         memory=tuple(
             StageMemory(
                 stage=stage,
@@ -106,24 +106,24 @@ def plan_on(given: Instance, chosen: ParallelConfig, placement: Placement) -> Pl
             Alternative(
                 config=replace(chosen, use_distributed_optimizer=False),
                 hosts=("n0", "n1", "n3", "n4"),
-                iteration_time_s=judged.iteration_time_s * 1.1,
+                iteration_time_s=simulated.iteration_time_s * 1.1,
                 oom_probability=0.02,
                 reason="10.0% slower, most of it data parallel (+0.05 s)",
-                breakdown={cause: seconds * 1.1 for cause, seconds in judged.breakdown.items()},
+                breakdown={cause: seconds * 1.1 for cause, seconds in simulated.breakdown.items()},
             ),
             Alternative(
                 config=replace(chosen, micro_batch_size=1, recompute_granularity="full"),
                 hosts=("n0", "n1", "n2", "n3"),
                 iteration_time_s=None,
                 oom_probability=None,
-                reason="not judged: its bound is above the plan",
+                reason="not simulated: its bound is above the plan",
             ),
         ),
         baselines=(
             Baseline(
                 name="megatron",
                 config=chosen,
-                iteration_time_s=judged.iteration_time_s * 1.2,
+                iteration_time_s=simulated.iteration_time_s * 1.2,
                 objective_s=objective_s * 1.2,
                 wall_time_s=0.01,
             ),
@@ -161,7 +161,7 @@ def llama_plan(**options: object) -> Plan:
 
 
 def sound(given: Instance, plan: Plan) -> Plan:
-    """The plan with its real memory and placement-dependent time, and a judged alternative: nothing is invented."""
+    """The plan with its real memory and placement-dependent time, and a simulated alternative: nothing is invented."""
     links_free = estimate(_links_free(given), plan.config, plan.placement)
     dependent_s, proof = plan.estimate.iteration_time_s - links_free.iteration_time_s, plan.certificate
     certificate = replace(
@@ -187,8 +187,8 @@ def _slower(given: Instance, plan: Plan) -> tuple[Alternative, ...]:
     used = plan.placement.nodes_used
     for block in node_blocks(other, given.cluster.gpus_per_node, given.launcher):
         placement = block_placement(other, block, used.reshape(block.node_grid(other)))
-        judged = estimate(given, other, placement)
-        if judged.iteration_time_s < plan.estimate.iteration_time_s:
+        simulated = estimate(given, other, placement)
+        if simulated.iteration_time_s < plan.estimate.iteration_time_s:
             return ()
         memory = stage_memory(given, other, placement, load_predictor(0.01, given), 0.01)
         worst = max(memory, key=lambda stage: stage.oom_probability)
@@ -196,11 +196,11 @@ def _slower(given: Instance, plan: Plan) -> tuple[Alternative, ...]:
             Alternative(
                 config=other,
                 hosts=tuple(given.cluster.hosts[node] for node in used),
-                iteration_time_s=judged.iteration_time_s,
+                iteration_time_s=simulated.iteration_time_s,
                 oom_probability=worst.oom_probability,
                 oom_probability_at_most=worst.oom_probability_at_most,
-                reason=why_slower(plan.estimate, judged),
-                breakdown=judged.breakdown,
+                reason=why_slower(plan.estimate, simulated),
+                breakdown=simulated.breakdown,
             ),
         )
     return ()

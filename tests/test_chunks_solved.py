@@ -14,7 +14,7 @@ from pipette_opt.verify import verify
 
 @pytest.mark.parametrize(("num_layers", "chunks", "layers"), [(6, 4, (3, 3)), (7, 2, (4, 3))])
 def test_plan_is_the_best_of_all_placements(num_layers: int, chunks: int, layers: tuple[int, ...]) -> None:
-    """On four hosts of two GPUs, judged in every order; four chunks of six layers leave the ends without any."""
+    """On four hosts of two GPUs, simulated in every order; four chunks of six layers leave the ends without any."""
     job = instance(
         random_cluster(np.random.default_rng(chunks), 4, gpus=2),
         replace(TINY, num_layers=num_layers),

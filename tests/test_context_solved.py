@@ -1,4 +1,4 @@
-"""Context groups over hosts, from candidates to plans: forms and optimum against every placement, judged."""
+"""Context groups over hosts, from candidates to plans: forms and optimum against every placement, simulated."""
 
 import json
 from collections import defaultdict
@@ -13,12 +13,12 @@ from specs_for_tests import TINY, config, instance, random_cluster
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.export.targets import export
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_closed_form
 from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
@@ -40,7 +40,7 @@ def every(job: Instance, one: ParallelConfig, block: NodeBlock) -> Iterator[np.n
         yield np.array(nodes).reshape(grid)
 
 
-def judged_s(job: Instance, one: ParallelConfig, block: NodeBlock) -> np.ndarray:
+def simulated_s(job: Instance, one: ParallelConfig, block: NodeBlock) -> np.ndarray:
     """Times of all placements."""
     return estimate_many(job, [(one, block_placement(one, block, nodes)) for nodes in every(job, one, block)])
 
@@ -75,7 +75,7 @@ def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str,
         fitting = FittingCandidate(config=one, need_bytes=np.zeros(one.pipeline_model_parallel_size, dtype=np.int64))
         data = build_problem_data(job, [fitting], np.full(4, 1 << 40), lower_form=True)
         (candidate,) = data.candidates
-        times = judged_s(job, one, candidate.block)
+        times = simulated_s(job, one, candidate.block)
         forms = [objective_ticks(data, candidate, nodes) * data.tick_s for nodes in every(job, one, candidate.block)]
         assert (np.array(forms) <= times * (1 + 1e-9)).all()
         assert WorkBounds(job)(one) <= times.min()
@@ -94,7 +94,7 @@ def test_no_bound_is_above_a_placement(kind: str, model: str, degrees: dict[str,
     ],
 )
 def test_optimum_is_the_best_of_all_placements(seed: int, kind: str, pins: dict[str, tuple[int, ...]]) -> None:
-    """Solve proves the plan that judging every placement of every candidate finds, and its ranks are right."""
+    """Solve proves the plan that simulating every placement of every candidate finds, and its ranks are right."""
     job = given(seed, batch=4)
     job = replace(job, training=replace(job.training, cp_comm_type=kind))
     space = SearchSpace(
@@ -107,7 +107,7 @@ def test_optimum_is_the_best_of_all_placements(seed: int, kind: str, pins: dict[
     )
     plan = optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1))
     best = min(
-        float(judged_s(job, one, block).min())
+        float(simulated_s(job, one, block).min())
         for one in enumerate_candidates(job, space)
         for block in node_blocks(one, 2, job.launcher)
     )

@@ -1,4 +1,4 @@
-"""Models with experts from candidates to plans: the integer forms and the optimum against every placement, judged."""
+"""Models with experts from candidates to plans: integer forms and optimum against the simulation of every placement."""
 
 import threading
 import time
@@ -13,15 +13,15 @@ from specs_for_tests import TINY, config, instance, random_cluster
 from pipette_opt.base.errors import InfeasibleError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.closed_form import closed_s
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.many import estimate_many
-from pipette_opt.judge.reseat import best_of_all, climb
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, experts_stay_inside, has_closed_form
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.simulate.reseat import best_of_all, climb
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
@@ -99,8 +99,8 @@ def test_integer_forms_against_placed_times(number: int, dispatcher: str) -> Non
         assert one.has_closed_form == inside == has_closed_form(job, chosen, one.block)
         for nodes in orders(job, chosen, one.block):
             placement = block_placement(chosen, one.block, nodes)
-            judged = estimate(job, chosen, placement).iteration_time_s
-            assert objective_ticks(lower, least, nodes) * lower.tick_s <= judged * (1 + 1e-9)
+            simulated = estimate(job, chosen, placement).iteration_time_s
+            assert objective_ticks(lower, least, nodes) * lower.tick_s <= simulated * (1 + 1e-9)
             if one.has_closed_form:
                 times = placed_times(job, chosen, placement)
                 expected = closed_s(times, one.num_microbatches, job.p2p)
@@ -119,7 +119,7 @@ def test_integer_forms_against_placed_times(number: int, dispatcher: str) -> Non
     ],
 )
 def test_optimum_is_the_best_of_all_placements(seed: int, space: dict[str, tuple[int, ...]]) -> None:
-    """Solve finds the plan that judging every placement of every candidate finds; its bounds are below that."""
+    """Solve finds the plan that simulating every placement of every candidate finds; its bounds are below that."""
     job = given(seed)
     limits = SearchSpace(
         num_gpus=8,

@@ -1,4 +1,4 @@
-"""NVLink domains from candidates to plans: every bound, form and optimum against placements that are judged."""
+"""NVLink domains from candidates to plans: every bound, form and optimum against placements that are simulated."""
 
 from dataclasses import replace
 
@@ -12,9 +12,6 @@ from pipette_opt.base.units import GB
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.closed_form import closed_s
-from pipette_opt.judge.estimate import estimate, judge_times
-from pipette_opt.judge.solutions import best_links_times
 from pipette_opt.memory.filter import CheckedConfig
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, block_placement
@@ -22,6 +19,9 @@ from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.estimate import estimate, simulate_times
+from pipette_opt.simulate.solutions import best_links_times
 from pipette_opt.specs import Instance
 from pipette_opt.specs.levels import Level
 from pipette_opt.verify import verify
@@ -77,7 +77,7 @@ def problem(job: Instance, chosen: ParallelConfig, *, lower_form: bool) -> Probl
 @pytest.mark.parametrize("dispatcher", ["alltoall", "flex"])
 @pytest.mark.parametrize("number", range(len(CONFIGS)))
 def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
-    """On random orders of the hosts no bound is above the judge, and a closed form is the judge's own to ticks."""
+    """On random host orders no bound is above the simulator, and a closed form is the simulator's own to ticks."""
     chosen, rng = CONFIGS[number], np.random.default_rng(number)
     for job in clusters(number):
         if chosen.expert_model_parallel_size == 1:
@@ -91,16 +91,16 @@ def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
         for one, least in zip(closed.candidates, lower.candidates, strict=True):
             best = best_links_times(job, one)
             assert best is not None
-            fastest = judge_times(best, one.num_microbatches, job.p2p).iteration_time_s
+            fastest = simulate_times(best, one.num_microbatches, job.p2p).iteration_time_s
             least = with_paths(job, lower, least, [])
             for _ in range(6):
                 nodes = rng.permutation(8)[: one.num_cells].reshape(one.grid)
                 placement = block_placement(chosen, one.block, nodes)
-                judged = estimate(job, chosen, placement).iteration_time_s * (1 + 1e-9)
+                simulated = estimate(job, chosen, placement).iteration_time_s * (1 + 1e-9)
                 form = objective_ticks(lower, least, nodes)
-                assert max(work, cheap, fastest) <= judged
+                assert max(work, cheap, fastest) <= simulated
                 assert optimistic_ticks(lower, least) <= form
-                assert form * lower.tick_s <= judged
+                assert form * lower.tick_s <= simulated
                 if one.has_closed_form:
                     expected = closed_s(placed_times(job, chosen, placement), one.num_microbatches, job.p2p)
                     found = objective_ticks(closed, one, nodes)
@@ -109,7 +109,7 @@ def test_no_bound_is_above_a_placement(number: int, dispatcher: str) -> None:
 
 
 def fastest_s(job: Instance, space: SearchSpace) -> float:
-    """The judge's least time over all configurations and placements."""
+    """The simulator's least time over all configurations and placements."""
     return min(least_s(job, enumerate_candidates(job, space)).values())
 
 

@@ -15,7 +15,6 @@ from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidate
 from pipette_opt.certify.conflicts import explained
 from pipette_opt.certify.why import why
 from pipette_opt.export.megatron import megatron_arguments
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
@@ -23,6 +22,7 @@ from pipette_opt.parallel import ParallelConfig, Placement, with_offload, withou
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
@@ -56,7 +56,7 @@ def job_of(memory_gib: float, batch: int) -> Instance:
 
 
 def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
-    """The judge's least time of every split, number of recomputed layers and choice that fits, over all placements."""
+    """Least simulated time of every split, number of recomputed layers and choice that fits, over all placements."""
     splits = tuple((units, LAYERS - units) for units in range(1, LAYERS))
     listed = enumerate_candidates(job, replace(SPACE, layers_per_stage=splits))
     numbers = [
@@ -122,7 +122,7 @@ def has_all(config: ParallelConfig, word: str | None) -> bool:
 
 
 def test_the_host_makes_nothing_faster() -> None:
-    """The judge's time of each choice is at least that of every choice with less on the host."""
+    """The simulated time of each choice is at least that of every choice with less on the host."""
     job = job_of(20.0, 24)
     for base in enumerate_candidates(job, replace(SPACE, offload=(None,), micro_batch_size=(1, 2))):
         times = {

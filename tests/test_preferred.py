@@ -1,4 +1,4 @@
-"""The plainest of the plans within reach of the fastest, against every configuration on every placement, judged."""
+"""The plainest of the plans within reach of the fastest, against every configuration on every placement, simulated."""
 
 from dataclasses import replace
 
@@ -16,10 +16,8 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.certify import CertifyParams, certify
 from pipette_opt.certify.beside import look_beside
 from pipette_opt.certify.finish import finish_plan
-from pipette_opt.certify.first_plans import judge_first_plan
+from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.preference import Preference
-from pipette_opt.judge.many import estimate_many
-from pipette_opt.judge.solutions import stage_memory
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plainness import kind_of, plainness
@@ -27,6 +25,8 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import load_predictor, prepare
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify_content
 from pipette_opt.verify.preference import preference_holds
@@ -59,15 +59,15 @@ def solved(given: Instance, prefer: Prefer) -> Plan:
     """The plan by a preference, with time enough for each step."""
     watcher, preference = Watcher(), Preference(prefer=prefer, max_oom_risk=RISK)
     prepared = prepare(given, SPACE, RISK, keep=lambda config: False)
-    judged = judge_first_plan(prepared)
-    certified = certify(prepared, judged, CertifyParams(time_limit_s=60.0))
-    judged += certified.judged
+    simulated = simulate_first_plan(prepared)
+    certified = certify(prepared, simulated, CertifyParams(time_limit_s=60.0))
+    simulated += certified.simulated
     beside = look_beside(
-        prepared, judged, certified.reasons, preference, 5, 60.0, watcher.stop, watcher.loading_kernels
+        prepared, simulated, certified.reasons, preference, 5, 60.0, watcher.stop, watcher.loading_kernels
     )
     return finish_plan(
         prepared,
-        [*judged, *beside.judged],
+        [*simulated, *beside.simulated],
         certified,
         watcher=watcher,
         time_limit_s=60.0,

@@ -9,7 +9,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.memory.filter import keep_fitting
-from pipette_opt.prepare import MOST_LINK_BYTES, fitting_candidates, load_predictor, prepare
+from pipette_opt.prepare import MAX_LINK_BYTES, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem.build import build_both_forms, build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.pruning import BoundedPackings
@@ -62,7 +62,7 @@ def test_sizes_at_512_hosts() -> None:
     limit = 40 * 512**2 * 8
     forms = build_both_forms(instance, fitting, memory.capacity_bytes, is_enough=lambda size, number: size > limit)
     taken = sum(array.nbytes for array in arrays_of(forms.problem, forms.lower).values())
-    assert limit < taken < 1.3 * limit < MOST_LINK_BYTES
+    assert limit < taken < 1.3 * limit < MAX_LINK_BYTES
     assert 1 < len(forms.built) < len(fitting)
 
 

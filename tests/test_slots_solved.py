@@ -13,12 +13,12 @@ from specs_for_tests import instance
 from pipette_opt.base.errors import InputError, PlanError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.export.targets import export
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.replan.changed_hosts import replan
 from pipette_opt.report.plan_file import read_plan, write_plan
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
@@ -73,7 +73,7 @@ def test_tensor_parallel_groups_are_on_pairs(plan: Plan) -> None:
 
 
 def test_the_plan_and_its_file_are_verified(job: Instance, plan: Plan, tmp_path: Path) -> None:
-    """GPUs and those of alternatives come back from the file; the judge times them again."""
+    """GPUs and those of alternatives come back from the file; the simulator times them again."""
     write_plan(plan, tmp_path / "plan.json")
     again = read_plan(tmp_path / "plan.json")
     assert (again.placement.local_rank == plan.placement.local_rank).all()
@@ -87,7 +87,7 @@ def test_the_plan_and_its_file_are_verified(job: Instance, plan: Plan, tmp_path:
 def test_another_order_of_gpus_is_found_out(job: Instance, plan: Plan) -> None:
     """Ranks in turn on GPUs 0 to 3 take longer than the plan says, and two ranks cannot share a GPU."""
     in_turn = np.tile(np.arange(4), 2)
-    with pytest.raises(PlanError, match=r"iteration_time_s is .* the judge says"):
+    with pytest.raises(PlanError, match=r"iteration_time_s is .* the simulator says"):
         verify(job, replace(plan, placement=replace(plan.placement, local_rank=in_turn)))
     with pytest.raises(PlanError, match="share GPU 0 of host"):
         verify(job, replace(plan, placement=replace(plan.placement, local_rank=np.zeros(8, dtype=np.int64))))

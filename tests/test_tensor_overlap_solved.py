@@ -13,7 +13,6 @@ from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidates, enumerate_with_reasons, left_out
 from pipette_opt.certify.why import why
 from pipette_opt.export.megatron import megatron_arguments
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.memory.predictor import user_buffer_bytes
@@ -22,6 +21,7 @@ from pipette_opt.parallel import ParallelConfig, with_tensor_overlap, without_ov
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 from pipette_opt.verify.rules import configuration_is_legal
@@ -53,7 +53,7 @@ def job_of(memory_gib: float, seq_length: int = 4096) -> Instance:
 
 
 def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
-    """The judge's least time of every split, number of recomputed layers and choice that fits, over all placements."""
+    """Least simulated time of every split, number of recomputed layers and choice that fits, over all placements."""
     splits = tuple((units, LAYERS - units) for units in range(1, LAYERS))
     listed = enumerate_candidates(job, replace(SPACE, layers_per_stage=splits))
     numbers = [
@@ -112,7 +112,7 @@ def _but_layers(one: ParallelConfig) -> ParallelConfig:
 
 @pytest.mark.parametrize("micro_batch_size", [1, 2])
 def test_overlap_makes_nothing_slower(micro_batch_size: int) -> None:
-    """The judge's time with buffers is at most that without, and memory is more by the buffers."""
+    """The simulated time with buffers is at most that without, and memory is more by the buffers."""
     job, predictor = job_of(28.0), load_predictor(0.01, job_of(28.0))
     space = replace(SPACE, micro_batch_size=(micro_batch_size,), tp_comm_overlap=False, virtual_pipeline=(1, 3))
     for base in enumerate_candidates(job, space):
@@ -195,7 +195,7 @@ def test_a_plan_says_it_and_is_read_again(plan: Plan) -> None:
 def test_a_forged_choice_is_found(plan: Plan) -> None:
     """The times, the NVLink domain, and the searched space tell."""
     job = job_of(28.0)
-    with pytest.raises(PlanError, match="the judge says"):
+    with pytest.raises(PlanError, match="the simulator says"):
         verify(job, replace(plan, config=with_tensor_overlap(plan.config, False)))
     one_gpu = replace(job, cluster=cluster(4, gpus=1))
     assert any("leave the NVLink domain of 1" in problem for problem in configuration_is_legal(one_gpu, plan))

@@ -1,4 +1,4 @@
-"""Replicas with different numbers of micro-batches: dealt evenly, judged by the longest, bounded and remembered so."""
+"""Replicas with different numbers of micro-batches: dealt evenly, timed by the longest, bounded and kept so."""
 
 from dataclasses import asdict, replace
 from itertools import product
@@ -13,12 +13,12 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.candidates.legality import batch, interleaving
 from pipette_opt.costs.work import WorkBounds
 from pipette_opt.export.targets import TARGETS, export
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.table import stage_table
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.plan_file import plan_to_dict
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
 SPACE = SearchSpace(
@@ -106,7 +106,7 @@ def test_time_and_memory_are_those_of_the_padded_batch() -> None:
 
 
 def all_times(given: Instance) -> dict[ParallelConfig, float]:
-    """The judge's best time of each configuration, of any number of hosts, over all placements by whole hosts."""
+    """The simulator's best time of each configuration, of any number of hosts, over all placements by whole hosts."""
     best: dict[ParallelConfig, float] = {}
     for chosen in enumerate_candidates(given, replace(SPACE, world_sizes=(2, 4, 6))):
         for block in node_blocks(chosen, given.cluster.gpus_per_node, given.launcher):

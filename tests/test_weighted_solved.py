@@ -1,4 +1,4 @@
-"""Plans of the least weighted time, against every configuration, judged."""
+"""Plans of the least weighted time, against every configuration, simulated."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from specs_for_tests import TINY, cluster, instance
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.certify.weights import Larger, Weights, robust_weights
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.optimize.weighted import optimize_weighted
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.report.file_rules import choice_is_reproduced
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs.objective import Objective
 
 SPACE = SearchSpace(

@@ -81,10 +81,10 @@ that this program does not export to), and WANT, by its licence.
 CHECKED_ONLY = {"want_llama_a100": "WANT (arXiv 2311.05610)"}
 """Rows that never make a band."""
 
-FEWEST_SEEN = 5
+MIN_SEEN = 5
 """Runs that have to have a size, or more of it, for it to be called seen; chosen."""
 
-FEWEST_OF_SOURCE = 5
+MIN_OF_SOURCE = 5
 """Runs of a kind from one source that say how much the jobs of a source differ; chosen."""
 
 NOT_THIS_JOB = ("sft", "lora", "hybrid", "nemotron-h", "nemotron-3", "nemotron v3", "gpt-oss", "gpt oss", "deepseek")
@@ -119,7 +119,7 @@ def main() -> None:
         raise SystemExit(f"{folder} has no {', '.join(missing)}: a table of fewer sources would claim too much.")
     points = points_of(folder, SOURCES)
     table = bands_of(points)
-    head = HEAD.format(fewest=FEWEST_SEEN, sources=", ".join(SOURCES.values())).rstrip()
+    head = HEAD.format(fewest=MIN_SEEN, sources=", ".join(SOURCES.values())).rstrip()
     write_atomically(options.out, f"{_wrapped(head)}\n{yaml.safe_dump(table, sort_keys=False, width=120)}")
     compared = [one.compared for one in points if one.compared is not None]
     write_backtests("benchmarks/backtest/bands.py", compared, options.backtests)
@@ -303,7 +303,7 @@ def _means(points: Sequence[Point]) -> dict[str, list[float]]:
 
 def within_of(points: Sequence[Point]) -> float:
     """Mean variance of the logarithm between the jobs of a source and kind."""
-    found = [np.log(_ratios(own)).var(ddof=1) for own in _by_source(points).values() if len(own) >= FEWEST_OF_SOURCE]
+    found = [np.log(_ratios(own)).var(ddof=1) for own in _by_source(points).values() if len(own) >= MIN_OF_SOURCE]
     return float(np.mean(found)) if found else 0.0
 
 
@@ -317,7 +317,7 @@ def _by_source(points: Iterable[Point]) -> dict[tuple[str, str], list[Point]]:
 def seen_of(points: Sequence[Point]) -> dict[str, int]:
     """Of each of ``DISTANCES`` the most that some runs have."""
     sizes = {name: sorted((one.sizes.get(name, 1) for one in points), reverse=True) for name in DISTANCES}
-    return {name: found[min(FEWEST_SEEN, len(found)) - 1] for name, found in sizes.items()}
+    return {name: found[min(MIN_SEEN, len(found)) - 1] for name, found in sizes.items()}
 
 
 def beyond_of(points: Sequence[Point], name: str) -> float:
@@ -356,7 +356,7 @@ def pairs_of(points: Sequence[Point]) -> dict[str, float]:
         squares.append((pairs[:, 1] - pairs[:, 0]) ** 2)
         weights.append(np.full(len(pairs), 1 / max(len(pairs), 1)))
     gap, square, root = np.concatenate(gaps), np.concatenate(squares), np.sqrt(np.concatenate(weights))
-    if len(gap) < FEWEST_SEEN:
+    if len(gap) < MIN_SEEN:
         return {"equal": 0.0, "grows": 0.0}
     columns = np.column_stack([np.ones(len(gap)), gap])
     equal, grows = np.maximum(np.linalg.lstsq(columns * root[:, None], square * root, rcond=None)[0], 0.0)

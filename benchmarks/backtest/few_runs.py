@@ -23,7 +23,7 @@ SOURCES = (
 )
 """Files with enough runs."""
 
-DRAWS, MOST_JUDGED = 3, 60
+DRAWS, MAX_JUDGED = 3, 60
 """Random draws of the few runs of each source, and others that are predicted at most."""
 
 
@@ -42,7 +42,7 @@ def main() -> None:
 def errors_of(cases: list[Case], size: int, draw: int) -> tuple[float, float, float]:
     """Mean errors of runs that were not drawn: shipped, with one factor, calibrated."""
     order = np.random.default_rng(draw).permutation(len(cases)).tolist()
-    seen, judged = ([cases[index] for index in part] for part in (order[:size], order[size : size + MOST_JUDGED]))
+    seen, judged = ([cases[index] for index in part] for part in (order[:size], order[size : size + MAX_JUDGED]))
     shipped_s, factor = predicted_times_s(judged), float(np.exp(-np.log(_ratios(seen)).mean()))
     stack = calibrate_runs([case.run for case in seen], read_stack(), validate=False).stack
     fitted_s = predicted_times_s(with_stack(judged, stack))

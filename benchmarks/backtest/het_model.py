@@ -2,7 +2,7 @@
 AMP's pipeline of unequal layers (TransGAN's generator on 16 V100), from AMP's own measured layer times.
 
 No transformer of equal layers describes it, so its stages are summed from measured forward times of its 56
-pseudo-layers; the schedule with asynchronous sends, messages and reductions are the judge's. Shapes are AMP's
+pseudo-layers; the schedule with asynchronous sends, messages and reductions are the simulator's. Shapes are AMP's
 (DachengLi1/AMP, ``cost_het_model.py``, ``het_model.py``): twelve blocks of width 1024 over 81 positions, twelve of
 width 16 over 82,944; a block has 12 h^2 parameters, reduced in 32 bits; a backward takes two forwards; pseudo-layers
 3-14 and 41-52 are the blocks.
@@ -21,9 +21,9 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.messages import inter_node_message_s, intra_node_message_s
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.judge.many import judge_many
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.simulate.many import simulate_many
 from pipette_opt.specs import ClusterSpec, LinkMatrix, NodeSpec, StackSpec
 
 WIDE, NARROW = range(3, 15), range(41, 53)
@@ -71,7 +71,7 @@ def predict_s(runs: Sequence[MeasuredRun], layers: dict[int, FloatArray], consta
     hosts = cluster(constants.node_bytes_per_s)
     times = [placed(run, layers, constants, hosts) for run in runs]
     microbatches = [(run.gbs or 0) // ((run.dp or 1) * (run.mbs or 1)) for run in runs]
-    return judge_many(times, microbatches, "async")
+    return simulate_many(times, microbatches, "async")
 
 
 def placed(run: MeasuredRun, layers: dict[int, FloatArray], constants: Constants, hosts: ClusterSpec) -> PlacedTimes:

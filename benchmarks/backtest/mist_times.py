@@ -3,7 +3,7 @@ Times of stages of operators: their shares of a layer's time, messages and colle
 
 A layer's time is the clock's (``pipette_opt.costs.compute``) with the stage's own tensor ranks and samples; the
 operators share it as their products and bytes do. Links are those of Aceso's profiler on the same clusters: messages of
-one pair of GPUs, and all-reduces inside a host. The schedule is the judge's 1F1B with blocking sends.
+one pair of GPUs, and all-reduces inside a host. The schedule is the simulator's 1F1B with blocking sends.
 """
 
 import csv
@@ -21,9 +21,9 @@ from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.compute import head_times_s, layer_times_s
 from pipette_opt.costs.products import matmul_time_s, plain_format
 from pipette_opt.costs.times import PlacedTimes
-from pipette_opt.judge.many import judge_many
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.run_models import run_model
+from pipette_opt.simulate.many import simulate_many
 from pipette_opt.specs import GpuSpec, Instance, StackSpec
 
 CORE = [SCORES, SOFTMAX, ATTENTION_DROPOUT, CONTEXT]
@@ -96,7 +96,7 @@ def _median(values: Iterable[float]) -> float:
 def predict_s(plans: Sequence[Plan], stack: StackSpec, links: dict[str, Links]) -> FloatArray:
     """Iteration times, shape ``(len(plans),)``; links by the GPU's name."""
     times = [plan_times(plan, stack, links[_gpu(plan).name]) for plan in plans]
-    return judge_many(times, [plan.num_microbatches for plan in plans], "blocking")
+    return simulate_many(times, [plan.num_microbatches for plan in plans], "blocking")
 
 
 def plan_times(plan: Plan, stack: StackSpec, links: Links) -> PlacedTimes:

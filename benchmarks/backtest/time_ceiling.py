@@ -101,7 +101,7 @@ def crossed_spread(rows: Sequence[Hashable], columns: Sequence[Hashable], values
 
 def redrawn(predicted: FloatArray, measured: FloatArray, spread: float, *, days: int = 1000, seed: int = 0) -> Redrawn:
     """
-    Measured times scattered once more and judged again.
+    Measured times scattered once more and simulated again.
 
     Parameters
     ----------

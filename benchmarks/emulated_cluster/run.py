@@ -37,12 +37,12 @@ from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.export.targets import export
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, Placement, block_placement
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import prepare
 from pipette_opt.read.cluster import read_cluster
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
 SPACE = SearchSpace(
@@ -64,7 +64,7 @@ SEARCH_S = 10.0
 NEAR = 0.15
 """Predicted times within this of the measured ones are called near."""
 
-NOISE, FEWEST_ROUNDS = 0.01, 7
+NOISE, MIN_ROUNDS = 0.01, 7
 """A difference that chance alone makes at most so often is beyond noise; fewer rounds could not show it."""
 
 
@@ -330,7 +330,7 @@ def say(text: str) -> None:
 def main(
     seeds: Annotated[int, typer.Option(help="Seeds of each scenario.", min=1)] = 3,
     scenario: Annotated[list[str] | None, typer.Option(help="Only these scenarios.")] = None,
-    rounds: Annotated[int, typer.Option(help="Paired rounds.", min=FEWEST_ROUNDS)] = 8,
+    rounds: Annotated[int, typer.Option(help="Paired rounds.", min=MIN_ROUNDS)] = 8,
     num_random: Annotated[int, typer.Option(help="Random orders.", min=1)] = 100,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the page goes.")] = None,
 ) -> None:

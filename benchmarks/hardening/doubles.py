@@ -30,13 +30,13 @@ SIZES = tuple(4_000 * 2**step for step in range(7))
 GROWTH = 2.5
 """Time of an input over that of one half as long, at most."""
 
-LEAST_S = 0.1
+MIN_S = 0.1
 """Seconds below which a time is not compared: noise and start-up."""
 
 REPEATS = 3
 """Calls of which the fastest counts where the first seems slow."""
 
-LEAST_BYTES = 32 * 2**20
+MIN_BYTES = 32 * 2**20
 """Peak of memory below which it is not compared."""
 
 MEMORY_EVERY = 5
@@ -118,7 +118,7 @@ def texts(name: str, seeds: tuple[Path, ...], draw: random.Random) -> Iterator[C
 
 def trouble(read: Callable[[Path], object], path: Path, text: Callable[[int], str], *, memory: bool) -> str | None:
     """What is wrong with a reader on an input of growing length; ``memory``: compare peaks, and not times."""
-    unit, least = ("bytes", LEAST_BYTES) if memory else ("s", LEAST_S)
+    unit, least = ("bytes", MIN_BYTES) if memory else ("s", MIN_S)
     before, grew = 0.0, 0
     for size in SIZES:
         path.write_text(text(size), encoding="utf-8")

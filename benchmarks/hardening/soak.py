@@ -1,11 +1,11 @@
 """
-Random jobs solved, verified, judged again, and compared with plans that are drawn at random or listed whole.
+Random jobs solved, verified, simulated again, and compared with plans that are drawn at random or listed whole.
 
 ``python benchmarks/hardening/soak.py --instances 1000`` makes clusters of one to six hosts (one or two kinds, directed
 links, some of them missing), models with and without experts, and batches. Each is solved with a few seconds. Then:
 
 - ``verify`` derives every figure of the plan again;
-- the judge times the plan again, to the same figure;
+- the simulator times the plan again, to the same figure;
 - no plan is below the bound: of small jobs every configuration on every placement is judged, of larger ones
   some that are drawn, with splits of the layers that the search may not have listed;
 - a job without a plan has no configuration that is legal, fits and can be placed.
@@ -31,21 +31,21 @@ import numpy as np
 from pipette_opt.base.errors import InfeasibleError, InputError, NoPlanInTimeError, PipetteError
 from pipette_opt.base.units import GB, US
 from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidates, overlap_choices
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_entry
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
 from pipette_opt.verify import verify
 
 KINDS = ("a100-80gb", "a100-40gb", "h100", "v100-32gb")
 """Kinds of GPU, of which a cluster has one or two."""
 
-MOST_JUDGED = 400
+MAX_JUDGED = 400
 """Plans that are judged beside each plan; if all plans of a job are fewer, all of them."""
 
 ROUNDING = 1e-9
@@ -142,7 +142,7 @@ def configurations(instance: Instance, space: SearchSpace, rng: np.random.Genera
     """What is legal: of the space, each with all choices of overlap, and some with layers dealt at random."""
     listed = enumerate_candidates(instance, space)
     found = [other for one in listed for other in overlap_choices(space, one)]
-    for one in rng.permutation(len(found))[: MOST_JUDGED // 4]:
+    for one in rng.permutation(len(found))[: MAX_JUDGED // 4]:
         config = found[one]
         pp = config.pipeline_model_parallel_size
         if pp == 1 or config.num_chunks > 1 or config.recomputation == "block":
@@ -170,8 +170,8 @@ def others(
         for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
             shapes.append((one.config, block, one.need_bytes))
     placements = max((int(np.prod(np.arange(num - min(_cells(one), num) + 1, num + 1))) for one in shapes), default=0)
-    whole = len(shapes) * placements <= MOST_JUDGED
-    drawn = shapes if whole else [shapes[index] for index in rng.integers(len(shapes), size=MOST_JUDGED)]
+    whole = len(shapes) * placements <= MAX_JUDGED
+    drawn = shapes if whole else [shapes[index] for index in rng.integers(len(shapes), size=MAX_JUDGED)]
     times = []
     for config, block, need in drawn:
         grid = block.node_grid(config)
@@ -225,7 +225,7 @@ def soak(seed: int, seconds: float, small: bool, regions: bool) -> Found:
 
 
 def disagreements(instance: Instance, plan: Plan, compared: list[tuple[float, str]]) -> Iterator[str]:
-    """Where ``verify``, the other plans or the judge disagree with a plan."""
+    """Where ``verify``, the other plans or the simulator disagree with a plan."""
     try:
         verify(instance, plan)
     except PipetteError as error:
@@ -235,7 +235,7 @@ def disagreements(instance: Instance, plan: Plan, compared: list[tuple[float, st
         yield f"bound {bound}, but {min(compared)}"
     again = estimate(instance, plan.config, plan.placement).iteration_time_s
     if abs(again - plan.estimate.iteration_time_s) > ROUNDING * again:
-        yield f"{plan.estimate.iteration_time_s} s, judged again {again} s"
+        yield f"{plan.estimate.iteration_time_s} s, simulated again {again} s"
 
 
 def logged(path: Path | None) -> list[Found]:

@@ -24,7 +24,7 @@ RISKS = (0.1, 0.05, 0.02, 0.01)
 
 EVEN = 0.5
 
-MOST_KINDS = 12
+MAX_KINDS = 12
 
 SLICED = ("num_gpus", "model", "tp", "pp", "dp", "mbs", "zero_stage", "recompute_text")
 """What errors are grouped by."""
@@ -343,7 +343,7 @@ def slices_of(split: str, framework: Framework, judged: Sequence[tuple[MeasuredR
     for name in SLICED:
         values = np.array([str(getattr(run, name)) for run, _ in measured])
         kinds = sorted(set(values), key=lambda value: (len(value), value))
-        for kind in kinds if 1 < len(kinds) <= MOST_KINDS else ():
+        for kind in kinds if 1 < len(kinds) <= MAX_KINDS else ():
             members = values == kind
             found.append(
                 Slice(

@@ -9,8 +9,8 @@ that balance transfers and rings, and those of a real job. An engine is left out
 ``solver/portfolio.py`` lets it work; elsewhere there is a dash. Run it on a machine that does nothing else.
 
 With ``--judged`` the same clusters and shapes are whole jobs: llama-2-70b with the degrees pinned, and the gap of the
-plan, which is that of the judge's time. Its lower forms are paths, not closed forms. What is left out are rows of that
-table, so class assignment only.
+plan, which is that of the simulated time. Its lower forms are paths, not closed forms. What is left out are rows of
+that table, so class assignment only.
 """
 
 import argparse

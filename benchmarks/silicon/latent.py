@@ -13,7 +13,7 @@ from pipette_opt.read.gpus import read_gpu
 KEYS, VALUES, ELEMENT = 192, 128, 2
 """Channels of a head, and bytes of bf16."""
 
-LEAST_SEQUENCE, LEAST_ROWS = 2048, 2**17
+MIN_SEQUENCE, MIN_ROWS = 2048, 2**17
 """Tokens of a sequence; and batch times tokens times heads."""
 
 
@@ -23,7 +23,7 @@ def main() -> None:
         gpu = read_gpu(name)
         law, rows = gpu.efficiency.attention, pd.read_csv(folder() / f"mla_{name}.csv.gz")
         plain = (rows.form == "plain") & (rows.dtype == "bf16") & (rows.suspect == 0) & (rows.sustained == 0)
-        large = (rows.seq >= LEAST_SEQUENCE) & (rows.batch * rows.seq * rows.heads >= LEAST_ROWS)
+        large = (rows.seq >= MIN_SEQUENCE) & (rows.batch * rows.seq * rows.heads >= MIN_ROWS)
         for framework, some in rows[plain & large].groupby("framework"):
             pairs = some.batch * some.heads * some.seq * (some.seq + 1) / 2
             compute = 2 * (KEYS + VALUES) * pairs * (1 + law.half_seq / some.seq)

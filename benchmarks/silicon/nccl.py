@@ -17,7 +17,7 @@ from pipette_opt.read.stack import read_stack
 NCCL_GPUS = ("a100-80gb", "h100-80gb", "b200", "gb200")
 """L40S was measured on a host without peer access."""
 
-FEWEST_BYTES = 4e6
+MIN_BYTES = 4e6
 """Over each hop; layers of training move more."""
 
 TYPICAL_ERROR = 0.05
@@ -26,7 +26,7 @@ TYPICAL_ERROR = 0.05
 
 def nccl_lines() -> Iterator[str]:
     """Errors by GPU."""
-    rows, stack = {gpu: collectives(gpu, FEWEST_BYTES) for gpu in NCCL_GPUS}, read_stack()
+    rows, stack = {gpu: collectives(gpu, MIN_BYTES) for gpu in NCCL_GPUS}, read_stack()
     share, start_s, own = fit_nccl(rows)
     yield "## Collectives inside a host, 4 MB and more over each hop\n"
     yield "All-reduces, all-gathers, reduce-scatters and all-to-alls of 2 to 8 GPUs. Three constants for all: they"

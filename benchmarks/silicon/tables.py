@@ -73,10 +73,10 @@ EXPERTS = {
 }
 """Of TensorRT-LLM's CUTLASS experts; A100 has only an inference kernel of another kind."""
 
-FEWEST_TOKENS, FEWEST_WIDTH, LEAST_US = 128, 512, 15.0
+MIN_TOKENS, MIN_WIDTH, MIN_US = 128, 512, 15.0
 """Smaller products, and those of fewer microseconds, are launches; layers of training have none."""
 
-LEAST_ATTENTION_US, FEWEST_QUERIES = 40.0, 512
+MIN_ATTENTION_US, MIN_QUERIES = 40.0, 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +115,8 @@ def products(gpu: str, dtype: str, *, sustained: int | None = None) -> pd.DataFr
     rows = _table("gemm", gpu)
     which = (rows.dtype == dtype) & (rows.framework == framework) & (rows.graph == 1)
     which &= rows.sustained == (chosen if sustained is None else sustained)
-    which &= (rows.m >= FEWEST_TOKENS) & (rows.n >= FEWEST_WIDTH) & (rows.k >= FEWEST_WIDTH)
-    return rows[which & (rows.latency_us > LEAST_US)].reset_index(drop=True)
+    which &= (rows.m >= MIN_TOKENS) & (rows.n >= MIN_WIDTH) & (rows.k >= MIN_WIDTH)
+    return rows[which & (rows.latency_us > MIN_US)].reset_index(drop=True)
 
 
 def attention(gpu: str) -> pd.DataFrame:
@@ -125,16 +125,16 @@ def attention(gpu: str) -> pd.DataFrame:
     which = pd.Series(False, index=rows.index)
     for kernel, sustained in ATTENTION[gpu]:
         which |= (rows.kernel == kernel) & (rows.sustained == sustained)
-    which &= (rows.dtype == WIDE) & (rows.window == 0) & (rows.suspect == 0) & (rows.seq >= FEWEST_QUERIES)
-    return rows[which & (rows.latency_us > LEAST_ATTENTION_US)].reset_index(drop=True)
+    which &= (rows.dtype == WIDE) & (rows.window == 0) & (rows.suspect == 0) & (rows.seq >= MIN_QUERIES)
+    return rows[which & (rows.latency_us > MIN_ATTENTION_US)].reset_index(drop=True)
 
 
 def windows(gpu: str) -> pd.DataFrame:
     """The same with a window shorter than the sequence, whichever release measured it."""
     rows = _table("attention", gpu)
     which = rows.kernel.isin([kernel for kernel, _ in ATTENTION[gpu]]) & (rows.window > 0) & (rows.window < rows.seq)
-    which &= (rows.dtype == WIDE) & (rows.suspect == 0) & (rows.seq >= FEWEST_QUERIES)
-    return rows[which & (rows.latency_us > LEAST_ATTENTION_US)].reset_index(drop=True)
+    which &= (rows.dtype == WIDE) & (rows.suspect == 0) & (rows.seq >= MIN_QUERIES)
+    return rows[which & (rows.latency_us > MIN_ATTENTION_US)].reset_index(drop=True)
 
 
 def experts(gpu: str, dtype: str) -> pd.DataFrame:

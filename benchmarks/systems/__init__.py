@@ -1,1 +1,1 @@
-"""What other systems would choose on the same jobs, timed by the same judge."""
+"""What other systems would choose on the same jobs, timed by the same simulator."""

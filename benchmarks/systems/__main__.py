@@ -37,7 +37,7 @@ def systems(
     """
     What Pipette, AMP, Varuna, Megatron's rule, Galvatron, PrimePar's space and exhaustive search choose.
 
-    On the same jobs, timed by the same judge. Twelve jobs take some ten minutes.
+    On the same jobs, timed by the same simulator. Twelve jobs take some ten minutes.
 
     Example: [bold]python -m benchmarks.systems --count 3 --most-hosts 4[/]
     """

@@ -1,5 +1,5 @@
 """
-Each system on one job: the configuration and placement that it would choose, timed by the judge.
+Each system on one job: the configuration and placement that it would choose, timed by the simulator.
 
 A system searches its own space, with its own view of the links and its own rule; memory is predicted the same way for
 all, which is kinder than what they have. ``LACKS`` says what each cannot express.
@@ -24,7 +24,6 @@ from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.estimate import estimate, judge_times
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.optimize import optimize
 from pipette_opt.parallel import ParallelConfig, block_placement, microbatches_of
@@ -32,6 +31,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
+from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 
@@ -41,10 +41,10 @@ RISK = 0.01
 SEARCH_S = 5.0
 """Seconds of annealing of Pipette and AMP, at most. Chosen."""
 
-MOST_EXHAUSTIVE_HOSTS = 4
+MAX_EXHAUSTIVE_HOSTS = 4
 """Largest number of hosts whose orders are all judged: 24 of each packing."""
 
-MOST_PLACEMENTS = 10_000
+MAX_PLACEMENTS = 10_000
 """Largest number of placements of one configuration that are judged one by one."""
 
 PLAIN = SearchSpace(
@@ -73,13 +73,13 @@ LACKS = {
     "Galvatron": "single links (one speed between hosts), the order of hosts; its strategies of single layers run "
     "nowhere, so all layers have one",
     "PrimePar": "the order of hosts, interleaving, overlap of gradients; squares run nowhere (planned only)",
-    "exhaustive": f"more than {MOST_EXHAUSTIVE_HOSTS} hosts; unusual splits and unequal chunks",
+    "exhaustive": f"more than {MAX_EXHAUSTIVE_HOSTS} hosts; unusual splits and unequal chunks",
 }
 """What each system's world cannot express, or what is not asked of it here."""
 
 
 class Choice(NamedTuple):
-    """What a system chose: its words for people, the judge's time, seconds, and what no plan is faster than."""
+    """What a system chose: its words for people, the simulated time, seconds, and what no plan is faster than."""
 
     label: str
     seconds: float
@@ -96,7 +96,7 @@ class SystemRow:
     choice
         Its configuration, or why it has none.
     iteration_time_s
-        By the judge; ``None`` without a choice.
+        By the simulator; ``None`` without a choice.
     lower_bound_s
         No plan is faster, as far as it is proven; of this project only.
     seconds
@@ -232,7 +232,7 @@ def primepar_space(instance: Instance) -> Choice | None:
             forward_s=np.maximum(times.forward_s - saved_s / 3 * layers, 0.0),
             backward_s=np.maximum(times.backward_s - saved_s * 2 / 3 * layers, 0.0),
         )
-        seconds = judge_times(faster, microbatches_of(instance.training, config), instance.p2p).iteration_time_s
+        seconds = simulate_times(faster, microbatches_of(instance.training, config), instance.p2p).iteration_time_s
         if best is None or seconds < best.seconds:
             best = Choice(config.label() + (" on squares" if saved_s > 0 else ""), seconds)
     return best
@@ -256,10 +256,10 @@ def exhaustive(instance: Instance, time_limit_s: float) -> Choice | None:
     """
     Every placement of every configuration with a usual split that a bound does not rule out, judged one by one.
 
-    Raises ``InputError`` for more than ``MOST_EXHAUSTIVE_HOSTS`` hosts, or where time is over before the end.
+    Raises ``InputError`` for more than ``MAX_EXHAUSTIVE_HOSTS`` hosts, or where time is over before the end.
     """
-    if instance.cluster.num_nodes > MOST_EXHAUSTIVE_HOSTS:
-        raise InputError("exhaustive", f"not run on more than {MOST_EXHAUSTIVE_HOSTS} hosts")
+    if instance.cluster.num_nodes > MAX_EXHAUSTIVE_HOSTS:
+        raise InputError("exhaustive", f"not run on more than {MAX_EXHAUSTIVE_HOSTS} hosts")
     started = time.perf_counter()
     candidates = enumerate_with_reasons(instance, SearchSpace()).candidates
     memory = check_memory(instance, candidates, load_predictor(RISK, instance), RISK)
@@ -271,9 +271,9 @@ def exhaustive(instance: Instance, time_limit_s: float) -> Choice | None:
         if time.perf_counter() - started > time_limit_s:
             raise InputError("exhaustive", "not done in its time")
         one = memory.fitting[number]
-        found = fastest_placement_s(instance, one, memory.capacity_bytes, MOST_PLACEMENTS)
+        found = fastest_placement_s(instance, one, memory.capacity_bytes, MAX_PLACEMENTS)
         if found is None:
-            raise InputError("exhaustive", f"more than {MOST_PLACEMENTS} placements of {one.config.label()}")
+            raise InputError("exhaustive", f"more than {MAX_PLACEMENTS} placements of {one.config.label()}")
         if math.isfinite(found[0]) and (best is None or found[0] < best.seconds):
             best = Choice(one.config.label(), found[0])
     return best

@@ -21,7 +21,7 @@ def markdown(rows: Sequence[SystemRow], seed: int, time_limit_s: float) -> str:
         f"`python -m benchmarks.systems --seed {seed} --time-limit {time_limit_s:g}`, {datetime.now(UTC):%Y-%m-%d}, "
         f"{environment()}.",
         "",
-        "Every choice is timed by the judge on the measured links; memory is predicted the same way for all. Gap: by "
+        "Every choice is timed by the simulator on the measured links; memory is predicted alike for all. Gap: by "
         "how much any plan of this project's space could be faster at most, proven. The others: more time than this "
         "project's plan; below zero: faster.",
         "",

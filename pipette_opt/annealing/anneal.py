@@ -18,7 +18,7 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 SHARED_MOVES = 100_000
 """Restarts of so many moves offer all that they have archived to the other candidates of the shape."""
 
-TEMPERED_MOVES, MOST_TEMPERED_MOVES = 200_000, 2_000_000
+TEMPERED_MOVES, MAX_TEMPERED_MOVES = 200_000, 2_000_000
 """Instead of restarts of so many moves replicas go on, in turns of at most so many, unless the grid is large."""
 
 
@@ -42,7 +42,7 @@ class AnnealingParams:
         First and last temperature of a restart, as share of what the start could improve.
     pool_gap, pool_size
         Candidates that cannot beat the best, but whose optimistic time is at most this share above it, get one
-        restart for the pool (another judge may rank them first), at most this many and a third of the budget.
+        restart for the pool (another simulate may rank them first), at most this many and a third of the budget.
     """
 
     variant: Literal["tuned", "pipette"] = "tuned"
@@ -72,7 +72,7 @@ class AnnealingParams:
             raise ValueError(f"temperatures must satisfy 0 < cold <= hot, got cold={self.cold}, hot={self.hot}.")
 
 
-LONG_SHARE, LEAST_LONG_MOVES = 1 / 2, 100_000
+LONG_SHARE, MIN_LONG_MOVES = 1 / 2, 100_000
 """Moves of a restart of a large grid that is alone, as share of all before it, and at least: a long one finds what
 several short ones do not, but whoever stops early should have something, too."""
 
@@ -261,7 +261,7 @@ def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: b
     """A restart, or some moves of the replicas; once, when a turn is long enough for it, all coarse starts."""
     if search.simple is None or search.is_large:
         if alone:
-            moves = max(min(moves, LEAST_LONG_MOVES), int(LONG_SHARE * search.moves))
+            moves = max(min(moves, MIN_LONG_MOVES), int(LONG_SHARE * search.moves))
         turn = budget.take(moves, search.moves_per_s)
         if search.starts and turn >= search.settling_moves:
             search.settle(turn, lambda: budget.is_over)
@@ -270,7 +270,7 @@ def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: b
     elif moves < TEMPERED_MOVES:
         search.restart(budget.take(moves, search.moves_per_s), lambda: budget.is_over)
     else:
-        turn = budget.take(min(moves, MOST_TEMPERED_MOVES), search.moves_per_s)
+        turn = budget.take(min(moves, MAX_TEMPERED_MOVES), search.moves_per_s)
         search.temper(turn, lambda: budget.is_over)
 
 

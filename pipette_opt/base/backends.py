@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 BackendName = Literal["threads", "joblib", "ray"]
 
-MOST_ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """How often a piece is tried."""
 
 POLL_S = 0.1
@@ -64,7 +64,7 @@ class JoblibBackend:
         from joblib.externals.loky.process_executor import BrokenProcessPool
 
         left = dict(enumerate(pieces))
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 for number, result in self._once(work, left, stop):
                     del left[number]
@@ -74,7 +74,7 @@ class JoblibBackend:
                 continue
             return
         if left and not stop.is_set():
-            logger.warning("%d of %d pieces were lost %d times and are left out", len(left), len(pieces), MOST_ATTEMPTS)
+            logger.warning("%d of %d pieces were lost %d times and are left out", len(left), len(pieces), MAX_ATTEMPTS)
 
     def _once(self, work: Work, pieces: dict[int, Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
         """Results as they come, read in a thread of its own so that a stop is seen."""
@@ -167,8 +167,8 @@ class RayBackend:
                 except ray.exceptions.RayTaskError as error:
                     raise error.as_instanceof_cause() from None
                 except ray.exceptions.RayError as error:
-                    if attempts[number] >= MOST_ATTEMPTS:
-                        logger.warning("piece %d was lost %d times and is left out", number, MOST_ATTEMPTS)
+                    if attempts[number] >= MAX_ATTEMPTS:
+                        logger.warning("piece %d was lost %d times and is left out", number, MAX_ATTEMPTS)
                         continue
                     logger.warning(
                         "a Ray worker or node was lost (%s); piece %d runs again", type(error).__name__, number

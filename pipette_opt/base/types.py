@@ -69,6 +69,6 @@ Prefer = Literal["simple", "fastest"]
 
 ProofStep = Literal["work alone", "best links", "judge over best links", "any layers", "search"]
 """
-Which bound rules a configuration out, from the cheapest on: its work, a form or the judge over the best links, a family
-of the joint model, or a search.
+Which bound rules a configuration out, from the cheapest on: its work, a form or the simulator over the best links, a
+family of the joint model, or a search.
 """

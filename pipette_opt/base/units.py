@@ -36,13 +36,13 @@ def percent(share: float, sign: str = "") -> str:
     return f"{share:{sign}.{2 if size < 0.09995 else 1 if size < 0.9995 else 0}%}"
 
 
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 """More digits than any size has; Python itself refuses to read numbers of thousands."""
 
 
 def whole_number(text: str) -> int | None:
     """A number of the digits 0 to 9 and nothing else, at most 18 of them; ``None`` for any other text."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)

@@ -1,4 +1,4 @@
-"""The solver beside the baselines: same instance, same candidates, same seconds, same judge."""
+"""The solver beside the baselines: same instance, same candidates, same seconds, same simulator."""
 
 import threading
 import time
@@ -16,11 +16,11 @@ from pipette_opt.baselines.rounds import place
 from pipette_opt.baselines.varuna import varuna
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import JOINT_SHARE, OptimizeParams
-from pipette_opt.judge.solutions import best_first, judge_solution
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor, prepare
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result
+from pipette_opt.simulate.solutions import best_first, simulate_solution
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.specs import Instance
@@ -48,7 +48,7 @@ class MethodRow:
     lower_bound_s
         What it proves; ``None`` for methods that prove nothing.
     iteration_time_s
-        The judge's time of that solution.
+        The simulated time of that solution.
     """
 
     method: str
@@ -138,16 +138,16 @@ def _row(prepared: Prepared, data: ProblemData, method: str, run: Callable[[], R
             iteration_time_s=None,
             seconds=seconds,
         )
-    (judged,) = best_first([judge_solution(prepared.instance, data, result.solution)])
+    (simulated,) = best_first([simulate_solution(prepared.instance, data, result.solution)])
     objective_s = result.solution.objective_ticks * data.tick_s
     bound_s = _lower_bound_s(data, result) if method == METHODS[0] else None
     return MethodRow(
         method=method,
-        config=judged.candidate.config.label(),
+        config=simulated.candidate.config.label(),
         objective_s=objective_s,
         lower_bound_s=bound_s,
         gap=None if bound_s is None else max(0.0, 1 - bound_s / objective_s),
-        iteration_time_s=judged.estimate.iteration_time_s,
+        iteration_time_s=simulated.estimate.iteration_time_s,
         seconds=seconds,
     )
 

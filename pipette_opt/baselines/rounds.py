@@ -18,7 +18,7 @@ from pipette_opt.solver.solve import solve
 FIRST_S_PER_HOST = 0.03
 """Seconds of the first annealing for each host listed, and of the first proof. Chosen."""
 
-LEAST_PROOF_S = 1.0
+MIN_PROOF_S = 1.0
 """Smallest number of seconds of a proof: a model has to be built before it proves anything. Chosen."""
 
 
@@ -41,14 +41,14 @@ def place(
     seconds, seed, pruned = FIRST_S_PER_HOST * data.num_nodes, params.seed, 0
     while True:
         left_s = max(0.0, ends - time.perf_counter())
-        is_last = left_s <= 2 * (seconds + LEAST_PROOF_S)
+        is_last = left_s <= 2 * (seconds + MIN_PROOF_S)
         annealing = AnnealingParams(time_limit_s=min(seconds, left_s / 2), seed=seed)
         annealed = anneal_on_threads(data, annealing, params.num_workers, stop, tuple(best_of.values()))
         _keep(best_of, [one for result in annealed for one in result.solutions])
         known = zip(data.candidates, bounds.tolist(), strict=True)
         bounded = replace(data, candidates=tuple(replace(one, least_ticks=bound) for one, bound in known))
         left_s = max(0.0, ends - time.perf_counter())
-        settings = replace(params, time_limit_s=left_s if is_last else max(seconds, LEAST_PROOF_S), seed=seed)
+        settings = replace(params, time_limit_s=left_s if is_last else max(seconds, MIN_PROOF_S), seed=seed)
         result = solve(bounded, settings, tuple(best_of.values()), on_progress, stop)
         _keep(best_of, result.solutions)
         bounds, pruned = np.maximum(bounds, result.candidate_bounds), max(pruned, result.num_pruned)

@@ -26,7 +26,7 @@ proportion to all that is not kept, and 4.6 % if no group is let off (see :mod:`
 judged 30B runs had been looked at before, and they showed the way: of equally full ones those with large micro-batches
 lost nothing.
 
-Plans have the same from :mod:`pipette_opt.judge.fullness`.
+Plans have the same from :mod:`pipette_opt.simulate.fullness`.
 """
 
 from collections.abc import Sequence
@@ -40,9 +40,9 @@ from pipette_opt.calibrate.cases import Case
 from pipette_opt.calibrate.memory import framework_of_stack, row_memory
 from pipette_opt.calibrate.memory_runs import predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
-from pipette_opt.judge.fullness import EDGE, near_risks
 from pipette_opt.memory.framework import Framework
 from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.simulate.fullness import EDGE, near_risks
 from pipette_opt.specs import StackSpec
 
 GRADIENTS_COLUMN = "gradients"

@@ -48,7 +48,7 @@ MIN_OTHERS = 3
 OFF = 2.0
 """Predicted over measured time, or its inverse, from which on a fitted run is called badly off; chosen."""
 
-MOST_OFF = 0.5
+MAX_OFF = 0.5
 """Share of the runs that may be badly off; with more the fit is refused."""
 
 VERSION_ROUNDS, GROUP_ROUNDS = 2, 12
@@ -189,7 +189,7 @@ def calibrate_runs(
         stack = every.taught(stack)
     predicted, measured = problem.with_stack_s(stack), problem.measured_s
     off = [run.row for run, ratio in zip(problem.runs, predicted / measured, strict=True) if not 1 / OFF < ratio < OFF]
-    if len(off) > MOST_OFF * len(problem.runs):
+    if len(off) > MAX_OFF * len(problem.runs):
         raise InputError(
             "calibrate",
             f"no constants fit: {len(off)} of {len(problem.runs)} runs ({named(off)}) stay off by more than a factor "

@@ -18,7 +18,7 @@ INTERRUPTED = "cross-validation was interrupted: how far it can be trusted is no
 UNEQUAL = 1.5
 """Longest over shortest time of one job from which on there is a note; repeats usually differ by a few percent."""
 
-MOST_REPEATS = 5
+MAX_REPEATS = 5
 """Notes on such jobs, the most unequal first."""
 
 JOB_FIELDS = (
@@ -32,7 +32,7 @@ JOB_FIELDS = (
 LITTLE = 0.7
 """Standard deviation of a constant after the fit, over its prior's, from which on its variance is hardly halved."""
 
-FEWEST_OF_A_SET = 3
+MIN_OF_A_SET = 3
 """Runs of a source on one kind of host that are compared with those of others."""
 
 APART = 1.1
@@ -53,8 +53,8 @@ def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
             note = f"{rows} say the same job and took {min(times):.4g} to {max(times):.4g} s: all count"
             found.append((max(times) / min(times), note))
     found.sort(reverse=True)
-    more = [f"{len(found) - MOST_REPEATS} more jobs like that"] if len(found) > MOST_REPEATS else []
-    return [note for _, note in found[:MOST_REPEATS]] + more
+    more = [f"{len(found) - MAX_REPEATS} more jobs like that"] if len(found) > MAX_REPEATS else []
+    return [note for _, note in found[:MAX_REPEATS]] + more
 
 
 def told_notes(free: Sequence[Free], told: FloatArray, base: StackSpec) -> list[str]:
@@ -92,7 +92,7 @@ def mixed_notes(runs: Sequence[MeasuredRun], residuals: FloatArray) -> list[str]
     for run, residual in zip(runs, residuals.tolist(), strict=True):
         name = f"{run.source or 'no source'} on {run.gpu_name}, {run.gpus_per_node} a host"
         sets.setdefault(name, []).append(residual)
-    middle = {name: float(np.median(one)) for name, one in sets.items() if len(one) >= FEWEST_OF_A_SET}
+    middle = {name: float(np.median(one)) for name, one in sets.items() if len(one) >= MIN_OF_A_SET}
     if len(middle) < 2 or max(middle.values()) - min(middle.values()) < np.log(APART):
         return []
     said = "; ".join(f"{name}: {np.exp(one):.2f}" for name, one in sorted(middle.items(), key=lambda one: one[1]))

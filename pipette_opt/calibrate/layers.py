@@ -30,7 +30,7 @@ LARGEST = 0.3
 
 STEP = 0.02
 
-LEAST_GAIN = 0.02
+MIN_GAIN = 0.02
 """Of the absolute errors of runs left out."""
 
 
@@ -113,4 +113,4 @@ def _helps(
             return False
         taught = _smoothed(shapes, which[~out], share[~out], residual[~out])
         left[out] = residual[out] - share[out] * taught[which[out]]
-    return bool(np.abs(left).sum() < (1.0 - LEAST_GAIN) * np.abs(residual).sum())
+    return bool(np.abs(left).sum() < (1.0 - MIN_GAIN) * np.abs(residual).sum())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pipette_opt.read.runs import MeasuredRun, UnreadRow
 
-MOST_RANGES = 6
+MAX_RANGES = 6
 """Rows, or ranges of rows, that a line names before it ends with dots; chosen so that a line stays readable."""
 
 
@@ -74,6 +74,6 @@ def named(rows: Iterable[int]) -> str:
             ranges[-1][1] = row
         else:
             ranges.append([row, row])
-    parts = [str(low) if low == high else f"{low}-{high}" for low, high in ranges[:MOST_RANGES]]
+    parts = [str(low) if low == high else f"{low}-{high}" for low, high in ranges[:MAX_RANGES]]
     several = len(ranges) > 1 or ranges[0][0] != ranges[0][1]
-    return f"row{'s' if several else ''} {', '.join(parts)}{', ...' if len(ranges) > MOST_RANGES else ''}"
+    return f"row{'s' if several else ''} {', '.join(parts)}{', ...' if len(ranges) > MAX_RANGES else ''}"

@@ -79,14 +79,14 @@ MEANINGLESS = 0.05
 LIMIT_GIB = 0.1
 """A peak is at most what there is, within so much."""
 
-FEWEST_PEAKS = 3
+MIN_PEAKS = 3
 USUAL_SPREAD, USUAL_PEAKS = 0.05, 8
 """Standard deviation of errors of a stack that nobody fitted, and how many peaks it weighs as much as; chosen."""
 
 TYPICAL_SPREAD, SMALLEST_SPREAD, LARGEST_SPREAD = 0.03, 0.015, 0.3
 LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
 
-MOST_STEPS, MOST_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
+MAX_STEPS, MAX_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
 
 
 def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework) -> Framework:
@@ -135,7 +135,7 @@ def _is_without(framework: Framework, runs: Sequence[MemoryRun]) -> bool:
 
 
 def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
-    return sum(run.peak_gib is not None for run in runs) >= FEWEST_PEAKS
+    return sum(run.peak_gib is not None for run in runs) >= MIN_PEAKS
 
 
 def _simplified(runs: Sequence[MemoryRun], base: Framework, framework: Framework, doubt: float) -> Framework:
@@ -207,7 +207,7 @@ class _Posterior:
         """Gauss-Newton steps in what is not held by a limit; where they fail, at a kink, constants one by one."""
         state = np.maximum(_state(start), self.lowest)
         loss = self.loss(state)
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             gradient, curvature = self._slopes(state)
             free = self.fitted & ((state > self.lowest) | (gradient < 0))
             step = np.zeros_like(state)
@@ -226,7 +226,7 @@ class _Posterior:
 
     def _along(self, state: FloatArray, loss: float, step: FloatArray) -> tuple[FloatArray, float]:
         """The first of ever shorter steps that helps; nowhere if none does."""
-        for _ in range(MOST_HALVINGS):
+        for _ in range(MAX_HALVINGS):
             trial = np.maximum(state + step, self.lowest)
             trial_loss = self.loss(trial)
             if trial_loss < loss:

@@ -36,10 +36,10 @@ DOUBT = 0.5
 STEPS = (2.0, 1.4, 1.15, 1.05)
 NARROWEST, WIDEST = 0.01, 2.0
 
-FEWEST_ERRORS = 20
+MIN_ERRORS = 20
 """With fewer, quantiles are Student's."""
 
-FEWEST_LEFT_OUT = 5
+MIN_LEFT_OUT = 5
 FOLDS = 5
 SMALLEST_GROWTH, LARGEST_GROWTH = 0.2, 1.5
 
@@ -80,14 +80,14 @@ def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
 def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> Framework:
     """The fit with widths, growth and errors in units of their width; unchanged where too few peaks were measured."""
     with_peaks = [run for run in runs if run.peak_gib is not None]
-    if len(with_peaks) < FEWEST_LEFT_OUT:
+    if len(with_peaks) < MIN_LEFT_OUT:
         return found
     grouped = _groups_left_out(runs, base, found)
     widths = _learn_widths(grouped)
     fitted = replace(found, **widths)  # type: ignore[arg-type]
     fitted = _learn_shift(runs, base, fitted)
     scaled = np.sort(grouped.errors / _widths(grouped, widths))
-    errors = tuple(float(value) for value in scaled) if len(scaled) >= FEWEST_ERRORS else ()
+    errors = tuple(float(value) for value in scaled) if len(scaled) >= MIN_ERRORS else ()
     alike = likeliest_alike(grouped.work.tolist(), grouped.errors / _widths(grouped, widths))
     seen = _left_out(fitted, runs)
     twins = twin_offsets(seen.work.tolist(), seen.errors / _widths(seen, widths), alike)
@@ -203,7 +203,7 @@ def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) 
     largest = max(run.num_gpus for run in runs if run.peak_gib is not None)
     smaller = [run for run in runs if run.num_gpus < largest]
     larger = [run for run in runs if run.num_gpus == largest and run.peak_gib is not None]
-    if min(sum(run.peak_gib is not None for run in smaller), len(larger)) < FEWEST_ERRORS:
+    if min(sum(run.peak_gib is not None for run in smaller), len(larger)) < MIN_ERRORS:
         return fitted
     small = without_twins(fit_framework(smaller, base))  # most larger jobs have none
     shifted = _left_out(small, larger)

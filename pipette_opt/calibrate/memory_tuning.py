@@ -11,7 +11,7 @@ from pipette_opt.calibrate.memory import framework_of_stack, measured_stages, me
 from pipette_opt.calibrate.memory_calibration import fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import FOLDS, fit_framework
-from pipette_opt.measure.memory.tune import MOST_CHANGE, Lessons, TuneParams, tune_network
+from pipette_opt.measure.memory.tune import MAX_CHANGE, Lessons, TuneParams, tune_network
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
@@ -187,7 +187,7 @@ class _Lesson:
         if fullest >= len(stages) or totals[fullest] > predict_memory(framework, run).usable_gib:
             return None
         share = weights[fullest, COLUMNS.index("counted")] / totals[fullest]
-        change = np.clip(np.log(run.peak_gib / totals[fullest]) / share, -MOST_CHANGE, MOST_CHANGE)
+        change = np.clip(np.log(run.peak_gib / totals[fullest]) / share, -MAX_CHANGE, MAX_CHANGE)
         table = stage_table(case.instance.model, case.instance.training, [case.config], stage=int(stages[fullest]))
         row = table_features(table, formula_bytes(table))
         return row[0], float(self.start.network.log_ratio(row)[0] + change)

@@ -14,7 +14,7 @@ from pipette_opt.calibrate.memory_calibration import fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.memory.framework import LARGEST_OFFSET, Framework
 
-FEWEST_OF_VERSION = 5
+MIN_OF_VERSION = 5
 """Peaks."""
 
 ROUNDS = 3
@@ -28,8 +28,8 @@ def version_offsets(runs: Sequence[MemoryRun], base: Framework) -> tuple[tuple[s
     last = runs[-1].version
     peaks = [run for run in runs if run.peak_gib is not None]
     counts = {version: sum(run.version == version for run in peaks) for version in sorted({r.version for r in runs})}
-    offsets = {version: 0.0 for version, count in counts.items() if version != last and count >= FEWEST_OF_VERSION}
-    for _ in range(ROUNDS if offsets and counts[last] >= FEWEST_OF_VERSION else 0):
+    offsets = {version: 0.0 for version, count in counts.items() if version != last and count >= MIN_OF_VERSION}
+    for _ in range(ROUNDS if offsets and counts[last] >= MIN_OF_VERSION else 0):
         scaled = as_last_version(runs, tuple(offsets.items()))
         fitted = fit_constants(scaled, base)
         errors = peak_errors(fitted, [run for run in scaled if run.peak_gib is not None])

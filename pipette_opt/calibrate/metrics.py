@@ -31,7 +31,7 @@ ORDERED = 0.75
 WINDOW, APART_STEP, FARTHEST = 0.1, 0.01, 1.0
 """Width of what is looked at together, its steps, and where they end; logarithms of the ratio of two predictions."""
 
-FEWEST_PAIRS = 50
+MIN_PAIRS = 50
 """Pairs of runs that say anything about order; chosen."""
 
 
@@ -154,14 +154,14 @@ def told_apart(pairs: FloatArray) -> float | None:
     Parameters
     ----------
     pairs
-        See :func:`pairs_of_jobs`. ``None`` with fewer than ``FEWEST_PAIRS``.
+        See :func:`pairs_of_jobs`. ``None`` with fewer than ``MIN_PAIRS``.
     """
-    if len(pairs) < FEWEST_PAIRS:
+    if len(pairs) < MIN_PAIRS:
         return None
     apart = 0.0
     for start in np.arange(0.0, FARTHEST, APART_STEP):
         inside = (pairs[:, 0] >= start) & (pairs[:, 0] < start + WINDOW)
-        if inside.sum() >= FEWEST_PAIRS and (pairs[inside, 1] > 0).mean() < ORDERED:
+        if inside.sum() >= MIN_PAIRS and (pairs[inside, 1] > 0).mean() < ORDERED:
             apart = float(start) + APART_STEP
     return float(np.exp(apart))
 

@@ -17,9 +17,9 @@ from pipette_opt.costs.edge import edge_times_s
 from pipette_opt.costs.placed import costed_batch, grid_of, placed_times
 from pipette_opt.costs.times import PlacedBatch
 from pipette_opt.costs.unplaced import Costs, costs_of
-from pipette_opt.judge.many import judge_batches
 from pipette_opt.parallel import ParallelConfig, microbatches_of
 from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.simulate.many import simulate_batches
 from pipette_opt.specs import ClusterSpec, ModelSpec, StackSpec, TrainingSpec
 
 MEMORY_COLUMNS = ("predicted_peak_mem_gib", "upper_peak_mem_gib", "oom_probability")
@@ -113,13 +113,13 @@ def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None
     edge_risk
         See :func:`~pipette_opt.calibrate.edge.edge_risks`; 0 without.
     """
-    return with_version_and_edge_s(cases, judged_times_s(cases), edge_risk)
+    return with_version_and_edge_s(cases, simulated_times_s(cases), edge_risk)
 
 
 def with_version_and_edge_s(
     cases: Sequence[Case], judged_s: FloatArray, edge_risk: FloatArray | None = None
 ) -> FloatArray:
-    """What the judge says, as the version of each run has it, and what is lost at the edge of memory."""
+    """What the simulator says, as the version of each run has it, and what is lost at the edge of memory."""
     times = judged_s * [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
     if edge_risk is not None:
         for index in np.flatnonzero(edge_risk.any(axis=1)).tolist():
@@ -127,9 +127,9 @@ def with_version_and_edge_s(
     return times
 
 
-def judged_times_s(cases: Sequence[Case], known: KnownCosts | None = None) -> FloatArray:
+def simulated_times_s(cases: Sequence[Case], known: KnownCosts | None = None) -> FloatArray:
     """
-    Iteration times by the judge, shape ``(len(cases),)``; infinite where a link is used that was not measured.
+    Iteration times by the simulator, shape ``(len(cases),)``; infinite where a link is used that was not measured.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def judged_times_s(cases: Sequence[Case], known: KnownCosts | None = None) -> Fl
     times = np.full(len(cases), np.inf)
     for p2p in {case.instance.p2p for case in cases}:
         ours = [(members, batch) for members, batch in batches if cases[members[0]].instance.p2p == p2p]
-        times = np.minimum(times, judge_batches(ours, microbatches, p2p))
+        times = np.minimum(times, simulate_batches(ours, microbatches, p2p))
     return times
 
 

@@ -16,7 +16,7 @@ from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 
-MOST_RARE = 16.0
+MAX_RARE = 16.0
 """Fewer runs of a number of GPUs than this share of the usual have no more say."""
 
 FIRST_ITERATIONS, MAX_ITERATIONS = 3, 60
@@ -86,7 +86,7 @@ class Problem:
         """
         gpus = np.array([run.num_gpus for run in self.runs])
         _, which, counts = np.unique(gpus, return_inverse=True, return_counts=True)
-        say: FloatArray = np.sqrt(np.minimum(counts.mean() / counts[which], MOST_RARE))
+        say: FloatArray = np.sqrt(np.minimum(counts.mean() / counts[which], MAX_RARE))
         say /= say.mean()
         return say
 

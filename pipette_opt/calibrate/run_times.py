@@ -7,7 +7,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, with_stack
-from pipette_opt.calibrate.predict import KnownCosts, judged_times_s, with_version_and_edge_s
+from pipette_opt.calibrate.predict import KnownCosts, simulated_times_s, with_version_and_edge_s
 from pipette_opt.specs import ClusterSpec, StackSpec
 from pipette_opt.specs.stack import CONSTANTS
 
@@ -45,7 +45,7 @@ class RunTimes:
         plain = replace(stack, **dict.fromkeys(ADDED, 0.0))  # type: ignore[arg-type]
         key = (*(getattr(plain, name) for name in CONSTANTS), id(stack.layers))
         if key not in self._judged:
-            judged = judged_times_s(with_stack(self.cases, plain, self.cluster), self.known)
+            judged = simulated_times_s(with_stack(self.cases, plain, self.cluster), self.known)
             # The stack is kept, so that its layers keep their identity.
             self._judged = dict([*self._judged.items(), (key, (stack, judged))][-REMEMBERED:])
         judged_s = self._judged[key][1] + stack.iteration_s

@@ -14,7 +14,7 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory import VERSION_COLUMN
 from pipette_opt.read.runs import MeasuredRun
 
-FEWEST_RUNS = 5
+MIN_RUNS = 5
 """Of a version, and of the last one."""
 
 SPREAD, NOISE = 0.05, 0.1
@@ -42,12 +42,12 @@ def version_factors(
         Factors that the predictions have.
     """
     versions = np.array([run_version(run) for run in runs])
-    if (versions == last).sum() < FEWEST_RUNS:
+    if (versions == last).sum() < MIN_RUNS:
         return {}
     here, found = np.median(residuals[versions == last]), {}
     for version in sorted(set(versions.tolist()) - {last}):
         count = int((versions == version).sum())
-        if count >= FEWEST_RUNS:
+        if count >= MIN_RUNS:
             trust = 1.0 / (1.0 + (NOISE / SPREAD) ** 2 / count)
             before = np.log((known or {}).get(version, 1.0))
             found[version] = float(np.exp(trust * (before + np.median(residuals[versions == version]) - here)))

@@ -9,10 +9,10 @@ from pipette_opt.candidates.enumeration import Enumeration, enumerate_with_reaso
 from pipette_opt.candidates.space import OPTION_OF_FIELD, SearchSpace
 from pipette_opt.specs import Instance
 
-MOST_NAMED = 12
+MAX_NAMED = 12
 """Values of an option that a message names at most. Chosen: powers of two up to a thousand GPUs are eleven."""
 
-MOST_REASONS = 3
+MAX_REASONS = 3
 """Broken rules that a message explains at most. Chosen."""
 
 
@@ -49,8 +49,8 @@ def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterato
         freed = _without(kept, name)
         if name in DIMENSIONS and freed is not None:
             values = enumerate_with_reasons(instance, freed).values(DIMENSIONS[name])
-            more = ", ..." if len(values) > MOST_NAMED else ""
-            yield f"{OPTION_OF_FIELD[name]} {listed(values[:MOST_NAMED])}{more}"
+            more = ", ..." if len(values) > MAX_NAMED else ""
+            yield f"{OPTION_OF_FIELD[name]} {listed(values[:MAX_NAMED])}{more}"
 
 
 def _without(space: SearchSpace, name: str) -> SearchSpace | None:
@@ -71,4 +71,4 @@ def given_text(value: object) -> str:
 
 def _reason(enumeration: Enumeration) -> str:
     """An example of each broken rule, the most frequent first."""
-    return "; ".join([enumeration.examples[rule] for rule in enumeration.rejected][:MOST_REASONS])
+    return "; ".join([enumeration.examples[rule] for rule in enumeration.rejected][:MAX_REASONS])

@@ -11,7 +11,7 @@ from pipette_opt.specs import Instance
 NEARLY_AS_BUSY = 0.9
 """Of the most GPUs that any number of hosts keeps busy: numbers of hosts that keep fewer busy are not searched."""
 
-MOST_WORLD_SIZES = 6
+MAX_WORLD_SIZES = 6
 """Numbers of hosts that are searched side by side, those that keep most GPUs busy."""
 
 
@@ -20,7 +20,7 @@ def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
     World sizes of the search, the most GPUs first: ``space.num_gpus``, ``space.world_sizes``, or a guess.
 
     The guess is all hosts that are allowed and fewer. Of fewer hosts those count that keep nearly as many GPUs busy as
-    :func:`choose_num_gpus` finds at best, at most ``MOST_WORLD_SIZES``. What is left out is not proven to be slower,
+    :func:`choose_num_gpus` finds at best, at most ``MAX_WORLD_SIZES``. What is left out is not proven to be slower,
     and the certificate says so.
     """
     if space.num_gpus is None and space.world_sizes:
@@ -36,7 +36,7 @@ def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
             break
         busy.setdefault(num_gpus, _busy_gpus(instance, probe, num_gpus))
     able = [size for size in busy if busy[size] >= NEARLY_AS_BUSY * busy[chosen]]
-    most = sorted(able, key=lambda size: (-busy[size], size))[:MOST_WORLD_SIZES]
+    most = sorted(able, key=lambda size: (-busy[size], size))[:MAX_WORLD_SIZES]
     return tuple(sorted(most, reverse=True))
 
 

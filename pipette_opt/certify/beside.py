@@ -3,8 +3,8 @@ Plans beside the fastest: plainer ones, less risky ones, and the next best that 
 
 The proof of the fastest plan rules most configurations out without placing them. Here some of them are placed, whose
 bounds say that they may be what is looked for. Each question is about a group of configurations: which of their plans
-is the fastest? The configuration with the least bound is bounded by the judge over the best links, then placed, until
-no bound of the group is below the best plan found.
+is the fastest? The configuration with the least bound is bounded by the simulator over the best links, then placed,
+until no bound of the group is below the best plan found.
 """
 
 import threading
@@ -18,9 +18,8 @@ from itertools import count, groupby
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.ledger import CLOSE_ENOUGH, CertifyParams, Ledger, Reason
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.placing import anneal_open, reseat_by_judge, settle_few_orders
+from pipette_opt.certify.placing import anneal_open, settle_few_orders, swap_hosts
 from pipette_opt.certify.preference import Preference, risks_of
-from pipette_opt.judge.solutions import JudgedSolution, best_first
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import IGNORED_RISK, SMALLEST_RISK
 from pipette_opt.parallel import ParallelConfig, with_whole_layers, without_overlap
@@ -28,6 +27,7 @@ from pipette_opt.plans.plainness import RISK_SHARE, WITHIN, kind_of
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_both_forms
 from pipette_opt.problem.ticks import SharedLinks
+from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 
 SHARES = (0.5, 0.4, 1.0)
 """
@@ -55,13 +55,13 @@ class Beside:
 
     Parameters
     ----------
-    judged
+    simulated
         Placements found.
     bounds_s
         No searched plan of a kind of configuration is faster: seconds.
     """
 
-    judged: tuple[JudgedSolution, ...] = ()
+    simulated: tuple[SimulatedSolution, ...] = ()
     bounds_s: Mapping[Kind, float]
 
 
@@ -74,7 +74,7 @@ def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
 
 def look_beside(
     prepared: Prepared,
-    judged: Sequence[JudgedSolution],
+    simulated: Sequence[SimulatedSolution],
     reasons: Mapping[ParallelConfig, Reason],
     preference: Preference,
     num_alternatives: int,
@@ -88,7 +88,7 @@ def look_beside(
 
     Parameters
     ----------
-    judged
+    simulated
         Plans known, at least one.
     reasons
         Bounds of configurations, as the certificate has them.
@@ -97,14 +97,16 @@ def look_beside(
     seconds
         Wall time for all of it.
     """
-    finder = _Finder(prepared, judged, reasons, preference, stop, loading, seed)
+    finder = _Finder(prepared, simulated, reasons, preference, stop, loading, seed)
     plainer, safer, others = SHARES
     ends_s = finder.elapsed_s + seconds
     if preference.prefer == "simple":
         finder.look_for_plainest(finder.part_of(ends_s, plainer))
     finder.look_for_safer(finder.part_of(ends_s, safer))
     finder.look_for_next_best(num_alternatives, finder.part_of(ends_s, others))
-    return Beside(judged=tuple(finder.found), bounds_s={kind: finder.least_s(group) for kind, group in finder.kinds()})
+    return Beside(
+        simulated=tuple(finder.found), bounds_s={kind: finder.least_s(group) for kind, group in finder.kinds()}
+    )
 
 
 class _Finder:
@@ -124,7 +126,7 @@ class _Finder:
     def __init__(
         self,
         prepared: Prepared,
-        judged: Sequence[JudgedSolution],
+        simulated: Sequence[SimulatedSolution],
         reasons: Mapping[ParallelConfig, Reason],
         preference: Preference,
         stop: threading.Event,
@@ -132,14 +134,14 @@ class _Finder:
         seed: int,
     ) -> None:
         self.prepared, self.preference, self.stop, self.loading, self.seed = prepared, preference, stop, loading, seed
-        self.found: list[JudgedSolution] = []
+        self.found: list[SimulatedSolution] = []
         self.ends_s, self._begun = 0.0, time.perf_counter()
         self._risk_of = risks_of(prepared, preference.max_oom_risk)
         self._ledgers: dict[ParallelConfig, Ledger] = {}
         self._links = SharedLinks(prepared.problem.tick_s)
         self._loaded: set[tuple[bool, bool]] = set()
-        self._best: dict[ParallelConfig, JudgedSolution] = {}
-        for one in judged:
+        self._best: dict[ParallelConfig, SimulatedSolution] = {}
+        for one in simulated:
             self._take(one)
         pruned = prepared.pruned
         known = {one.config for one in prepared.problem.candidates}
@@ -164,7 +166,7 @@ class _Finder:
         return self.stop.is_set() or self.elapsed_s >= self.ends_s
 
     @property
-    def judged(self) -> list[JudgedSolution]:
+    def simulated(self) -> list[SimulatedSolution]:
         """The best plan of each configuration, the fastest first."""
         return best_first(list(self._best.values()))
 
@@ -186,7 +188,7 @@ class _Finder:
 
     def look_for_plainest(self, ends_s: float) -> None:
         """Place configurations within the limit, the plainest first, until none is plainer than the best found."""
-        preference, (fastest, *_) = self.preference, self.judged
+        preference, (fastest, *_) = self.preference, self.simulated
         limit = (1 + WITHIN) * preference.value(fastest)
 
         def near(configs: Iterable[ParallelConfig]) -> list[ParallelConfig]:
@@ -197,7 +199,7 @@ class _Finder:
             configs += near(self._with_less_risk(configs, max(level, SMALLEST_RISK)))
         ranks = {one: preference.rank(one, self._least_risk(one)) for one in dict.fromkeys(configs)}
         for rank, group in groupby(sorted(ranks, key=ranks.__getitem__), ranks.__getitem__):
-            shown = preference.choose(self.judged, self._risk_of)
+            shown = preference.choose(self.simulated, self._risk_of)
             self.ends_s = ends_s
             if self.is_over or rank > preference.rank(shown.candidate.config, self._risk_of(shown)):
                 return
@@ -209,7 +211,7 @@ class _Finder:
         """Place the fastest configurations of each risk of running out of memory."""
         self.ends_s = ends_s
         for level in risk_levels(self.preference.max_oom_risk)[1:]:
-            safe_s = (one.estimate.iteration_time_s for one in self.judged if self._risk_of(one) <= level)
+            safe_s = (one.estimate.iteration_time_s for one in self.simulated if self._risk_of(one) <= level)
             below_s = next(safe_s, float("inf"))
             promising = [one for one in self.checked if self.bound_s(one) < below_s]
             promising += self._with_less_risk(promising, level)
@@ -218,7 +220,7 @@ class _Finder:
     def look_for_next_best(self, number: int, ends_s: float) -> None:
         """Place the fastest configurations of so many kinds beside that of the plan."""
         self.ends_s = ends_s
-        shown = self.preference.choose(self.judged, self._risk_of)
+        shown = self.preference.choose(self.simulated, self._risk_of)
         groups = {kind: group for kind, group in self.kinds() if kind != kind_of(shown.candidate.config)}
         times_s: list[float] = []
         for kind in sorted(groups, key=lambda kind: self.least_s(groups[kind])):
@@ -254,12 +256,14 @@ class _Finder:
         risks = self.prepared.predictor.oom_probability(predicted.predicted_bytes, int(room), predicted.spread)
         return float(risks.max())
 
-    def _place_fastest(self, configs: Sequence[ParallelConfig], below_s: float = float("inf")) -> JudgedSolution | None:
+    def _place_fastest(
+        self, configs: Sequence[ParallelConfig], below_s: float = float("inf")
+    ) -> SimulatedSolution | None:
         """The fastest plan of some configurations that takes less than this, as far as there is time."""
         numbers = count()
         waiting = [(self._bounds_s[one], next(numbers), one) for one in configs]
         heapify(waiting)
-        best: JudgedSolution | None = None
+        best: SimulatedSolution | None = None
         for config in configs:
             best = self._better(best, config, below_s)
         while waiting and not self.is_over:
@@ -275,7 +279,9 @@ class _Finder:
             best = self._better(best, config, below_s)
         return best
 
-    def _better(self, best: JudgedSolution | None, config: ParallelConfig, below_s: float) -> JudgedSolution | None:
+    def _better(
+        self, best: SimulatedSolution | None, config: ParallelConfig, below_s: float
+    ) -> SimulatedSolution | None:
         """The faster of a plan and the best known of a configuration, if that takes less than this."""
         known = self._best.get(config)
         if known is None or known.estimate.iteration_time_s >= below_s:
@@ -285,7 +291,7 @@ class _Finder:
         return best
 
     def _open(self, config: ParallelConfig, to_beat_s: float) -> None:
-        """Build a configuration, and bound it by the judge over the best links."""
+        """Build a configuration, and bound it by the simulator over the best links."""
         prepared, checked = self.prepared, self.checked[config]
         fitting = [FittingCandidate(config=config, need_bytes=checked.need_bytes)]
         forms = build_both_forms(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
@@ -306,17 +312,17 @@ class _Finder:
         ledger.ends = time.perf_counter() + PLACING_SHARE * max(self.ends_s - self.elapsed_s, 0.0)
         settle_few_orders(ledger)
         anneal_open(ledger)
-        reseat_by_judge(ledger)
+        swap_hosts(ledger)
         self._learn(config, ledger)
 
     def _learn(self, config: ParallelConfig, ledger: Ledger) -> None:
         """Keep the bound and the placements that a ledger has."""
         self._bounds_s[config] = max(self._bounds_s[config], ledger.bound_s)
-        for one in ledger.judged:
+        for one in ledger.simulated:
             if self._take(one):
                 self.found.append(one)
 
-    def _take(self, one: JudgedSolution) -> bool:
+    def _take(self, one: SimulatedSolution) -> bool:
         """Keep a plan if it is the best of its configuration."""
         config = one.candidate.config
         known = self._best.get(config)

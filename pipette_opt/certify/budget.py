@@ -6,10 +6,10 @@ from typing import get_args
 
 from pipette_opt.base.types import Prefer
 from pipette_opt.certify.ledger import CertifyParams
-from pipette_opt.judge.slots import search_share
-from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.family_groups import has_far_groups
+from pipette_opt.simulate.slots import search_share
+from pipette_opt.simulate.solutions import SimulatedSolution
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
@@ -21,16 +21,16 @@ GPU, whose layers only it can deal, and for groups of hosts that are far apart, 
 is also that of the time left which it has again once a plan is known. Chosen.
 """
 
-LEAST_JOINT_SHARE = 0.5
+MIN_JOINT_SHARE = 0.5
 """
-Share of the time left that the joint model may take before the judge's certificate while its bound is the least of all,
-as nothing else raises that of the plan. Chosen.
+Share of the time left that the joint model may take before the simulator's certificate while its bound is the least of
+all, as nothing else raises that of the plan. Chosen.
 """
 
 HINT_SHARE = 0.2
 """Share of the time limit that annealing for a hint may take. Chosen."""
 
-MOST_HINT_S = 2.0
+MAX_HINT_S = 2.0
 """Largest number of seconds for the same. Chosen."""
 
 TIES_SHARE = 0.05
@@ -41,13 +41,13 @@ BESIDE_SHARE = 0.1
 Share of the time limit for plans beside the fastest: plainer and less risky ones, and the next best. Chosen.
 """
 
-LEAST_BESIDE_SHARE = 0.05
+MIN_BESIDE_SHARE = 0.05
 """Smallest share for the same, so that a plainer plan is looked for after a long preparation, too. Chosen."""
 
-LEAST_CERTIFYING_S = 0.01
-"""Smallest number of seconds that the judge's certificate gets where a plan is known. Chosen."""
+MIN_CERTIFYING_S = 0.01
+"""Smallest number of seconds that the simulator's certificate gets where a plan is known. Chosen."""
 
-LEAST_PLACING_S = 0.5
+MIN_PLACING_S = 0.5
 """The same where none is known, so that something is placed. Chosen."""
 
 
@@ -135,7 +135,7 @@ class Budget:
         """For plans beside the fastest; nothing once the search was stopped."""
         if self.watcher.stop.is_set():
             return 0.0
-        return max(min(self.kept_s, self.left_s - self.ties_s), LEAST_BESIDE_SHARE * self.limit_s)
+        return max(min(self.kept_s, self.left_s - self.ties_s), MIN_BESIDE_SHARE * self.limit_s)
 
     @property
     def joint(self) -> JointLimits:
@@ -150,16 +150,16 @@ class Budget:
 
     def joint_again_s(self, *, is_least: bool) -> float:
         """The joint model's once a plan is known; more where its bound is the least of all."""
-        return (LEAST_JOINT_SHARE if is_least else JOINT_SHARE) * self.left_s
+        return (MIN_JOINT_SHARE if is_least else JOINT_SHARE) * self.left_s
 
-    def hint_s(self, judged: Sequence[JudgedSolution]) -> float:
+    def hint_s(self, simulated: Sequence[SimulatedSolution]) -> float:
         """For annealing a hint; without any plan all that annealing may take."""
-        left_s = self.limit_s - self.watcher.elapsed_s if judged else self.limit_s
-        return min(MOST_HINT_S, HINT_SHARE * self.limit_s, left_s)
+        left_s = self.limit_s - self.watcher.elapsed_s if simulated else self.limit_s
+        return min(MAX_HINT_S, HINT_SHARE * self.limit_s, left_s)
 
-    def certifying(self, judged: Sequence[JudgedSolution]) -> CertifyParams:
-        """How the judge's certificate may work in the time left."""
-        least_s = LEAST_CERTIFYING_S if judged else LEAST_PLACING_S
+    def certifying(self, simulated: Sequence[SimulatedSolution]) -> CertifyParams:
+        """How the simulator's certificate may work in the time left."""
+        least_s = MIN_CERTIFYING_S if simulated else MIN_PLACING_S
         return CertifyParams(
             time_limit_s=max(least_s, self.limit_s - self.ties_s - self.kept_s - self.watcher.elapsed_s),
             gap_limit=self.params.gap_limit,

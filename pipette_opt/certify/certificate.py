@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from pipette_opt.base.backends import Backend
 from pipette_opt.certify.ledger import CertifyParams, Ledger, Reason, Report
 from pipette_opt.certify.opening import open_candidates
-from pipette_opt.certify.placing import anneal_open, reseat_by_judge, settle_few_orders
+from pipette_opt.certify.placing import anneal_open, settle_few_orders, swap_hosts
 from pipette_opt.certify.proving import prove
-from pipette_opt.judge.solutions import JudgedSolution
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.prepare import Prepared
+from pipette_opt.simulate.solutions import SimulatedSolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Certified:
     """
-    What the judge's certificate says.
+    What the simulator's certificate says.
 
     Parameters
     ----------
     bound_s
-        No plan of any candidate is faster by the judge.
-    judged
-        The placements that were judged on the way, as candidates of ``prepared.problem``.
+        No plan of any candidate is faster by the simulator.
+    simulated
+        The placements that were simulated on the way, as candidates of ``prepared.problem``.
     is_closed
         Whether nothing can be faster than the fastest plan known by more than the gap limit.
     reasons
@@ -32,43 +32,43 @@ class Certified:
     """
 
     bound_s: float
-    judged: tuple[JudgedSolution, ...]
+    simulated: tuple[SimulatedSolution, ...]
     is_closed: bool
     reasons: Mapping[ParallelConfig, Reason]
 
 
 def certify(
     prepared: Prepared,
-    known: Sequence[JudgedSolution],
+    known: Sequence[SimulatedSolution],
     params: CertifyParams,
     report: Report = lambda step, fastest_s, bound_s: None,
     stop: threading.Event | None = None,
     backend: Backend | None = None,
 ) -> Certified:
     """
-    Bound the judge's time over all candidates, and look for faster plans on the way.
+    Bound the simulated time over all candidates, and look for faster plans on the way.
 
     Parameters
     ----------
     known
-        Plans judged before; the bound is never above the fastest of these and of what is found.
+        Plans simulated before; the bound is never above the fastest of these and of what is found.
     backend
         Processes over which the proof is spread; threads of this one without it.
     """
     ledger = Ledger(prepared, known, params, report, stop or threading.Event())
-    report("bounding the judge", None, None)
+    report("bounding the simulator", None, None)
     open_candidates(ledger)
     settle_few_orders(ledger)
     anneal_open(ledger)
     before = None
     while before != (ledger.fastest_s, ledger.bound_s) and not ledger.is_over:  # until a round brings nothing
         before = ledger.fastest_s, ledger.bound_s
-        reseat_by_judge(ledger)
+        swap_hosts(ledger)
         prove(ledger, backend)
         anneal_open(ledger)
     return Certified(
         bound_s=ledger.bound_s,
-        judged=tuple(ledger.judged),
+        simulated=tuple(ledger.simulated),
         is_closed=ledger.is_closed,
         reasons=ledger.reasons(),
     )

@@ -18,10 +18,10 @@ from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.jit import is_cached
 from pipette_opt.base.types import IntArray
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.estimate import judge_times
 from pipette_opt.parallel import block_placement
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
+from pipette_opt.simulate.estimate import simulate_times
 from pipette_opt.specs import Instance
 
 logger = logging.getLogger(__name__)
@@ -102,8 +102,8 @@ def _anneal(sample: Sample) -> None:
         load_replicas(sample.data)
 
 
-def _judge(sample: Sample) -> None:
-    from pipette_opt.judge.longest_paths import critical_counts
+def _simulate(sample: Sample) -> None:
+    from pipette_opt.simulate.longest_paths import critical_counts
 
     candidate = sample.data.candidates[0]
     placement = block_placement(candidate.config, candidate.block, sample.nodes)
@@ -113,9 +113,9 @@ def _judge(sample: Sample) -> None:
             placed_times(sample.given, candidate.config, placement)
     except MissingLinkError:
         return
-    judge_times(times, candidate.num_microbatches, sample.data.p2p)
+    simulate_times(times, candidate.num_microbatches, sample.data.p2p)
     critical_counts(times, candidate.num_microbatches, sample.data.p2p)
 
 
-PARTS = (_anneal, _judge, _bound)
+PARTS = (_anneal, _simulate, _bound)
 """What takes longest first."""

@@ -29,7 +29,7 @@ SHORT_SEQUENCE = 4096
 MORE_HOSTS = (1, 2, 3, 4, 5, 8, 16, 32)
 """How many times the hosts are tried where their number is to blame."""
 
-MOST_HOSTS = 512
+MAX_HOSTS = 512
 """Hosts that are tried at most. Chosen: more take long to enumerate."""
 
 ODD_PARTS = 3 * 5 * 7
@@ -165,7 +165,7 @@ def _trained(**changes: object) -> Callable[[Question], Sequence[Question]]:
 def _with_more_hosts(one: Question) -> Sequence[Question]:
     """The same on these hosts and several times as many like them, on as many GPUs as there are or are asked for."""
     cluster = one.instance.cluster
-    sizes = [times * cluster.num_nodes for times in MORE_HOSTS if times == 1 or times * cluster.num_nodes <= MOST_HOSTS]
+    sizes = [times * cluster.num_nodes for times in MORE_HOSTS if times == 1 or times * cluster.num_nodes <= MAX_HOSTS]
     return [replace(one, instance=replace(one.instance, cluster=_like(cluster, size))) for size in sizes]
 
 

@@ -1,7 +1,7 @@
 """
-The certificate of a plan and the plan itself: made in one place, from what was judged and what was proven.
+The certificate of a plan and the plan itself: made in one place, from what was simulated and what was proven.
 
-There is one gap, of the judge's time. Where
+There is one gap, of the simulated time. Where
 links of single GPUs are known, the search was on relaxed hosts, and each host is given an order of its GPUs here.
 """
 
@@ -14,17 +14,6 @@ from pipette_opt.certify.beside import Kind, risk_levels
 from pipette_opt.certify.certificate import Certified
 from pipette_opt.certify.preference import Preference, RiskOf, risks_of
 from pipette_opt.certify.scope import not_searched, proof, scope, searched
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.slots import SLOTS_SHARE, with_slots
-from pipette_opt.judge.solutions import (
-    JudgedSolution,
-    best_first,
-    judge_lower_bound_s,
-    lost_because,
-    make_plan,
-    placement_dependent_s,
-    stage_memory,
-)
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plainness import kind_of
 from pipette_opt.plans.plan import (
@@ -41,15 +30,26 @@ from pipette_opt.plans.plan import (
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.slots import SLOTS_SHARE, with_slots
+from pipette_opt.simulate.solutions import (
+    SimulatedSolution,
+    best_first,
+    judge_lower_bound_s,
+    lost_because,
+    make_plan,
+    placement_dependent_s,
+    stage_memory,
+)
 from pipette_opt.specs import Instance
 
 SHOWN_IMBALANCE = 1.3
-"""Tokens of the busiest rank of experts over the mean for which a plan of even experts is judged again. Chosen."""
+"""Tokens of the busiest rank of experts over the mean for which a plan of even experts is simulated again. Chosen."""
 
 
 def finish_plan(
     prepared: Prepared,
-    judged: Sequence[JudgedSolution],
+    simulated: Sequence[SimulatedSolution],
     certified: Certified | None = None,
     *,
     watcher: Watcher,
@@ -58,16 +58,16 @@ def finish_plan(
     num_alternatives: int,
     seed: int,
     inputs: Mapping[str, Any] | None = None,
-    shown: JudgedSolution | None = None,
+    shown: SimulatedSolution | None = None,
     bounds_s: Mapping[Kind, float] | None = None,
 ) -> Plan:
     """
-    Make the plan of the preferred judged solution, with its certificate and what came next.
+    Make the plan of the preferred simulated solution, with its certificate and what came next.
 
     Parameters
     ----------
     certified
-        What is proven about the judge's time; by default the bound that needs no search.
+        What is proven about the simulated time; by default the bound that needs no search.
     time_limit_s
         Of the search; orders of GPUs may take half of their share of it.
     shown
@@ -79,17 +79,19 @@ def finish_plan(
         watcher.report("assigning the GPUs of each host")
         seconds = SLOTS_SHARE / 2 * time_limit_s  # of the first plan, and of the last
         also = () if shown is None else (shown,)
-        judged = with_slots(prepared.given, prepared.problem, judged, num_alternatives, seconds, watcher.stop, also)
+        simulated = with_slots(
+            prepared.given, prepared.problem, simulated, num_alternatives, seconds, watcher.stop, also
+        )
         shown = None
-    ranked, risk_of = best_first(judged), risks_of(prepared, preference.max_oom_risk)
+    ranked, risk_of = best_first(simulated), risks_of(prepared, preference.max_oom_risk)
     fastest, instance = ranked[0], prepared.given
     best = shown or preference.choose(ranked, risk_of)
     is_fastest = best.candidate.config == fastest.candidate.config
 
-    def memory_of(one: JudgedSolution) -> tuple[StageMemory, ...]:
+    def memory_of(one: SimulatedSolution) -> tuple[StageMemory, ...]:
         return stage_memory(instance, one.candidate.config, one.placement, prepared.predictor, preference.max_oom_risk)
 
-    def alternative(one: JudgedSolution) -> Alternative:
+    def alternative(one: SimulatedSolution) -> Alternative:
         return _alternative(instance, best, one, memory_of(one))
 
     memory = memory_of(best)
@@ -121,10 +123,10 @@ def finish_plan(
 
 def finish_certificate(
     prepared: Prepared,
-    best: JudgedSolution,
+    best: SimulatedSolution,
     certified: Certified | None,
     wall_time_s: float,
-    fastest: JudgedSolution | None = None,
+    fastest: SimulatedSolution | None = None,
 ) -> Certificate:
     """
     The certificate of the best solution: the gap, what it covers, and who ruled out what.
@@ -159,13 +161,14 @@ def finish_certificate(
 def make_certificate(
     instance: Instance,
     data: ProblemData,
-    best: JudgedSolution,
-    judge_bound_s: float,
+    best: SimulatedSolution,
+    simulate_bound_s: float,
     wall_time_s: float,
     fastest_s: float | None = None,
 ) -> Certificate:
     """
-    What is proven about the best solution: the gap between the fastest judged time and the bound on the judge's time.
+    What is proven about the best solution: the gap between the fastest simulated time and the bound on the simulated
+    time.
 
     Parameters
     ----------
@@ -176,7 +179,7 @@ def make_certificate(
     """
     objective_s = best.estimate.iteration_time_s
     fastest = objective_s if fastest_s is None else fastest_s
-    bound_s = min(judge_bound_s, fastest)
+    bound_s = min(simulate_bound_s, fastest)
     dependent_s = placement_dependent_s(instance, best)
     return Certificate(
         status="OPTIMAL" if is_proven(bound_s, fastest) else "FEASIBLE",
@@ -213,22 +216,22 @@ def _bound_without_search_s(prepared: Prepared) -> float:
     return min(judge_lower_bound_s(prepared.lower), prepared.ruled_out_s)
 
 
-def _others(ranked: Sequence[JudgedSolution], best: JudgedSolution) -> list[JudgedSolution]:
+def _others(ranked: Sequence[SimulatedSolution], best: SimulatedSolution) -> list[SimulatedSolution]:
     """The fastest of each kind of configuration, but not the best itself."""
     fastest_of = {kind_of(one.candidate.config): one for one in reversed(ranked)}
     others = (one for one in ranked if one.candidate.config != best.candidate.config)
     return [one for one in others if fastest_of[kind_of(one.candidate.config)] is one]
 
 
-def _bound_of(one: JudgedSolution, bounds_s: Mapping[Kind, float] | None) -> float | None:
+def _bound_of(one: SimulatedSolution, bounds_s: Mapping[Kind, float] | None) -> float | None:
     """No searched plan of the configuration's kind is faster; ``None`` where nobody says."""
     bound_s = (bounds_s or {}).get(kind_of(one.candidate.config))
     return None if bound_s is None else min(bound_s, one.estimate.iteration_time_s)
 
 
 def _least_times(
-    ranked: Sequence[JudgedSolution], max_oom_risk: float, risk_of: RiskOf
-) -> list[tuple[float, JudgedSolution]]:
+    ranked: Sequence[SimulatedSolution], max_oom_risk: float, risk_of: RiskOf
+) -> list[tuple[float, SimulatedSolution]]:
     """The fastest plan at each level of risk, where there is one."""
     found = []
     for level in risk_levels(max_oom_risk):
@@ -244,7 +247,7 @@ def _risk_choice(level: float, plan: Alternative, memory: Sequence[StageMemory])
     )
 
 
-def _imbalance(prepared: Prepared, best: JudgedSolution, max_oom_risk: float) -> Imbalance | None:
+def _imbalance(prepared: Prepared, best: SimulatedSolution, max_oom_risk: float) -> Imbalance | None:
     """The plan with :data:`SHOWN_IMBALANCE`, where experts are taken to be evenly loaded and may be unevenly."""
     config, instance = best.candidate.config, prepared.given
     groups = config.expert_model_parallel_size
@@ -260,7 +263,7 @@ def _imbalance(prepared: Prepared, best: JudgedSolution, max_oom_risk: float) ->
 
 
 def _alternative(
-    instance: Instance, best: JudgedSolution, other: JudgedSolution, memory: Sequence[StageMemory]
+    instance: Instance, best: SimulatedSolution, other: SimulatedSolution, memory: Sequence[StageMemory]
 ) -> Alternative:
     worst = max(memory, key=lambda one: one.oom_probability)
     return Alternative(

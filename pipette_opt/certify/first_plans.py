@@ -1,4 +1,4 @@
-"""First plans: placements annealed by the closed forms, or that run today, and what the judge says of them."""
+"""First plans: placements annealed by the closed forms, or that run today, and what the simulator says of them."""
 
 import threading
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ import numpy as np
 from pipette_opt.annealing.anneal import AnnealingParams
 from pipette_opt.annealing.threads import anneal_on_threads
 from pipette_opt.base.types import IntArray
-from pipette_opt.judge.solutions import JudgedSolution, judge_solution
 from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
 from pipette_opt.parallel.placement import gpus_of_a_host
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.solution import Result, Solution
+from pipette_opt.simulate.solutions import SimulatedSolution, simulate_solution
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
-MOST_HINTS_JUDGED = 64
-"""Largest number of annealed placements that are shown to the judge. Chosen."""
+MAX_HINTS_SIMULATED = 64
+"""Largest number of annealed placements that are shown to the simulator. Chosen."""
 
 
 def anneal_closed_forms(
@@ -46,15 +46,15 @@ def anneal_closed_forms(
     return _with_known(_with_known(first, [one for other in others for one in other.solutions]), known)
 
 
-def judge_closed_forms(prepared: Prepared, result: Result) -> list[JudgedSolution]:
-    """Judge the best solutions of a result."""
+def simulate_closed_forms(prepared: Prepared, result: Result) -> list[SimulatedSolution]:
+    """Simulate the best solutions of a result."""
     return [
-        judge_solution(prepared.instance, prepared.with_closed_form, one)
-        for one in result.solutions[:MOST_HINTS_JUDGED]
+        simulate_solution(prepared.instance, prepared.with_closed_form, one)
+        for one in result.solutions[:MAX_HINTS_SIMULATED]
     ]
 
 
-def judge_first_plan(prepared: Prepared) -> list[JudgedSolution]:
+def simulate_first_plan(prepared: Prepared) -> list[SimulatedSolution]:
     """The plan on the listed hosts that others were left out for, if there is one."""
     first = None if prepared.pruned is None else prepared.pruned.first
     if first is None:
@@ -64,7 +64,7 @@ def judge_first_plan(prepared: Prepared) -> list[JudgedSolution]:
         for index, candidate in enumerate(prepared.problem.candidates)
         if (candidate.config, candidate.block) == (first.config, first.block)
     ]
-    return [judge_solution(prepared.instance, prepared.problem, one) for one in solutions]
+    return [simulate_solution(prepared.instance, prepared.problem, one) for one in solutions]
 
 
 def _with_known(hint: Result, known: Sequence[Solution]) -> Result:

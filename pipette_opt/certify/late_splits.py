@@ -4,29 +4,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pipette_opt.certify.compiling import compile_kernels
-from pipette_opt.certify.first_plans import judge_first_plan
-from pipette_opt.judge.solutions import JudgedSolution, best_first
+from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, with_splits
+from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 from pipette_opt.solver.family_bounds import FAMILY_MARGIN
 from pipette_opt.solver.pruning import FirstPlan
 
 
 def prove_splits(
     prepared: Prepared,
-    judged: Sequence[JudgedSolution],
+    simulated: Sequence[SimulatedSolution],
     to_beat_s: float,
     gap_limit: float,
     seconds: float,
     watcher: Watcher,
     is_over: Callable[[], bool] | None = None,
-) -> tuple[Prepared, list[JudgedSolution]]:
+) -> tuple[Prepared, list[SimulatedSolution]]:
     """
     The same with what the joint model proves in so many seconds, if it has not proven enough before.
 
     Parameters
     ----------
-    judged
+    simulated
         Plans of the problem, at least one.
     to_beat_s
         A plan this slow is not wanted.
@@ -38,10 +38,10 @@ def prove_splits(
 
     Returns
     -------
-    tuple[Prepared, list[JudgedSolution]]
+    tuple[Prepared, list[SimulatedSolution]]
         The problem, and the faster plan that the joint model found, if it did.
     """
-    joined, known = prepared.joined, fastest_plan(judged)
+    joined, known = prepared.joined, fastest_plan(simulated)
     fastest_s = min(known.seconds, to_beat_s)
     if joined is None or seconds <= 0 or joined.model.bound_s >= (1 - max(gap_limit, FAMILY_MARGIN)) * fastest_s:
         return prepared, []
@@ -55,12 +55,12 @@ def prove_splits(
     more = with_splits(prepared, known, is_over or (lambda: True), watcher.loading_kernels, least_s)
     with watcher.loading_kernels():
         compile_kernels(more, watcher.stop)
-    return more, judge_first_plan(more) if is_faster else []
+    return more, simulate_first_plan(more) if is_faster else []
 
 
-def fastest_plan(judged: Sequence[JudgedSolution]) -> FirstPlan:
+def fastest_plan(simulated: Sequence[SimulatedSolution]) -> FirstPlan:
     """The fastest of some plans, as a plan that is known."""
-    best = best_first(judged)[0]
+    best = best_first(simulated)[0]
     return FirstPlan(
         config=best.candidate.config,
         block=best.candidate.block,

@@ -12,8 +12,6 @@ from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import BoolArray, IntArray, ProofStep
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.longest_paths import critical_counts
-from pipette_opt.judge.solutions import JudgedSolution, judge_solution
 from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.best_links import optimistic_ticks
@@ -21,6 +19,8 @@ from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.longest_paths import critical_counts
+from pipette_opt.simulate.solutions import SimulatedSolution, simulate_solution
 from pipette_opt.solver.pruning import FLOAT_MARGIN
 
 CLOSE_ENOUGH = 1e-6
@@ -83,7 +83,7 @@ class OpenCandidate:
     candidate: CandidateData
     bound_ticks: int
     deciding: BoolArray
-    best: JudgedSolution | None = None
+    best: SimulatedSolution | None = None
     seen: set[bytes] = field(default_factory=set)
     visits: int = 0
     moves: int = FIRST_MOVES
@@ -121,13 +121,13 @@ class Ledger:
     Parameters
     ----------
     known
-        Plans judged before.
+        Plans simulated before.
     """
 
     def __init__(
         self,
         prepared: Prepared,
-        known: Sequence[JudgedSolution],
+        known: Sequence[SimulatedSolution],
         params: CertifyParams,
         report: Report,
         stop: threading.Event,
@@ -193,9 +193,9 @@ class Ledger:
             found[candidate.config] = Reason(last, named.name, min(one.bound_s for one in both))
         return found
 
-    def take(self, judged: JudgedSolution) -> None:
+    def take(self, simulated: SimulatedSolution) -> None:
         """A plan, which may be the fastest."""
-        self.fastest_s = min(self.fastest_s, judged.estimate.iteration_time_s)
+        self.fastest_s = min(self.fastest_s, simulated.estimate.iteration_time_s)
 
     def report(self, step: str, bound_s: float | None = None) -> None:
         """Tell how far it is; other splits of the layers may be faster than what is proven here."""
@@ -204,7 +204,7 @@ class Ledger:
         self._report(step, fastest_s, bound_s if joined is None else min(bound_s, joined.model.bound_s))
 
     @property
-    def judged(self) -> list[JudgedSolution]:
+    def simulated(self) -> list[SimulatedSolution]:
         """The best placement of each open candidate that was placed."""
         return [one.best for one in self.open if one.best is not None]
 
@@ -219,7 +219,7 @@ class Ledger:
         return sorted(able, key=lambda one: (one.bound_ticks, one.index))
 
     def anneal_once(self, one: OpenCandidate) -> None:
-        """One annealing for the lower form, judged."""
+        """One annealing for the lower form, simulated."""
         one.visits += 1
         found = anneal(
             replace(self.data, candidates=(one.candidate,)),
@@ -236,27 +236,29 @@ class Ledger:
         one.raise_bound(optimistic_ticks(self.data, one.candidate))
 
     def look(self, one: OpenCandidate, nodes: IntArray) -> bool:
-        """Judge a placement and add its critical paths; whether that made the lower form larger there, or is faster."""
+        """Simulate a placement, add its critical paths; say whether it is faster, or the lower form grew there."""
         if nodes.tobytes() in one.seen:
             return False
         one.seen.add(nodes.tobytes())
         instance, candidate = self.prepared.instance, one.candidate
         try:
-            judged = judge_solution(
+            simulated = simulate_solution(
                 instance, self.prepared.problem, Solution(candidate=one.index, nodes=nodes, objective_ticks=0)
             )
             times = placed_times(instance, candidate.config, block_placement(candidate.config, candidate.block, nodes))
         except MissingLinkError:
             return False
-        seconds = judged.estimate.iteration_time_s
+        seconds = simulated.estimate.iteration_time_s
         form = objective_ticks(self.data, candidate, nodes)
         if form * self.data.tick_s > seconds * (1 + FLOAT_MARGIN):
             name = candidate.config.label()
-            raise AssertionError(f"{name}: lower form {form * self.data.tick_s} s, above the judge's time {seconds} s")
+            raise AssertionError(
+                f"{name}: lower form {form * self.data.tick_s} s, above the simulated time {seconds} s"
+            )
         better = one.best is None or seconds < one.best.estimate.iteration_time_s
         if better:
-            one.best = judged
-        self.take(judged)
+            one.best = simulated
+        self.take(simulated)
         counts = critical_counts(times, candidate.num_microbatches, self.data.p2p).ending_at(one.deciding)
         one.candidate = with_paths(instance, self.data, candidate, [counts])
         return better or objective_ticks(self.data, one.candidate, nodes) > form

@@ -6,14 +6,14 @@ import numpy as np
 
 from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
-from pipette_opt.judge.best_kinds import BestKinds, best_kinds
-from pipette_opt.judge.estimate import judge_times
-from pipette_opt.judge.longest_paths import critical_counts
-from pipette_opt.judge.solutions import best_links_times
 from pipette_opt.parallel import without_overlap
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import with_paths
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
+from pipette_opt.simulate.best_kinds import BestKinds, best_kinds
+from pipette_opt.simulate.estimate import simulate_times
+from pipette_opt.simulate.longest_paths import critical_counts
+from pipette_opt.simulate.solutions import best_links_times
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.pruning import FLOAT_MARGIN
 
@@ -82,7 +82,7 @@ def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
 
 
 def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
-    """The candidate with the paths of the best links; ``None`` if the judge rules it out there."""
+    """The candidate with the paths of the best links; ``None`` if the simulator rules it out there."""
     deciding = np.ones(candidate.num_stages, dtype=np.bool_)
     best = _over_best_links(ledger, candidate)
     if best is not None:
@@ -100,7 +100,7 @@ def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: i
 
 
 def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | None:
-    """The judge over the best links, of each kind of GPU where there are several; ``None`` if that is not known."""
+    """The simulator over the best links, of each kind of GPU where there are several; ``None`` if that is not known."""
     instance = ledger.prepared.instance
     if len(instance.cluster.gpu_kinds) > 1:
         several = instance.cluster.most_in_domain > 1
@@ -108,19 +108,19 @@ def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | No
     times = best_links_times(instance, candidate)
     if times is None:
         return None
-    seconds = judge_times(times, candidate.num_microbatches, ledger.data.p2p).iteration_time_s
+    seconds = simulate_times(times, candidate.num_microbatches, ledger.data.p2p).iteration_time_s
     return BestKinds(seconds=seconds, times=(times,), backward_s=times.backward_s[0].min(axis=1))
 
 
 def bound_by_slowest_host(ledger: Ledger, one: OpenCandidate) -> None:
-    """Raise the bound to the judge's time over the best links, with the slowest host in the row that suits it best."""
+    """Raise the bound to the simulated time over the best links, the slowest host in the row that suits it best."""
     least_s = float("inf")
     for row in range(one.candidate.grid[0]):
         times = best_links_times(ledger.prepared.instance, one.candidate, slow_row=row)
         if times is None or ledger.is_over:
             return
-        judged = judge_times(times, one.candidate.num_microbatches, ledger.data.p2p)
-        least_s = min(least_s, judged.iteration_time_s)
+        simulated = simulate_times(times, one.candidate.num_microbatches, ledger.data.p2p)
+        least_s = min(least_s, simulated.iteration_time_s)
     one.raise_bound(int(least_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s), SLOWEST_HOST)
 
 

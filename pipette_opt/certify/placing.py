@@ -1,40 +1,40 @@
-"""Placing candidates for the judge without a solver: annealing, and those that no form times exactly."""
+"""Placing candidates for the simulator without a solver: annealing, and those that no form times exactly."""
 
 import time
 
 from pipette_opt.base.units import counted
 from pipette_opt.certify.ledger import Ledger, OpenCandidate
 from pipette_opt.certify.opening import bound_by_slowest_host, place_once
-from pipette_opt.judge.reseat import MOST_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.problem.build import experts_stay_inside, hops_decide
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData
+from pipette_opt.simulate.reseat import MAX_ORDERS, best_of_all, climb, num_orders
 from pipette_opt.solver.pruning import FLOAT_MARGIN
 from pipette_opt.specs import Instance
 
-MOST_MOVES = 640_000
+MAX_MOVES = 640_000
 """Moves of a candidate's longest annealing. Chosen."""
 
 ANNEALING_SHARE = 0.3
 """Share of the time left that annealing may take. Chosen."""
 
 RESEATING_SHARE = 0.5
-"""Part of the time left after that for candidates whose lower form never reaches the judge's time. Chosen."""
+"""Part of the time left after that for candidates whose lower form never reaches the simulated time. Chosen."""
 
 EVERY_PLACEMENT = "judge of every placement"
-"""Name of the bound that a candidate has once all its placements are judged."""
+"""Name of the bound that a candidate has once all its placements are simulated."""
 
 FEW_ORDERS = 120
-"""Placements of a candidate up to which all are judged before anything is annealed: 5 hosts in any order. Chosen."""
+"""Placements of a candidate up to which all are simulated before anything is annealed: 5 hosts in any order. Chosen."""
 
 
 def anneal_open(ledger: Ledger) -> None:
-    """Place, judge and cut each candidate until that teaches nothing more, or its share of the time is over."""
+    """Place, simulate and cut each candidate until that teaches nothing more, or its share of the time is over."""
     ends = time.perf_counter() + ANNEALING_SHARE * max(ledger.seconds_left, 0.0)
     while not ledger.is_over and time.perf_counter() < ends:
-        able = [one for one in ledger.could_win() if one.moves <= MOST_MOVES]
+        able = [one for one in ledger.could_win() if one.moves <= MAX_MOVES]
         if not able:
             return
-        ledger.report(f"placing {counted(len(able), 'candidate')} for the judge")
+        ledger.report(f"placing {counted(len(able), 'candidate')} for the simulator")
         for one in able:
             if ledger.is_over or time.perf_counter() >= ends:
                 return
@@ -43,7 +43,7 @@ def anneal_open(ledger: Ledger) -> None:
 
 def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
-    Whether paths through the schedule reach the judge's time at some placement.
+    Whether paths through the schedule reach the simulated time at some placement.
 
     They may not where experts send to other hosts (best links are counted), collectives run beside compute (what they
     add is that of the best rings), or rings have several hosts in each of some NVLink domains (as many as can be).
@@ -54,15 +54,15 @@ def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
 
 
 def settle_few_orders(ledger: Ledger) -> None:
-    """Judge every placement of candidates that have next to none, before anything is annealed."""
+    """Simulate every placement of candidates that have next to none, before anything is annealed."""
     for one in ledger.could_win():
         if ledger.is_over or num_orders(ledger.data, one.candidate) > FEW_ORDERS:
             continue
-        ledger.report("judging every placement")
-        _judge_all(ledger, one, ledger.ends)
+        ledger.report("simulating every placement")
+        _simulate_all(ledger, one, ledger.ends)
 
 
-def _judge_all(ledger: Ledger, one: OpenCandidate, ends: float) -> bool:
+def _simulate_all(ledger: Ledger, one: OpenCandidate, ends: float) -> bool:
     """The best placement of a candidate, and its time as its bound; whether there was time enough."""
     settled = best_of_all(ledger.prepared.instance, ledger.data, one.candidate, ends, ledger.stop)
     if settled is None:
@@ -74,8 +74,8 @@ def _judge_all(ledger: Ledger, one: OpenCandidate, ends: float) -> bool:
     return True
 
 
-def reseat_by_judge(ledger: Ledger) -> None:
-    """Place candidates by the judge alone whose lower form is not exact."""
+def swap_hosts(ledger: Ledger) -> None:
+    """Place candidates by the simulator alone whose lower form is not exact."""
     ends = time.perf_counter() + RESEATING_SHARE * max(ledger.seconds_left, 0.0)
     instance = ledger.prepared.instance
     for one in ledger.could_win():
@@ -84,12 +84,12 @@ def reseat_by_judge(ledger: Ledger) -> None:
             continue
         if time.perf_counter() >= ends or ledger.is_over:
             return
-        ledger.report("placing by the judge")
+        ledger.report("placing by the simulator")
         bound_by_slowest_host(ledger, one)
         if not ledger.may_be_faster(one):
             continue
-        if num_orders(ledger.data, candidate) <= MOST_ORDERS:
-            _judge_all(ledger, one, ends)
+        if num_orders(ledger.data, candidate) <= MAX_ORDERS:
+            _simulate_all(ledger, one, ends)
         elif one.best is not None:
             ledger.look(
                 one, climb(instance, ledger.data, candidate, one.best.nodes, ends, ledger.stop, ledger.params.seed)

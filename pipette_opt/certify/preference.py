@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipette_opt.base.types import IntArray, Prefer
-from pipette_opt.judge.solutions import JudgedSolution, stage_memory
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plainness import WITHIN, plainness
 from pipette_opt.prepare import Prepared
+from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
 
-RiskOf = Callable[[JudgedSolution], float]
+RiskOf = Callable[[SimulatedSolution], float]
 """Probability that the fullest stage of a placed configuration runs out of memory."""
 
 
@@ -42,7 +42,7 @@ class Preference:
     factor: Callable[[ParallelConfig], float] = lambda config: 1.0
     hosts_factor: Callable[[IntArray], float] = lambda nodes: 1.0
 
-    def value(self, one: JudgedSolution) -> float:
+    def value(self, one: SimulatedSolution) -> float:
         """Value of a plan, the smaller the better."""
         config, seconds = one.candidate.config, one.estimate.iteration_time_s
         return self.factor(config) * self.hosts_factor(one.nodes) * seconds
@@ -51,14 +51,14 @@ class Preference:
         """Plainness of a configuration with this risk."""
         return plainness(config, oom_probability, self.max_oom_risk, self.today)
 
-    def choose(self, ranked: Sequence[JudgedSolution], risk_of: RiskOf) -> JudgedSolution:
+    def choose(self, ranked: Sequence[SimulatedSolution], risk_of: RiskOf) -> SimulatedSolution:
         """
         Return the plan that is shown.
 
         Parameters
         ----------
         ranked
-            Judged plans, the fastest first; of equally plain ones the first is taken.
+            Simulated plans, the fastest first; of equally plain ones the first is taken.
         """
         if self.prefer == "fastest":
             return ranked[0]
@@ -71,7 +71,7 @@ def risks_of(prepared: Prepared, max_oom_risk: float) -> RiskOf:
     """Return a function of the risk of placed configurations, each of which is predicted once."""
     known: dict[tuple[ParallelConfig, bytes], float] = {}
 
-    def risk_of(one: JudgedSolution) -> float:
+    def risk_of(one: SimulatedSolution) -> float:
         config = one.candidate.config
         key = config, one.nodes.tobytes()
         if key not in known:

@@ -12,7 +12,7 @@ from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 def prove(ledger: Ledger, backend: Backend | None = None) -> None:
     """
-    Let the solver place for the lower forms, judge and cut, until nothing can be faster or time is over.
+    Let the solver place for the lower forms, simulate and cut, until nothing can be faster or time is over.
 
     Each round is a solve of its own, whose engines begin anew with the paths found before.
     """
@@ -46,7 +46,7 @@ def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backe
     data = replace(ledger.data, candidates=tuple(known))
     hints = [checked_solution(data, number, one.best.nodes) for number, one in enumerate(able) if one.best is not None]
 
-    step = f"bounding the judge over {counted(len(able), 'candidate')}"
+    step = f"bounding the simulator over {counted(len(able), 'candidate')}"
 
     def on_progress(elapsed_s: float, incumbent: int | None, bound: int) -> None:
         ledger.report(step, max(ledger.bound_s, ledger.bound_with_open(bound)))

@@ -13,23 +13,27 @@ from itertools import combinations, islice, takewhile
 import numpy as np
 
 from pipette_opt.base.types import IntArray
-from pipette_opt.judge.many import estimate_many
-from pipette_opt.judge.reseat import has_room
-from pipette_opt.judge.solutions import TIE, JudgedSolution, judge_solution, simplicity
 from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.prepare import Prepared
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.simulate.reseat import has_room
+from pipette_opt.simulate.solutions import TIE, SimulatedSolution, simplicity, simulate_solution
 
 TIES_AT_ONCE = 64
-"""Placements that are judged together."""
+"""Placements that are simulated together."""
 
 
 def settle_ties(
-    prepared: Prepared, judged: Sequence[JudgedSolution], best: JudgedSolution, order: Sequence[int], seconds: float
-) -> list[JudgedSolution]:
+    prepared: Prepared,
+    simulated: Sequence[SimulatedSolution],
+    best: SimulatedSolution,
+    order: Sequence[int],
+    seconds: float,
+) -> list[SimulatedSolution]:
     """
-    Plans as fast as the best that come before it: simpler ones that were judged or need no search, in listed order.
+    Plans as fast as the best that come before it: simpler ones that were simulated or need no search, in listed order.
 
     Parameters
     ----------
@@ -40,14 +44,14 @@ def settle_ties(
     """
     ends = time.perf_counter() + seconds
     limit_s = (1 + TIE) * best.estimate.iteration_time_s
-    equal = [one for one in judged if one.estimate.iteration_time_s <= limit_s]
+    equal = [one for one in simulated if one.estimate.iteration_time_s <= limit_s]
     equal += [one for one in _simpler(prepared, best) if one.estimate.iteration_time_s <= limit_s]
     chosen = min(equal, key=lambda one: simplicity(one.candidate.config))
     nodes = in_order(prepared, chosen, order, limit_s, ends)
-    return [*equal, _judged(prepared, chosen, nodes)]
+    return [*equal, _simulated(prepared, chosen, nodes)]
 
 
-def _simpler(prepared: Prepared, best: JudgedSolution) -> Iterator[JudgedSolution]:
+def _simpler(prepared: Prepared, best: SimulatedSolution) -> Iterator[SimulatedSolution]:
     """The same hosts in the same blocks, with a simpler configuration of the same degrees."""
     for index, candidate in enumerate(prepared.problem.candidates):
         if (candidate.grid, candidate.block) != (best.candidate.grid, best.candidate.block):
@@ -56,7 +60,7 @@ def _simpler(prepared: Prepared, best: JudgedSolution) -> Iterator[JudgedSolutio
             continue
         fits = has_room(prepared.problem, candidate, best.nodes)
         if fits and simplicity(candidate.config) < simplicity(best.candidate.config):
-            yield judge_solution(
+            yield simulate_solution(
                 prepared.instance, prepared.problem, Solution(candidate=index, nodes=best.nodes, objective_ticks=0)
             )
 
@@ -73,7 +77,9 @@ def _same_degrees(one: ParallelConfig, other: ParallelConfig) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
-def in_order(prepared: Prepared, best: JudgedSolution, order: Sequence[int], limit_s: float, ends: float) -> IntArray:
+def in_order(
+    prepared: Prepared, best: SimulatedSolution, order: Sequence[int], limit_s: float, ends: float
+) -> IntArray:
     """
     Hosts of a plan as near to a given order as an equally fast plan allows.
 
@@ -167,7 +173,7 @@ def _with_an_earlier_host(nodes: IntArray, cell: int, place: IntArray) -> Iterat
         yield after.reshape(nodes.shape)
 
 
-def _judged(prepared: Prepared, chosen: JudgedSolution, nodes: IntArray) -> JudgedSolution:
+def _simulated(prepared: Prepared, chosen: SimulatedSolution, nodes: IntArray) -> SimulatedSolution:
     """The same candidate on other hosts."""
     data: ProblemData = replace(prepared.problem, candidates=(chosen.candidate,))
-    return judge_solution(prepared.instance, data, Solution(candidate=0, nodes=nodes, objective_ticks=0))
+    return simulate_solution(prepared.instance, data, Solution(candidate=0, nodes=nodes, objective_ticks=0))

@@ -8,8 +8,6 @@ from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reas
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
 from pipette_opt.certify.conflicts import conflicts, in_words
 from pipette_opt.certify.labels import pinned
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import CheckedConfig, MemoryCheck
 from pipette_opt.memory.predictor import IGNORED_RISK
@@ -18,6 +16,8 @@ from pipette_opt.plans.plan import PROVEN_WITHIN, IterationTime, Plan
 from pipette_opt.prepare import Prepared, fitting_candidates, load_predictor, prepare
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.solver.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
 from pipette_opt.verify.space import recorded_space
@@ -37,7 +37,7 @@ Verdict = Literal[
 ILLEGAL_S = 1.0
 """Seconds in which more sets of pins that exclude each other are looked for. Chosen."""
 
-MOST_RULES = 9
+MAX_RULES = 9
 """Broken rules that an answer lists; chosen so that it fits on a screen."""
 
 
@@ -55,7 +55,7 @@ class Why:
     bound_s
         No plan of these configurations is faster; ``None`` if none fits.
     listed_s
-        The fastest of them on the hosts as listed; ``None`` if that was not judged.
+        The fastest of them on the hosts as listed; ``None`` if that was not simulated.
     best_s
         The time to beat; ``None`` if there is none.
     ruled_out_by
@@ -133,8 +133,8 @@ def _broken_rules(enumeration: Enumeration) -> tuple[str, ...]:
         f"{rule}: {enumeration.examples[rule]} ({count:,} of {enumeration.num_combinations:,} combinations)"
         for rule, count in enumeration.rejected.items()
     ]
-    if len(rules) > MOST_RULES:
-        rules[MOST_RULES:] = [f"and {counted(len(rules) - MOST_RULES, 'rule')} more that fewer break"]
+    if len(rules) > MAX_RULES:
+        rules[MAX_RULES:] = [f"and {counted(len(rules) - MAX_RULES, 'rule')} more that fewer break"]
     return tuple(rules)
 
 

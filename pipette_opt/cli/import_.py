@@ -167,7 +167,7 @@ def regions(
 
 
 SOLVING_S = 10.0
-"""Seconds of the search whose plan the repair of slow hosts is judged on. Chosen."""
+"""Seconds of the search whose plan the repair of slow hosts is simulated on. Chosen."""
 
 
 def _repairs(options: opt.JobOptions, hosts: Sequence[str], *, quiet: bool) -> list[str]:

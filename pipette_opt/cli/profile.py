@@ -188,11 +188,11 @@ def _run_plan(path: Path, cluster: Path | None, device: str, out: Path) -> None:
 
     from pipette_opt.base.units import gib
     from pipette_opt.cli.output import check_file, check_place, say
-    from pipette_opt.judge.fullness import stack_predictor
     from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.measure.memory.anchor import anchored, run_fullest, usual_device
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.read.stack import write_stack
+    from pipette_opt.simulate.fullness import stack_predictor
 
     opt.one_of("--device", device, ("auto", "cuda", "cpu"))
     check_file(out, "the stack is written there")

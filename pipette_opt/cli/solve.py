@@ -174,7 +174,7 @@ def solve(
     if not (json and is_stdout(out)):
         keep_plan(plan, out)
     if trace is not None:
-        from pipette_opt.judge.trace import write_trace
+        from pipette_opt.simulate.trace import write_trace
 
         write_trace(trace, on_hosts_of(plan, job.instance), plan.config, plan.placement)
     paying = paying_options_of(plan, job.instance, max_oom_risk)

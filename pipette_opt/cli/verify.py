@@ -115,11 +115,11 @@ def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[st
     if proven is not None:
         return [*lines, f"and for {' and '.join(others)} by solving again in {proven.seconds:.1f} s"]
     if left:
-        names = ", ".join(config.label() for config in checked.open_configs[:MOST_NAMED])
-        more = f", and {left - MOST_NAMED} more" if left > MOST_NAMED else ""
+        names = ", ".join(config.label() for config in checked.open_configs[:MAX_NAMED])
+        more = f", and {left - MAX_NAMED} more" if left > MAX_NAMED else ""
         others[0] += f" ({names}{more})"
     return [*lines, f"not checked for {' and '.join(others)}, which rest on the search: --prove solves again"]
 
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Configurations that are named where the bound of several rests on the search."""

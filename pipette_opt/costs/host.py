@@ -105,8 +105,8 @@ def _threads(tp: int, gpus_per_node: int) -> int:
 
     NCCL's proxies send and receive there. Each thread adds the same: in a public sweep on H100, pipelines over hosts
     take 4.2, 6.3, 10.4 ms for a pass of a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9 ms
-    with 16 on two hosts, which is what 20 threads take. (Only back-tests judge runs of the last kind; that is where the
-    two threads were seen. Nothing is fitted to them.)
+    with 16 on two hosts, which is what 20 threads take. (Only back-tests simulate runs of the last kind; that is where
+    the two threads were seen. Nothing is fitted to them.)
     """
     hosts = ceil_div(tp, gpus_per_node)
     return tp + (2 * hosts if hosts > 1 else 0)

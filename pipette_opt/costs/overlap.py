@@ -121,7 +121,7 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
         For a closed form, whose work is the least of all kinds of GPU; otherwise for a lower form.
     """
     model, training, stack = instance.model, instance.training, instance.stack
-    if config.sharding_stage > 1:  # what is sent beside each micro-batch only lengthens it; the judge has it
+    if config.sharding_stage > 1:  # what is sent beside each micro-batch only lengthens it; the simulator has it
         return [StageRing(NO_TRAFFIC)] * config.pipeline_model_parallel_size
     traffic = gradient_traffic(model, training, config)
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks

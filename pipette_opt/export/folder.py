@@ -12,7 +12,7 @@ from pipette_opt.base.units import counted
 RECORD = ".pipette-opt-export.json"
 """File of the folder with the SHA-256 of each file that was exported there, or of both while one is replaced."""
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Files that an error names at most."""
 
 
@@ -43,7 +43,7 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
 def _check_empty(folder: Path) -> None:
     """Raise ``InputError`` if a folder is someone else's: it has files."""
     if folder.is_dir() and (names := sorted(one.name for one in folder.iterdir())):
-        some = ", ".join(map(shown, names[:MOST_NAMED])) + (", ..." if len(names) > MOST_NAMED else "")
+        some = ", ".join(map(shown, names[:MAX_NAMED])) + (", ..." if len(names) > MAX_NAMED else "")
         raise InputError(
             str(folder),
             f"has {counted(len(names), 'file')} that export did not write: {some}; give another folder, or --force.",

@@ -1,4 +1,4 @@
-"""The user's degrees and host order as they are today, judged like a plan."""
+"""The user's degrees and host order as they are today, simulated like a plan."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pipette_opt.base.types import IntArray
-    from pipette_opt.judge.paying import PayingOption
     from pipette_opt.parallel import ParallelConfig, Placement
     from pipette_opt.parallel.schedule import Schedule
     from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.report.comparison import Uncounted
+    from pipette_opt.simulate.paying import PayingOption
     from pipette_opt.specs import ClusterSpec, Instance, NotModelled
 
 
@@ -29,7 +29,7 @@ LAUNCH = "your current launch"
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Current:
     """
-    What runs today, and the judge's answer.
+    What runs today, and the simulator's answer.
 
     Parameters
     ----------
@@ -101,8 +101,8 @@ class Current:
 
     def would_pay(self) -> "tuple[PayingOption, ...]":
         """Options that the launch has not and that would save time; none with a schedule of its own."""
-        from pipette_opt.judge.paying import paying_options
         from pipette_opt.prepare import load_predictor
+        from pipette_opt.simulate.paying import paying_options
 
         if self.schedule is not None:
             return ()
@@ -254,18 +254,18 @@ def current_of(
     max_oom_risk: float = 0.01,
 ) -> Current:
     """
-    Judge Megatron arguments on hosts in the given order.
+    Simulate Megatron arguments on hosts in the given order.
 
     Parameters
     ----------
     hosts
         Names or ranges; the cluster's order by default. Ranks fill them one after the other.
     """
-    from pipette_opt.judge.estimate import estimate
-    from pipette_opt.judge.solutions import stage_memory
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
+    from pipette_opt.simulate.estimate import estimate
+    from pipette_opt.simulate.solutions import stage_memory
 
     instance = _as_trained(job, given)
     nodes = _nodes(job, hosts)
@@ -296,8 +296,8 @@ def _as_trained(job: Job, given: "MegatronArgs") -> "Instance":
     """The job with the formats, kernels and dispatcher of the arguments; batch, precision and model must be equal."""
     from dataclasses import replace
 
-    from pipette_opt.judge.fullness import with_edge_loss
     from pipette_opt.library.models import check_one_model
+    from pipette_opt.simulate.fullness import with_edge_loss
 
     where, instance = given.where, job.instance
     if given.precision not in (None, instance.training.precision):
@@ -394,14 +394,14 @@ def _nodes(job: Job, hosts: str | None) -> "IntArray":
     return np.array([known.index(name) for name in names], dtype=np.int64)
 
 
-def judged_plan(given: "Plan | Path", cluster: "ClusterSpec | Path | None", max_oom_risk: float) -> Current:
-    """A plan, judged afresh; on the cluster as a file describes it now, with what changed."""
+def simulated_plan(given: "Plan | Path", cluster: "ClusterSpec | Path | None", max_oom_risk: float) -> Current:
+    """A plan, simulated afresh; on the cluster as a file describes it now, with what changed."""
     from pipette_opt.base.units import percent, three_digits
-    from pipette_opt.judge.estimate import estimate
-    from pipette_opt.judge.solutions import stage_memory
     from pipette_opt.library.plans import plan_on_cluster
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
+    from pipette_opt.simulate.estimate import estimate
+    from pipette_opt.simulate.solutions import stage_memory
 
     plan, instance, changed = plan_on_cluster(given, cluster)
     found = with_band(estimate(instance, plan.config, plan.placement), instance, plan.config)

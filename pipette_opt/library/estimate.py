@@ -14,7 +14,7 @@ from pipette_opt.library.arguments import (
     options_of,
     plan_or_file,
 )
-from pipette_opt.library.current import Current, current_of, judged_plan
+from pipette_opt.library.current import Current, current_of, simulated_plan
 from pipette_opt.library.jobs import read_job
 from pipette_opt.library.models import job_of_arguments
 from pipette_opt.library.options import OF_TRAINING, JobOptions
@@ -108,13 +108,13 @@ def estimated(
     if not 0 < max_oom_risk <= 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1], got {max_oom_risk:g}.")
     if plan is not None:
-        current = judged_plan(plan, cluster_or_file(options.cluster), max_oom_risk)
+        current = simulated_plan(plan, cluster_or_file(options.cluster), max_oom_risk)
     else:
         current = _launch(args or "", options, training, hosts, max_oom_risk)
     if schedule is not None:
         current = with_schedule(current, schedule, max_oom_risk)
     if trace is not None:
-        from pipette_opt.judge.trace import write_trace
+        from pipette_opt.simulate.trace import write_trace
 
         write_trace(trace, current.instance, current.config, current.placement, current.schedule)
     return current

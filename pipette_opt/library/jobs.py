@@ -52,7 +52,6 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     """
     from dataclasses import asdict
 
-    from pipette_opt.judge.fullness import with_edge_loss
     from pipette_opt.read.cluster import exclude_hosts as without
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import expand_hosts
@@ -63,6 +62,7 @@ def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
     from pipette_opt.read.scripts import script_environment
     from pipette_opt.read.speeds import folded_by_value, parse_speeds, speed_record, with_speeds
     from pipette_opt.read.stack import read_stack
+    from pipette_opt.simulate.fullness import with_edge_loss
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.precision import fp8_copies
@@ -320,7 +320,7 @@ def trained_as(job: Job, given: "MegatronArgs") -> Job:
     """The job with the formats of gradients and optimizer states, and the kernels, that Megatron arguments say."""
     from dataclasses import asdict
 
-    from pipette_opt.judge.fullness import with_edge_loss
+    from pipette_opt.simulate.fullness import with_edge_loss
 
     if given.fp8 and not job.instance.training.fp8:
         return job  # which is not what the arguments train: comparing with them refuses that

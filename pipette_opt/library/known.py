@@ -53,10 +53,10 @@ def _with_layout(
     from pipette_opt.candidates import broken_rules, tensor_overlaps, with_known, world_sizes
     from pipette_opt.certify.first_plans import first_plan
     from pipette_opt.costs.compute import check_timed
-    from pipette_opt.judge.estimate import estimate
     from pipette_opt.memory.fewest import check_memory
     from pipette_opt.parallel import identity_placement, with_tensor_overlap
     from pipette_opt.prepare import load_predictor
+    from pipette_opt.simulate.estimate import estimate
 
     per_node, sizes = instance.cluster.gpus_per_node, world_sizes(instance, space)
     config = given.parallel_config(instance.model.num_layers, max(sizes))

@@ -37,7 +37,7 @@ NOT_THE_SAME: Mapping[str, str] = MappingProxyType(
 )
 """Options of Megatron-LM that mean something else than the option of a similar name, and what."""
 
-MOST_HINTS = 3
+MAX_HINTS = 3
 """Names that an error suggests at most; chosen."""
 
 _OF_OTHER = {other: name for name, others in OTHER_NAMES.items() for other in others}
@@ -66,5 +66,5 @@ def names_like(name: str, known: Collection[str]) -> tuple[str, ...]:
     others = {other: own for own, names in OTHER_NAMES.items() if own in known for other in (own, *names)}
     spelled = {**{one: one for one in known}, **others}
     with_words = sorted((one for one in known if words <= set(one.split("-"))), key=lambda one: (one.count("-"), one))
-    alike = difflib.get_close_matches(name, spelled, n=MOST_HINTS, cutoff=0.7)
-    return tuple(dict.fromkeys((*with_words, *(spelled[one] for one in alike))))[:MOST_HINTS]
+    alike = difflib.get_close_matches(name, spelled, n=MAX_HINTS, cutoff=0.7)
+    return tuple(dict.fromkeys((*with_words, *(spelled[one] for one in alike))))[:MAX_HINTS]

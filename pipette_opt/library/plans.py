@@ -11,8 +11,8 @@ from pipette_opt.specs.host_names import compress_hosts
 
 if TYPE_CHECKING:
     from pipette_opt.base.types import Collective
-    from pipette_opt.judge.paying import PayingOption
     from pipette_opt.plans.plan import Plan
+    from pipette_opt.simulate.paying import PayingOption
     from pipette_opt.specs import ClusterSpec, ComputeProfile, Instance
 
 
@@ -129,9 +129,9 @@ def plan_with_band(plan: "Plan", instance: "Instance") -> "Plan":
 
 
 def paying_options_of(plan: "Plan", instance: "Instance", max_oom_risk: float) -> "tuple[PayingOption, ...]":
-    """Options outside of the search that would save time in a plan; see :mod:`~pipette_opt.judge.paying`."""
-    from pipette_opt.judge.paying import paying_options
+    """Options outside of the search that would save time in a plan; see :mod:`~pipette_opt.simulate.paying`."""
     from pipette_opt.prepare import load_predictor
+    from pipette_opt.simulate.paying import paying_options
 
     instance = on_hosts_of(plan, instance)
     predictor = load_predictor(max_oom_risk, instance)
@@ -221,7 +221,7 @@ def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
 
 def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """The job of a plan on a cluster."""
-    from pipette_opt.judge.fullness import with_edge_loss
+    from pipette_opt.simulate.fullness import with_edge_loss
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
     from pipette_opt.specs.recorded import recorded_spec
 

@@ -24,11 +24,11 @@ MEASURED = ("1f1b", "interleaved")
 
 def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Current":
     """The same launch with another schedule, and with what its memory loses where that is nearly full."""
-    from pipette_opt.judge.estimate import estimate
-    from pipette_opt.judge.schedule_memory import schedule_memory
     from pipette_opt.parallel import microbatches_of
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
+    from pipette_opt.simulate.estimate import estimate
+    from pipette_opt.simulate.schedule_memory import schedule_memory
 
     instance, config = current.instance, current.config
     schedule = read_schedule(given, config, microbatches_of(instance.training, config), instance.p2p)
@@ -36,13 +36,13 @@ def with_schedule(current: "Current", given: str, max_oom_risk: float) -> "Curre
     memory, lost_s = schedule_memory(current.memory, instance, config, schedule, predictor, max_oom_risk)
     if instance.edge_loss_s is not None:
         instance = replace(instance, edge_loss_s=lambda _: lost_s)
-    judged = estimate(instance, config, current.placement, schedule)
+    simulated = estimate(instance, config, current.placement, schedule)
     if given in MEASURED:
-        judged = with_band(judged, instance, config)
+        simulated = with_band(simulated, instance, config)
     return replace(
         current,
         instance=instance,
-        estimate=judged,
+        estimate=simulated,
         memory=memory,
         schedule=schedule,
     )
@@ -55,10 +55,10 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
     ``InputError`` if it is not one of the configuration's stages, chunks and micro-batches, if its stages wait for each
     other, or if it is none of Megatron-Core's and stages wait for their sends.
     """
-    from pipette_opt.judge.orders import SCHEDULES, named_schedule, parse_order
-    from pipette_opt.judge.program import schedule_program
     from pipette_opt.read.files import read_text
     from pipette_opt.read.kinds_of_files import reads
+    from pipette_opt.simulate.orders import SCHEDULES, named_schedule, parse_order
+    from pipette_opt.simulate.program import schedule_program
 
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
     grouped = GROUPS.fullmatch(given)

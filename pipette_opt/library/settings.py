@@ -9,7 +9,7 @@ from pipette_opt.base.units import whole_number
 
 T = TypeVar("T")
 
-MOST_WORKERS = 1024
+MAX_WORKERS = 1024
 """Threads of one machine; more cores than any has."""
 
 
@@ -46,8 +46,8 @@ def cores() -> int:
 
 def threads(workers: int | None) -> int:
     """Return as many threads as ``workers`` says, or all cores."""
-    if workers is not None and workers > MOST_WORKERS:
-        raise InputError("--workers", f"must be at most {MOST_WORKERS}, got {workers}.")
+    if workers is not None and workers > MAX_WORKERS:
+        raise InputError("--workers", f"must be at most {MAX_WORKERS}, got {workers}.")
     return cores() if workers is None else workers
 
 

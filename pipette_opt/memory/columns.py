@@ -34,7 +34,7 @@ STEP_FITS = 1.4
 FULL_LINK_BYTES_PER_S = 235e9
 """Inside a host of A100 with NVLink, where NCCL opens 24 channels."""
 
-MOST_LINK = 32 / 24
+MAX_LINK = 32 / 24
 """NCCL opens no more than 32 channels; what it takes grows with them (github.com/NVIDIA/nccl issues 864, 1685)."""
 
 WIRE_TOKENS = 8192
@@ -105,7 +105,7 @@ def num_groups(*sizes: FloatArray | float) -> FloatArray:
 
 def link_share(bytes_per_s: float | None) -> float:
     """How many channels NCCL opens inside a host with such links, over those of A100's NVLink; 1 if nobody says."""
-    return 1.0 if bytes_per_s is None else min(bytes_per_s / FULL_LINK_BYTES_PER_S, MOST_LINK)
+    return 1.0 if bytes_per_s is None else min(bytes_per_s / FULL_LINK_BYTES_PER_S, MAX_LINK)
 
 
 def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:

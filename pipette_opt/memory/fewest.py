@@ -6,8 +6,8 @@ Megatron-Core has one number ``N`` for all stages: each chunk recomputes its fir
 
 On given hosts an iteration's time never falls when ``N`` grows. A recomputed layer's backward has a whole forward pass
 more. What it sends is never less; what hides its communication grows by the forward's waits for the host and by the
-attention beside the ring, both parts of that forward pass. So no layer takes less time, and the judge never falls when
-a time grows. Of configurations that differ in ``N`` alone the smallest that fits is therefore the fastest, and the
+attention beside the ring, both parts of that forward pass. So no layer takes less time, and the simulator never falls
+when a time grows. Of configurations that differ in ``N`` alone the smallest that fits is therefore the fastest, and the
 others need not be searched: none of them if the configuration fits without recomputation.
 
 What the host keeps makes nothing faster either. Its optimizer streams less than the GPU's memory does, and a layer

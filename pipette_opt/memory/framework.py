@@ -3,7 +3,7 @@ What a software stack adds to the counted tensors: a handful of named constants.
 
 Two numbers come of them. What a stage *takes* is what a measurement shows: it includes blocks that the caching
 allocator holds only because nobody asked for them (leftovers of the optimizer step, gaps). What it *needs* leaves these
-out, since the allocator returns them before it fails; running out of memory is judged by the need. Outputs of
+out, since the allocator returns them before it fails; running out of memory is simulated by the need. Outputs of
 collectives behind which the host ran ahead are needed: by the book the allocator waits for them, but jobs that filled
 their devices with them died.
 
@@ -21,7 +21,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import BoolArray, FloatArray
 
-MOST_ERRORS = 400
+MAX_ERRORS = 400
 _ERROR, _VERSION, _TWIN, _ANCHOR = "error_", "version_", "twin_", "anchor_"
 
 _SEVERAL = ("errors", "versions", "twins", "anchors")
@@ -30,7 +30,7 @@ _SEVERAL = ("errors", "versions", "twins", "anchors")
 LARGEST_OFFSET = 1.0
 """Versions that differ by more are different stacks."""
 
-MOST_OF_TWIN = 1.25
+MAX_OF_TWIN = 1.25
 """Widths by which twins move a prediction at most: Student's law with 4 degrees of freedom believes no more."""
 
 MOMENTS = 2
@@ -173,8 +173,8 @@ class Framework:
             if not abs(offset) <= LARGEST_OFFSET:
                 raise ValueError(f"{_VERSION}{version} must be within {LARGEST_OFFSET:g} of 0, got {offset}.")
         for work, offset in self.twins:
-            if not abs(offset) <= MOST_OF_TWIN:
-                raise ValueError(f"{_TWIN}{work} must be within {MOST_OF_TWIN:g} of 0, got {offset}.")
+            if not abs(offset) <= MAX_OF_TWIN:
+                raise ValueError(f"{_TWIN}{work} must be within {MAX_OF_TWIN:g} of 0, got {offset}.")
         for work, offset in self.anchors:
             if not abs(offset) <= LARGEST_OFFSET:
                 raise ValueError(f"{_ANCHOR}{work} must be within {LARGEST_OFFSET:g} of 0, got {offset}.")
@@ -325,8 +325,8 @@ def numbers_of(framework: Framework) -> dict[str, float]:
     names = [field.name for field in fields(Framework) if field.name not in _SEVERAL]
     values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
     errors = np.array(framework.errors)
-    if len(errors) > MOST_ERRORS:
-        errors = errors[np.linspace(0, len(errors) - 1, MOST_ERRORS).round().astype(int)]
+    if len(errors) > MAX_ERRORS:
+        errors = errors[np.linspace(0, len(errors) - 1, MAX_ERRORS).round().astype(int)]
     values |= {f"{_VERSION}{version}": round(offset, 5) for version, offset in framework.versions}
     values |= {f"{_TWIN}{work}": round(offset, 5) for work, offset in framework.twins}
     values |= {f"{_ANCHOR}{work}": round(offset, 5) for work, offset in framework.anchors}

@@ -28,7 +28,7 @@ from pipette_opt.specs.user_buffers import has_user_buffers
 
 _ROWS_AT_ONCE = 1 << 16
 
-MOST_PARAMETERS = 1e14
+MAX_PARAMETERS = 1e14
 """Beyond this nobody has trained anything, and whole numbers may overflow."""
 
 IGNORED_RISK = 1.0
@@ -46,10 +46,10 @@ SMALLEST_RISK = 1e-4
 
 def check_size(model: ModelSpec) -> None:
     """Raise ``InputError`` for a model that is larger than any, most likely a slip of units."""
-    if model.num_parameters > MOST_PARAMETERS:
+    if model.num_parameters > MAX_PARAMETERS:
         raise InputError(
             f"model {model.name}",
-            f"has {model.num_parameters:.2g} parameters, more than {MOST_PARAMETERS:.0e}; check num_layers="
+            f"has {model.num_parameters:.2g} parameters, more than {MAX_PARAMETERS:.0e}; check num_layers="
             f"{model.num_layers}, hidden_size={model.hidden_size}, ffn_hidden_size={model.ffn_hidden_size}, vocab_size="
             f"{model.vocab_size}.",
         )

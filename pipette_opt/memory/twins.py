@@ -7,7 +7,7 @@ first common to twins: *alike* is its share of the variance, which is the correl
 with the mean ``m``, the first is expected to be ``alike n / (1 + (n - 1) alike) m``: nothing without a twin, ever more
 of the mean with many (the posterior mean of a random effect; Searle, Casella and McCulloch, Variance Components, 1992,
 section 3.4). Errors have tails: each counts for as much as Student's law believes it, so that no twin moves a
-prediction by more than ``MOST_OF_TWIN`` of its widths.
+prediction by more than ``MAX_OF_TWIN`` of its widths.
 
 Jobs without replicas reduce no gradients, and are twins of each other only.
 """
@@ -30,7 +30,7 @@ REPLICA_FIELDS = ("replicas", "expert_replicas", "state_shards")
 TAILS = 4.0
 """Degrees of freedom of the errors, as in :mod:`spread`."""
 
-FEWEST_WITH_TWIN = 10
+MIN_WITH_TWIN = 10
 """Runs; with fewer nobody knows how alike twins are, and they count as not."""
 
 ALIKES = np.linspace(0.0, 0.95, 96)
@@ -120,7 +120,7 @@ def likeliest_alike(work: Sequence[str], errors: FloatArray) -> float:
         Of runs that a fit left out, together with their twins, in units of their width.
     """
     groups = [errors[members] for members in _members(work).values() if len(members) > 1]
-    if sum(map(len, groups)) < FEWEST_WITH_TWIN:
+    if sum(map(len, groups)) < MIN_WITH_TWIN:
         return 0.0
     return float(ALIKES[int(np.argmin([_surprise(groups, alike) for alike in ALIKES]))])
 

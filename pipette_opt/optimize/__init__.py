@@ -5,12 +5,13 @@ The story of ``solve``, in the order of the code.
    degrees, layers and kinds of GPU over the best links, and bounds every split of the layers that is not listed;
    ``memory/`` strikes out what does not fit, ``solver/pruning.py`` what bounds rule out; the rest becomes the problem
    in integers, in a closed form where there is one, and in a lower form for all.
-2. A first plan: that of the bounds is judged, and placements are annealed by the closed forms, where there are any.
+2. A first plan: that of the bounds is simulated, and placements are annealed by the closed forms, where there are any.
 3. ``certify/late_splits.py``: the joint model again, with that time to beat; what it finds is searched, too.
-4. :func:`~pipette_opt.certify.certify`: the judge walks the real schedule and decides. Candidates that may be faster
-   are placed by annealing, judged, and refuted by the provers of ``solver/`` on their lower forms. This is what makes
-   the gap. If it stays open while configurations were left out that nobody had time to bound, these are bounded, and
-   all of this is done once more.
+4. :func:`~pipette_opt.certify.certify`: the simulator walks the real schedule and decides. Candidates that may be
+faster
+   are placed by annealing, simulated, and refuted by the provers of ``solver/`` on their lower forms. This is what
+   makes the gap. If it stays open while configurations were left out that nobody had time to bound, these are bounded,
+   and all of this is done once more.
 5. The joint model once more; ``certify/beside.py`` places what may be plainer, less risky or the next best, and
    ``certify/preference.py`` chooses the plan among those that are as good as the fastest; ties are settled.
 6. ``certify/finish.py`` makes the certificate and its ``lower_bound_s``: the least of what is open, what was ruled out,
@@ -34,16 +35,16 @@ from pipette_opt.certify.budget import Budget
 from pipette_opt.certify.budget import OptimizeParams as OptimizeParams
 from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.finish import finish_plan
-from pipette_opt.certify.first_plans import anneal_closed_forms, judge_closed_forms, judge_first_plan
+from pipette_opt.certify.first_plans import anneal_closed_forms, simulate_closed_forms, simulate_first_plan
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
 from pipette_opt.certify.preference import Preference, risks_of
 from pipette_opt.certify.scope import why_nothing
 from pipette_opt.certify.ties import settle_ties
-from pipette_opt.judge.solutions import TIE, JudgedSolution, best_first
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, bound_again, prepare
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.solutions import TIE, SimulatedSolution, best_first
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
@@ -116,34 +117,34 @@ def optimize(
 
     if number := len(prepared.with_closed_form.candidates):
         watcher.report(f"annealing placements of {counted(number, 'candidate')}")
-    judged = judge_first_plan(prepared)
-    hint = anneal_closed_forms(prepared, budget.hint_s(judged), params.workers, params.seed, stop, known)
-    judged += judge_closed_forms(prepared, hint)
-    if judged:
-        watcher.on_plan(finished(prepared, judged))
+    simulated = simulate_first_plan(prepared)
+    hint = anneal_closed_forms(prepared, budget.hint_s(simulated), params.workers, params.seed, stop, known)
+    simulated += simulate_closed_forms(prepared, hint)
+    if simulated:
+        watcher.on_plan(finished(prepared, simulated))
 
     prove = partial(prove_splits, to_beat_s=params.to_beat_s, gap_limit=params.gap_limit, watcher=watcher)
-    if judged:
+    if simulated:
         joint_s = budget.joint_again_s(is_least=prepared.is_joint_least)
-        prepared, found = prove(prepared, judged, seconds=joint_s, is_over=lambda: budget.left_s <= budget.ties_s)
-        judged += found
-    certified = certify(prepared, judged, budget.certifying(judged), watcher.report, stop, backend)
-    judged += certified.judged
-    if not judged:
+        prepared, found = prove(prepared, simulated, seconds=joint_s, is_over=lambda: budget.left_s <= budget.ties_s)
+        simulated += found
+    certified = certify(prepared, simulated, budget.certifying(simulated), watcher.report, stop, backend)
+    simulated += certified.simulated
+    if not simulated:
         raise why_nothing(prepared)
     if not certified.is_closed and budget.left_s > budget.ties_s:
-        bounded, kept = _bounded_again(prepared, judged, params.gap_limit, lambda: budget.left_s, watcher)
+        bounded, kept = _bounded_again(prepared, simulated, params.gap_limit, lambda: budget.left_s, watcher)
         if bounded is not prepared:
             prepared = bounded
             certified = certify(prepared, kept, budget.certifying(kept), watcher.report, stop, backend)
-            judged = [*kept, *certified.judged]
+            simulated = [*kept, *certified.simulated]
 
-    prepared, found = prove(prepared, judged, seconds=budget.left_s - budget.ties_s - budget.kept_s)
-    judged += found
+    prepared, found = prove(prepared, simulated, seconds=budget.left_s - budget.ties_s - budget.kept_s)
+    simulated += found
     watcher.report("placing plans beside the fastest")
     beside = look_beside(
         prepared,
-        judged,
+        simulated,
         certified.reasons,
         preference,
         params.num_alternatives,
@@ -152,32 +153,32 @@ def optimize(
         watcher.loading_kernels,
         params.seed,
     )
-    judged += beside.judged
+    simulated += beside.simulated
     order = host_order or range(prepared.instance.cluster.num_nodes)
-    shown = _settled(prepared, judged, preference, order, budget.ties_s)
-    plan = finished(prepared, [*judged, shown], certified, shown=shown, bounds_s=beside.bounds_s)
+    shown = _settled(prepared, simulated, preference, order, budget.ties_s)
+    plan = finished(prepared, [*simulated, shown], certified, shown=shown, bounds_s=beside.bounds_s)
     verify_content(prepared.given, plan)
     return plan
 
 
 def _settled(
     prepared: Prepared,
-    judged: Sequence[JudgedSolution],
+    simulated: Sequence[SimulatedSolution],
     preference: Preference,
     order: Sequence[int],
     seconds: float,
-) -> JudgedSolution:
+) -> SimulatedSolution:
     """The preferred plan, in the order of hosts that people know, and simpler where that is as fast and as plain."""
     risk_of = risks_of(prepared, preference.max_oom_risk)
 
-    def rank(one: JudgedSolution) -> tuple[int, ...]:
+    def rank(one: SimulatedSolution) -> tuple[int, ...]:
         return preference.rank(one.candidate.config, risk_of(one))
 
-    shown = preference.choose(best_first(judged), risk_of)
+    shown = preference.choose(best_first(simulated), risk_of)
     if preference.prefer == "fastest":
-        return best_first([*judged, *settle_ties(prepared, judged, shown, order, seconds)])[0]
+        return best_first([*simulated, *settle_ties(prepared, simulated, shown, order, seconds)])[0]
     least_s = (1 - TIE) * shown.estimate.iteration_time_s
-    equal = [one for one in judged if one.estimate.iteration_time_s >= least_s and rank(one) == rank(shown)]
+    equal = [one for one in simulated if one.estimate.iteration_time_s >= least_s and rank(one) == rank(shown)]
     settled = settle_ties(prepared, equal, shown, order, seconds)[-1]
     is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) == rank(shown)
     return settled if is_as_good else shown
@@ -185,21 +186,21 @@ def _settled(
 
 def _bounded_again(
     prepared: Prepared,
-    judged: Sequence[JudgedSolution],
+    simulated: Sequence[SimulatedSolution],
     gap_limit: float,
     seconds_left: Callable[[], float],
     watcher: Watcher,
-) -> tuple[Prepared, list[JudgedSolution]]:
+) -> tuple[Prepared, list[SimulatedSolution]]:
     """The problem without what was not bounded in time, and the plans that are in it; as it is if that keeps no gap."""
-    first = fastest_plan(judged)
+    first = fastest_plan(simulated)
     if prepared.pruned is None or prepared.pruned.bound_s >= (1 - gap_limit) * first.seconds:
-        return prepared, list(judged)
+        return prepared, list(simulated)
     watcher.report("bounding what there was no time for")
     bounded = bound_again(prepared, first, seconds_left, watcher.loading_kernels)
     there = {(one.config, one.block): one for one in bounded.problem.candidates}
     kept = [
         replace(one, candidate=there[key])
-        for one in judged
+        for one in simulated
         if (key := (one.candidate.config, one.candidate.block)) in there
     ]
     with watcher.loading_kernels():

@@ -19,7 +19,6 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.certify.preference import Preference
 from pipette_opt.certify.weights import robust_weights
-from pipette_opt.judge.least_times import least_gpu_seconds
 from pipette_opt.optimize import optimize
 from pipette_opt.optimize.weighted import optimize_weighted
 from pipette_opt.parallel import ParallelConfig
@@ -28,15 +27,16 @@ from pipette_opt.plans.plan import Plan, SizeProof, Target
 from pipette_opt.plans.target import HOUR_S, UNITS, best_value_of, people_value, price_of, recorded_rate, value_of
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.cluster import subset_cluster
+from pipette_opt.simulate.least_times import least_gpu_seconds
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
 
-MOST_SIZES = 48
+MAX_SIZES = 48
 """Largest number of numbers of hosts that are searched, the most divisible ones. Chosen: a second or more each."""
 
-LEAST_SEARCH_S = 1.0
+MIN_SEARCH_S = 1.0
 """Smallest number of seconds that the search of a number of hosts gets; enumerating may take as long. Chosen."""
 
 FIRST_SIZE_SHARE = 0.5
@@ -148,7 +148,7 @@ class _Search:
         for number, size in enumerate(self.sizes):
             share_s = FIRST_SIZE_SHARE * self.left_s / (len(self.sizes) - number)
             self._search(size, share_s)
-        while (open_ := self._open()) and self.left_s > LEAST_SEARCH_S:
+        while (open_ := self._open()) and self.left_s > MIN_SEARCH_S:
             size = open_[0]
             before = size.lower_bound_s
             self._search(size, self.left_s / len(open_))
@@ -173,7 +173,7 @@ class _Search:
         inner = Watcher(on_progress=self.watcher.on_progress, stop=self.watcher.stop, begun=self.watcher.begun)
         started = inner.started
         params = replace(
-            self.params, objective=Objective.TIME, time_limit_s=max(seconds, LEAST_SEARCH_S), to_beat_s=to_beat_s
+            self.params, objective=Objective.TIME, time_limit_s=max(seconds, MIN_SEARCH_S), to_beat_s=to_beat_s
         )
         self.watcher.report(f"searching {counted(size.num_gpus, 'GPU')}")
         try:
@@ -301,7 +301,7 @@ def _numbers(instance: Instance, space: SearchSpace) -> list[int]:
             "--max-gpus", f"must be at least the {per_host} GPUs of a host for this objective, got {most}."
         )
     hosts = sorted(range(1, most // per_host + 1), key=lambda count: (-_num_divisors(count), count))
-    return [count * per_host for count in sorted(hosts[:MOST_SIZES])]
+    return [count * per_host for count in sorted(hosts[:MAX_SIZES])]
 
 
 def _num_divisors(number: int) -> int:

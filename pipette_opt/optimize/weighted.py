@@ -18,7 +18,7 @@ from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.specs import Instance
 
-LEAST_STEP = 0.1
+MIN_STEP = 0.1
 """Share of the time limit that each search of an objective other than time gets at least. Chosen."""
 
 
@@ -66,7 +66,7 @@ def optimize_weighted(
     try:
         while limits is not None:
             left = max(1, weights.num_factors - len(steps))
-            share_s = max(params.time_limit_s - watcher.elapsed_s, LEAST_STEP * params.time_limit_s) / left
+            share_s = max(params.time_limit_s - watcher.elapsed_s, MIN_STEP * params.time_limit_s) / left
             to_beat_s = min([params.to_beat_s, *(one.value / weights.base for one in steps)])
             step_params = replace(params, time_limit_s=watcher.elapsed_s + share_s, to_beat_s=to_beat_s)
             try:

@@ -15,7 +15,7 @@ from itertools import groupby
 LETTERS = "EtmL"
 """What a part may hold."""
 
-MOST_LETTERS = 100_000
+MAX_LETTERS = 100_000
 """Largest number of letters and bars that a layout may be written out to; more is a slip of the pen. Chosen."""
 
 
@@ -27,8 +27,8 @@ def layout_parts(layout: str) -> tuple[str, ...]:
     """
     text = layout.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
-        if sum(len(found[1]) * int(found[2]) for found in re.finditer(pattern, text)) > MOST_LETTERS:
-            raise ValueError(f"repeats more than {MOST_LETTERS:,} letters.")
+        if sum(len(found[1]) * int(found[2]) for found in re.finditer(pattern, text)) > MAX_LETTERS:
+            raise ValueError(f"repeats more than {MAX_LETTERS:,} letters.")
         text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
     wrong = sorted(set(text) - set(LETTERS) - {"|"})
     if wrong:

@@ -5,7 +5,7 @@ The orders of 1F1B are those of Megatron-Core 0.16.1, ``core/pipeline_parallel/s
 forwards, then one forward and one backward in turn, then the remaining backwards. Without interleaving stage ``s``
 warms up with ``min(pp - s - 1, m)`` forwards; with ``v`` chunks with ``min(2 (pp - s - 1) + (v - 1) pp, m v)``,
 the micro-batches in groups of ``pp`` that pass chunk 0, chunk 1, ... (backwards in the reverse order of chunks).
-Other orders are in ``judge/orders.py``. The judge and the memory of a stage are both read from this object.
+Other orders are in ``simulate/orders.py``. The simulator and the memory of a stage are both read from this object.
 """
 
 from dataclasses import dataclass

@@ -90,12 +90,12 @@ class Certificate:
     Parameters
     ----------
     status
-        ``OPTIMAL``: no plan of the searched space is faster than the fastest found by the judge, up to rounding to
+        ``OPTIMAL``: no plan of the searched space is faster than the fastest found by the simulator, up to rounding to
         ticks. ``FEASIBLE``: the gap stays open.
     objective_s
-        The judge's iteration time of the plan.
+        The simulator's iteration time of the plan.
     lower_bound_s
-        No plan of the searched space is faster by the judge.
+        No plan of the searched space is faster by the simulator.
     gap
         Gap of the search: ``(fastest_s - lower_bound_s) / fastest_s``; without ``fastest_s`` that of ``objective_s``.
     placement_dependent_s

@@ -57,7 +57,7 @@ def alternative_frame(plan: Plan) -> "DataFrame":
     The plan and the next best, fastest first, by the label of their configuration.
 
     Columns: ``iteration_time_s``, its ``share`` of the plan's, ``oom_probability`` of the fullest stage, ``hosts`` (how
-    many) and ``reason``, why it lost; NaN where it was not judged.
+    many) and ``reason``, why it lost; NaN where it was not simulated.
     """
     from pandas import DataFrame, Index
 

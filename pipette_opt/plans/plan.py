@@ -68,7 +68,7 @@ class Band:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationTime:
     """
-    The judge's answer for one placed configuration.
+    The simulator's answer for one placed configuration.
 
     There are two clocks. ``iteration_time_s`` is the simulator's, on which solver and proof work; ``expected_s`` is
     what people are shown: the middle of what runs like this took.
@@ -234,7 +234,7 @@ class Imbalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What another method would have chosen on the same instance, judged by the same estimator."""
+    """What another method would have chosen on the same instance, simulated by the same estimator."""
 
     name: str
     config: ParallelConfig

@@ -94,7 +94,7 @@ def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
 
 
 def _proof(certificate: Certificate, iteration_time_s: float) -> str:
-    """How far from the best of what was searched, by the judge's time or by the objective that was asked for."""
+    """How far from the best of what was searched, by the simulated time or by the objective that was asked for."""
     choice = certificate.chosen_by
     if choice is not None:
         value = choice.value if choice.shown_value is None else choice.shown_value

@@ -11,7 +11,7 @@ from pipette_opt.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What is known so far: the step, the judged time of the fastest plan and the proven bound."""
+    """What is known so far: the step, the simulated time of the fastest plan and the proven bound."""
 
     step: str
     elapsed_s: float

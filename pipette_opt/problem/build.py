@@ -192,7 +192,7 @@ def _check_reduction(instance: Instance) -> None:
     """Raise ``InputError`` for an algorithm whose time no link decides."""
     if instance.allreduce == "tree":
         raise InputError(
-            "--allreduce", "tree is known to the judge only (estimate): a tree's time is that of no hop; give ring."
+            "--allreduce", "tree is known to the simulator only (estimate): a tree's time is that of no hop; give ring."
         )
 
 

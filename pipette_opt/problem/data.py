@@ -6,7 +6,7 @@ their capacities. A candidate has one of two objectives.
 
 - The closed form of 1F1B. Times are rounded up to ticks, so the integer objective is never below the closed form; by
   how much it can be above is ``CandidateData.rounding_ticks``, which every certificate subtracts from its bound.
-- The longest of some :class:`Paths` through the schedule, interleaved or not: a lower form, which the judge's time
+- The longest of some :class:`Paths` through the schedule, interleaved or not: a lower form, which the simulated time
   never undercuts. Times are rounded down, so there is nothing to subtract.
 """
 

@@ -166,7 +166,7 @@ class LayerFamily:
 
     def times(self, units: FloatArray, kind_of_row: IntArray) -> PlacedTimes:
         """
-        What the judge would be given if all links were the best between their kinds, in a single replica.
+        What the simulator would be given if all links were the best between their kinds, in a single replica.
 
         Parameters
         ----------

@@ -23,7 +23,7 @@ from pipette_opt.specs import ClusterSpec, Instance
 FAR = 2.0
 """A link between groups counts as far if a transfer takes so many times as long as over the best link. Chosen."""
 
-MOST_ROWS = 9
+MAX_ROWS = 9
 """Rows of the grid up to which every place of the crossing is a family; with more none is. Chosen."""
 
 
@@ -52,7 +52,7 @@ def far_families(
     cluster, config, block, rows = instance.cluster, family.config, family.block, family.grid[0]
     known = len(cluster.gpu_kinds) == 1 and cluster.most_in_domain == 1 and instance.model.num_experts is None
     one_way = 1 in family.grid[1:]
-    if not known or not one_way or config.sharding_stage > 1 or not 1 < rows <= MOST_ROWS:
+    if not known or not one_way or config.sharding_stage > 1 or not 1 < rows <= MAX_ROWS:
         return [family]
     groups, flows = groups_of(instance, family), gpus_of_a_host(config, block) // block.stages
     rate = far_bytes_per_s(cluster, groups, flows)

@@ -15,7 +15,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS
 APART = 1.03
 """How much farther apart groups must be than what is joined within them, to be racks."""
 
-FEWEST_NEAREST = 3
+MIN_NEAREST = 3
 """
 Links, fastest first, whose median says how fast a host is; or an eighth of all, if that is more.
 
@@ -62,7 +62,7 @@ def find_neighbours(links: IntArray) -> Neighbours | None:
     if len(cost) < 2 or np.isnan(cost).all(axis=1).any():
         return None
     usual = np.nanmedian(cost, axis=1)
-    best = np.nanmedian(np.sort(cost, axis=1)[:, : max(FEWEST_NEAREST, len(cost) // 8)], axis=1)
+    best = np.nanmedian(np.sort(cost, axis=1)[:, : max(MIN_NEAREST, len(cost) // 8)], axis=1)
     relative = np.where(np.isnan(cost), np.nanmax(cost), cost) / np.maximum(best[:, None], best[None, :])
     relative = 0.5 * (relative + relative.T)
     np.fill_diagonal(relative, 0.0)

@@ -50,7 +50,7 @@ class Result:
     solution
         The best found; ``None`` if none.
     pool
-        Further solutions worth judging, best first, at most one per candidate, without ``solution``.
+        Further solutions worth simulating, best first, at most one per candidate, without ``solution``.
     proven_by
         Who raised the bound of each candidate to where it is, by the name of an engine or of a bound; empty where
         nobody asks.

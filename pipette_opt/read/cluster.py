@@ -22,7 +22,7 @@ from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.kinds_of_files import CLUSTER_FILE, reads
 from pipette_opt.read.levels import level_entries, levels_of, says_levels
 from pipette_opt.read.link_notes import notes_on_latency, notes_on_units
-from pipette_opt.read.matrices import MOST_LATENCY_S, bandwidth_of, gb_text, latencies_csv, matrix_csv
+from pipette_opt.read.matrices import MAX_LATENCY_S, bandwidth_of, gb_text, latencies_csv, matrix_csv
 from pipette_opt.read.prices import check_price
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
@@ -133,7 +133,7 @@ def _check_units(
             raise InputError(f"{where}, inter_node", said)
     latencies = [("intra_node", intra_latency_s), ("inter_node", inter.latency_s)]
     for place, latency_s in (*latencies, *((f"levels, {one.name}", one.latency_s) for one in levels)):
-        if latency_s > MOST_LATENCY_S:
+        if latency_s > MAX_LATENCY_S:
             said = f"latency_us is {latency_s / US:g}, more than a second; check that it is in microseconds."
             raise InputError(f"{where}, {place}", said)
 

@@ -14,7 +14,7 @@ from pipette_opt.base.units import GB, KIB, MIB, counted
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import InsideNode
 from pipette_opt.read.link_log import LinkLog
-from pipette_opt.read.matrices import LEAST_GB_PER_S, MOST_GB_PER_S, HostMatrix
+from pipette_opt.read.matrices import MAX_GB_PER_S, MIN_GB_PER_S, HostMatrix
 from pipette_opt.read.nccl_tests import (
     KINDS,
     WRONG_RESULTS,
@@ -260,8 +260,8 @@ class LinkEvidence:
         return found
 
     def _add_rate(self, flows: int, sender: str, receiver: str, rate: float) -> None:
-        if not LEAST_GB_PER_S <= rate / GB <= MOST_GB_PER_S:
-            limits = f"from {LEAST_GB_PER_S:g} to {MOST_GB_PER_S:g}"
+        if not MIN_GB_PER_S <= rate / GB <= MAX_GB_PER_S:
+            limits = f"from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}"
             raise InputError(f"{sender} to {receiver}", f"a rate must be {limits} GB/s, got {rate / GB:g} GB/s.")
         self.rates[flows][sender, receiver][self.snapshot].append(rate)
 

@@ -17,7 +17,7 @@ OPTION = "--expert-loads"
 ZIPF = "zipf:"
 """Begins a law in place of a file."""
 
-MOST_EXPONENT = 10.0
+MAX_EXPONENT = 10.0
 """Largest exponent; with two experts the second one already gets a thousandth. Chosen."""
 
 SLACK = 1e-3
@@ -67,6 +67,6 @@ def _exponent(text: str) -> float:
         exponent = number_of(text)
     except ValueError:
         exponent = float("nan")
-    if not 0 <= exponent <= MOST_EXPONENT:
-        raise InputError(OPTION, f"zipf takes an exponent from 0 to {MOST_EXPONENT:g}, e.g. zipf:1.2, got {text!r}.")
+    if not 0 <= exponent <= MAX_EXPONENT:
+        raise InputError(OPTION, f"zipf takes an exponent from 0 to {MAX_EXPONENT:g}, e.g. zipf:1.2, got {text!r}.")
     return exponent

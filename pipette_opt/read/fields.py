@@ -12,7 +12,7 @@ from pipette_opt.base.units import counted
 LARGEST_WHOLE = 2**31 - 1
 """No count of layers, hosts, bytes of a MiB or tokens that anyone means is larger."""
 
-LEAST_NUMBER, LARGEST_NUMBER = 1e-9, 1e15
+MIN_NUMBER, LARGEST_NUMBER = 1e-9, 1e15
 """No rate, share, time or size that anyone means is above the second, and none that must be > 0 below the first."""
 
 
@@ -140,7 +140,7 @@ class Fields:
         wanted = "> 0" if above_zero else ">= 0"
         if not is_number(value) or value < 0 or (above_zero and value == 0):
             raise InputError(self.where, f"{name} must be a number {wanted}, got {shown(value)}.")
-        if value > LARGEST_NUMBER or (above_zero and value < LEAST_NUMBER):
-            limits = f"between {LEAST_NUMBER:g} and" if above_zero else "at most"
+        if value > LARGEST_NUMBER or (above_zero and value < MIN_NUMBER):
+            limits = f"between {MIN_NUMBER:g} and" if above_zero else "at most"
             raise InputError(self.where, f"{name} must be {limits} {LARGEST_NUMBER:g}, got {shown(value)}.")
         return float(value)

@@ -12,10 +12,10 @@ from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.matrices import GPU_NAME, HostMatrix, matrix_csv, read_matrix
 from pipette_opt.specs import NodeSpec
-from pipette_opt.specs.gpu_links import MOST_SLOTS, GpuLinks
+from pipette_opt.specs.gpu_links import MAX_SLOTS, GpuLinks
 from pipette_opt.specs.host_names import compress_hosts
 
-MOST_GPUS = 4096
+MAX_GPUS = 4096
 """GPUs of a cluster whose single links are kept: their matrix takes 128 MiB. Chosen."""
 
 _INSIDE = ("file", "hosts")
@@ -30,10 +30,10 @@ def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assu
     of every host.
     """
     num_gpus = nodes[0].num_gpus
-    if num_gpus > MOST_SLOTS or num_gpus * len(nodes) > MOST_GPUS:
+    if num_gpus > MAX_SLOTS or num_gpus * len(nodes) > MAX_GPUS:
         assumed.append(
             f"{where} is a matrix of GPUs: of two hosts the slowest pair counts, as links of single GPUs are kept for "
-            f"up to {MOST_SLOTS} GPUs a host and {MOST_GPUS:,} in all."
+            f"up to {MAX_SLOTS} GPUs a host and {MAX_GPUS:,} in all."
         )
         return None
     row_of = {name: row for row, name in enumerate(matrix.names)}
@@ -73,8 +73,8 @@ def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> Float
     if not isinstance(entries, list) or not entries:
         raise InputError(intra.where, f"matrices must be a list of {{file, hosts}}, got {shown(entries)}.")
     num_gpus = nodes[0].num_gpus
-    if num_gpus > MOST_SLOTS:
-        problem = f"are known of hosts of up to {MOST_SLOTS} GPUs; these have {num_gpus}. Give bandwidth_gb_per_s."
+    if num_gpus > MAX_SLOTS:
+        problem = f"are known of hosts of up to {MAX_SLOTS} GPUs; these have {num_gpus}. Give bandwidth_gb_per_s."
         raise InputError(where, problem)
     found: dict[str, FloatArray] = {}
     for index, entry in enumerate(entries):

@@ -232,7 +232,7 @@ def _unknown(name: str, where: str) -> InputError:
     return InputError(where, f"unknown GPU {name!r}.{hint} Known: {', '.join(read_gpu_catalogue())}.{written}")
 
 
-MOST_HINTS = 3
+MAX_HINTS = 3
 """Names that an error suggests at most; chosen."""
 
 
@@ -250,7 +250,7 @@ def _of_like_name(name: str) -> tuple[str, ...]:
                     starts = str(known_number).startswith(str(number))
                     rank = (not starts, abs(math.log(known_number / number)))
                     found[kind] = min(found.get(kind, rank), rank)
-    return tuple(sorted(found, key=lambda kind: found[kind])[:MOST_HINTS])
+    return tuple(sorted(found, key=lambda kind: found[kind])[:MAX_HINTS])
 
 
 def _numbered(name: str) -> list[tuple[str, int]]:

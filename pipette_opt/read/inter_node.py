@@ -29,7 +29,7 @@ INTER = (
 )
 """Fields of ``inter_node``."""
 
-MOST_HOSTS = 4096
+MAX_HOSTS = 4096
 """Hosts of a cluster; a matrix of all their pairs takes 128 MiB, and the search several."""
 
 MEASURE = "`pipette-opt profile links` measures them, `pipette-opt import links` reads nccl-tests and mpiGraph."
@@ -67,8 +67,8 @@ class InterNode:
 
 def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> InterNode:
     """Read ``inter_node``; matrix files are looked for in ``folder``."""
-    if len(nodes) > MOST_HOSTS:
-        raise InputError(inter.where, f"a cluster may have {MOST_HOSTS:,} hosts, got {len(nodes):,}.")
+    if len(nodes) > MAX_HOSTS:
+        raise InputError(inter.where, f"a cluster may have {MAX_HOSTS:,} hosts, got {len(nodes):,}.")
     if inter.has("matrices") and inter.has("bandwidth_gb_per_s"):
         raise InputError(inter.where, "give matrices (measured) or bandwidth_gb_per_s (all links equal), not both.")
     if inter.has("nics") and inter.has("nics_per_node"):

@@ -22,7 +22,7 @@ _LEVEL = ("name", "hosts", "bandwidth_gb_per_s", "oversubscription", "latency_us
 DOMAIN = "nvlink-domain"
 """Name of a level that the catalogue gives."""
 
-MOST_LEVELS = 8
+MAX_LEVELS = 8
 """Levels of a cluster; no network has more."""
 
 
@@ -78,8 +78,8 @@ def read_levels(
     """
     if not isinstance(data, list):
         raise InputError(where, f"must be a list of {{name, hosts, bandwidth_gb_per_s}}, got {shown(data)}.")
-    if len(data) > MOST_LEVELS:
-        raise InputError(where, f"must be at most {MOST_LEVELS} levels, got {len(data)}.")
+    if len(data) > MAX_LEVELS:
+        raise InputError(where, f"must be at most {MAX_LEVELS} levels, got {len(data)}.")
     found: list[Level] = []
     for index, entry in enumerate(data):
         fields = Fields(f"{where}[{index}]", entry, _LEVEL)

@@ -14,7 +14,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, counted
-from pipette_opt.read.link_health import MOST_NAMED, Faults, find_faults
+from pipette_opt.read.link_health import MAX_NAMED, Faults, find_faults
 from pipette_opt.specs import ClusterSpec
 
 
@@ -91,12 +91,12 @@ def changes_in_words(snapshots: Sequence[ClusterSpec]) -> list[str]:
         ("Only in the last", [host for host in new.hosts if host not in old.hosts]),
     ):
         if hosts:
-            said.append(f"{word}: {', '.join(hosts[:MOST_NAMED])}{', ...' if len(hosts) > MOST_NAMED else ''}.")
+            said.append(f"{word}: {', '.join(hosts[:MAX_NAMED])}{', ...' if len(hosts) > MAX_NAMED else ''}.")
     kinds = {node.host: node.gpu.name for node in old.nodes}
     other = [f"{node.host} ({kinds[node.host]} to {node.gpu.name})" for node in new.nodes
              if kinds.get(node.host, node.gpu.name) != node.gpu.name]  # fmt: skip
     if other:
-        said.append(f"GPUs: {', '.join(other[:MOST_NAMED])}{', ...' if len(other) > MOST_NAMED else ''}.")
+        said.append(f"GPUs: {', '.join(other[:MAX_NAMED])}{', ...' if len(other) > MAX_NAMED else ''}.")
     for name, unit, factor in (
         ("gpus_per_node", "GPUs a host", 1.0),
         ("nics_per_node", "NICs a host", 1.0),
@@ -122,17 +122,17 @@ def _change_sentences(change: LinkChange) -> list[str]:
         said.append(f"{flows}: an ordinary link attains {change.slower.usual - 1:+.1%}.")
     for faults, word, sign in ((change.slower, "slower", 1), (change.faster, "faster", -1)):
         if faults.hosts:
-            named = ", ".join(f"{one.name} ({one.share**sign - 1:+.0%})" for one in faults.hosts[:MOST_NAMED])
+            named = ", ".join(f"{one.name} ({one.share**sign - 1:+.0%})" for one in faults.hosts[:MAX_NAMED])
             said.append(f"{flows}: hosts that became {word} than others: {named}.")
         if faults.pairs:
             named = ", ".join(
-                f"{one.sender} to {one.receiver} ({one.share**sign - 1:+.0%})" for one in faults.pairs[:MOST_NAMED]
+                f"{one.sender} to {one.receiver} ({one.share**sign - 1:+.0%})" for one in faults.pairs[:MAX_NAMED]
             )
-            more = f" and {len(faults.pairs) - MOST_NAMED} more" if len(faults.pairs) > MOST_NAMED else ""
+            more = f" and {len(faults.pairs) - MAX_NAMED} more" if len(faults.pairs) > MAX_NAMED else ""
             said.append(f"{flows}: links that became {word} by themselves: {named}{more}.")
     for pairs, word in ((change.lost, "no longer measured"), (change.new, "measured now")):
         if pairs:
-            named = ", ".join(f"{one} to {other}" for one, other in pairs[:MOST_NAMED])
-            more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
+            named = ", ".join(f"{one} to {other}" for one, other in pairs[:MAX_NAMED])
+            more = f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else ""
             said.append(f"{flows}: {word}: {named}{more}.")
     return said

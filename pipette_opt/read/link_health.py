@@ -30,7 +30,7 @@ Robust standard deviations by which a host, or a pair, must stand out from the o
 BETTER = 0.8
 """Quantile of a host's links that counts as its better ones. Chosen: a fifth of the partners may be near."""
 
-LEAST_HOSTS = 4
+MIN_HOSTS = 4
 """With fewer hosts medians do not tell which end of a pair is slow."""
 
 ROUNDS = 20
@@ -39,7 +39,7 @@ ROUNDS = 20
 NIC_TOLERANCE = 0.05
 """How far a host's share of the usual rate may be from that of a whole number of its NICs. Chosen."""
 
-MOST_NAMED = 12
+MAX_NAMED = 12
 """Pairs that a sentence names at most."""
 
 
@@ -138,7 +138,7 @@ def find_faults(rates: FloatArray, names: Sequence[str], distance: IntArray | No
     if not known.any():
         return Faults(usual=float("nan"), hosts=(), pairs=())
     logs = np.log(rates, where=known, out=np.full(rates.shape, np.nan))
-    if len(names) < LEAST_HOSTS:
+    if len(names) < MIN_HOSTS:
         middle = float(np.median(logs[known]))
         return Faults(usual=float(np.exp(middle)), hosts=(), pairs=_slow_pairs(logs - middle, names))
     middle, near, send, receive, rest = _polished(logs, distance)
@@ -315,5 +315,5 @@ def _gpu_sentence(cluster: ClusterSpec, one: Fault) -> str:
 
 
 def _pairs_text(pairs: Sequence[SlowPair]) -> str:
-    named = ", ".join(f"{one.sender} to {one.receiver} ({one.share:.0%})" for one in pairs[:MOST_NAMED])
-    return named + (f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else "")
+    named = ", ".join(f"{one.sender} to {one.receiver} ({one.share:.0%})" for one in pairs[:MAX_NAMED])
+    return named + (f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else "")

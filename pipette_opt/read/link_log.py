@@ -17,14 +17,14 @@ from pipette_opt.base.units import GB, whole_number
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import parse_json
 from pipette_opt.read.hosts import checked_host
-from pipette_opt.read.matrices import LEAST_GB_PER_S, MOST_GB_PER_S, MOST_LATENCY_S
+from pipette_opt.read.matrices import MAX_GB_PER_S, MAX_LATENCY_S, MIN_GB_PER_S
 
 VERSION = 1
 
 _HEADER = ("hosts", "gpus_per_node", "device_name", "together")
 _MEASUREMENT = ("flows", "sender", "receiver", "bytes_per_s", "latency_s")
 
-MOST_GPUS = 1024
+MAX_GPUS = 1024
 """GPUs of a host, and flows between two; no host has more."""
 
 MAX_UNMEASURED = 256
@@ -120,8 +120,8 @@ def _log_of(header: dict[str, Any], where: str) -> LinkLog:
         raise InputError(where, f"device_name must be one line of text, got {shown(header['device_name'])}.")
     if not isinstance(header["together"], bool):
         raise InputError(where, f"together must be true or false, got {shown(header['together'])}.")
-    if type(count) is not int or not 1 <= count <= MOST_GPUS:
-        raise InputError(where, f"gpus_per_node must be a whole number from 1 to {MOST_GPUS:,}, got {shown(count)}.")
+    if type(count) is not int or not 1 <= count <= MAX_GPUS:
+        raise InputError(where, f"gpus_per_node must be a whole number from 1 to {MAX_GPUS:,}, got {shown(count)}.")
     return LinkLog(
         hosts=tuple(checked_host(host, where) for host in hosts),
         gpus_per_node=count,
@@ -138,8 +138,8 @@ def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
         latency = _measured(entry["latency_s"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(where, f"is no measurement: {error}.") from None
-    if type(flows) is not int or not 1 <= flows <= MOST_GPUS:
-        raise InputError(where, f"flows must be a whole number from 1 to {MOST_GPUS:,}, got {shown(flows)}.")
+    if type(flows) is not int or not 1 <= flows <= MAX_GPUS:
+        raise InputError(where, f"flows must be a whole number from 1 to {MAX_GPUS:,}, got {shown(flows)}.")
     for host in (sender, receiver):
         if host not in log.hosts:
             raise InputError(where, f"host {shown(host)} is not in the first line.")
@@ -148,11 +148,11 @@ def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
     if not rates:
         raise InputError(where, "must have rates in bytes_per_s.")
     for rate in rates.values():
-        if not LEAST_GB_PER_S <= rate / GB <= MOST_GB_PER_S:
-            limits = f"from {LEAST_GB_PER_S * GB:g} to {MOST_GB_PER_S * GB:g}"
+        if not MIN_GB_PER_S <= rate / GB <= MAX_GB_PER_S:
+            limits = f"from {MIN_GB_PER_S * GB:g} to {MAX_GB_PER_S * GB:g}"
             raise InputError(where, f"bytes_per_s must be {limits} bytes/s, got {rate:g}.")
-    if not 0 <= latency <= MOST_LATENCY_S:
-        raise InputError(where, f"latency_s must be seconds from 0 to {MOST_LATENCY_S:g}, got {latency:g}.")
+    if not 0 <= latency <= MAX_LATENCY_S:
+        raise InputError(where, f"latency_s must be seconds from 0 to {MAX_LATENCY_S:g}, got {latency:g}.")
     log.rates[flows, sender, receiver] = rates
     if flows == 1:
         log.latencies[sender, receiver] = latency

@@ -23,7 +23,7 @@ CHANGED = 0.1
 BELOW_CARD = 100
 """Flows so many times slower than a card are named. Chosen."""
 
-LEAST_USUAL_LATENCY_S, MOST_USUAL_LATENCY_S = 0.1 * US, 1000 * US
+MIN_USUAL_LATENCY_S, MAX_USUAL_LATENCY_S = 0.1 * US, 1000 * US
 """Latencies between hosts of one cluster; others are named. Chosen: NICs have 1 to 50 us."""
 
 _NAMED = 12
@@ -91,9 +91,9 @@ def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str,
 
 def notes_on_latency(latency_s: float) -> list[str]:
     """Latency between hosts that no network of a cluster has, which is mostly a slip of units."""
-    if latency_s > MOST_USUAL_LATENCY_S:
+    if latency_s > MAX_USUAL_LATENCY_S:
         slip = "is it in milliseconds or seconds?"
-    elif 0 < latency_s < LEAST_USUAL_LATENCY_S:
+    elif 0 < latency_s < MIN_USUAL_LATENCY_S:
         slip = "is a number of seconds taken for microseconds?"
     else:
         return []

@@ -20,15 +20,15 @@ from pipette_opt.read.kinds_of_files import PIPETTE_MATRICES, reads
 MPIGRAPH_MB = 2**20
 """mpiGraph prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``): its MB is 2^20 bytes."""
 
-LEAST_GB_PER_S, MOST_GB_PER_S = 1e-6, 1e6
+MIN_GB_PER_S, MAX_GB_PER_S = 1e-6, 1e6
 """1 kB/s, the last digit that is written, and a thousand times NVLink: beyond them a figure has another unit."""
 
 
 def bandwidth_of(fields: Fields, name: str) -> float:
     """A field in GB/s, as bytes/s; raises ``InputError`` beyond what the cells of a matrix may have."""
     value = fields.positive(name)
-    if not LEAST_GB_PER_S <= value <= MOST_GB_PER_S:
-        problem = f"{name} must be in GB/s, from {LEAST_GB_PER_S:g} to {MOST_GB_PER_S:g}, got {value:g}."
+    if not MIN_GB_PER_S <= value <= MAX_GB_PER_S:
+        problem = f"{name} must be in GB/s, from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}, got {value:g}."
         raise InputError(fields.where, problem)
     return value * GB
 
@@ -100,7 +100,7 @@ def latencies_csv(hosts: Sequence[str], latency_s: FloatArray) -> str:
     return "\n".join(lines) + "\n"
 
 
-MOST_LATENCY_S = 1.0
+MAX_LATENCY_S = 1.0
 """
 Largest latency of one message that is taken for one, in seconds: more than twice round the earth. Chosen to find
 nanoseconds and seconds that stand for microseconds.
@@ -113,8 +113,8 @@ def _latency(where: str, text: str) -> float:
         value = number_of(text)
     except ValueError:
         value = float("nan")
-    if not 0 <= value <= MOST_LATENCY_S / US:
-        raise InputError(where, f"must be a latency in us, from 0 to {MOST_LATENCY_S / US:g}, got {shown(text)}.")
+    if not 0 <= value <= MAX_LATENCY_S / US:
+        raise InputError(where, f"must be a latency in us, from 0 to {MAX_LATENCY_S / US:g}, got {shown(text)}.")
     return value
 
 
@@ -277,10 +277,10 @@ def _bandwidth(where: str, text: str) -> float:
         value = number_of(text)
     except ValueError:
         raise InputError(where, f"must be a bandwidth in GB/s or empty, got {shown(text)}.") from None
-    if not LEAST_GB_PER_S <= value <= MOST_GB_PER_S:
+    if not MIN_GB_PER_S <= value <= MAX_GB_PER_S:
         problem = f"must be > 0 and finite (GB/s), or empty if not measured, got {shown(text)}."
         if 0 < value < float("inf"):
-            problem = f"must be in GB/s, from {LEAST_GB_PER_S:g} to {MOST_GB_PER_S:g}, got {shown(text)}."
+            problem = f"must be in GB/s, from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}, got {shown(text)}."
         raise InputError(where, problem)
     return value
 
@@ -305,7 +305,7 @@ def _pipette_table(where: str, data: object) -> tuple[list[str], FloatArray]:
             if not is_number(value) or value <= 0:
                 problem = f"{place} must be a number > 0 (MB/s), or null if not measured, got {shown(value)}."
                 raise InputError(where, problem)
-            if not LEAST_GB_PER_S <= value * MPIGRAPH_MB / GB <= MOST_GB_PER_S:
+            if not MIN_GB_PER_S <= value * MPIGRAPH_MB / GB <= MAX_GB_PER_S:
                 raise InputError(where, f"{place} must be in MB/s, got {shown(value)}.")
             values[i, j] = value * MPIGRAPH_MB
     return names, values

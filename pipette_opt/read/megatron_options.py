@@ -63,8 +63,8 @@ def given_options(
     except InputError as error:
         more = " ".join(f"In the script: {note}." for note in words.notes if note.startswith(UNSET))
         raise InputError(error.where, f"{error.problem} {more}".strip()) from None
-    judged = {name: value for name, value in values.items() if not of_model or name not in REFUSED_OF_TRAINING}
-    found = [*_judged(judged, where), *_counted_otherwise(values)]
+    simulated = {name: value for name, value in values.items() if not of_model or name not in REFUSED_OF_TRAINING}
+    found = [*_simulated(simulated, where), *_counted_otherwise(values)]
     found += [_unknown(name, following, where) for name, following in unknown.items()]
     found += [_unseen_options(variable) for variable in dict.fromkeys(filter(_is_list_of_options, words.words))]
     passed_on = tuple(_passed_on(values))
@@ -243,7 +243,7 @@ def _number(option: MegatronOption, text: str, where: str) -> int | float:
     return value
 
 
-def _judged(values: Mapping[str, Any], where: str) -> list[NotModelled]:
+def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:
     """What the numbers leave out; an error names the options that there are no numbers for."""
     refused: list[tuple[MegatronOption, str]] = []
     found: list[NotModelled] = []

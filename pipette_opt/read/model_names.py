@@ -10,7 +10,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.files import read_yaml
 
-MOST_HINTS = 3
+MAX_HINTS = 3
 """Names that an error suggests at most; chosen."""
 
 _OF_TUNING = frozenset(
@@ -76,7 +76,7 @@ def presets_like(name: str) -> tuple[str, ...]:
             continue
         sizes = [math.log(known / size) for one in parts if size and (known := _size_b(one))]
         found[preset] = (version not in parts, abs(sizes[0]) if sizes else math.inf, preset)
-    return tuple(sorted(found, key=lambda preset: found[preset])[:MOST_HINTS])
+    return tuple(sorted(found, key=lambda preset: found[preset])[:MAX_HINTS])
 
 
 @cache

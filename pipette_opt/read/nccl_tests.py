@@ -84,7 +84,7 @@ _ONE_LINK_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 BUS_SLACK, BUS_SLACK_BYTES_PER_S = 0.02, 0.02 * GB
 """Largest error of a printed bus bandwidth, as a share and for the rounding of small ones. Chosen."""
 
-MOST_GPUS = 1024
+MAX_GPUS = 1024
 """GPUs of a process, and threads; no host has more."""
 
 
@@ -250,8 +250,8 @@ def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
 def _count(config: Mapping[str, Any], field: str, source: str) -> int:
     """Threads of a process, or GPUs of a thread."""
     value = config.get(field) or 1
-    if type(value) is not int or not 1 <= value <= MOST_GPUS:
-        raise InputError(source, f"config.{field} must be a whole number from 1 to {MOST_GPUS:,}, got {shown(value)}.")
+    if type(value) is not int or not 1 <= value <= MAX_GPUS:
+        raise InputError(source, f"config.{field} must be a whole number from 1 to {MAX_GPUS:,}, got {shown(value)}.")
     return value
 
 

@@ -17,10 +17,10 @@ Chosen, fitted to nothing; the public runs whose links nobody published are pred
 INTER_NODE_LATENCY_US = 12.0
 """Latency of a message between hosts where none was measured, microseconds; chosen, as in ``import links``."""
 
-MOST_NICS = 128
+MAX_NICS = 128
 """NICs of one host; more than any host has (32 in Amazon's p5)."""
 
-MOST_GBIT_PER_S = 10_000
+MAX_GBIT_PER_S = 10_000
 """Gbit/s of one NIC; more than any has (800 in 2026)."""
 
 _NICS = re.compile(
@@ -67,10 +67,10 @@ def parse_nics(text: str, where: str) -> Nics:
     count, rate = int(match[1]), float(match[2])
     if _GBYTES.search(text):
         raise InputError(where, f"counts Gbit/s, not GB/s: {count}x{8 * rate:g} if {text!r} are gigabytes.")
-    if count > MOST_NICS and 1 <= rate <= MOST_NICS:
+    if count > MAX_NICS and 1 <= rate <= MAX_NICS:
         raise InputError(where, f"has the number of NICs first: did you mean {rate:g}x{count}?")
-    if not 1 <= count <= MOST_NICS:
-        raise InputError(where, f"must be 1 to {MOST_NICS} NICs, such as {right}, got {text!r}.")
-    if not 0 < rate <= MOST_GBIT_PER_S:
-        raise InputError(where, f"must be more than 0 and at most {MOST_GBIT_PER_S:,} Gbit/s, got {text!r}.")
+    if not 1 <= count <= MAX_NICS:
+        raise InputError(where, f"must be 1 to {MAX_NICS} NICs, such as {right}, got {text!r}.")
+    if not 0 < rate <= MAX_GBIT_PER_S:
+        raise InputError(where, f"must be more than 0 and at most {MAX_GBIT_PER_S:,} Gbit/s, got {text!r}.")
     return Nics(count=count, gbit_per_s=rate)

@@ -13,7 +13,7 @@ from pipette_opt.read.cluster import MAX_GPUS_PER_NODE, cluster_document, parse_
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpus import UsualHost, note_on_gpu, read_gpu_entry
 from pipette_opt.read.hosts import expand_hosts
-from pipette_opt.read.inter_node import MOST_HOSTS
+from pipette_opt.read.inter_node import MAX_HOSTS
 from pipette_opt.read.nics import NIC_EFFICIENCY, parse_nics
 from pipette_opt.specs import ClusterSpec
 from pipette_opt.specs.host_names import compress_hosts
@@ -192,9 +192,9 @@ def host_names(nodes: str) -> tuple[str, ...]:
     if not is_number_of_hosts(text):
         return expand_hosts(text, "--nodes")
     count = whole_number(text)
-    if count is None or not 1 <= count <= MOST_HOSTS:
+    if count is None or not 1 <= count <= MAX_HOSTS:
         raise InputError(
-            "--nodes", f"must be from 1 to {MOST_HOSTS:,} hosts, or names such as gpu[01-16], got {shown(text)}."
+            "--nodes", f"must be from 1 to {MAX_HOSTS:,} hosts, or names such as gpu[01-16], got {shown(text)}."
         )
     return tuple(f"{NAME_PREFIX}{index:0{len(str(count))}}" for index in range(1, count + 1))
 

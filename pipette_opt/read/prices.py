@@ -9,7 +9,7 @@ from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.specs import ClusterSpec
 
-MOST_PRICE = 1e6
+MAX_PRICE = 1e6
 """Largest price of a GPU-hour that is taken for one, in any currency. Chosen to find slips."""
 
 
@@ -38,13 +38,13 @@ def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--g
 
 
 def check_price(value: object, where: str) -> float:
-    """A number above 0 and at most ``MOST_PRICE``."""
+    """A number above 0 and at most ``MAX_PRICE``."""
     try:
         price = number_of(str(value))
     except ValueError:
         price = float("nan")
-    if isinstance(value, bool) or not 0 < price <= MOST_PRICE:
-        raise InputError(where, f"a price of a GPU-hour must be > 0 and at most {MOST_PRICE:g}, got {value!r}.")
+    if isinstance(value, bool) or not 0 < price <= MAX_PRICE:
+        raise InputError(where, f"a price of a GPU-hour must be > 0 and at most {MAX_PRICE:g}, got {value!r}.")
     return price
 
 

@@ -13,7 +13,7 @@ from pipette_opt.specs.precision import PRECISION_RECIPES
 if TYPE_CHECKING:
     from pipette_opt.read.runs import MeasuredRun
 
-USUAL_MFU, LEAST_MFU, MOST_MFU = 0.4, 0.03, 0.75
+USUAL_MFU, MIN_MFU, MAX_MFU = 0.4, 0.03, 0.75
 """Utilisation of usual runs: a middle, and from where to where; a slip of units is named if it explains such a run."""
 
 MINUTE_S = 60.0
@@ -76,7 +76,7 @@ def peak_of(run: "MeasuredRun") -> tuple[str, float]:
 def _slip(run: "MeasuredRun", bound_s: float) -> str:
     """The slip of units that leaves the most usual utilisation, or what to check."""
     excess = bound_s / (run.iter_time_s or bound_s)
-    found = [(excess / factor, words) for factor, words in _slips(run) if LEAST_MFU <= excess / factor <= MOST_MFU]
+    found = [(excess / factor, words) for factor, words in _slips(run) if MIN_MFU <= excess / factor <= MAX_MFU]
     if found:
         return min(found, key=lambda slip: abs(math.log(slip[0] / USUAL_MFU)))[1]
     return "check iter_time_s (seconds of one iteration), gbs (sequences), num_gpus and the shape of the model"

@@ -8,7 +8,7 @@ from pipette_opt.base.units import number_of
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.specs import ClusterSpec
-from pipette_opt.specs.cluster import LEAST_SPEED, MOST_SPEED
+from pipette_opt.specs.cluster import MAX_SPEED, MIN_SPEED
 from pipette_opt.specs.host_names import compress_hosts
 
 
@@ -27,13 +27,13 @@ def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, fl
 
 
 def check_speed(value: object, where: str) -> float:
-    """A number from ``LEAST_SPEED`` to ``MOST_SPEED``."""
+    """A number from ``MIN_SPEED`` to ``MAX_SPEED``."""
     try:
         speed = number_of(str(value))
     except ValueError:
         speed = float("nan")
-    if isinstance(value, bool) or not LEAST_SPEED <= speed <= MOST_SPEED:
-        limits = f"at least {LEAST_SPEED:g} and at most {MOST_SPEED:g} (1: its kind's peak)"
+    if isinstance(value, bool) or not MIN_SPEED <= speed <= MAX_SPEED:
+        limits = f"at least {MIN_SPEED:g} and at most {MAX_SPEED:g} (1: its kind's peak)"
         raise InputError(where, f"a speed must be {limits}, got {value!r}.")
     return speed
 

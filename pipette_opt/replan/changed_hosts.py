@@ -19,13 +19,6 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.certify.budget import Budget
 from pipette_opt.certify.finish import joint_model_up_to, make_certificate
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.solutions import (
-    JudgedSolution,
-    judge_solution,
-    make_plan,
-    stage_memory,
-)
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.moves import Layout, Move, hosts_that_load, moves
@@ -39,6 +32,13 @@ from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.solution import Solution, checked_solution
 from pipette_opt.replan.groups import Grouped, grouped
 from pipette_opt.replan.space import kept_configs, sizes_of, space_for, unequal_instance, void_pins
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.solutions import (
+    SimulatedSolution,
+    make_plan,
+    simulate_solution,
+    stage_memory,
+)
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify_content
 
@@ -50,7 +50,7 @@ KEEPING_SHARE, SEARCH_SHARE = 0.15, 0.9
 OWN_SHARE = 0.8
 """Share of the time for equal micro-batches where unequal ones are tried after them. Chosen."""
 
-MOST_KEPT = 4
+MAX_KEPT = 4
 """Candidates that are placed so."""
 
 
@@ -207,13 +207,15 @@ def _options(
     watcher.report("keeping what the hosts hold")
     seconds = KEEPING_SHARE * max(1.0, params.time_limit_s - watcher.elapsed_s)
     kept = keep(prepared, old, seconds, params.seed, watcher.stop.is_set)
-    judged = [_judged(prepared, old, before, index, one) for index, one in kept]
+    simulated = [_simulated(prepared, old, before, index, one) for index, one in kept]
     search = replace(params, time_limit_s=max(0.5, SEARCH_SHARE * (params.time_limit_s - watcher.elapsed_s)))
     fresh = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
     known = best_known(prepared, kept)
     free = optimize(instance, space, search, fresh, inputs, prepared=prepared, known=known)
     options = [Option(plan=free, moves=moves(before, _layout(free), instance.model))]
-    for one, loads in _front(judged, lambda pair: (len(hosts_that_load(pair[1])), pair[0].estimate.iteration_time_s)):
+    for one, loads in _front(
+        simulated, lambda pair: (len(hosts_that_load(pair[1])), pair[0].estimate.iteration_time_s)
+    ):
         if (
             one.estimate.iteration_time_s < free.estimate.iteration_time_s
             or len(hosts_that_load(loads)) < options[0].num_loads
@@ -228,25 +230,27 @@ def _compile(prepared: Prepared) -> None:
     anneal_keeping(data, 0, somewhere, np.full(data.num_nodes, -1), num_moves=1)
 
 
-def _judged(
+def _simulated(
     prepared: Prepared, old: Plan, before: Layout, index: int, kept: Kept
-) -> tuple[JudgedSolution, tuple[Move, ...]]:
+) -> tuple[SimulatedSolution, tuple[Move, ...]]:
     """A kept placement, timed, and what it makes ranks load; hosts keep the order of their GPUs."""
-    judged = judge_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
+    simulated = simulate_solution(prepared.instance, prepared.problem, replace(kept.solution, candidate=index))
     if prepared.has_slots:
-        judged = replace(judged, slots=_kept_slots(prepared, old, judged))
-        again = estimate(prepared.given, judged.candidate.config, judged.placement)
-        judged = replace(judged, estimate=again)
-    after = Layout(config=judged.candidate.config, placement=judged.placement, hosts=prepared.instance.cluster.hosts)
-    return judged, moves(before, after, prepared.instance.model)
+        simulated = replace(simulated, slots=_kept_slots(prepared, old, simulated))
+        again = estimate(prepared.given, simulated.candidate.config, simulated.placement)
+        simulated = replace(simulated, estimate=again)
+    after = Layout(
+        config=simulated.candidate.config, placement=simulated.placement, hosts=prepared.instance.cluster.hosts
+    )
+    return simulated, moves(before, after, prepared.instance.model)
 
 
-def _kept_slots(prepared: Prepared, old: Plan, judged: JudgedSolution) -> IntArray:
+def _kept_slots(prepared: Prepared, old: Plan, simulated: SimulatedSolution) -> IntArray:
     """GPUs of each host in rank order: as in the old plan where it used as many, else 0, 1, ..."""
-    used = judged.candidate.config.world_size // judged.nodes.size
-    slots = np.tile(np.arange(used), (*judged.nodes.shape, 1))
-    for cell in np.ndindex(*judged.nodes.shape):
-        host = prepared.instance.cluster.hosts[judged.nodes[cell]]
+    used = simulated.candidate.config.world_size // simulated.nodes.size
+    slots = np.tile(np.arange(used), (*simulated.nodes.shape, 1))
+    for cell in np.ndindex(*simulated.nodes.shape):
+        host = prepared.instance.cluster.hosts[simulated.nodes[cell]]
         before = old.placement.local_rank[[old.hosts[node] == host for node in old.placement.node]]
         if len(before) == used:
             slots[cell] = before
@@ -276,8 +280,8 @@ def keep(
     """
     For the candidates that hosts hold parts of: placements by number of loads, with the candidate's index.
 
-    Interleaved schedules are placed by their lower form; the judge times them. Of the packings and memory savers those
-    count that most hosts can go on with, then those that could be fastest, at most ``MOST_KEPT``.
+    Interleaved schedules are placed by their lower form; the simulator times them. Of the packings and memory savers
+    those count that most hosts can go on with, then those that could be fastest, at most ``MAX_KEPT``.
     """
     data, found = prepared.problem, []
     holds = {
@@ -287,13 +291,13 @@ def keep(
     }
     ranked = sorted(
         holds, key=lambda index: (-int((holds[index] >= 0).sum()), optimistic_ticks(data, data.candidates[index]))
-    )[:MOST_KEPT]
+    )[:MAX_KEPT]
     for index in ranked:
         start = start_from(data, data.candidates[index], holds[index])
         if start is not None:
             share = seconds / len(ranked)
             kept = anneal_keeping(data, index, start, holds[index], seconds=share, seed=seed, stopped=stopped)
-            as_it_is = checked_solution(data, index, start)  # the judge may like it better than a lower form does
+            as_it_is = checked_solution(data, index, start)  # the simulator may like it better than a lower form does
             if as_it_is is not None:
                 kept.append(Kept(num_loads=num_loads(holds[index], start), solution=as_it_is))
             found += [(index, one) for one in kept]
@@ -372,10 +376,10 @@ def start_from(data: ProblemData, candidate: CandidateData, holds: IntArray) -> 
     return nodes
 
 
-def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: OptimizeParams) -> Plan:
+def _plan(prepared: Prepared, simulated: SimulatedSolution, free: Plan, params: OptimizeParams) -> Plan:
     """A plan of a kept placement; what is proven of all plans holds for it too."""
     proven = make_certificate(
-        prepared.given, prepared.problem, judged, free.certificate.lower_bound_s, free.certificate.wall_time_s
+        prepared.given, prepared.problem, simulated, free.certificate.lower_bound_s, free.certificate.wall_time_s
     )
     certificate = replace(
         free.certificate,
@@ -391,13 +395,13 @@ def _plan(prepared: Prepared, judged: JudgedSolution, free: Plan, params: Optimi
         joint_model = joint_model_up_to(certificate.joint_model, certificate.best_s)
         certificate = replace(certificate, joint_model=joint_model)
     memory = stage_memory(
-        prepared.instance, judged.candidate.config, judged.placement, prepared.predictor, params.max_oom_risk
+        prepared.instance, simulated.candidate.config, simulated.placement, prepared.predictor, params.max_oom_risk
     )
-    config, seconds = judged.candidate.config, judged.estimate.iteration_time_s
+    config, seconds = simulated.candidate.config, simulated.estimate.iteration_time_s
     return make_plan(
         prepared.given,
         prepared.problem,
-        [judged],
+        [simulated],
         certificate,
         memory,
         notes=plan_notes(prepared.instance, config, seconds, prepared.memory, memory),

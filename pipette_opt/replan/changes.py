@@ -34,7 +34,7 @@ class Change:
     barred
         Hosts of the instance that may not be used.
     is_searched
-        Whether another plan is looked for; else only the plan as it is is judged.
+        Whether another plan is looked for; else only the plan as it is is simulated.
     """
 
     name: str

@@ -14,13 +14,13 @@ import numpy as np
 
 from pipette_opt.base.units import ceil_div
 from pipette_opt.candidates.legality import check_legal
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.schedule_memory import schedule_memory
-from pipette_opt.judge.solutions import stage_memory
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.parallel.schedule import build_schedule, smallest_group
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.schedule_memory import schedule_memory
+from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.specs import Instance
 from pipette_opt.verify.alternatives import alternative_placements
 
@@ -35,7 +35,7 @@ class Grouped:
     global_batch_size
         With what is padded, so that every replica has ``num_microbatches``.
     iteration_time_s
-        By the judge.
+        By the simulator.
     """
 
     config: ParallelConfig

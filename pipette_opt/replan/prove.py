@@ -38,7 +38,7 @@ class Proven:
 JOINT_SHARE = 0.3
 """Part of the time limit that the joint model may take."""
 
-LEAST_TIME_S, TIMES_AS_LONG = 60.0, 2.0
+MIN_TIME_S, TIMES_AS_LONG = 60.0, 2.0
 """Time limit unless one is given: seconds at least, and how often the time that the plan's own search took."""
 
 
@@ -71,7 +71,7 @@ def prove(
         If a plan is found that is faster than the bound, or if the bound is not reached in time; it says which.
     """
     watcher, proof = watcher or Watcher(), plan.certificate
-    limit_s = time_limit_s or max(LEAST_TIME_S, TIMES_AS_LONG * proof.wall_time_s)
+    limit_s = time_limit_s or max(MIN_TIME_S, TIMES_AS_LONG * proof.wall_time_s)
     claimed_s = proof.lower_bound_s * (1 - CLOSED_GAP)
     gap = min(max(1 - claimed_s / plan.estimate.iteration_time_s, 0.0), 0.99)
     space, risk, bound_s, fastest_s = recorded_space(plan), accepted_risk(plan.inputs), 0.0, math.inf

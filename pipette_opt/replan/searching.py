@@ -11,15 +11,15 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, layers_are_free
 from pipette_opt.certify import CertifyParams, certify
 from pipette_opt.certify.compiling import compile_kernels
-from pipette_opt.judge.least_times import LeastTimes
-from pipette_opt.judge.many import estimate_many
-from pipette_opt.judge.slots import with_slots
-from pipette_opt.judge.solutions import JudgedSolution, best_first, judge_solution
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.least_times import LeastTimes
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.simulate.slots import with_slots
+from pipette_opt.simulate.solutions import SimulatedSolution, best_first, simulate_solution
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
@@ -27,13 +27,13 @@ from pipette_opt.specs import Instance
 GAP = 0.003
 """Proven gap at which a question is answered: far below what is known of times. Chosen."""
 
-LEAST_S = 0.3
+MIN_S = 0.3
 """Smallest number of seconds of one certificate, so that each question has a plan. Chosen."""
 
 JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.4
 """Shares of a search's time for the joint model over all splits of layers, on equal and on unequal hosts. Chosen."""
 
-MOST_SPARES, MOST_EXCHANGES = 4, 32
+MAX_SPARES, MAX_EXCHANGES = 4, 32
 """Idle hosts of which each is tried for a lost one, and hosts with which it changes places. Chosen."""
 
 
@@ -53,9 +53,9 @@ class Searched:
     """
 
     prepared: Prepared
-    best: JudgedSolution
+    best: SimulatedSolution
     bound_s: float
-    found: list[JudgedSolution]
+    found: list[SimulatedSolution]
 
 
 def search(
@@ -140,26 +140,26 @@ def alike(one: Instance, other: Instance) -> bool:
 
 
 def certified(
-    prepared: Prepared, known: Sequence[JudgedSolution], seconds: float, params: OptimizeParams, watcher: Watcher
-) -> tuple[JudgedSolution, float, dict[ParallelConfig, float]]:
+    prepared: Prepared, known: Sequence[SimulatedSolution], seconds: float, params: OptimizeParams, watcher: Watcher
+) -> tuple[SimulatedSolution, float, dict[ParallelConfig, float]]:
     """The best plan of a problem, a bound of its plans, and one of the plans of each configuration that was built."""
-    how = CertifyParams(time_limit_s=max(LEAST_S, seconds), gap_limit=GAP, workers=params.workers, seed=params.seed)
+    how = CertifyParams(time_limit_s=max(MIN_S, seconds), gap_limit=GAP, workers=params.workers, seed=params.seed)
     found = certify(prepared, known, how, stop=watcher.stop)
-    judged = [*known, *found.judged]
-    if not judged:
+    simulated = [*known, *found.simulated]
+    if not simulated:
         raise InfeasibleError("no plan was found in the time given; --time-limit gives it more.")
     if prepared.has_slots:
-        judged = with_slots(prepared.given, prepared.problem, judged, 0, seconds, watcher.stop)
+        simulated = with_slots(prepared.given, prepared.problem, simulated, 0, seconds, watcher.stop)
     bound_s = min(found.bound_s, prepared.other_splits_s)
     if prepared.joined is not None:
         bound_s = min(bound_s, prepared.joined.model.bound_s)
-    return best_first(judged)[0], bound_s, {config: reason.bound_s for config, reason in found.reasons.items()}
+    return best_first(simulated)[0], bound_s, {config: reason.bound_s for config, reason in found.reasons.items()}
 
 
 def _seated(
     prepared: Prepared, config: ParallelConfig, block: NodeBlock, grids: Sequence[IntArray]
-) -> list[JudgedSolution]:
-    """Placements of a configuration, judged; those that use links without a measurement are left out."""
+) -> list[SimulatedSolution]:
+    """Placements of a configuration, simulated; those that use links without a measurement are left out."""
     found = []
     for index, candidate in enumerate(prepared.problem.candidates):
         if (candidate.config, candidate.block) != (config, block):
@@ -167,11 +167,11 @@ def _seated(
         for nodes in grids:
             with contextlib.suppress(MissingLinkError):
                 solution = Solution(candidate=index, nodes=nodes, objective_ticks=0)
-                found.append(judge_solution(prepared.instance, prepared.problem, solution))
+                found.append(simulate_solution(prepared.instance, prepared.problem, solution))
     return found
 
 
-def with_spares(prepared: Prepared, best: JudgedSolution, barred: Sequence[int]) -> list[JudgedSolution]:
+def with_spares(prepared: Prepared, best: SimulatedSolution, barred: Sequence[int]) -> list[SimulatedSolution]:
     """
     The best plan with an idle host for each barred one, in its place or changed with another host's, the fastest.
 
@@ -180,16 +180,16 @@ def with_spares(prepared: Prepared, best: JudgedSolution, barred: Sequence[int])
     """
     config, block, nodes = best.candidate.config, best.candidate.block, best.nodes
     allowed = prepared.problem.allowed(best.candidate)
-    judged: list[JudgedSolution] = []
+    simulated: list[SimulatedSolution] = []
     for node in barred:
         cells = np.argwhere(nodes == node)
         if not len(cells):
             continue
         cell = tuple(cells[0].tolist())
-        idle = [one for one in np.flatnonzero(allowed.any(axis=0)).tolist() if one not in nodes][:MOST_SPARES]
+        idle = [one for one in np.flatnonzero(allowed.any(axis=0)).tolist() if one not in nodes][:MAX_SPARES]
         grids = []
         for spare in idle:
-            for other in list(np.ndindex(*nodes.shape))[:MOST_EXCHANGES]:
+            for other in list(np.ndindex(*nodes.shape))[:MAX_EXCHANGES]:
                 grid = nodes.copy()
                 grid[cell], grid[other] = grid[other], spare
                 if allowed[cell[0], grid[cell]] and allowed[other[0], spare]:
@@ -198,13 +198,13 @@ def with_spares(prepared: Prepared, best: JudgedSolution, barred: Sequence[int])
             return []
         placed = [(config, block_placement(config, block, grid)) for grid in grids]
         fastest = grids[int(estimate_many(prepared.instance, placed).argmin())]
-        judged = _seated(prepared, config, block, [fastest])
-        if not judged:
+        simulated = _seated(prepared, config, block, [fastest])
+        if not simulated:
             return []
-        nodes = judged[0].nodes
-    return judged
+        nodes = simulated[0].nodes
+    return simulated
 
 
-def time_s(judged: JudgedSolution) -> float:
+def time_s(simulated: SimulatedSolution) -> float:
     """Seconds of an iteration."""
-    return judged.estimate.iteration_time_s
+    return simulated.estimate.iteration_time_s

@@ -1,9 +1,9 @@
 """
 What if: a plan's job changed in many ways, each answered soon.
 
-The plan itself, judged on the changed job, is the time to beat from the beginning. Questions that share a job share its
-preparation: one search over all hosts bounds every plan on fewer of them, and the best plan without a host begins with
-that search's plan and a host that it leaves idle.
+The plan itself, simulated on the changed job, is the time to beat from the beginning. Questions that share a job share
+its preparation: one search over all hosts bounds every plan on fewer of them, and the best plan without a host begins
+with that search's plan and a host that it leaves idle.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,6 @@ from pipette_opt.base.errors import InfeasibleError, InputError, MissingLinkErro
 from pipette_opt.candidates import SearchSpace, broken_rules, space_of
 from pipette_opt.certify.finish import is_proven
 from pipette_opt.certify.first_plans import first_plan
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.fullness import with_edge_loss
-from pipette_opt.judge.solutions import JudgedSolution, stage_memory
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import ParallelConfig, Placement
@@ -27,8 +24,11 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, load_predictor
 from pipette_opt.read.bands import gain_band, job_band, with_band
 from pipette_opt.replan.changes import Change, repaired_host
-from pipette_opt.replan.searching import LEAST_S, Searched, alike, certified, search, time_s, with_spares
+from pipette_opt.replan.searching import MIN_S, Searched, alike, certified, search, time_s, with_spares
 from pipette_opt.replan.space import space_for
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.fullness import with_edge_loss
+from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
@@ -38,13 +38,13 @@ SEARCH_WEIGHT = 12
 UNIT_S = 0.3
 """Seconds of a question that shares its preparation, unless a time limit is given. Chosen: 16 hosts in 20 s."""
 
-MOST_REPAIRS = 3
+MAX_REPAIRS = 3
 """Hosts for whose repair another plan is looked for, those whose repair helps the plan as it is most. Chosen."""
 
-LEAST_GAIN = 1e-4
+MIN_GAIN = 1e-4
 """Share of the iteration time from which on the repair of a host is an answer. Chosen."""
 
-MOST_SOURCES = 3
+MAX_SOURCES = 3
 """Plans of other questions in which a lost host is replaced, the fastest. Chosen."""
 
 
@@ -173,18 +173,18 @@ class WhatIf:
         """
         Repairs of hosts that may help, the most useful for the plan as it is first.
 
-        The first few, and idle hosts, which a repair may bring back, are to be searched; the others are judged only.
+        The first few, and idle hosts, which a repair may bring back, are to be searched; the others are simulated only.
         """
         used = {self.plan.hosts[node] for node in self.plan.placement.nodes_used}
         gains: list[tuple[float, Change]] = []
         for host in hosts:
             change = repaired_host(self.instance, host)
             placement = self.placement_on(change)
-            seconds = float("inf") if placement is None else self._judged_s(change, placement)
+            seconds = float("inf") if placement is None else self._simulated_s(change, placement)
             gains.append((1 - seconds / self.now.iteration_time_s, change))
-        helping = [change for gain, change in sorted(gains, key=lambda pair: -pair[0]) if gain > LEAST_GAIN]
+        helping = [change for gain, change in sorted(gains, key=lambda pair: -pair[0]) if gain > MIN_GAIN]
         idle = [change for host, (gain, change) in zip(hosts, gains, strict=True) if host not in used]
-        searched = [*helping, *(one for one in idle if one not in helping)][:MOST_REPAIRS]
+        searched = [*helping, *(one for one in idle if one not in helping)][:MAX_REPAIRS]
         return [*searched, *(replace(one, is_searched=False) for one in helping if one not in searched)]
 
     def seconds_for(self, changes: Sequence[Change]) -> float:
@@ -194,7 +194,7 @@ class WhatIf:
     def _answer(self, change: Change, left: Sequence[Change]) -> Answer:
         """One answer, in its share of the time that is left."""
         as_it_is = self.placement_on(change)
-        as_it_is_s = None if as_it_is is None else self._judged_s(change, as_it_is)
+        as_it_is_s = None if as_it_is is None else self._simulated_s(change, as_it_is)
         answer = Answer(name=change.name, group=change.group, as_it_is_s=as_it_is_s)
         config = self.plan.config
         if as_it_is is not None and as_it_is_s is not None and (change.barred or not change.is_searched):
@@ -233,7 +233,7 @@ class WhatIf:
             return answer
         return self._with_best(answer, change, best, answer.bound_s)
 
-    def _with_best(self, answer: Answer, change: Change, best: JudgedSolution, bound_s: float | None) -> Answer:
+    def _with_best(self, answer: Answer, change: Change, best: SimulatedSolution, bound_s: float | None) -> Answer:
         return self._with_plan(answer, change, time_s(best), best.candidate.config, best.placement, bound_s)
 
     def _with_plan(
@@ -297,7 +297,7 @@ class WhatIf:
         is_of_all = bool(space.world_sizes) or num_gpus == self.plan.config.world_size
         return self._proven_s if is_of_all and not space.narrowed else 0.0
 
-    def _judged_s(self, change: Change, placement: Placement) -> float:
+    def _simulated_s(self, change: Change, placement: Placement) -> float:
         return estimate(with_edge_loss(change.instance), self.plan.config, placement).iteration_time_s
 
     def placement_on(self, change: Change) -> Placement | None:
@@ -322,7 +322,7 @@ class WhatIf:
             if any(stage.upper_bytes > stage.capacity_bytes for stage in stages):
                 return None
         try:
-            self._judged_s(change, placement)
+            self._simulated_s(change, placement)
         except MissingLinkError:
             return None
         return placement
@@ -341,7 +341,7 @@ class WhatIf:
         """Share of the time that is left, by what each question costs."""
         weights = self._weights(left)
         rest_s = self.time_limit_s - self.watcher.elapsed_s
-        return max(LEAST_S, rest_s * max(weights[0], 1) / max(sum(weights), 1))
+        return max(MIN_S, rest_s * max(weights[0], 1) / max(sum(weights), 1))
 
     def _weights(self, changes: Sequence[Change]) -> list[int]:
         """What each question costs; the first of those that share a preparation makes it."""
@@ -373,7 +373,7 @@ class WhatIf:
         done = self._searched.items()
         return [one.prepared for (_, other, _), one in done if other == space and isinstance(one, Searched)]
 
-    def _without(self, searched: Searched, barred: Sequence[int], seconds: float) -> tuple[JudgedSolution, float]:
+    def _without(self, searched: Searched, barred: Sequence[int], seconds: float) -> tuple[SimulatedSolution, float]:
         """The best plan found without some hosts, and the bound of all such plans."""
         prepared, best = searched.prepared, searched.best
         capacity = prepared.problem.capacity_mib.copy()
@@ -384,7 +384,7 @@ class WhatIf:
             lower=replace(prepared.lower, capacity_mib=capacity),
         )
         able = [one for one in searched.found if not set(one.nodes.ravel().tolist()) & set(barred)]
-        sources = sorted((one for one in searched.found if one not in able), key=time_s)[:MOST_SOURCES]
+        sources = sorted((one for one in searched.found if one not in able), key=time_s)[:MAX_SOURCES]
         known = [*able, *(one for source in (best, *sources) for one in with_spares(fewer, source, barred))]
         found, bound_s, _ = certified(fewer, known, seconds, self.params, self.watcher)
         searched.found.append(found)

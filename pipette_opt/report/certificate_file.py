@@ -26,7 +26,7 @@ def certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
 
 
 def read_certificate(certificate: Entries, iteration_time_s: float) -> Certificate:
-    """The certificate; one of an older file may be of the closed form, and is turned into one of the judge's time."""
+    """The certificate; one of an older file may be of the closed form, and is turned into one of the simulated time."""
     names = (
         "objective_s",
         "lower_bound_s",

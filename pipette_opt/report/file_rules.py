@@ -7,7 +7,6 @@ from typing import Any
 
 from pipette_opt.candidates import enumerate_with_reasons
 from pipette_opt.certify.weights import choice_of, robust_weights
-from pipette_opt.judge.fullness import stack_predictor
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Band, Plan
@@ -17,6 +16,7 @@ from pipette_opt.read.gpus import gpu_record
 from pipette_opt.read.levels import domain_record
 from pipette_opt.read.nominal import possible_records
 from pipette_opt.report.plan_file import plan_to_dict
+from pipette_opt.simulate.fullness import stack_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
 from pipette_opt.verify import recorded_space

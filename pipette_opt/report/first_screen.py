@@ -19,10 +19,10 @@ from pipette_opt.specs.host_names import compress_hosts
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
 """Entries of each kind on the first screen; ``--verbose`` shows all. Chosen to fit 40 lines of 80 columns."""
 
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 """Percent of an iteration from which on a cause is named; it is shown without a digit after the point."""
 
-LEAST_PERCENT = 0.05
+MIN_PERCENT = 0.05
 """Difference of two times, in percent, below which they are shown as equal: one digit after the point is shown."""
 
 MAX_HOSTS_SHOWN = 60
@@ -30,7 +30,7 @@ MAX_HOSTS_SHOWN = 60
 
 
 class Paying(Protocol):
-    """An option that would save time, see :class:`~pipette_opt.judge.paying.PayingOption`."""
+    """An option that would save time, see :class:`~pipette_opt.simulate.paying.PayingOption`."""
 
     @property
     def option(self) -> str:
@@ -145,7 +145,7 @@ def _against(plan: Plan, other: Alternative) -> str:
     if other.iteration_time_s is None:
         return "not placed"
     slower = 100 * (other.iteration_time_s / plan.estimate.iteration_time_s - 1)
-    if abs(slower) < LEAST_PERCENT:
+    if abs(slower) < MIN_PERCENT:
         return "as fast"
     return f"{abs(slower):.1f} % {'slower' if slower > 0 else 'faster'}"
 
@@ -183,7 +183,7 @@ def time_words(estimate: IterationTime) -> str:
     """Return rates at the expected time, with the ends of their band, and where the simulated time goes."""
     causes = sorted(estimate.breakdown.items(), key=lambda item: -item[1])[:MAX_CAUSES]
     shares = ((name, 100 * seconds / estimate.iteration_time_s) for name, seconds in causes)
-    where = ", ".join(f"{words(name)} {share:.0f} %" for name, share in shares if share >= LEAST_SHARE)
+    where = ", ".join(f"{words(name)} {share:.0f} %" for name, share in shares if share >= MIN_SHARE)
     rate, band = estimate.expected_tokens_per_s, ""
     if estimate.band is not None:
         least, most = (rate * estimate.expected_s / end for end in (estimate.band.high_s, estimate.band.low_s))

@@ -16,7 +16,7 @@ from pipette_opt.plans.moves import Move
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.verdict import expected_time
 
-MOST_HOSTS = 24
+MAX_HOSTS = 24
 """Hosts shown; the CSV has all."""
 
 
@@ -163,7 +163,7 @@ def _moves_tables(moves: Sequence[Move]) -> list[RenderableType]:
         table.add_column(name)
     for name in ("parameters, GB", "optimizer, GB"):
         table.add_column(name, justify="right")
-    for host, of_host in list(by_host.items())[:MOST_HOSTS]:
+    for host, of_host in list(by_host.items())[:MAX_HOSTS]:
         were = runs([move.was for move in of_host if move.was is not None])
         table.add_row(
             Text(host),
@@ -175,8 +175,8 @@ def _moves_tables(moves: Sequence[Move]) -> list[RenderableType]:
             f"{sum(move.optimizer_bytes for move in of_host) / GB:,.1f}",
         )
     parts: list[RenderableType] = [table]
-    if len(by_host) > MOST_HOSTS:
-        more = counted(len(by_host) - MOST_HOSTS, "more host")
+    if len(by_host) > MAX_HOSTS:
+        more = counted(len(by_host) - MAX_HOSTS, "more host")
         parts.append(Text(f"and {more}; --moves FILE writes all.", style="dim"))
     return parts
 

@@ -9,7 +9,7 @@ from pipette_opt.plans.chosen import Choice
 from pipette_opt.plans.plan import Certificate, JointModel
 from pipette_opt.report.cells import FAIR, GOOD, QUIET, columns_table, seconds_text, spaced, titled, words
 
-LEAST_SHARE = 1e-5
+MIN_SHARE = 1e-5
 """Part of an iteration that placement must be able to change for its own gap to say anything; chosen."""
 
 
@@ -37,7 +37,7 @@ def certificate_table(certificate: Certificate) -> RenderableType:
     else:
         table.add_row("gap", gap, of_plan)
     dependent_s = certificate.placement_dependent_s
-    if dependent_s >= LEAST_SHARE * certificate.objective_s and certificate.placement_gap <= 1:
+    if dependent_s >= MIN_SHARE * certificate.objective_s and certificate.placement_gap <= 1:
         share = f"of the {seconds_text(dependent_s)} that depend on the placement"
         table.add_row(Text("placement gap"), Text(percent(certificate.placement_gap)), Text(share))
     bounded = "ruled out by bounds" if _bounds_rule_out(certificate) else "bounded, not all ruled out"

@@ -40,7 +40,7 @@ NARROW_MARGIN = 0.9
 """Share of the capacity above which memory is called tight."""
 
 
-MOST_STAGES = 32
+MAX_STAGES = 32
 """Stages shown one by one; of more, the fullest ones."""
 
 
@@ -234,7 +234,7 @@ def components_table(memory: Sequence[StageMemory]) -> list[RenderableType]:
 
 def _fullest(memory: Sequence[StageMemory]) -> list[StageMemory]:
     """At most so many stages as are shown, the fullest, in order."""
-    return sorted(sorted(memory, key=lambda one: -_fullness(one))[:MOST_STAGES], key=lambda one: one.stage)
+    return sorted(sorted(memory, key=lambda one: -_fullness(one))[:MAX_STAGES], key=lambda one: one.stage)
 
 
 def hosts_tables(plan: Plan) -> list[RenderableType]:
@@ -278,7 +278,7 @@ def estimate_tables(
     not_modelled: Sequence[NotModelled] = (),
 ) -> list[RenderableType]:
     """
-    A configuration on given hosts, judged; its verdict first.
+    A configuration on given hosts, simulated; its verdict first.
 
     Parameters
     ----------

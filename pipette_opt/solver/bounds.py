@@ -25,10 +25,10 @@ from pipette_opt.problem.objective import PlacedTicks, finish_ticks
 from pipette_opt.solver.matching import bottleneck_level
 from pipette_opt.solver.transfers import Transfers, least_transfers, some_host_has
 
-MOST_KINDS = 256
+MAX_KINDS = 256
 """Largest number of choices of the rows in which a column has hosts of kinds that it cannot do without. Chosen."""
 
-MOST_HOSTS_TO_BOUND = 200
+MAX_HOSTS_TO_BOUND = 200
 """Hosts above which matching takes too long, and the best links alone are looked at. Chosen."""
 
 
@@ -51,7 +51,7 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
     """No placement of the candidate has a smaller integer objective."""
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
-    if data.num_nodes > MOST_HOSTS_TO_BOUND:
+    if data.num_nodes > MAX_HOSTS_TO_BOUND:
         return optimistic_ticks(data, candidate)
     rings = _ring_scenarios(data, candidate)
     if rings is None:
@@ -97,7 +97,7 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
         count = ceil_div(candidate.num_cells - others, candidate.num_cells // candidate.grid[0])
         count = min(count, len(places))
         listed = count
-        while comb(len(places), listed) > MOST_KINDS:
+        while comb(len(places), listed) > MAX_KINDS:
             listed -= 1
         chosen = list(combinations(places, listed))
         kinds = [

@@ -17,7 +17,7 @@ from pipette_opt.base.types import FloatArray
 LOAD_RESOLUTION = 100_000
 """Units that the mean load of a rank is counted in."""
 
-MOST_COPIES = 4
+MAX_COPIES = 4
 """Largest number of slots of one expert. Chosen."""
 
 
@@ -71,7 +71,7 @@ def place_experts(loads: FloatArray, ranks: int, spare_slots: int = 0, work: flo
     if ranks < 1 or num_experts % ranks:
         raise InputError("ranks", f"must divide the {num_experts} experts, got {ranks}.")
     slots = num_experts // ranks + spare_slots
-    most_copies = min(MOST_COPIES, ranks) if spare_slots else 1
+    most_copies = min(MAX_COPIES, ranks) if spare_slots else 1
     mean = loads.sum() / ranks
     first = _greedy(loads, ranks, slots, most_copies)
     floor = max(1.0, _least_of_hottest(loads, most_copies) / mean)

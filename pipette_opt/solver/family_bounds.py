@@ -65,7 +65,7 @@ def family_bound(
     Parameters
     ----------
     counts
-        Paths of the schedule, of the judge's critical ones; those that every schedule has by default.
+        Paths of the schedule, of the simulator's critical ones; those that every schedule has by default.
     halvings
         Of the interval in which the bound lies; 0 only asks whether a split may be faster than the time to beat.
     nodes

@@ -9,7 +9,7 @@ import numpy as np
 from pipette_opt.base.jit import njit
 from pipette_opt.base.types import FloatArray, IntArray
 
-MOST_ROUNDS = 12
+MAX_ROUNDS = 12
 """Rounds of propagation at most; limits are valid after each. Chosen."""
 
 
@@ -183,7 +183,7 @@ def _in_time(  # type: ignore[no-untyped-def]
             least[kind, stage] = 1
             room[kind, stage] = min(most[kind, stage], units - pp + 1)
     held, gain = np.zeros((kinds, rows)), np.zeros(rows)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         # Rows: all units have room, and a stage holds what the others have no room for.
         _of_rows(room, least, per_row, held)
         if _most_held(held, able, -1, 0, gain) < units:

@@ -2,10 +2,10 @@
 The joint model over all families of configurations: which layers on which stages on which kinds of GPU.
 
 Bounds that look at one family by itself say which families may win. Over these a model decides
-(:mod:`pipette_opt.solver.layer_model`). What it chooses is placed on the hosts as listed and judged; the judge's
+(:mod:`pipette_opt.solver.layer_model`). What it chooses is placed on the hosts as listed and simulated; the simulator's
 critical path becomes a constraint of the model, for every split of the layers and every family with that schedule
 (logic-based Benders decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). So the model comes up to
-the judge's time over the best links. What comes of it: a time to beat, the splits worth searching beside the usual
+the simulated time over the best links. What comes of it: a time to beat, the splits worth searching beside the usual
 ones, and a bound on all others.
 
 As one family is chosen, the model falls apart into parts of families: no split of any is faster than the least bound of
@@ -51,25 +51,25 @@ BETWEEN_LOOKS = 128
 FAMILIES_GROWTH = 4
 """Factor by which the number of configurations grows from model to model until a time to beat is settled. Chosen."""
 
-MOST_VARIABLES = 1000
+MAX_VARIABLES = 1000
 """
 Largest number of variables of one model, about; some 80 families with one kind of GPU and 8 with two. CP-SAT proves
 models of 300 variables in a second, and in models of 5,000 it finds nothing in that time. Chosen.
 """
 
-LEAST_SLICE_S = 1.0
+MIN_SLICE_S = 1.0
 """Least time limit of a CP-SAT call that is to prove something, in seconds. Chosen."""
 
 SLICE_SHARE = 0.1
 """Share of the time left that one CP-SAT call may take that is to prove something. Chosen."""
 
-MOST_SPLITS = 24
+MAX_SPLITS = 24
 """Largest number of splits that are handed on to be searched beside the usual ones. Chosen."""
 
 SETTLED = 1e-3
 """
-Relative difference of judge and model below which no further critical paths of a split are asked for, where splits are
-to be ruled out. Chosen.
+Relative difference of simulate and model below which no further critical paths of a split are asked for, where splits
+are to be ruled out. Chosen.
 """
 
 
@@ -83,7 +83,7 @@ class Joined:
     splits
         Layers per stage that may be faster than all usual splits.
     first
-        The fastest plan that was judged, on hosts as they are listed; ``None`` if there was none.
+        The fastest plan that was simulated, on hosts as they are listed; ``None`` if there was none.
     model
         How large the model was, and what it proved about all other splits.
     go_on
@@ -121,7 +121,7 @@ def join(
     candidates
         Every legal configuration with one of the usual splits; what is proven is about all other splits.
     loading
-        Entered where a kind of schedule is judged for the first time, as that may compile kernels.
+        Entered where a kind of schedule is simulated for the first time, as that may compile kernels.
     work
         Bounds by work that were computed before, to be looked up and added to.
     """
@@ -196,7 +196,7 @@ class _Joint(OpenFamilies):
         self.waiting = bounded[count:]
         self._list_first()
         self.parts = self._parts(self._narrowed(self._able(self.bounds_s)))
-        self._prove(MOST_SPLITS)
+        self._prove(MAX_SPLITS)
         self._list_first()
         return self._joined()
 
@@ -225,12 +225,12 @@ class _Joint(OpenFamilies):
         self.size = self.size.joined(model.size)
         return split, bound_s
 
-    def _parts(self, families: Sequence[LayerFamily], most: int = MOST_VARIABLES) -> list[_Part]:
+    def _parts(self, families: Sequence[LayerFamily], most: int = MAX_VARIABLES) -> list[_Part]:
         """Families in models of no more variables than that, those with like bounds together."""
         ordered = sorted(families, key=lambda family: self.bounds_s[family])
         return [_Part(families=one, bound_s=self.bounds_s[one[0]]) for one in self._in_models(ordered, most)]
 
-    def _in_models(self, families: Sequence[LayerFamily], most: int = MOST_VARIABLES) -> Iterator[list[LayerFamily]]:
+    def _in_models(self, families: Sequence[LayerFamily], most: int = MAX_VARIABLES) -> Iterator[list[LayerFamily]]:
         """In the order given, as many in each model as it may have variables, and at least one."""
         kinds = len(self.instance.cluster.gpu_kinds)
         some: list[LayerFamily] = []
@@ -274,7 +274,7 @@ class _Joint(OpenFamilies):
             if not part.families:
                 return []
             part.bound_s = max(part.bound_s, min(self.bounds_s[family] for family in part.families))
-        families, limit_s = part.families, max(LEAST_SLICE_S, SLICE_SHARE * self.seconds_left)
+        families, limit_s = part.families, max(MIN_SLICE_S, SLICE_SHARE * self.seconds_left)
         ends = time.perf_counter() + limit_s
         model = part.model = part.model or self._model_of_others(families)
         while True:
@@ -291,7 +291,7 @@ class _Joint(OpenFamilies):
                     return [part]
                 kinds = len(self.instance.cluster.gpu_kinds)
                 return self._parts(families, sum(num_variables(family, kinds) for family in families) // 2)
-            seconds, new = self._judge(model, split)
+            seconds, new = self._simulate(model, split)
             if new and split.bound_s < (1 - SETTLED) * seconds:
                 continue  # with its critical path the model may turn it down
             config = model.families[split.family].with_units(split.units, split.recomputed)
@@ -327,7 +327,7 @@ class _Joint(OpenFamilies):
         self.ends = time.perf_counter() + time_limit_s
         for part in self.parts:
             part.is_given_up = False
-        self._prove(MOST_SPLITS if hands_on else len(self.splits))
+        self._prove(MAX_SPLITS if hands_on else len(self.splits))
         self._list_first()
         return self._joined()
 
@@ -342,10 +342,10 @@ class _Joint(OpenFamilies):
         if units is not None:
             model.exclude(index, units)
 
-    def _judge(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
+    def _simulate(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
         """Its time on hosts as they are listed, seconds; and how many of its critical paths were new."""
         family = model.families[split.family]
-        seconds, counts = self._judged(family, split)
+        seconds, counts = self._simulated(family, split)
         new = 0 if counts is None else model.add_paths(family.schedule, counts)
         if new and counts is not None:
             self.learned.setdefault(family.schedule, []).append(counts)

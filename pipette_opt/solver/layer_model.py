@@ -6,8 +6,8 @@ with block recomputation up to how many of them every stage recomputes, and for 
 of which kind of GPU.
 
 **Minimised**: the longest of some paths through the schedule, with the best links between hosts of the kinds chosen.
-Any path is a lower bound of the judge's time, so the optimum bounds every configuration of every family; with the
-paths that the judge found critical it is the judge's time over the best links.
+Any path is a lower bound of the simulated time, so the optimum bounds every configuration of every family; with the
+paths that the simulator found critical it is the simulated time over the best links.
 
 **Subject to**: one family; all layers dealt, each stage at least one; each stage within the memory of every kind of
 GPU that holds it, with as many recomputed layers as that asks for; no more hosts of a kind than there are; no split of

@@ -1,11 +1,11 @@
 """
-Model chunks of unequal size: layouts near a plan that is known, by the judge.
+Model chunks of unequal size: layouts near a plan that is known, by the simulator.
 
 Equal chunks leave the stage with the output head, and the first one with the embedding, as many layers in each chunk as
 any other. From the plan's own stages, and from chunks as equal as can be, layers are moved from one chunk to another,
 one at a time, as long as that makes the plan faster where it is placed. Most moves are sorted out by a rough time: the
-judge's schedule with the layer's mean time taken from one chunk and added to the other. What comes of it is searched
-beside the usual splits, with all degrees and placements; other layouts are not ruled out.
+simulator's schedule with the layer's mean time taken from one chunk and added to the other. What comes of it is
+searched beside the usual splits, with all degrees and placements; other layouts are not ruled out.
 """
 
 import threading
@@ -21,22 +21,22 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.costs.placed import placed_batch
-from pipette_opt.judge.many import estimate_many, judge_batches
 from pipette_opt.memory.filter import predicted_memory, usable_bytes
 from pipette_opt.memory.predictor import IGNORED_RISK, MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement, microbatches_of
 from pipette_opt.parallel.layout import layout_of
+from pipette_opt.simulate.many import estimate_many, simulate_batches
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 LAYOUTS_AT_ONCE = 64
-"""Number of layouts that are judged together. Chosen."""
+"""Number of layouts that are simulated together. Chosen."""
 
 WORTHWHILE = 1e-4
 """Relative gain below which a moved layer is not worth a layout. Chosen."""
 
 ROUGHLY = 1e-3
-"""Relative difference to the judge that a rough time of a layout may have, by which moves are sorted out. Chosen."""
+"""Relative error of the rough time of a layout, against the simulator, by which moves are sorted out. Chosen."""
 
 
 def near_layouts(
@@ -193,7 +193,7 @@ def _roughly_s(
             after[rows, targets] += np.where(np.isfinite(of_stage), of_stage, each.min(axis=0))[targets % pp]
         changed[name] = after.reshape(times.shape)
     microbatches = np.full(len(rows), microbatches_of(instance.training, config))
-    return judge_batches([(rows, replace(many, **changed))], microbatches, instance.p2p)
+    return simulate_batches([(rows, replace(many, **changed))], microbatches, instance.p2p)
 
 
 def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:

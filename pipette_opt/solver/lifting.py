@@ -21,10 +21,10 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
-MOST_HOSTS_OF_PATHS = 256
+MAX_HOSTS_OF_PATHS = 256
 """Hosts above which the exact path of three hops takes too long."""
 
-MOST_STEPS = 8
+MAX_STEPS = 8
 """Hops of walks: longer ones tell little more."""
 
 
@@ -63,10 +63,10 @@ def lifted(ticks: IntArray, length: int) -> IntArray:
     np.fill_diagonal(either, UNUSABLE_TICKS)
     if length == 3:
         rest = _over_one(either)
-    elif length == 4 and len(either) <= MOST_HOSTS_OF_PATHS:
+    elif length == 4 and len(either) <= MAX_HOSTS_OF_PATHS:
         rest = _over_two(either)
     else:
-        walks = _walks(either, min(length - 1, MOST_STEPS))
+        walks = _walks(either, min(length - 1, MAX_STEPS))
         rest = np.maximum(walks, walks.T)
     raised: IntArray = np.maximum(ticks, np.maximum(rest, _floor(either, length)))
     np.fill_diagonal(raised, np.diagonal(ticks))

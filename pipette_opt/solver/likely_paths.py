@@ -1,20 +1,20 @@
-"""Paths through a family's schedule that are critical at some splits, and the hosts that splits are judged on."""
+"""Paths through a family's schedule that are critical at some splits, and the hosts that splits are simulated on."""
 
 from typing import cast
 
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, P2PMode
-from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts
+from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.solver.listed_hosts import hosts_together, next_hosts
 from pipette_opt.specs import Instance
 
 LIKELY_PATHS = 10
 """
 Number of splits, chosen at random, whose critical paths a model begins with for each schedule: with none of them its
-bounds of interleaved schedules stay half as high as the judge's times for many solves. Chosen.
+bounds of interleaved schedules stay half as high as the simulator's times for many solves. Chosen.
 """
 
 

@@ -1,8 +1,8 @@
 """
-Families of configurations that may win: bounded, and judged at the splits that come near to their bounds.
+Families of configurations that may win: bounded, and simulated at the splits that come near to their bounds.
 
 The critical path of such a split is one more bound of all families with its schedule. So a few rounds raise a bound to
-about the judge's time over the best links, in hundredths of a second, and give a time to beat on the way.
+about the simulated time over the best links, in hundredths of a second, and give a time to beat on the way.
 """
 
 import threading
@@ -20,8 +20,6 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.candidates import SearchSpace, overlap_choices, tensor_overlaps
 from pipette_opt.costs.layer_kinds import pure_configs
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.estimate import judge_times
-from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import (
@@ -36,6 +34,8 @@ from pipette_opt.parallel import (
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.family_times import Rings, layer_families, with_rings
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
+from pipette_opt.simulate.estimate import simulate_times
+from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.solver.family_bounds import HALVINGS, FamilyBound, family_bound
 from pipette_opt.solver.layer_model import LayerSplit
 from pipette_opt.solver.likely_paths import likely_paths, listed_hosts_of_kinds, longest_path
@@ -43,13 +43,13 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 from pipette_opt.specs.layer_kinds import pattern_of
 
-MOST_TRIES = 6
+MAX_TRIES = 6
 """
 Number of times that a family is bounded before a model is made, each with the critical path of the split near to the
 last bound: a hundredth of a second each, where CP-SAT takes a tenth. Chosen.
 """
 
-MOST_NODES = 400
+MAX_NODES = 400
 """Largest number of choices of kinds of GPU for some rows that a bound of a family looks at. Chosen."""
 
 FEW_HALVINGS = 6
@@ -105,7 +105,7 @@ def _faster(config: ParallelConfig) -> Iterator[ParallelConfig]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenFamilies:
-    """The families that were bounded, the fastest plan that was judged, and the paths that are known."""
+    """The families that were bounded, the fastest plan that was simulated, and the paths that are known."""
 
     instance: Instance
     space: SearchSpace
@@ -116,7 +116,7 @@ class OpenFamilies:
     loading: Callable[[], AbstractContextManager[None]]
     first: FirstPlan | None = None
     learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
-    """Critical paths of the judge by schedule, for every model that follows."""
+    """Critical paths of the simulator by schedule, for every model that follows."""
     known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
     """All paths of a schedule, and from how many pieces they were put together."""
     rings: dict[tuple[ParallelConfig, NodeBlock, bool], Rings] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class OpenFamilies:
     seen: set[tuple[tuple[int, int, int], bytes]] = field(default_factory=set)
     """Paths that were learned from splits near to bounds."""
     tried: set[tuple[LayerFamily, tuple[int, ...], bytes]] = field(default_factory=set)
-    """Splits near to bounds that were judged."""
+    """Splits near to bounds that were simulated."""
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """No other split of the family is faster: at first by its own bound, then by the models it was in."""
@@ -225,12 +225,12 @@ class OpenFamilies:
                 if self.is_over:
                     break
                 if self.bounds_s[family] < self.to_beat_s:
-                    self._bound_with_tries(family, FEW_HALVINGS, MOST_NODES)
+                    self._bound_with_tries(family, FEW_HALVINGS, MAX_NODES)
         return self._able(families)
 
     def _bound_with_tries(self, family: LayerFamily, halvings: int, nodes: int = 0) -> None:
         """Bound a family with the critical paths of splits near to its bounds, until these are known."""
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             found = self._bound(family, halvings, nodes)
             self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
             self.least_s[family] = max(found.seconds, self.least_s[family])
@@ -255,7 +255,7 @@ class OpenFamilies:
 
     @contextmanager
     def _loaded(self, what: str, family: LayerFamily) -> Iterator[None]:
-        """Where a sort of schedule may be judged for the first time: compiling is no part of the limit."""
+        """Where a sort of schedule may be simulated for the first time: compiling is no part of the limit."""
         sort = what, family.config.num_chunks > 1
         if sort in self.loaded:
             yield
@@ -268,7 +268,7 @@ class OpenFamilies:
 
     def _try(self, family: LayerFamily, split: LayerSplit) -> bool:
         """
-        Judge a split that comes near to the bound of a family, unless it was before: one is often a good plan.
+        Simulate a split that comes near to the bound of a family, unless it was before: one is often a good plan.
 
         Returns
         -------
@@ -279,7 +279,7 @@ class OpenFamilies:
         if key in self.tried:
             return False
         self.tried.add(key)
-        seconds, counts = self._judged(family, split)
+        seconds, counts = self._simulated(family, split)
         if counts is None or split.bound_s >= (1 - NEARLY_SETTLED) * seconds:
             return False
         # Over the best links, as the bound is.
@@ -293,15 +293,15 @@ class OpenFamilies:
         self.learned[family.schedule].append(path)
         return True
 
-    def _judged(self, family: LayerFamily, split: LayerSplit) -> tuple[float, PathCounts | None]:
+    def _simulated(self, family: LayerFamily, split: LayerSplit) -> tuple[float, PathCounts | None]:
         """The time of a split on hosts as they are listed, seconds, and its critical paths; the fastest is kept."""
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
         config = family.with_units(split.units, split.recomputed)
         placement = block_placement(config, family.block, nodes)
         try:
-            with self._loaded("judge", family):
+            with self._loaded("simulate", family):
                 times = placed_times(self.instance, config, placement)
-                seconds = judge_times(times, family.num_microbatches, self.instance.p2p).iteration_time_s
+                seconds = simulate_times(times, family.num_microbatches, self.instance.p2p).iteration_time_s
                 counts = critical_counts(times, family.num_microbatches, self.instance.p2p)
         except MissingLinkError:
             return float("inf"), None
@@ -365,5 +365,5 @@ class OpenFamilies:
             return None if units is None else least_s
         only = replace(family, most_units=np.minimum(family.most_units, units))
         paths = self._known_paths(family.schedule)
-        found = family_bound(only, self._hosts_of_kind(), to_beat_s, paths, FEW_HALVINGS, MOST_NODES, least_s)
+        found = family_bound(only, self._hosts_of_kind(), to_beat_s, paths, FEW_HALVINGS, MAX_NODES, least_s)
         return max(found.seconds, least_s)

@@ -22,7 +22,7 @@ ROUND_S = 2.0
 ROUND_GROWTH = 1.5
 """How much longer each next round is. Chosen."""
 
-LEAST_ROUND_S = 0.05
+MIN_ROUND_S = 0.05
 """Smallest number of seconds of a round, where the time is nearly over."""
 
 
@@ -73,7 +73,7 @@ def prove_in_processes(incumbent: Incumbent, backend: Backend) -> Result:
     incumbent.bounds = optimistic.copy()
     seconds, made = ROUND_S, 0
     while not incumbent.is_over and incumbent.open_candidates():
-        round_s = min(seconds, max(incumbent.seconds_left, LEAST_ROUND_S))
+        round_s = min(seconds, max(incumbent.seconds_left, MIN_ROUND_S))
         pieces = _pieces(incumbent, round_s, backend.num_workers, made)
         begun, known = time.perf_counter(), (incumbent.upper, incumbent.bounds.sum())
         made += len(pieces)

@@ -1,7 +1,7 @@
 """
 Before anything expensive: configurations that cannot win, by bounds that look at no reduction and no pair of hosts.
 
-A plan that is judged on the hosts as they are listed gives the time to beat, or annealing finds a faster one if very
+A plan that is simulated on the hosts as they are listed gives the time to beat, or annealing finds a faster one if very
 many configurations are left. A first bound is the work of a configuration alone, and costs microseconds
 (:mod:`pipette_opt.costs.work`). Where that is less than the time to beat, packings are built for a second one, a lower
 form over the best links without reductions of gradients. Both hold for every placement, and for every choice of what is
@@ -22,24 +22,24 @@ from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.types import IntArray
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.parallel import NodeBlock, ParallelConfig, block_placement, without_overlap
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, shared_links
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.solver.listed_hosts import hosts_together, next_hosts
 from pipette_opt.specs import ClusterSpec, Instance
 
-MOST_FIRST_PLANS = 24
+MAX_FIRST_PLANS = 24
 """
-Configurations judged on the listed hosts to find a time to beat, those with the least bounds; equally many of each
+Configurations simulated on the listed hosts to find a time to beat, those with the least bounds; equally many of each
 number of GPUs, as bounds over the best links do not see which stages fit into NVLink domains.
 """
 
 KEPT = 12
 """Configurations kept in any case, those with the least bounds: the next best plans are among them."""
 
-MOST_KEPT = 600
+MAX_KEPT = 600
 """Largest number of configurations that are kept if time is over: to build them takes ten seconds or so. Chosen."""
 
 MANY = 100
@@ -58,7 +58,7 @@ CONFIGURATIONS_AT_ONCE = 64
 """Configurations whose packings are built together, as they share the times of links; a tenth of a second. Chosen."""
 
 FLOAT_MARGIN = 1e-9
-"""Relative; given back from bounds that are computed in doubles, and allowed where form and judge are compared."""
+"""Relative; given back from bounds that are computed in doubles, and allowed where form and simulate are compared."""
 
 
 SLOTS_SLACK = 1.05
@@ -67,7 +67,7 @@ SLOTS_SLACK = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FirstPlan:
-    """A configuration on some hosts, by default as they are listed, and its judged time."""
+    """A configuration on some hosts, by default as they are listed, and its simulated time."""
 
     config: ParallelConfig
     block: NodeBlock
@@ -93,7 +93,7 @@ class Pruned:
     bound_s
         No plan of those is faster; infinite if there is none.
     first
-        The time to beat; ``None`` if nothing was judged.
+        The time to beat; ``None`` if nothing was simulated.
     """
 
     kept: tuple[FittingCandidate, ...]
@@ -141,9 +141,9 @@ def prune(
         Whether time is over: then a few of the most promising ones that were bounded are kept, and the bound on the
         others may be below the time to beat.
     loading
-        Entered where a kind of schedule is judged for the first time, as that may compile kernels.
+        Entered where a kind of schedule is simulated for the first time, as that may compile kernels.
     known
-        A plan that was judged before; it stays the time to beat unless a faster one is found.
+        A plan that was simulated before; it stays the time to beat unless a faster one is found.
     annealing_s
         Seconds that may go into a better time to beat where many configurations are left.
     work
@@ -325,7 +325,7 @@ class BoundedPackings:
         found: set[ParallelConfig] = set()
         enough_s = float("inf")
         for bound_s, config in chain(self._passed.copy(), ((one.bound_s, one.candidate.config) for one in self)):
-            if (bound_s >= to_beat_s and bound_s > enough_s) or (len(found) >= MOST_KEPT and self._is_over()):
+            if (bound_s >= to_beat_s and bound_s > enough_s) or (len(found) >= MAX_KEPT and self._is_over()):
                 break
             found.add(config)
             if len(found) == least:
@@ -343,13 +343,13 @@ def _first_plan(
     """The fastest of the most promising packings, each choice of overlap, on the hosts as they are listed."""
     loaded: set[bool] = set()
     sizes = {config.world_size for config in variants}
-    judged: Counter[int] = Counter()
+    simulated: Counter[int] = Counter()
     for one in bounded:
-        if judged.total() >= MOST_FIRST_PLANS or (best is not None and one.bound_s >= best.seconds):
+        if simulated.total() >= MAX_FIRST_PLANS or (best is not None and one.bound_s >= best.seconds):
             break
-        if judged[one.candidate.config.world_size] * len(sizes) >= MOST_FIRST_PLANS:
+        if simulated[one.candidate.config.world_size] * len(sizes) >= MAX_FIRST_PLANS:
             continue
-        judged[one.candidate.config.world_size] += 1
+        simulated[one.candidate.config.world_size] += 1
         nodes = listed_hosts(instance.cluster, one.data, one.candidate)
         if nodes is None:
             continue
@@ -384,11 +384,11 @@ def _annealed(
         candidate = data.candidates[one.candidate]
         config, block = candidate.config, candidate.block
         try:
-            judged_s = estimate(instance, config, block_placement(config, block, one.nodes)).iteration_time_s
+            simulated_s = estimate(instance, config, block_placement(config, block, one.nodes)).iteration_time_s
         except MissingLinkError:
             continue
-        if judged_s < best.seconds:
-            best = FirstPlan(config=config, block=block, nodes=one.nodes, seconds=judged_s)
+        if simulated_s < best.seconds:
+            best = FirstPlan(config=config, block=block, nodes=one.nodes, seconds=simulated_s)
     return best
 
 

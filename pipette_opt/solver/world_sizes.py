@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons, few_values, with_shared_parameters
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.fullness import with_edge_loss
-from pipette_opt.judge.least_times import LeastTimes
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.problem.build import FittingCandidate
+from pipette_opt.simulate.fullness import with_edge_loss
+from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.solver.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
 
 PROMISING = 1.1
 """Numbers of GPUs with at most this many times the least bound are looked at for a time to beat. Chosen."""
 
-MOST_PROMISING = 3
+MAX_PROMISING = 3
 """Numbers of GPUs among which a time to beat is looked for. Chosen."""
 
 
@@ -86,9 +86,7 @@ def choose_world_sizes(
     if first is None:
         look_at(lambda: PROMISING * min(bounds_s.values(), default=float("inf")))
         promising = [size for size in sorted(bounds_s, key=bounds_s.__getitem__) if bounds_s[size] < float("inf")]
-        first = _first_plan(
-            instance, space, promising[:MOST_PROMISING], predictor, max_oom_risk, work, is_over, loading
-        )
+        first = _first_plan(instance, space, promising[:MAX_PROMISING], predictor, max_oom_risk, work, is_over, loading)
     to_beat_s = float("inf") if first is None else first.seconds
     look_at(lambda: to_beat_s)
     bounds_s |= {size: least.at_peak_s(size) for size in least.numbers if least.at_peak_s(size) >= to_beat_s}

@@ -14,7 +14,7 @@ from pipette_opt.specs.levels import Level, check_levels, overlaid
 from pipette_opt.specs.link_matrix import LinkMatrix as LinkMatrix
 from pipette_opt.specs.link_matrix import summed
 
-LEAST_SPEED, MOST_SPEED = 0.01, 1.2
+MIN_SPEED, MAX_SPEED = 0.01, 1.2
 """Shares of its kind's peak that a host may be said to run at: more is another kind, less is out of order. Chosen."""
 
 SLOWEST_NVLINK = 100e9
@@ -54,8 +54,8 @@ class GpuSpec:
     efficiency: GpuEfficiency = ASSUMED_EFFICIENCY
 
     def __post_init__(self) -> None:
-        if not LEAST_SPEED <= self.speed <= MOST_SPEED:
-            raise ValueError(f"speed must be in [{LEAST_SPEED:g}, {MOST_SPEED:g}], got {self.speed:g}.")
+        if not MIN_SPEED <= self.speed <= MAX_SPEED:
+            raise ValueError(f"speed must be in [{MIN_SPEED:g}, {MAX_SPEED:g}], got {self.speed:g}.")
         if self.memory_bytes <= 0:
             raise ValueError(f"memory_bytes must be > 0, got {self.memory_bytes}.")
         if self.memory_bytes_per_s <= 0:

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray, read_only
 
-MOST_SLOTS = 12
+MAX_SLOTS = 12
 """GPUs of a host up to which links of single GPUs are known: there is a figure for each set of them, 4,096. Chosen."""
 
 
@@ -48,8 +48,8 @@ class GpuLinks:
         if inside.ndim != 3 or inside.shape[1] != inside.shape[2]:
             raise ValueError(f"inside must have shape (hosts, slots, slots), got {inside.shape}.")
         nodes, slots = inside.shape[:2]
-        if slots > MOST_SLOTS:
-            raise ValueError(f"links of single GPUs are known of hosts of up to {MOST_SLOTS} GPUs, got {slots}.")
+        if slots > MAX_SLOTS:
+            raise ValueError(f"links of single GPUs are known of hosts of up to {MAX_SLOTS} GPUs, got {slots}.")
         inside[:, np.arange(slots), np.arange(slots)] = 0.0
         if not ((inside > 0) | np.eye(slots, dtype=np.bool_)).all() or not np.isfinite(inside).all():
             raise ValueError("bandwidths between GPUs of a host must be > 0 and finite.")

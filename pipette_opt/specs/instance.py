@@ -33,7 +33,7 @@ class Instance:
         How gradients are reduced over several hosts.
     edge_loss_s
         Seconds that a configuration loses in one iteration where its memory is nearly full; see
-        :mod:`pipette_opt.judge.fullness`.
+        :mod:`pipette_opt.simulate.fullness`.
     not_modelled
         Options of the job's own arguments, and parts of its model, that no number counts.
     """

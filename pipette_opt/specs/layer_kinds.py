@@ -23,7 +23,7 @@ Mlp = Literal["dense", "experts", "none"]
 LayerFrequency = int | tuple[int, ...] | None
 """Which layers do something: every N-th in Megatron's way, or 0 and 1 for each layer; ``None`` for all the same."""
 
-MOST_LEADING = 6
+MAX_LEADING = 6
 """
 Largest number of first layers outside of a model's pattern; public models have three at most. Chosen, as the joint
 model has ``2^(n - 1)`` times as many families.
@@ -153,7 +153,7 @@ def pattern_of(layers: Layers) -> Pattern:
     for period in range(1, len(codes)):
         breaks = np.flatnonzero(codes[period:] != codes[:-period])
         leading = int(breaks[-1]) + 1 if len(breaks) else 0
-        if leading <= MOST_LEADING and (period == 1 or leading + period < sum(found)):
+        if leading <= MAX_LEADING and (period == 1 or leading + period < sum(found)):
             found = Pattern(leading, period)
     return found
 

@@ -3,7 +3,7 @@
 import ast
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.specs.model_checks import MOST_LAYERS
+from pipette_opt.specs.model_checks import MAX_LAYERS
 
 
 def layer_frequency(text: str, option: str, where: str) -> int | tuple[int, ...]:
@@ -48,7 +48,7 @@ def _value(node: ast.expr) -> int | list[int]:
         left, right = _value(node.left), _value(node.right)
         if isinstance(node.op, ast.Add):
             return left + right if isinstance(left, list) and isinstance(right, list) else _no()
-        if isinstance(left, list) and isinstance(right, int) and len(left) * right <= MOST_LAYERS:
+        if isinstance(left, list) and isinstance(right, int) and len(left) * right <= MAX_LAYERS:
             return left * right
     return _no()
 

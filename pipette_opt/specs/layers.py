@@ -18,7 +18,7 @@ the width.
 
 JITTER = 1e-6
 
-LEAST_FACTOR = 0.05
+MIN_FACTOR = 0.05
 """And at most one over it; nothing that was measured is further from the formula."""
 
 SIZES = ("tensor_model_parallel_size", "seq_length", "hidden_size", "ffn_hidden_size", "micro_batch_size")
@@ -52,10 +52,8 @@ class LayerFactor:
     num_runs: int = 0
 
     def __post_init__(self) -> None:
-        if not LEAST_FACTOR <= self.factor <= 1 / LEAST_FACTOR:
-            raise ValueError(
-                f"factor of a layer must be in [{LEAST_FACTOR:g}, {1 / LEAST_FACTOR:g}], got {self.factor:g}."
-            )
+        if not MIN_FACTOR <= self.factor <= 1 / MIN_FACTOR:
+            raise ValueError(f"factor of a layer must be in [{MIN_FACTOR:g}, {1 / MIN_FACTOR:g}], got {self.factor:g}.")
         for name in SIZES:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} of a layer must be >= 1, got {getattr(self, name)}.")

@@ -9,7 +9,7 @@ from pipette_opt.specs.layer_kinds import PATTERN_LETTERS, LayerFrequency, exper
 if TYPE_CHECKING:
     from pipette_opt.specs.model import ModelSpec
 
-LARGEST, MOST_LAYERS = 2**31 - 1, 100_000
+LARGEST, MAX_LAYERS = 2**31 - 1, 100_000
 """Sizes beyond them are no model's; what counts layers or bytes need not expect them."""
 
 ROTARY_FIELDS = (
@@ -39,7 +39,7 @@ def check_model(model: "ModelSpec") -> None:
         value = getattr(model, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
-        most = MOST_LAYERS if field == "num_layers" else LARGEST
+        most = MAX_LAYERS if field == "num_layers" else LARGEST
         if value > most:
             raise ValueError(f"{field} must be at most {most:,}, got {value:,}.")
     ends = [getattr(model, f"num_layers_at_{end}_in_bf16") for end in ("start", "end")]
@@ -121,8 +121,8 @@ def _check_latent(model: "ModelSpec") -> None:
 def _check_depths(model: "ModelSpec") -> None:
     """Without depths of prediction nothing else may speak of them."""
     depths = model.mtp_num_layers
-    if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MOST_LAYERS:
-        raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MOST_LAYERS:,}, got {depths!r}.")
+    if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MAX_LAYERS:
+        raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MAX_LAYERS:,}, got {depths!r}.")
     if depths and model.position_embedding_type not in ("rope", "none"):
         raise ValueError(
             f"mtp_num_layers={depths} needs position_embedding_type rope or none, as in Megatron-LM, got "

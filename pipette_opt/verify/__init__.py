@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipette_opt.base.errors import InfeasibleError, InputError, PlanError
-from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
+from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.specs import Instance
 from pipette_opt.verify.alternatives import alternatives_are_reproduced, baselines_are_possible
 from pipette_opt.verify.certificate import (
@@ -104,7 +104,7 @@ class Checked:
         Configurations that are legal and fit.
     open_configs
         Those of which only the search says that no placement is faster than the certificate's bound. All others could
-        not be even if every link were as fast as the fastest, or all of their few placements were judged.
+        not be even if every link were as fast as the fastest, or all of their few placements were simulated.
     """
 
     rules: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The plans that lost, judged again on the hosts that they are said to be on."""
+"""The plans that lost, simulated again on the hosts that they are said to be on."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,10 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import gib
 from pipette_opt.candidates import check_legal
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.predictor import IGNORED_RISK
 from pipette_opt.parallel import Placement, block_placement, gpus_of_a_host, node_blocks
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, why_slower
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, on_cluster, same
 from pipette_opt.verify.memory import accepted_risk, stages_memory
@@ -25,7 +25,7 @@ def named_alternatives(plan: Plan) -> list[tuple[str, Alternative]]:
 
 
 def alternatives_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each plan beside the plan is legal, fits, has the judge's time and risk, and lost for the reason given."""
+    """Each plan beside the plan is legal, fits, has the simulated time and risk, and lost for the reason given."""
     seen = {plan.config}
     try:
         best = estimate(instance, plan.config, on_cluster(instance, plan))
@@ -58,16 +58,16 @@ def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, o
         return
     if one.iteration_time_s is None:
         if one.oom_probability is not None:
-            yield "has figures, and was not judged"
+            yield "has figures, and was not simulated"
         return
     try:
-        judged = [(placement, estimate(instance, one.config, placement)) for placement in placements]
+        simulated = [(placement, estimate(instance, one.config, placement)) for placement in placements]
     except InputError as error:
-        yield f"cannot be judged: {error}"
+        yield f"cannot be simulated: {error}"
         return
-    placement, again = min(judged, key=lambda pair: abs(pair[1].iteration_time_s - one.iteration_time_s))  # type: ignore[operator]
+    placement, again = min(simulated, key=lambda pair: abs(pair[1].iteration_time_s - one.iteration_time_s))  # type: ignore[operator]
     if not close(one.iteration_time_s, again.iteration_time_s, REPRODUCED):
-        yield f"has iteration_time_s {one.iteration_time_s}, the judge says {again.iteration_time_s}"
+        yield f"has iteration_time_s {one.iteration_time_s}, the simulator says {again.iteration_time_s}"
     if one.iteration_time_s < (fastest_s := plan.certificate.best_s) * (1 - CLOSED_GAP):
         yield f"takes {one.iteration_time_s} s and is faster than the fastest plan, {fastest_s} s"
     if one.lower_bound_s is not None and not 0 <= one.lower_bound_s <= one.iteration_time_s * (1 + ROUNDING):
@@ -76,7 +76,7 @@ def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, o
         yield f"lost because {one.reason!r}, the times say {reason!r}"
     for cause in {**again.breakdown, **one.breakdown} if one.breakdown else ():
         if not same(said := one.breakdown.get(cause), right := again.breakdown.get(cause), REPRODUCED):
-            yield f"spends {said} s on {cause}, the judge says {right}"
+            yield f"spends {said} s on {cause}, the simulator says {right}"
     yield from _risk_problems(instance, plan, one, placement)
 
 

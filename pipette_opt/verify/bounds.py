@@ -1,8 +1,8 @@
 """
-What no placement of a configuration can undercut: its work alone, or the judge's time over the fastest links.
+What no placement of a configuration can undercut: its work alone, or the simulated time over the fastest links.
 
 The first costs microseconds and mostly is enough (:mod:`pipette_opt.costs.work`). Where it is not, every link is taken
-to be as fast as the fastest: the judge never falls when a time grows, so this bounds every placement of a packing,
+to be as fast as the fastest: the simulator never falls when a time grows, so this bounds every placement of a packing,
 whatever it sends where. Nothing is searched, and nothing of the solver is used.
 """
 
@@ -16,13 +16,13 @@ import numpy as np
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.costs.unplaced import costs_of
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.memory.filter import CheckedConfig
 from pipette_opt.parallel import NodeBlock, ParallelConfig, Placement, block_placement, node_blocks
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
 AT_ONCE = 1000
-"""Packings that are judged together: some hundred MiB for a thousand GPUs."""
+"""Packings that are simulated together: some hundred MiB for a thousand GPUs."""
 
 FLOWS_PER_GPU = 2
 """Concurrent flows between two hosts, at most, for each GPU of a host; all-to-alls of experts go both ways at once."""
@@ -37,7 +37,7 @@ def cheap_bounds_s(
     both_ways: bool = False,
 ) -> FloatArray:
     """
-    No placement of a configuration is faster by the judge, seconds, shape ``(len(checked),)``.
+    No placement of a configuration is faster by the simulator, seconds, shape ``(len(checked),)``.
 
     Infinite where too few hosts have the memory in every packing. Of the work alone where that is enough, and where
     kinds of GPU differ and none is the fastest of all in every stage.
@@ -81,7 +81,7 @@ def fastest_placement_s(
     instance: Instance, one: CheckedConfig, capacity_bytes: IntArray, most: int
 ) -> tuple[float, int] | None:
     """
-    The judge's time of the fastest of all placements of a configuration, infinite if it has none, and their number.
+    The simulated time of the fastest of all placements of a configuration, infinite if it has none, and their number.
 
     ``None`` if there are more than ``most``.
     """

@@ -5,10 +5,10 @@ from typing import get_args
 
 from pipette_opt.base.types import ProofStep
 from pipette_opt.candidates import covered, layers_are_free, left_out, searched_values
-from pipette_opt.judge.least_times import LeastTimes
 from pipette_opt.parallel import ParallelConfig, with_whole_layers
 from pipette_opt.plans.notes import plan_notes
 from pipette_opt.plans.plan import Plan, Proof
+from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.verify.alternatives import named_alternatives
 from pipette_opt.verify.bounds import num_without_room
 from pipette_opt.verify.common import CHEAP, CLOSED_GAP, REPRODUCED, ROUNDING
@@ -169,7 +169,7 @@ def other_numbers_are_bounded(searched: Searched, plan: Plan) -> Iterator[str]:
 
 def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    Bounds that need no search are reproduced, and no placement that can be judged is faster than the certificate's.
+    Bounds that need no search are reproduced, and no placement that can be simulated is faster than the certificate's.
 
     Where kinds of GPU differ, only the last: a cheap bound may know which kind a stage can be on.
     """

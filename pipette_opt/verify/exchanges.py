@@ -6,15 +6,15 @@ from itertools import islice
 
 import numpy as np
 
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.parallel import Placement
 from pipette_opt.plans.plan import Plan
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import on_cluster
 from pipette_opt.verify.space import Searched
 
-MOST_EXCHANGES = 1000
-"""Exchanges that are judged, those for unused hosts first; about a second for a hundred hosts. Chosen."""
+MAX_EXCHANGES = 1000
+"""Exchanges that are simulated, those for unused hosts first; about a second for a hundred hosts. Chosen."""
 
 
 def no_exchange_is_faster(searched: Searched, plan: Plan) -> Iterator[str]:
@@ -22,7 +22,7 @@ def no_exchange_is_faster(searched: Searched, plan: Plan) -> Iterator[str]:
     if plan.config not in searched.bounded.open_configs:
         return  # all of its placements are bounded
     placement, hosts = on_cluster(searched.instance, plan), searched.instance.cluster.hosts
-    pairs = list(islice(_pairs(searched.instance, placement), MOST_EXCHANGES))
+    pairs = list(islice(_pairs(searched.instance, placement), MAX_EXCHANGES))
     if not pairs:
         return
     times = estimate_many(searched.instance, [(plan.config, _exchanged(placement, *pair)) for pair in pairs])

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.plans.plainness import WITHIN, plainness
 from pipette_opt.plans.plan import Plan, fullness
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
 from pipette_opt.verify.alternatives import alternative_placements
@@ -78,9 +78,9 @@ def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         seconds = estimate(uneven, plan.config, placement).iteration_time_s
         stages = stages_memory(uneven, plan.config, placement, accepted_risk(plan.inputs))
     except (InputError, ValueError) as error:
-        yield f"imbalance cannot be judged: {error}"
+        yield f"imbalance cannot be simulated: {error}"
         return
     risk = max(stage.oom_probability for stage in stages)
     for name, right in (("iteration_time_s", seconds), ("oom_probability", risk)):
         if not same(getattr(said, name), right, REPRODUCED):
-            yield f"imbalance has {name} {getattr(said, name)}, judged again {right}"
+            yield f"imbalance has {name} {getattr(said, name)}, simulated again {right}"

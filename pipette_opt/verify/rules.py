@@ -250,12 +250,12 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """The critical path, walked again, gives every figure of the estimate: times, by cause, rates and utilisation."""
-    from pipette_opt.judge.estimate import estimate
+    from pipette_opt.simulate.estimate import estimate
 
     try:
         again = estimate(instance, plan.config, on_cluster(instance, plan))
     except (InputError, ValueError) as error:
-        yield f"the plan cannot be judged: {error}"
+        yield f"the plan cannot be simulated: {error}"
         return
     for field in fields(IterationTime):
         said, right = getattr(plan.estimate, field.name), getattr(again, field.name)
@@ -263,7 +263,7 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
             adds_up = close(math.fsum(said.values()), plan.estimate.iteration_time_s, ROUNDING)
             yield from _other_causes(field.name, said, right) if adds_up else ()  # else estimate_adds_up says so
         elif field.name not in (*RATES, "band") and not same(said, right, REPRODUCED):
-            yield f"{field.name} is {said}, the judge says {right}"
+            yield f"{field.name} is {said}, the simulator says {right}"
 
 
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu")
@@ -271,18 +271,18 @@ RATES = ("tokens_per_s", "tokens_per_s_per_gpu")
 
 
 def _other_causes(what: str, said: Mapping[str, float], right: Mapping[str, float]) -> Iterator[str]:
-    """Seconds by cause that are not the judge's."""
+    """Seconds by cause that are not the simulator's."""
     slack = REPRODUCED * math.fsum(right.values())
     for name in sorted({*said, *right}):
         if name not in right:
-            yield f"{what} has {name}, the judge knows no such cause"
+            yield f"{what} has {name}, the simulator knows no such cause"
         elif abs(said.get(name, 0.0) - right[name]) > slack:
-            yield f"{name} of the {what} is {said.get(name, 0.0)} s, the judge says {right[name]}"
+            yield f"{name} of the {what} is {said.get(name, 0.0)} s, the simulator says {right[name]}"
 
 
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """The certificate's objective is the plan's iteration time, and depends on the placement by as much as is said."""
-    from pipette_opt.judge.estimate import estimate
+    from pipette_opt.simulate.estimate import estimate
 
     found, expected = plan.certificate.objective_s, plan.estimate.iteration_time_s
     if not close(found, expected, ROUNDING):

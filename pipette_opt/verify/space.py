@@ -10,18 +10,18 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.candidates import Enumeration, SearchSpace, enumerate_with_reasons, space_of
-from pipette_opt.judge.fullness import stack_predictor
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
+from pipette_opt.simulate.fullness import stack_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 from pipette_opt.verify.common import CHEAP, CLOSED_GAP, REPRODUCED
 from pipette_opt.verify.memory import accepted_risk
 
-MOST_PLACEMENTS = 10_000
-"""Placements that are judged one by one; about two seconds. Chosen: seven hosts have 5,040."""
+MAX_PLACEMENTS = 10_000
+"""Placements that are simulated one by one; about two seconds. Chosen: seven hosts have 5,040."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +70,7 @@ class Searched:
 
     @cached_property
     def bounds_s(self) -> FloatArray:
-        """Of each fitting configuration: no placement of it is faster by the judge; see :mod:`.bounds`."""
+        """Of each fitting configuration: no placement of it is faster by the simulator; see :mod:`.bounds`."""
         return cheap_bounds_s(self.instance, self.memory.fitting, self.memory.capacity_bytes, self.enough_s)
 
     @cached_property
@@ -100,18 +100,18 @@ class Searched:
     def bounded(self) -> "Bounded":
         """
         Which configurations are shown here to take as long as is claimed: by the cheap bound, or by all of their few
-        placements. At most ``MOST_PLACEMENTS`` are judged, of all configurations together.
+        placements. At most ``MAX_PLACEMENTS`` are simulated, of all configurations together.
         """
-        left, unknown, faster = MOST_PLACEMENTS, [], []
+        left, unknown, faster = MAX_PLACEMENTS, [], []
         for index in np.flatnonzero(self.bounds_s < self.claimed_s).tolist():
             one = self.memory.fitting[index]
-            judged = fastest_placement_s(self.instance, one, self.memory.capacity_bytes, left)
-            if judged is None:
+            simulated = fastest_placement_s(self.instance, one, self.memory.capacity_bytes, left)
+            if simulated is None:
                 unknown.append(one.config)
                 continue
-            left -= judged[1]
-            if judged[0] < self.claimed_s:
-                faster.append((one.config, judged[0]))
+            left -= simulated[1]
+            if simulated[0] < self.claimed_s:
+                faster.append((one.config, simulated[0]))
         return Bounded(open_configs=tuple(unknown), faster=tuple(faster))
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.plans.plan import Plan, why_unused
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.verify.common import on_cluster
 
@@ -43,4 +43,4 @@ def unused_hosts_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]
             continue
         expected = why_unused(partner, seconds, now.iteration_time_s)
         if reason != expected:
-            yield f"{host} is left out because {reason!r}, the judge says {expected!r}"
+            yield f"{host} is left out because {reason!r}, the simulator says {expected!r}"

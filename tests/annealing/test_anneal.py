@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from instances import SMALL_SHAPES, Variant, best_by_enumeration, one_candidate_cluster, random_problem
 
-from pipette_opt.annealing.anneal import LEAST_LONG_MOVES, AnnealingParams, anneal, load_replicas
+from pipette_opt.annealing.anneal import MIN_LONG_MOVES, AnnealingParams, anneal, load_replicas
 from pipette_opt.annealing.candidate_search import CandidateSearch
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS
@@ -161,5 +161,5 @@ def test_a_long_limit_does_not_delay_what_a_short_one_finds(monkeypatch: pytest.
     assert len(short) > 3
     assert long[: len(short) - 1] == short[:-1]
     for number, moves in enumerate(lengths):
-        assert moves <= max(LEAST_LONG_MOVES, sum(lengths[:number]) // 2)
-    assert max(lengths) > 2 * LEAST_LONG_MOVES
+        assert moves <= max(MIN_LONG_MOVES, sum(lengths[:number]) // 2)
+    assert max(lengths) > 2 * MIN_LONG_MOVES

@@ -13,10 +13,10 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.costs.collectives import OWN_PART
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.optimize import optimize
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.prepare import load_predictor
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
 MOE = replace(LLAMA_8B, num_layers=2, num_experts=4, moe_router_topk=1, moe_ffn_hidden_size=1024)

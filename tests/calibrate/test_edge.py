@@ -9,10 +9,10 @@ from measured_runs import measured_run
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.edge import edge_risks, frees_gradients
 from pipette_opt.calibrate.predict import predict_runs, predicted_times_s
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.fullness import with_edge_loss
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.fullness import with_edge_loss
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 
 FITTED = replace(DEFAULT_STACK, flush_s=0.5, refill_s=3.0, memory=numbers_of(Framework(spread=0.01)))
@@ -83,7 +83,7 @@ def test_versions_that_kept_memory(changes: dict[str, object], expected: float) 
 
 
 def test_predictions_have_it() -> None:
-    """What the judge says, and the loss in proportion to the risk."""
+    """What the simulator says, and the loss in proportion to the risk."""
     run = measured_run(extra={"after_pp_fix": "False"})
     plain = predicted_times_s(cases(run))[0]
     (prediction,) = predict_runs([run], FITTED, rivals=False)
@@ -92,7 +92,7 @@ def test_predictions_have_it() -> None:
 
 @pytest.mark.parametrize(("stack", "extra", "told"), [(FITTED, {}, [0, 1]), (FREEING, FREED, [0, 2])])
 def test_plans_and_back_tests_have_one_clock(stack: StackSpec, extra: dict[str, str], told: list[int]) -> None:
-    """Job by job, up to the end of memory, the judge says of a plan what back-tests say of a run."""
+    """Job by job, up to the end of memory, the simulator says of a plan what back-tests say of a run."""
     unsure = replace(stack, memory=numbers_of(Framework(spread=0.1)))
     layers = (24 * times for times in range(1, 20))
     jobs = cases(*(measured_run(num_layers=one, mbs=1, seq_len=1024, extra=extra) for one in layers), stack=unsure)

@@ -8,12 +8,12 @@ from measured_runs import measured_run
 
 from pipette_opt.calibrate.cases import Case, make_cases, with_stack
 from pipette_opt.calibrate.free import FREE
-from pipette_opt.calibrate.predict import judged_times_s, predicted_times_s
+from pipette_opt.calibrate.predict import predicted_times_s, simulated_times_s
 from pipette_opt.calibrate.run_times import RunTimes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.unplaced import costs_of
-from pipette_opt.judge.many import judge_many
 from pipette_opt.parallel import microbatches_of
+from pipette_opt.simulate.many import simulate_many
 from pipette_opt.specs import DEFAULT_STACK
 
 MIXTURE = {"num_experts": "8", "moe_router_topk": "2", "moe_ffn_hidden_size": "1024", "ep": "2"}
@@ -43,8 +43,10 @@ CASES = jobs()
 def test_cases_costed_together_take_what_each_takes_alone() -> None:
     """To the last bit: batches only save calls."""
     alone = [placed_times(case.instance, case.config, case.placement) for case in CASES]
-    expected = judge_many(alone, [microbatches_of(case.instance.training, case.config) for case in CASES], "blocking")
-    np.testing.assert_array_equal(judged_times_s(CASES), expected)
+    expected = simulate_many(
+        alone, [microbatches_of(case.instance.training, case.config) for case in CASES], "blocking"
+    )
+    np.testing.assert_array_equal(simulated_times_s(CASES), expected)
 
 
 @pytest.mark.parametrize("name", [one.name for one in FREE])

@@ -6,7 +6,7 @@ import pytest
 from specs_for_tests import TINY, cluster, instance
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.budget import JOINT_SHARE, LEAST_JOINT_SHARE, Budget, OptimizeParams
+from pipette_opt.certify.budget import JOINT_SHARE, MIN_JOINT_SHARE, Budget, OptimizeParams
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import prepare
 from pipette_opt.solver.open_families import JointLimits
@@ -17,8 +17,8 @@ def test_the_joint_model_has_more_time_while_its_bound_is_the_least() -> None:
     watcher = Watcher()
     budget = Budget(instance(cluster(2), TINY, 8, 1024), OptimizeParams(time_limit_s=100.0), watcher)
     assert budget.joint_again_s(is_least=False) == pytest.approx(JOINT_SHARE * 100, rel=0.1)
-    assert budget.joint_again_s(is_least=True) == pytest.approx(LEAST_JOINT_SHARE * 100, rel=0.1)
-    assert LEAST_JOINT_SHARE > JOINT_SHARE
+    assert budget.joint_again_s(is_least=True) == pytest.approx(MIN_JOINT_SHARE * 100, rel=0.1)
+    assert MIN_JOINT_SHARE > JOINT_SHARE
     watcher.stop.set()
     assert budget.joint_again_s(is_least=True) == 0.0
 

@@ -1,4 +1,4 @@
-"""The judge's certificate against the judge on every placement of every candidate."""
+"""The simulator's certificate against the simulator on every placement of every candidate."""
 
 import itertools
 import threading
@@ -15,10 +15,6 @@ from pipette_opt.candidates import Enumeration
 from pipette_opt.certify import CertifyParams, certificate, certify
 from pipette_opt.certify.ledger import Ledger
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.longest_paths import critical_counts
-from pipette_opt.judge.many import estimate_many
-from pipette_opt.judge.solutions import judge_solution
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, block_placement
@@ -26,6 +22,10 @@ from pipette_opt.prepare import Prepared
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.longest_paths import critical_counts
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.simulate.solutions import simulate_solution
 from pipette_opt.specs import Instance
 
 QUICK = CertifyParams(time_limit_s=90.0)
@@ -68,7 +68,7 @@ def random_job(
 
 
 def fastest_by_enumeration(prepared: Prepared) -> float:
-    """The judge's least time over every placement of every candidate; infinite if none has all its links."""
+    """The simulator's least time over every placement of every candidate; infinite if none has all its links."""
     placed = [
         (one.config, block_placement(one.config, one.block, np.array(hosts).reshape(one.grid)))
         for one in prepared.problem.candidates
@@ -98,16 +98,16 @@ def test_bound_is_the_fastest_time(p2p: P2PMode, num_nodes: int, kinds: int, mis
         fastest = fastest_by_enumeration(prepared)
         result = certify(prepared, [], replace(QUICK, seed=trial))
         if not np.isfinite(fastest):
-            assert not result.judged
+            assert not result.simulated
             continue
         assert result.bound_s <= fastest * (1 + 1e-9)
         assert result.bound_s >= fastest * (1 - 7e-6)  # of which ticks are 5e-6 with tensor groups over hosts
-        assert min(one.estimate.iteration_time_s for one in result.judged) == pytest.approx(fastest, rel=2e-6)
+        assert min(one.estimate.iteration_time_s for one in result.simulated) == pytest.approx(fastest, rel=2e-6)
 
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
-def test_paths_of_one_placement_are_below_the_judge_at_every_other(p2p: P2PMode) -> None:
-    """In ticks, every candidate, links up to twentyfold apart; and the judge's time where they were found."""
+def test_paths_of_one_placement_are_below_the_simulator_at_every_other(p2p: P2PMode) -> None:
+    """In ticks, every candidate, links up to twentyfold apart; and the simulated time where they were found."""
     rng = np.random.default_rng(60)
     for _ in range(4):
         prepared = prepared_for(random_job(rng, 5, p2p, kinds=2), CONFIGS)
@@ -133,7 +133,7 @@ def test_bound_holds_however_early_it_ends(seconds: float) -> None:
     prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS)
     fastest = fastest_by_enumeration(prepared)
     solution = Solution(candidate=0, nodes=np.arange(4).reshape(4, 1, 1), objective_ticks=0)
-    known = judge_solution(prepared.instance, prepared.problem, solution)
+    known = simulate_solution(prepared.instance, prepared.problem, solution)
     for plans in ([], [known]):
         stopped = threading.Event()
         early = certify(prepared, plans, replace(QUICK, time_limit_s=seconds))
@@ -141,7 +141,7 @@ def test_bound_holds_however_early_it_ends(seconds: float) -> None:
         at_once = certify(prepared, plans, QUICK, stop=stopped)
         for result in (early, at_once):
             assert 0.5 * fastest < result.bound_s <= fastest * (1 + 1e-9)
-            assert all(one.estimate.iteration_time_s >= fastest * (1 - 1e-9) for one in result.judged)
+            assert all(one.estimate.iteration_time_s >= fastest * (1 - 1e-9) for one in result.simulated)
 
 
 def test_gap_limit_and_progress() -> None:
@@ -150,7 +150,7 @@ def test_gap_limit_and_progress() -> None:
     prepared = prepared_for(random_job(rng, 5, "blocking"), CONFIGS)
     told: list[tuple[float | None, float | None]] = []
     result = certify(prepared, [], replace(QUICK, gap_limit=0.05), report=lambda *what: told.append(what[1:]))
-    fastest = min(one.estimate.iteration_time_s for one in result.judged)
+    fastest = min(one.estimate.iteration_time_s for one in result.simulated)
     assert fastest - result.bound_s <= 0.05 * fastest
     assert all(bound is None or best is None or bound <= best for best, bound in told)
 

@@ -1,21 +1,21 @@
-"""The certificate of a plan: one gap of the judge's time."""
+"""The certificate of a plan: one gap of the simulated time."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from judged_cases import placements, small
+from simulated_cases import placements, small
 
 from pipette_opt.certify.finish import joint_model_up_to, make_certificate
-from pipette_opt.judge.solutions import judge_lower_bound_s, judge_solution
 from pipette_opt.plans.certificate import JointModel
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.solutions import judge_lower_bound_s, simulate_solution
 from pipette_opt.specs import LinkMatrix
 
 
-def test_one_gap_of_the_judges_time() -> None:
-    """Objective, bound and gap are of the judged time; it is optimal up to rounding."""
+def test_one_gap_of_the_simulator_time() -> None:
+    """Objective, bound and gap are of the simulated time; it is optimal up to rounding."""
     job, data, lower = small()
     plain = replace(data, candidates=data.candidates[:2])
     best = min(
@@ -26,27 +26,27 @@ def test_one_gap_of_the_judges_time() -> None:
         ),
         key=lambda one: one.objective_ticks,
     )
-    judged = judge_solution(job, plain, best)
-    seconds = judged.estimate.iteration_time_s
-    certificate = make_certificate(job, plain, judged, judge_lower_bound_s(lower), 1.0)
+    simulated = simulate_solution(job, plain, best)
+    seconds = simulated.estimate.iteration_time_s
+    certificate = make_certificate(job, plain, simulated, judge_lower_bound_s(lower), 1.0)
     assert certificate.objective_s == seconds
     assert certificate.lower_bound_s == certificate.judge_lower_bound_s < seconds
     assert certificate.gap == (seconds - certificate.lower_bound_s) / seconds > 1e-3
     assert certificate.status == "FEASIBLE"
     assert certificate.placement_dependent_s > 0
-    assert make_certificate(job, plain, judged, seconds * (1 - 1e-7), 1.0).status == "OPTIMAL"
-    assert make_certificate(job, plain, judged, seconds * (1 - 1e-5), 1.0).status == "FEASIBLE"
+    assert make_certificate(job, plain, simulated, seconds * (1 - 1e-7), 1.0).status == "OPTIMAL"
+    assert make_certificate(job, plain, simulated, seconds * (1 - 1e-5), 1.0).status == "FEASIBLE"
 
 
 def test_certificate_of_an_interleaved_plan() -> None:
     """What depends on the placement is what links between hosts take."""
     job, data, lower = small()
     nodes = np.arange(4).reshape(data.candidates[2].grid)
-    judged = judge_solution(job, data, Solution(candidate=2, nodes=nodes, objective_ticks=0))
-    certificate = make_certificate(job, data, judged, judge_lower_bound_s(lower), 1.0)
+    simulated = simulate_solution(job, data, Solution(candidate=2, nodes=nodes, objective_ticks=0))
+    certificate = make_certificate(job, data, simulated, judge_lower_bound_s(lower), 1.0)
     links = (LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((4, 4), 1e30)),)
     apart = replace(job, cluster=replace(job.cluster, link_matrices=links, inter_node_latency_s=0.0))
-    without = judge_solution(apart, data, Solution(candidate=2, nodes=nodes, objective_ticks=0)).estimate
+    without = simulate_solution(apart, data, Solution(candidate=2, nodes=nodes, objective_ticks=0)).estimate
     assert certificate.placement_dependent_s == pytest.approx(certificate.objective_s - without.iteration_time_s)
 
 

@@ -8,12 +8,12 @@ from specs_for_tests import A100_80, LLAMA_8B, cluster, instance, matrix
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify import CertifyParams, certify
-from pipette_opt.certify.first_plans import judge_first_plan
+from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.late_splits import fastest_plan, prove_splits
-from pipette_opt.judge.solutions import best_first
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
+from pipette_opt.simulate.solutions import best_first
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance, NodeSpec
 
@@ -50,13 +50,13 @@ def test_a_faster_plan_of_another_split_is_kept(searched: bool) -> None:
     found_any = False
     for seed in range(3):
         before = without_time(job(seed))
-        judged = judge_first_plan(before)
+        simulated = simulate_first_plan(before)
         after, found = prove_splits(
-            before, judged, float("inf"), 0.0, 20.0, Watcher(), (lambda: False) if searched else None
+            before, simulated, float("inf"), 0.0, 20.0, Watcher(), (lambda: False) if searched else None
         )
         assert after.joined is not None
         assert after.joined.first is not None
-        best = best_first([*judged, *found])[0]
+        best = best_first([*simulated, *found])[0]
         assert best.estimate.iteration_time_s == pytest.approx(after.joined.first.seconds, rel=1e-9)
         assert any(best.candidate is one for one in after.problem.candidates)
         again = enumerate_with_reasons(after.instance, after.space)
@@ -64,15 +64,15 @@ def test_a_faster_plan_of_another_split_is_kept(searched: bool) -> None:
         assert after.enumeration.num_combinations == again.num_combinations
         memory = check_memory(after.instance, again.candidates, after.predictor, 0.01)
         assert {one.config for one in after.memory.fitting} == {one.config for one in memory.fitting}
-        certified = certify(after, [*judged, *found], CertifyParams(time_limit_s=60.0))
-        fastest_s = best_first([*judged, *found, *certified.judged])[0].estimate.iteration_time_s
+        certified = certify(after, [*simulated, *found], CertifyParams(time_limit_s=60.0))
+        fastest_s = best_first([*simulated, *found, *certified.simulated])[0].estimate.iteration_time_s
         bound_s = min(certified.bound_s, after.joined.model.bound_s)
         assert bound_s <= fastest_s * (1 + 1e-9)
         if searched:
             assert bound_s >= fastest_s * (1 - 1e-3)
         if found:
             found_any = True
-            assert fastest_plan(found).seconds < fastest_plan(judged).seconds
+            assert fastest_plan(found).seconds < fastest_plan(simulated).seconds
             assert best.candidate.config.layers_per_stage in after.space.more_splits
     assert found_any
 
@@ -80,6 +80,6 @@ def test_a_faster_plan_of_another_split_is_kept(searched: bool) -> None:
 def test_nothing_is_asked_without_time_or_need() -> None:
     """The problem stays as it is."""
     before = without_time(job(0))
-    judged = judge_first_plan(before)
-    assert prove_splits(before, judged, float("inf"), 0.0, 0.0, Watcher()) == (before, [])
-    assert prove_splits(before, judged, float("inf"), 0.999, 20.0, Watcher())[1] == []
+    simulated = simulate_first_plan(before)
+    assert prove_splits(before, simulated, float("inf"), 0.0, 0.0, Watcher()) == (before, [])
+    assert prove_splits(before, simulated, float("inf"), 0.999, 20.0, Watcher())[1] == []

@@ -86,8 +86,8 @@ def test_each_reason_is_counted_by_hand() -> None:
 
     Three does not divide eight GPUs, nor two times sixteen: 24 of the combinations split no GPUs. Of the eight legal
     ones two are given as too big, one as slower by its work, one as slower over the best links, one has no placement,
-    and the search has the other three: two by one engine, one by the judge. Another, beside these, would recompute more
-    than its memory asks for.
+    and the search has the other three: two by one engine, one by the simulator. Another, beside these, would recompute
+    more than its memory asks for.
     """
     configs = [config(tp=2, pp=2, dp=2, micro_batch_size=size) for size in range(1, 9)]
     first_broken = {"tensor_parallel divides the GPUs": 16, "pipeline_parallel divides the GPUs": 8}

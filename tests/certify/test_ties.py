@@ -9,11 +9,11 @@ from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.ties import in_order, settle_ties
-from pipette_opt.judge.solutions import JudgedSolution, best_first, judge_solution, simplicity
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.solutions import SimulatedSolution, best_first, simplicity, simulate_solution
 from pipette_opt.specs import Instance
 
 SPACE = SearchSpace(
@@ -33,19 +33,19 @@ def prepared_for(job: Instance) -> Prepared:
     return prepare(job, SPACE, 0.01)
 
 
-def judged_on(prepared: Prepared, hosts: list[int]) -> JudgedSolution:
+def simulated_on(prepared: Prepared, hosts: list[int]) -> SimulatedSolution:
     """The first candidate on hosts in grid order."""
     nodes = np.array(hosts).reshape(prepared.problem.candidates[0].grid)
     solution = Solution(candidate=0, nodes=nodes, objective_ticks=0)
-    return judge_solution(prepared.instance, prepared.problem, solution)
+    return simulate_solution(prepared.instance, prepared.problem, solution)
 
 
 def ordered(prepared: Prepared, hosts: list[int], order: list[int]) -> list[int]:
     """Hosts of the plan that takes the place of one on these hosts."""
-    judged = judged_on(prepared, hosts)
-    limit_s = judged.estimate.iteration_time_s * (1 + 1e-6)
-    found: list[int] = in_order(prepared, judged, order, limit_s, np.inf).ravel().tolist()
-    assert judged_on(prepared, found).estimate.iteration_time_s <= limit_s
+    simulated = simulated_on(prepared, hosts)
+    limit_s = simulated.estimate.iteration_time_s * (1 + 1e-6)
+    found: list[int] = in_order(prepared, simulated, order, limit_s, np.inf).ravel().tolist()
+    assert simulated_on(prepared, found).estimate.iteration_time_s <= limit_s
     return found
 
 
@@ -68,20 +68,20 @@ def test_only_what_is_as_fast_changes_places() -> None:
 def test_links_that_all_differ_leave_the_order() -> None:
     """Nothing that is slower is taken for being listed first."""
     prepared = prepared_for(instance(random_cluster(np.random.default_rng(1), 4), LLAMA_8B, 32, 4096))
-    fastest = min(permutations(range(4)), key=lambda one: judged_on(prepared, [*one]).estimate.iteration_time_s)
-    seconds = judged_on(prepared, [*fastest]).estimate.iteration_time_s
+    fastest = min(permutations(range(4)), key=lambda one: simulated_on(prepared, [*one]).estimate.iteration_time_s)
+    seconds = simulated_on(prepared, [*fastest]).estimate.iteration_time_s
     found = ordered(prepared, [*fastest], [0, 1, 2, 3])
-    assert judged_on(prepared, found).estimate.iteration_time_s == pytest.approx(seconds, rel=2e-6)
+    assert simulated_on(prepared, found).estimate.iteration_time_s == pytest.approx(seconds, rel=2e-6)
     assert found <= [*fastest]
 
 
 def test_simpler_of_equally_fast_configurations() -> None:
     """Fewer GPUs, less recomputation, fewer chunks; what is slower than ticks show stays behind."""
     prepared = prepared_for(instance(cluster(4), LLAMA_8B, 32, 4096))
-    one = judged_on(prepared, [0, 1, 2, 3])
+    one = simulated_on(prepared, [0, 1, 2, 3])
     seconds, config = one.estimate.iteration_time_s, one.candidate.config
 
-    def like(factor: float, **changes: object) -> JudgedSolution:
+    def like(factor: float, **changes: object) -> SimulatedSolution:
         changed = replace(one.candidate, config=replace(config, **changes))
         return replace(one, candidate=changed, estimate=replace(one.estimate, iteration_time_s=seconds * factor))
 
@@ -96,7 +96,7 @@ def test_ties_of_what_overlaps() -> None:
     """A choice of overlap that changes nothing is not made."""
     prepared = prepared_for(instance(cluster(4), LLAMA_8B, 32, 4096))
     times = {
-        index: judge_solution(
+        index: simulate_solution(
             prepared.instance,
             prepared.problem,
             Solution(candidate=index, nodes=np.arange(4).reshape(2, 2, 1), objective_ticks=0),

@@ -8,7 +8,7 @@ from specs_for_tests import LLAMA_8B, cluster, instance, random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.labels import pinned
-from pipette_opt.certify.why import MOST_RULES, _broken_rules, why
+from pipette_opt.certify.why import MAX_RULES, _broken_rules, why
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.plan import Alternative
 
@@ -50,7 +50,7 @@ def test_illegal_names_each_rule_once_with_a_count() -> None:
         assert reason.endswith(f"({count:,} of {found.num_combinations:,} combinations)")
     many = replace(found, reasons={(f"rule {n}", ""): 20 - n for n in range(12)})
     lines = _broken_rules(many)
-    assert len(lines) == MOST_RULES + 1
+    assert len(lines) == MAX_RULES + 1
     assert lines[0].startswith("rule 0")
     assert lines[-1] == "and 3 rules more that fewer break"
 

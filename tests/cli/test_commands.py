@@ -132,7 +132,7 @@ def test_verify_wants_the_same_cluster_file(run: Run, solved: Path) -> None:
 
 
 def test_estimate_of_a_plan_is_the_plans(run: Run, solved: Path) -> None:
-    """The judge says the same again."""
+    """The simulator says the same again."""
     code, out, _ = run("estimate", str(solved))
     assert code == 0
     assert "your current launch" not in out

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.judge.fullness import near_risk
+from pipette_opt.simulate.fullness import near_risk
 
 ARGS = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --micro-batch-size 1"
 CHUNKS = f"{ARGS} --num-virtual-stages-per-pipeline-rank 2"

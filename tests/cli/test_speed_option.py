@@ -29,7 +29,7 @@ def test_a_slow_host_gets_fewer_layers(command: Callable[..., tuple[int, str, st
 
 
 def _is_still_slow_after(command: Callable[..., tuple[int, str, str]], *, lost: str, left: str, speed: float) -> None:
-    """A plan for the host that is left knows its speed: it is judged, verified and exported with it."""
+    """A plan for the host that is left knows its speed: it is simulated, verified and exported with it."""
     code, _, err = command("replan", "plan.json", "--lost", lost, "--time-limit", "2", "-o", "again.json")
     assert code == 0, err
     again = read_plan(Path("again.json"))

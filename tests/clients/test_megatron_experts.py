@@ -158,8 +158,8 @@ def test_same_verdict_on_experts() -> None:
     assert all(alone[name] >= 5 for name in ("experts", "expert_ranks", "expert_widths")), alone
 
 
-def test_unnumbered_order_is_refused_before_it_is_judged() -> None:
-    """The check is the one that the judge makes, with the sizes in the message."""
+def test_unnumbered_order_is_refused_before_it_is_simulated() -> None:
+    """The check is the one that the simulator makes, with the sizes in the message."""
     given = instance(cluster(2, gpus=4), MOE)
     with pytest.raises(InputError, match="here 4, to be tensor \\* context parallel size, here 2"):
         check_expert_ranks(given.model, sized((2, 1, 4, 2, 2, None)), "tp-cp-ep-pp-dp")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.client("megatron.core")
 
 @cache
 def base() -> Plan:
-    """Judged once."""
+    """Simulated once."""
     return small_plan()
 
 

@@ -38,7 +38,7 @@ SIZES = [
 
 @cache
 def base() -> Plan:
-    """Judged once."""
+    """Simulated once."""
     return small_plan()
 
 

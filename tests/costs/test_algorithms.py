@@ -12,10 +12,10 @@ from pipette_opt.base.units import GB, GIB
 from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s, tree_edges
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.simulate.closed_form import closed_s
 from pipette_opt.specs import Instance
 
 
@@ -119,8 +119,8 @@ def test_the_distributed_optimizer_has_rings() -> None:
     assert reduction_s(job, one, "tree") == reduction_s(job, one, "ring")
 
 
-def test_solver_and_judge_agree_on_hierarchies() -> None:
-    """Ticks are the seconds' closed form with hierarchical reductions too; trees are for the judge."""
+def test_solver_and_simulator_agree_on_hierarchies() -> None:
+    """Ticks are the seconds' closed form with hierarchical reductions too; trees are for the simulator."""
     rng = np.random.default_rng(0)
     job = replace(
         instance(random_cluster(rng, 9, inter_node_latency_s=1e-5), LLAMA_8B, seq_length=4096), allreduce="hierarchical"

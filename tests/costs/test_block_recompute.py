@@ -1,4 +1,4 @@
-"""Block recomputation: hand counts, both ends, monotony, the judge, the integer forms and the bound by work."""
+"""Block recomputation: hand counts, both ends, monotony, the simulator, the integer forms and the bound by work."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -11,10 +11,10 @@ from pipette_opt.costs.compute import layer_times_s, stage_compute
 from pipette_opt.costs.layer_kinds import counted_layers
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance, ModelSpec
 
 TWELVE = replace(TINY, num_layers=12)
@@ -51,7 +51,7 @@ def whole(**options: object) -> ParallelConfig:
 
 
 def seconds_of(job: Instance, one: ParallelConfig) -> float:
-    """The judge's, on the hosts as they are listed."""
+    """The simulator's, on the hosts as they are listed."""
     packing = next(node_blocks(one, 4, job.launcher))
     grid = packing.node_grid(one)
     nodes = np.arange(int(np.prod(grid))).reshape(grid)
@@ -100,7 +100,7 @@ def test_layers_with_experts_are_recomputed_last() -> None:
 
 @pytest.mark.parametrize("model", [TWELVE, MIXTURE], ids=["dense", "mixture"])
 def test_from_nothing_to_everything(model: ModelSpec) -> None:
-    """The judge's time grows with the number of layers, from that without recomputation to that of all layers."""
+    """The simulated time grows with the number of layers, from that without recomputation to that of all layers."""
     job = job_of(model)
     times = [seconds_of(job, block(number)) for number in range(7)]
     assert all(before < after for before, after in pairwise(times[:6]))
@@ -111,8 +111,8 @@ def test_from_nothing_to_everything(model: ModelSpec) -> None:
 @pytest.mark.parametrize("model", [TWELVE, MIXTURE], ids=["dense", "mixture"])
 @pytest.mark.parametrize("tp", [1, 2, 8])
 @pytest.mark.parametrize("number", [1, 6])
-def test_bounds_and_forms_agree_with_the_judge(model: ModelSpec, tp: int, number: int) -> None:
-    """The closed form is the judge's time or little more; lower forms and the bound by work never exceed it."""
+def test_bounds_and_forms_agree_with_the_simulator(model: ModelSpec, tp: int, number: int) -> None:
+    """The closed form is the simulated time or little more; lower forms and the bound by work never exceed it."""
     job = job_of(model)
     one = replace(block(number), tensor_model_parallel_size=tp, sequence_parallel=tp > 1, data_parallel_size=1)
     one = replace(one, pipeline_model_parallel_size=2, layers_per_stage=(5, 7), data_parallel_size=max(8 // tp, 1))
@@ -123,13 +123,13 @@ def test_bounds_and_forms_agree_with_the_judge(model: ModelSpec, tp: int, number
         for candidate in data.candidates:
             grid = candidate.block.node_grid(one)
             nodes = np.arange(int(np.prod(grid))).reshape(grid)
-            judged_s = estimate(job, one, block_placement(one, candidate.block, nodes)).iteration_time_s
+            simulated_s = estimate(job, one, block_placement(one, candidate.block, nodes)).iteration_time_s
             form_s = objective_ticks(data, candidate, nodes) * data.tick_s
-            assert WorkBounds(job)(one) <= judged_s
+            assert WorkBounds(job)(one) <= simulated_s
             if candidate.has_closed_form:
-                assert judged_s * (1 - 1e-9) <= form_s < 1.005 * judged_s
+                assert simulated_s * (1 - 1e-9) <= form_s < 1.005 * simulated_s
             else:
-                assert 0.5 * judged_s < form_s <= judged_s * (1 + 1e-9)
+                assert 0.5 * simulated_s < form_s <= simulated_s * (1 + 1e-9)
     if tp == 8:
         assert all(not candidate.has_closed_form for candidate in data.candidates)
 
@@ -158,5 +158,5 @@ def test_what_is_computed_again_counts_as_executed() -> None:
     packing = next(node_blocks(block(0), 4, job.launcher))
     grid = packing.node_grid(block(0))
     placement = block_placement(block(0), packing, np.arange(int(np.prod(grid))).reshape(grid))
-    ratios = [(judged := estimate(job, one, placement)).hfu / judged.mfu for one in (block(0), block(3), whole())]
+    ratios = [(simulated := estimate(job, one, placement)).hfu / simulated.mfu for one in (block(0), block(3), whole())]
     assert (ratios[1] - ratios[0]) == pytest.approx(9 / 12 * (ratios[2] - ratios[0]))

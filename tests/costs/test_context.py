@@ -15,11 +15,11 @@ from pipette_opt.costs.messages import p2p_bytes
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.ring_steps import ring_steps
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.closed_form import closed_s
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, has_closed_form
 from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance, LayerKind
 
 
@@ -143,7 +143,7 @@ def test_kinds_of_context_groups_over_hosts(kind: str) -> None:
     """
     The ring's slowest hop says what messages and gathers take, so that a closed form is known; not so all-to-alls.
 
-    Nor where tensor groups span hosts, too. No lower form, and no bound by work, is above the judge's time.
+    Nor where tensor groups span hosts, too. No lower form, and no bound by work, is above the simulated time.
     """
     rng = np.random.default_rng(7)
     job = instance(random_cluster(rng, 9, intra_node_bytes_per_s=5 * GB), LLAMA_8B, seq_length=4096)
@@ -159,8 +159,8 @@ def test_kinds_of_context_groups_over_hosts(kind: str) -> None:
         (candidate,) = data.candidates
         assert has_closed_form(job, one, candidate.block) == (kind != "a2a" and one.tensor_model_parallel_size <= 8)
         placed = [rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid) for _ in range(10)]
-        judged_s = estimate_many(job, [(one, block_placement(one, candidate.block, nodes)) for nodes in placed])
-        for nodes, seconds in zip(placed, judged_s.tolist(), strict=True):
+        simulated_s = estimate_many(job, [(one, block_placement(one, candidate.block, nodes)) for nodes in placed])
+        for nodes, seconds in zip(placed, simulated_s.tolist(), strict=True):
             assert 0.95 * seconds <= objective_ticks(data, candidate, nodes) * data.tick_s <= seconds
             assert WorkBounds(job)(one) <= seconds
 

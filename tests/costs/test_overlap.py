@@ -1,4 +1,4 @@
-"""What runs beside compute: hand counts, and the forms that the solver sees against the judge."""
+"""What runs beside compute: hand counts, and the forms that the solver sees against the simulator."""
 
 from dataclasses import replace
 
@@ -10,12 +10,12 @@ from pipette_opt.base.units import GIB
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.overlap import num_buckets, shown_gather_s, shown_reduction_s
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge import estimate
-from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.parallel import ParallelConfig, block_placement, identity_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.simulate import estimate
+from pipette_opt.simulate.closed_form import closed_s
 from pipette_opt.specs import Instance
 
 
@@ -125,8 +125,8 @@ def test_solvers_form_in_ticks_and_seconds(p2p: str, kinds: tuple) -> None:
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("bandwidth", [0.5, 25.0])
-def test_lower_forms_are_below_the_judge(p2p: str, bandwidth: float) -> None:
-    """On slow and fast links, equal and unequal GPUs: no lower form, in ticks or seconds, exceeds the judge's time."""
+def test_lower_forms_are_below_the_simulator(p2p: str, bandwidth: float) -> None:
+    """Slow and fast links, equal and unequal GPUs: no lower form, in ticks or seconds, is above the simulated time."""
     rng = np.random.default_rng(3)
     for kinds in ((A100_80,), (A100_80, A100_40)):
         values = bandwidth * rng.uniform(0.5, 1.5, (9, 9))
@@ -135,5 +135,5 @@ def test_lower_forms_are_below_the_judge(p2p: str, bandwidth: float) -> None:
         for candidate in data.candidates:
             nodes = rng.permutation(9)[: candidate.num_cells].reshape(candidate.grid)
             placement = block_placement(candidate.config, candidate.block, nodes)
-            judged = estimate(job, candidate.config, placement).iteration_time_s
-            assert objective_ticks(data, candidate, nodes) * data.tick_s <= judged * (1 + 1e-9)
+            simulated = estimate(job, candidate.config, placement).iteration_time_s
+            assert objective_ticks(data, candidate, nodes) * data.tick_s <= simulated * (1 + 1e-9)

@@ -13,9 +13,9 @@ from pipette_opt.costs.exchange import expert_layer_s
 from pipette_opt.costs.experts import distinct_shares, expert_traffic
 from pipette_opt.costs.layer_kinds import layers_of_kinds
 from pipette_opt.costs.placed import placed_batches, placed_times
-from pipette_opt.judge.closed_form import closed_s
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement, node_blocks
+from pipette_opt.simulate.closed_form import closed_s
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
 MOE = replace(TINY, name="moe", num_experts=8, add_bias_linear=False, add_qkv_bias=False)

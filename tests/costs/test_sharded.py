@@ -12,12 +12,12 @@ from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.overlap import shown_gather_s
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.sharded import once_traffic, sharded_costs
-from pipette_opt.judge.breakdown import causes_of
-from pipette_opt.judge.estimate import estimate, judge_times
 from pipette_opt.memory.formula import _static_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.simulate.breakdown import causes_of
+from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.specs import ClusterSpec, Instance
 
 PARAMETERS = float(stage_parameters(LLAMA_8B, config(num_layers=32))[0])
@@ -150,7 +150,7 @@ def test_every_micro_batch_pays() -> None:
     given, chosen = job(1.0), sharded(3)
     spent = times(given, chosen)
     one, two = (
-        causes_of(spent, judge_times(spent, count, "blocking"), count, "blocking").pipeline["data_parallel"]
+        causes_of(spent, simulate_times(spent, count, "blocking"), count, "blocking").pipeline["data_parallel"]
         for count in (1, 2)
     )
     assert two == pytest.approx(2 * one)
@@ -221,8 +221,8 @@ def test_memory_of_groups_is_a_share_of_a_group() -> None:
     assert held[2, "optim"][2] == pytest.approx(held[1, "no_shard"][2])
 
 
-def test_the_lower_form_is_below_the_judge() -> None:
-    """Of random links: what the search minimises is at most what the judge says, and nearly that on equal links."""
+def test_the_lower_form_is_below_the_simulator() -> None:
+    """Of random links: what the search minimises is at most what the simulator says, and nearly that on equal links."""
     for stage in (2, 3):
         chosen = sharded(stage)
         given = job()

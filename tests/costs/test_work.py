@@ -1,4 +1,4 @@
-"""The bound by work alone, against sums by hand, the form over the best links, and the judge."""
+"""The bound by work alone, against sums by hand, the form over the best links, and the simulator."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -11,11 +11,11 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.compute import stage_compute, stage_parameters
 from pipette_opt.costs.context import inside_stages_s
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
 from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance, ModelSpec
 
 MIXTURE = replace(
@@ -99,7 +99,7 @@ def test_never_above_the_form_over_the_best_links(model: ModelSpec, seed: int) -
 
 @pytest.mark.parametrize("model", [TINY, MIXTURE, PREDICTING], ids=["dense", "mixture", "predicting"])
 @pytest.mark.parametrize("slower", [1, 10, 300])
-def test_never_above_the_judge(model: ModelSpec, slower: int) -> None:
+def test_never_above_the_simulator(model: ModelSpec, slower: int) -> None:
     """On random hosts, whatever runs beside compute, with two kinds of GPU, where links are slow or not."""
     links = np.random.default_rng(slower).uniform(5.0, 25.0, (4, 4)) / slower
     job = instance(cluster(4, links, gpus=4, kinds=(A100_80, A100_40)), model, 32, 2048)
@@ -110,9 +110,9 @@ def test_never_above_the_judge(model: ModelSpec, slower: int) -> None:
         for block in node_blocks(one, 4, job.launcher):
             grid = block.node_grid(one)
             nodes = rng.permutation(4)[: int(np.prod(grid))].reshape(grid)
-            judged_s = estimate(job, one, block_placement(one, block, nodes)).iteration_time_s
-            assert work(one) <= judged_s
-            closest = max(closest, work(one) / judged_s)
+            simulated_s = estimate(job, one, block_placement(one, block, nodes)).iteration_time_s
+            assert work(one) <= simulated_s
+            closest = max(closest, work(one) / simulated_s)
     assert overlaps > 3
     assert closest > 0.3
 

@@ -4,7 +4,7 @@ import pytest
 from specs_for_tests import TINY, cluster, instance
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.certify.first_plans import judge_first_plan
+from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.library.known import with_layout_of
 from pipette_opt.prepare import prepare
 from pipette_opt.read.megatron_args import parse_megatron_args
@@ -24,7 +24,7 @@ def test_the_layout_is_a_plan_of_the_space() -> None:
     assert why_not == ""
     assert first.config in space.more_configs
     prepared = prepare(JOB, space, 0.01, keep=lambda config: False, seconds_left=lambda: 0.0, first=first)
-    found = judge_first_plan(prepared)
+    found = simulate_first_plan(prepared)
     assert min(one.estimate.iteration_time_s for one in found) <= first.seconds
 
 

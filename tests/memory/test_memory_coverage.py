@@ -14,7 +14,6 @@ import pytest
 from specs_for_tests import LLAMA_8B
 
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.judge.orders import named_schedule
 from pipette_opt.measure.memory.trace import trace_stage
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
@@ -22,6 +21,7 @@ from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.weights import read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.schedule import max_in_flight
+from pipette_opt.simulate.orders import named_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 MIXTRAL = replace(LLAMA_8B, name="mixtral", vocab_size=32000, num_experts=8, moe_router_topk=2)

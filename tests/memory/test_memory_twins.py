@@ -7,7 +7,7 @@ import pytest
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability
-from pipette_opt.memory.framework import COLUMNS, MOST_OF_TWIN, SHOWN, Framework, framework_of, numbers_of
+from pipette_opt.memory.framework import COLUMNS, MAX_OF_TWIN, SHOWN, Framework, framework_of, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
 from pipette_opt.memory.twins import as_twins_take, believed, likeliest_alike, twin_offsets, twin_share, without_twins
 from pipette_opt.parallel import ParallelConfig
@@ -52,7 +52,7 @@ def test_shares_by_hand() -> None:
 def test_errors_count_for_what_is_believed() -> None:
     """Times 5 / (4 + z^2): 1 as it is, 2 for 1.25, 6 for 0.75 only, and never more than the most."""
     assert believed(np.array([0.0, 1.0, -2.0, 6.0])) == pytest.approx([0.0, 1.0, -1.25, 0.75])
-    assert np.abs(believed(np.linspace(-20, 20, 4001))).max() <= MOST_OF_TWIN
+    assert np.abs(believed(np.linspace(-20, 20, 4001))).max() <= MAX_OF_TWIN
 
 
 def test_offsets_by_hand() -> None:
@@ -136,7 +136,7 @@ def test_what_a_twin_took_is_predicted() -> None:
 
 def test_no_twin_makes_what_is_surely_out_fit() -> None:
     """4 widths too much: with the luckiest twins there can be, still out 99 times of 100."""
-    framework = Framework(spread=0.05, group_gib=0.0, twins=(("a", -MOST_OF_TWIN),))
+    framework = Framework(spread=0.05, group_gib=0.0, twins=(("a", -MAX_OF_TWIN),))
     room = 80 - framework.unusable_gib
     memory = predict_memory(framework, run(room * np.exp(4 * 0.05), "a"))
     assert oom_probability(memory) > 0.99

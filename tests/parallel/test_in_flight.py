@@ -1,4 +1,4 @@
-"""How many micro-batches are in flight: one count for the judge, the memory formula and the trace."""
+"""How many micro-batches are in flight: one count for the simulator, the memory formula and the trace."""
 
 import warnings
 

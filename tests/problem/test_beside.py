@@ -1,4 +1,4 @@
-"""What runs beside compute, at least: exact over equal links, below the judge over others."""
+"""What runs beside compute, at least: exact over equal links, below the simulator over others."""
 
 from dataclasses import replace
 
@@ -8,12 +8,12 @@ from specs_for_tests import LLAMA_8B, cluster, instance, matrix
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.estimate import judge_times
-from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.problem.build import FittingCandidate, build_problem_data, with_paths
 from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.simulate.estimate import simulate_times
+from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.specs import Instance
 
 SPACE = SearchSpace(
@@ -57,7 +57,7 @@ def with_layout(config: ParallelConfig, rng: np.random.Generator) -> ParallelCon
 
 
 def shares(made: Instance, configs: list[ParallelConfig], rng: np.random.Generator) -> list[float]:
-    """The lower form with the placement's own critical paths as a share of the judge's time, placements at random."""
+    """The lower form with the placement's own critical paths as a share of the simulated time, placements at random."""
     found = []
     for config in configs:
         fitting = FittingCandidate(config=config, need_bytes=np.zeros(config.pipeline_model_parallel_size, dtype=int))
@@ -67,8 +67,8 @@ def shares(made: Instance, configs: list[ParallelConfig], rng: np.random.Generat
             times = placed_times(made, config, block_placement(config, candidate.block, nodes))
             counts = critical_counts(times, candidate.num_microbatches, data.p2p)
             form = objective_ticks(data, with_paths(made, data, candidate, [counts]), nodes) * data.tick_s
-            judged = judge_times(times, candidate.num_microbatches, data.p2p).iteration_time_s
-            found.append(form / judged)
+            simulated = simulate_times(times, candidate.num_microbatches, data.p2p).iteration_time_s
+            found.append(form / simulated)
     return found
 
 
@@ -86,7 +86,7 @@ def test_equal_links_make_the_form_exact(gb_per_s: float, slowdown: float) -> No
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_other_links_keep_it_below_the_judge(seed: int) -> None:
+def test_other_links_keep_it_below_the_simulator(seed: int) -> None:
     """Rows have the best rings at once, whatever the hosts."""
     rng = np.random.default_rng(seed)
     made = job(rng.uniform(1.0, 25.0, (8, 8)), 0.1)
@@ -105,7 +105,7 @@ def test_nothing_beside_compute_adds_nothing() -> None:
 @pytest.mark.parametrize("slowdown", [0.0, 0.3])
 @pytest.mark.parametrize("is_equal", [True, False])
 def test_unequal_chunks(is_equal: bool, slowdown: float) -> None:
-    """Layouts at random: below the judge, and near it over equal links, where reductions may queue for one another."""
+    """Random layouts: below the simulator, and near it over equal links, where reductions may queue for one another."""
     rng = np.random.default_rng(0)
     made = job(np.full((8, 8), 2.0) if is_equal else rng.uniform(0.5, 3.0, (8, 8)), slowdown)
     configs = [with_layout(one, rng) for one in beside_compute(made) if one.num_chunks > 1]

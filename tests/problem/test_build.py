@@ -8,11 +8,11 @@ from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instanc
 
 from pipette_opt.base.units import GIB
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.closed_form import closed_s
 from pipette_opt.parallel import block_placement, identity_placement
 from pipette_opt.problem.build import FittingCandidate, build_problem_data
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.objective import objective_ticks, place
+from pipette_opt.simulate.closed_form import closed_s
 from pipette_opt.specs import Instance
 
 CONFIGS = [

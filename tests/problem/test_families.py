@@ -10,14 +10,14 @@ from pipette_opt.candidates import SearchSpace, overlap_choices
 from pipette_opt.costs.compute import stage_compute
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.parallel import block_placement
 from pipette_opt.prepare import load_predictor
 from pipette_opt.problem.beside import chunk_seconds
 from pipette_opt.problem.family_times import layer_families, with_rings
 from pipette_opt.problem.path_counts import plain_counts
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.longest_paths import critical_counts
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
@@ -42,7 +42,7 @@ def test_stage_times_are_linear_in_layers(chunks: int) -> None:
 
 @pytest.mark.parametrize("chunks", [1, 2, 4])
 @pytest.mark.parametrize("slowdown", [0.0, 0.2])
-def test_paths_with_what_runs_beside_are_below_the_judge(chunks: int, slowdown: float) -> None:
+def test_paths_with_what_runs_beside_are_below_the_simulator(chunks: int, slowdown: float) -> None:
     """Over slow links, at random splits and placements, with each choice of what is sent beside compute."""
     rng = np.random.default_rng(chunks)
     job = instance(cluster(4, 3.0, kinds=(A100_80, A100_40)), LLAMA_8B, 32, 4096)

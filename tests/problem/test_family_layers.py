@@ -11,8 +11,6 @@ from pipette_opt.candidates import SearchSpace, overlap_choices
 from pipette_opt.costs.compute import optimizer_stages_s, stage_compute
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.longest_paths import critical_counts
 from pipette_opt.memory.filter import usable_bytes
 from pipette_opt.parallel import ParallelConfig, block_placement
 from pipette_opt.prepare import load_predictor
@@ -22,6 +20,8 @@ from pipette_opt.problem.family_paths import family_paths
 from pipette_opt.problem.family_times import layer_families, with_rings
 from pipette_opt.problem.layer_patterns import beyond, least_splits, num_closed
 from pipette_opt.problem.path_counts import plain_counts
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.specs import Instance, ModelSpec
 
 NARROW = {"moe_ffn_hidden_size": 512, "moe_shared_expert_intermediate_size": 1024}
@@ -89,7 +89,7 @@ def test_every_split_is_in_one_way_to_hold_the_first_layers(pp: int, chunks: int
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
 @pytest.mark.parametrize("dense", [1, 3, 5])
-def test_stage_times_are_those_of_the_judge(dense: int, pp: int, chunks: int, experts: dict[str, int]) -> None:
+def test_stage_times_are_those_of_the_simulator(dense: int, pp: int, chunks: int, experts: dict[str, int]) -> None:
     """Of every split, on both kinds of GPU, with no recomputation; and never above with recomputed first layers."""
     job = job_of(model(dense, **experts))
     for options in ({}, {"recompute_granularity": "full", "recompute_method": "block"}):
@@ -112,7 +112,7 @@ def test_stage_times_are_those_of_the_judge(dense: int, pp: int, chunks: int, ex
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
 @pytest.mark.parametrize("dense", [1, 2, 3, 5])
-def test_paths_are_below_the_judge(dense: int, pp: int, chunks: int, experts: dict[str, int]) -> None:
+def test_paths_are_below_the_simulator(dense: int, pp: int, chunks: int, experts: dict[str, int]) -> None:
     """At random splits and placements, with each choice of what is sent beside compute."""
     rng = np.random.default_rng([dense, pp, chunks])
     job, near = job_of(model(dense, **experts)), [0.0]

@@ -13,11 +13,11 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.export.targets import export
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.read.blocks_of_gpus import split_hosts, usual_block
 from pipette_opt.read.cluster import exclude_hosts, read_cluster
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import ClusterSpec
 from pipette_opt.specs.host_names import host_and_first_gpu, with_blocks
 

@@ -533,7 +533,7 @@ def test_parts_that_bound_what_is_saved() -> None:
 
 @ON_RECIPES
 def test_nothing_large_is_harmless() -> None:
-    """No option that somebody else judged large is passed over here, and none is missing."""
+    """No option that somebody else simulated large is passed over here, and none is missing."""
     known = megatron_options()
     with (RECIPES / "options.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["option"]]

@@ -62,7 +62,7 @@ def test_the_schema_of_clusters_has_the_readers_fields() -> None:
     assert set(own["gpu"]["properties"]) == {"name", *gpus.GPU_FIELDS}
     assert set(own["gpu"]["properties"]["peak_tflops"]["properties"]) == set(gpus.PRECISIONS)
     assert set(own["level"]["properties"]) == set(levels._LEVEL)
-    assert parts["levels"]["maxItems"] == levels.MOST_LEVELS
+    assert parts["levels"]["maxItems"] == levels.MAX_LEVELS
     assert set(parts["intra_node"]["properties"]) == set(cluster._INTRA)
     assert set(parts["intra_node"]["properties"]["matrices"]["items"]["properties"]) == set(gpu_matrices._INSIDE)
     assert set(parts["inter_node"]["properties"]) == set(inter_node.INTER)

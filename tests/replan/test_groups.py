@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from plans import plan_of, small_config, small_instance
 
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.parallel.schedule import build_schedule, has_group, max_in_flight, num_in_flight, smallest_group
 from pipette_opt.replan.groups import grouped
+from pipette_opt.simulate.estimate import estimate
 
 
 def test_order_of_a_smaller_last_group_by_hand() -> None:
@@ -35,7 +35,7 @@ def test_smallest_group(stages: int, microbatches: int, smallest: int | None) ->
 
 
 def test_groups_near_a_plan() -> None:
-    """A batch that no interleaving divides: the fastest number of chunks, with what is padded, as the judge has it."""
+    """A batch that no interleaving divides: the fastest number of chunks, with what is padded, as simulated."""
     given, config = small_instance(), small_config()
     pp, replicas = config.pipeline_model_parallel_size, config.data_parallel_size
     batch = replicas * config.micro_batch_size * (2 * pp + 1)

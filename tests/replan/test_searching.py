@@ -9,13 +9,13 @@ from specs_for_tests import cluster, instance
 
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.first_plans import first_plan
-from pipette_opt.judge.solutions import judge_solution
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.solution import Solution
 from pipette_opt.replan import changes as made
 from pipette_opt.replan.searching import Searched, alike, certified, search, time_s, with_spares
+from pipette_opt.simulate.solutions import simulate_solution
 from pipette_opt.specs import Instance
 
 SPACE = SearchSpace(
@@ -91,8 +91,8 @@ def test_another_job_or_other_gpus_are_not_alike() -> None:
     assert not alike(mixed, mixed)
 
 
-def test_a_spare_host_goes_where_the_judge_has_it_fastest(found: Searched) -> None:
-    """Judged together as one by one."""
+def test_a_spare_host_goes_where_the_simulator_has_it_fastest(found: Searched) -> None:
+    """Simulated together as one by one."""
     lost = int(found.best.nodes.flat[0])
     fewer = without(found.prepared, lost)
     (best,) = with_spares(fewer, found.best, [lost])
@@ -103,7 +103,7 @@ def test_a_spare_host_goes_where_the_judge_has_it_fastest(found: Searched) -> No
         nodes = found.best.nodes.copy()
         nodes.flat[0], nodes[cell] = nodes[cell], spare
         solution = Solution(candidate=index, nodes=nodes, objective_ticks=0)
-        times.append(time_s(judge_solution(fewer.instance, fewer.problem, solution)))
+        times.append(time_s(simulate_solution(fewer.instance, fewer.problem, solution)))
     assert time_s(best) == min(times)
     assert len(set(times)) > 1
 

@@ -9,7 +9,6 @@ from plans import plan_of, scrambled_plan, small_config, small_instance
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.certify.first_plans import first_plan
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
@@ -17,6 +16,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan import changes as made
 from pipette_opt.replan.searching import GAP
 from pipette_opt.replan.whatif import WhatIf
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
 PINS = SearchSpace(
@@ -31,7 +31,7 @@ PINS = SearchSpace(
     overlap_grad_reduce=False,
     overlap_param_gather=False,
 )
-"""One configuration, so that every placement can be judged."""
+"""One configuration, so that every placement can be simulated."""
 
 
 def fastest_s(job: Instance, hosts: tuple[int, ...]) -> float:
@@ -88,7 +88,7 @@ def test_each_lost_host_is_answered_as_brute_force_says(old: Plan, asking: WhatI
             assert answer.least_change < answer.change < answer.most_change
 
 
-def test_the_plan_as_it_is_is_judged_on_the_changed_job(old: Plan, asking: WhatIf) -> None:
+def test_the_plan_as_it_is_is_simulated_on_the_changed_job(old: Plan, asking: WhatIf) -> None:
     """With faster links it is faster, and the best plan is no slower; changes are of the tokens per second."""
     (faster, batch, odd) = asking.ask(
         [
@@ -111,7 +111,7 @@ def test_the_plan_as_it_is_is_judged_on_the_changed_job(old: Plan, asking: WhatI
 
 
 def test_a_plan_without_a_grid_of_hosts_is_no_start(asking: WhatIf) -> None:
-    """Ranks that are dealt to GPUs at random are judged as they are, but nothing begins there."""
+    """Ranks that are dealt to GPUs at random are simulated as they are, but nothing begins there."""
     plan = scrambled_plan()
     job = small_instance()
     assert first_plan(job, plan.config, plan.placement, 1.0) is None

@@ -7,10 +7,10 @@ import pytest
 from consoles import shown
 from plans import llama_plan, scrambled_plan, small_config, small_plan
 
-from pipette_opt.judge.paying import PayingOption
 from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice
 from pipette_opt.report.first_screen import MAX_ALTERNATIVES, first_screen, job_words, next_steps
 from pipette_opt.report.tables import configuration_words
+from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
 
 PLANS: dict[str, Callable[[], Plan]] = {"small": small_plan, "scrambled": scrambled_plan, "llama": llama_plan}

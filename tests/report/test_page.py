@@ -12,7 +12,6 @@ import pytest
 from plans import small_instance, small_plan
 
 from pipette_opt.base.units import GB, GIB, gib, percent
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.plans.chosen import Choice
 from pipette_opt.plans.plan import Imbalance, Plan, RiskChoice, SizeProof, Target
 from pipette_opt.report.page import page_of
@@ -21,6 +20,7 @@ from pipette_opt.report.page.links import Links, folded_figure, links_of
 from pipette_opt.report.page.placement import LISTED, runs_of
 from pipette_opt.report.page.sensitivity import sensitivities
 from pipette_opt.report.plan_file import plan_to_dict
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance, LinkMatrix
 from pipette_opt.specs.levels import Level
 
@@ -255,8 +255,8 @@ def test_funnel_ends_with_the_plan(page: Page, plan: Plan) -> None:
     assert values(bars["x"]).tolist() == [*left, 1]
 
 
-def test_sensitivity_is_the_judges(plan: Plan) -> None:
-    """Slower links between hosts, judged by hand; nothing is faster with slower inputs."""
+def test_sensitivity_is_the_simulator(plan: Plan) -> None:
+    """Slower links between hosts, simulated by hand; nothing is faster with slower inputs."""
     given = small_instance()
     found = {one.name: one for one in sensitivities(given, plan.config, plan.placement)}
     slower = tuple(replace(one, bytes_per_s=one.bytes_per_s * 0.9) for one in given.cluster.link_matrices)

@@ -256,8 +256,8 @@ def test_plan_conforms_to_schema(name: str) -> None:
         assert not validator.is_valid(damaged), path
 
 
-def test_a_certificate_of_the_closed_form_is_turned_into_one_of_the_judge() -> None:
-    """Files of before have another objective; what they prove of the judge's time stays."""
+def test_a_certificate_of_the_closed_form_is_turned_into_one_of_the_simulator() -> None:
+    """Files of before have another objective; what they prove of the simulated time stays."""
     content = plan_to_dict(small_plan())
     proof, seconds = content["certificate"], content["estimate"]["iteration_time_s"]
     for name in ("searched", "not_searched", "proof"):

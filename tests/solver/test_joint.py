@@ -1,4 +1,4 @@
-"""Layers, kinds of GPU and degrees chosen together: against every split on every placement, by the judge."""
+"""Layers, kinds of GPU and degrees chosen together: against every split on every placement, by the simulator."""
 
 import itertools
 import threading
@@ -12,13 +12,13 @@ from specs_for_tests import A100_40, A100_80, LLAMA_8B, cluster, config, instanc
 from pipette_opt.base.units import GIB, TFLOP
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.memory.filter import keep_fitting, usable_bytes
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor, prepare
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.solver.joint import _bases, _Joint
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import GatedDeltaNet, GpuSpec, Instance, Mamba, ModelSpec, NodeSpec
@@ -69,7 +69,7 @@ def mixed(
 
 
 def fastest(job: Instance, space: SearchSpace) -> float:
-    """The judge's least time over all degrees, splits and placements."""
+    """The simulator's least time over all degrees, splits and placements."""
     placed = []
     for pp in space.pipeline_parallel or ():
         cuts = itertools.combinations(range(1, job.model.num_layers), pp - 1)

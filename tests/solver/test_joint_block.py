@@ -9,12 +9,12 @@ from specs_for_tests import A100_40, LLAMA_8B, cluster, instance, matrix
 
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import RECOMPUTATIONS, SearchSpace, enumerate_candidates
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
@@ -44,7 +44,7 @@ def job() -> Instance:
 
 @pytest.fixture(scope="module")
 def every(job: Instance) -> dict[ParallelConfig, float]:
-    """The judge's least time of every split and number of recomputed layers that fits, over all placements."""
+    """The simulator's least time of every split and number of recomputed layers that fits, over all placements."""
     predictor, found = load_predictor(0.01, job), {}
     splits = tuple((units, LAYERS - units) for units in range(1, LAYERS))
     listed = enumerate_candidates(job, replace(SPACE, layers_per_stage=splits))

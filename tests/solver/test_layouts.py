@@ -10,12 +10,12 @@ from specs_for_tests import A100_40, A100_80, LLAMA_8B, TINY, cluster, config, i
 
 from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.judge.estimate import estimate
-from pipette_opt.judge.many import estimate_many
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
 from pipette_opt.prepare import load_predictor
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.many import estimate_many
 from pipette_opt.solver.layouts import _promising, near_layouts, with_layers
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import GpuSpec, Instance
@@ -156,7 +156,7 @@ def test_a_plan_with_a_layout_is_searched_and_verified() -> None:
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_no_move_that_helps_is_sorted_out(overlap: bool, chunks: int) -> None:
-    """Each move after which the judge finds the plan faster is among the promising ones; most others are not."""
+    """Each move after which the simulator finds the plan faster is among the promising ones; most others are not."""
     rng, total, kept, moves = np.random.default_rng(chunks), 12, 0, 0
     job = job_of(total)
     start = replace(even(total, chunks), overlap_grad_reduce=overlap, use_distributed_optimizer=overlap)

@@ -10,13 +10,13 @@ from specs_for_tests import LLAMA_8B, TINY, cluster, instance, random_cluster
 from pipette_opt import prepare as module
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import block_placement, without_overlap
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import fitting_candidates, load_predictor, prepare
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.solver import pruning
 from pipette_opt.solver.pruning import prune
 from pipette_opt.specs import Instance
@@ -172,5 +172,5 @@ def test_annealing_gives_a_better_time_to_beat(monkeypatch: pytest.MonkeyPatch) 
     assert annealed.first.seconds < 0.999 * plain.first.seconds
     assert annealed.ruled_out >= plain.ruled_out
     placement = block_placement(annealed.first.config, annealed.first.block, annealed.first.nodes)
-    judged = estimate(prepared.instance, annealed.first.config, placement)
-    assert judged.iteration_time_s == annealed.first.seconds
+    simulated = estimate(prepared.instance, annealed.first.config, placement)
+    assert simulated.iteration_time_s == annealed.first.seconds

@@ -46,7 +46,7 @@ def test_the_fastest_number_is_used_and_not_the_busiest(job: Instance, plan: Pla
 
 
 def test_others_are_left_out_with_a_bound(job: Instance) -> None:
-    """Those whose bound is no better than a plan that was judged; the fastest known plan's number is first."""
+    """Those whose bound is no better than a plan that was simulated; the fastest known plan's number is first."""
     found = chosen(job)
     assert found.first is not None
     assert found.space.world_sizes[0] == found.first.config.world_size == 8

@@ -21,7 +21,7 @@ SOLVE = (
     "--recompute none,selective --workers 2 "
     "--time-limit 20 --gap-limit 0 -o PLAN"
 )
-"""Two of three hosts of four GPUs: few enough for all placements of a configuration to be judged."""
+"""Two of three hosts of four GPUs: few enough for all placements of a configuration to be simulated."""
 
 CLUSTER = """
 name: three-hosts
@@ -112,18 +112,18 @@ def worse_hosts(content: Content) -> None:
 
     import numpy as np
 
-    from pipette_opt.judge.estimate import estimate
-    from pipette_opt.judge.solutions import _links_free
     from pipette_opt.library.plans import plan_with_band
     from pipette_opt.plans.plan import Proof, why_unused
     from pipette_opt.report.plan_file import plan_from_dict, plan_to_dict
+    from pipette_opt.simulate.estimate import estimate
+    from pipette_opt.simulate.solutions import _links_free
 
     plan, instance = plan_from_dict(content), instance_of(content)
     hosts = instance.cluster.hosts
     used = plan.placement.nodes_used
     placement = replace(plan.placement, node=np.where(plan.placement.node == used[0], 0, 2))
-    judged = estimate(instance, plan.config, placement)
-    seconds = judged.iteration_time_s
+    simulated = estimate(instance, plan.config, placement)
+    seconds = simulated.iteration_time_s
     swapped = estimate(instance, plan.config, replace(placement, node=np.where(placement.node == 0, 1, placement.node)))
     parts = plan.certificate.proof
     by_search = sum(one.configurations for one in parts if one.bound_s)
@@ -144,7 +144,7 @@ def worse_hosts(content: Content) -> None:
     forged = replace(
         plan,
         placement=placement,
-        estimate=judged,
+        estimate=simulated,
         certificate=certificate,
         alternatives=(),
         fastest=None,
@@ -212,7 +212,7 @@ def fast_baseline(content: Content) -> None:
 
 
 def older_with_half_the_objective(content: Content) -> None:
-    """What a reader of older files takes for the closed form's, and replaces by the judge's; the file still says it."""
+    """An objective that readers of older files replace by the simulated time; the file still says it."""
     certificate = content["certificate"]
     del certificate["searched"], content["verdict"]
     for name in ("objective_s", "lower_bound_s", "judge_lower_bound_s"):

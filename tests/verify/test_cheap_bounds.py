@@ -1,4 +1,4 @@
-"""Bounds that need no search, against every placement judged one by one."""
+"""Bounds that need no search, against every placement simulated one by one."""
 
 import math
 
@@ -8,8 +8,8 @@ from all_placements import least_s
 from specs_for_tests import A100_40, A100_80, TINY, cluster, config, instance, random_cluster
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
-from pipette_opt.judge.fullness import stack_predictor
 from pipette_opt.memory.filter import MemoryCheck, keep_fitting
+from pipette_opt.simulate.fullness import stack_predictor
 from pipette_opt.specs import Instance
 from pipette_opt.verify.bounds import cheap_bounds_s, fastest_placement_s
 
@@ -23,7 +23,7 @@ def checked(job: Instance) -> MemoryCheck:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_placement_is_below_the_cheap_bound(seed: int) -> None:
-    """Links that differ in both directions; all placements of few hosts give the bound that the judge would find."""
+    """Links differ by direction; all placements of few hosts give the bound that the simulator would find."""
     job = instance(random_cluster(np.random.default_rng(seed), 3, gpus=4), TINY, 24, 2048)
     memory = checked(job)
     assert len(memory.fitting) > 10
@@ -32,9 +32,9 @@ def test_no_placement_is_below_the_cheap_bound(seed: int) -> None:
     for one, bound in zip(memory.fitting, bounds.tolist(), strict=True):
         least = fastest[one.config]
         assert 0 < bound <= least * (1 + 1e-12)
-        judged = fastest_placement_s(job, one, memory.capacity_bytes, most=10_000)
-        assert judged is not None
-        assert judged[0] == pytest.approx(least, rel=1e-12)
+        simulated = fastest_placement_s(job, one, memory.capacity_bytes, most=10_000)
+        assert simulated is not None
+        assert simulated[0] == pytest.approx(least, rel=1e-12)
 
 
 def test_a_uniform_fabric_needs_no_search() -> None:

@@ -33,8 +33,8 @@ def test_a_forged_field_is_named(plan: Path, forgery: Forgery) -> None:
 
 
 def test_what_rests_on_the_search_is_named_and_solved_again(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without judging placements one by one, some configurations rest on the search; solving again bounds them."""
-    monkeypatch.setattr(space, "MOST_PLACEMENTS", 0)
+    """Without simulating placements one by one, some configurations rest on the search; solving again bounds them."""
+    monkeypatch.setattr(space, "MAX_PLACEMENTS", 0)
     found, instance, checked, _ = check_file(plan)
     assert found.config in checked.open_configs
     proven = prove(instance, found, checked.open_configs, time_limit_s=20.0)
@@ -43,13 +43,13 @@ def test_what_rests_on_the_search_is_named_and_solved_again(plan: Path, monkeypa
 
 def test_a_worse_plan_called_optimal_is_refuted_by_solving_again(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its figures are honest but for the bound: an exchange of hosts refutes it, or else a search that finds more."""
-    monkeypatch.setattr(space, "MOST_PLACEMENTS", 0)
+    monkeypatch.setattr(space, "MAX_PLACEMENTS", 0)
     content = json.loads(plan.read_text())
     worse_hosts(content)
     forged = plan.with_name("worse.json")
     forged.write_text(json.dumps(content))
     assert rules_that_break(forged, several()) == ["no_exchange_is_faster"]
-    monkeypatch.setattr(exchanges, "MOST_EXCHANGES", 0)
+    monkeypatch.setattr(exchanges, "MAX_EXCHANGES", 0)
     found, instance, checked, _ = check_file(forged)
     assert found.certificate.status == "OPTIMAL"
     assert checked.open_configs
@@ -59,7 +59,7 @@ def test_a_worse_plan_called_optimal_is_refuted_by_solving_again(plan: Path, mon
 
 def test_a_bound_that_is_not_reached_is_no_proof(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that proves less refutes nothing; the message says how far it came."""
-    monkeypatch.setattr(space, "MOST_PLACEMENTS", 0)
+    monkeypatch.setattr(space, "MAX_PLACEMENTS", 0)
     found, instance, checked, _ = check_file(plan)
     less = replace(found, certificate=replace(found.certificate, lower_bound_s=found.certificate.lower_bound_s * 0.9))
     monkeypatch.setattr(module, "optimize", lambda *args, **options: less)

@@ -1,4 +1,4 @@
-"""Plans of models with experts: what verify asks of them, against the judge's own opinion of their links."""
+"""Plans of models with experts: what verify asks of them, against the simulator's own opinion of their links."""
 
 from dataclasses import replace
 
@@ -9,9 +9,9 @@ from specs_for_tests import TINY, cluster, config, instance
 
 from pipette_opt.base.errors import MissingLinkError
 from pipette_opt.base.units import GIB
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.plans.plan import Plan
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.verify import CONTENT_RULES, MAP_RULES
 
@@ -48,8 +48,8 @@ CONFIGS = [
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
 @pytest.mark.parametrize("number", range(len(CONFIGS)))
-def test_right_plans_pass_and_links_are_the_judge_s(number: int, dispatcher: str) -> None:
-    """Without one directed link after the other: verify names it exactly where the judge cannot go without it."""
+def test_right_plans_pass_and_links_are_the_simulator_s(number: int, dispatcher: str) -> None:
+    """Without one directed link after the other: verify names it exactly where the simulator cannot go without it."""
     rng = np.random.default_rng(number)
     chosen = CONFIGS[number]
     for node in (np.arange(16) // 4, rng.permutation(np.arange(16) // 4)):
@@ -68,7 +68,7 @@ def test_right_plans_pass_and_links_are_the_judge_s(number: int, dispatcher: str
             assert ("links_were_measured" in broken(poorer, plan)) == needed, (source, target)
 
 
-def test_objective_is_the_judged_time() -> None:
+def test_objective_is_the_simulated_time() -> None:
     """An objective a little off is found either way."""
     job = given()
     for chosen in CONFIGS[:2]:

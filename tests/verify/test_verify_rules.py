@@ -181,7 +181,7 @@ def with_baseline(plan: Plan, micro_batch_size: int = 2, iteration_time_s: float
 
 
 def slower(plan: Plan, factor: float) -> Plan:
-    """An estimate that adds up and a certificate of it, but ``factor`` of the judge's."""
+    """An estimate that adds up and a certificate of it, but ``factor`` of the simulator's."""
     time = plan.estimate
     return estimated(
         another_objective(plan, factor),

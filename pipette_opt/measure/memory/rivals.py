@@ -100,7 +100,7 @@ class Verdicts:
 
     @property
     def accuracy(self) -> float:
-        """Share of runs judged right."""
+        """Share of runs simulated right."""
         return 1 - (self.missed + self.false) / max(self.ran_out + self.fitted, 1)
 
 

@@ -1,4 +1,4 @@
-"""The passes of one stage that its memory depends on, out of the schedule that the judge times."""
+"""The passes of one stage that its memory depends on, out of the schedule that the simulator times."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple

@@ -11,7 +11,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.memory.weights import NetworkWeights
 
-MOST_CHANGE = 0.3
+MAX_CHANGE = 0.3
 """Of ``log(peak / formula)``: what differs by more is no matter of the network's."""
 
 

@@ -8,7 +8,7 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.report.cells import words
 from pipette_opt.report.page.markup import Child, Panel, bullets, element, number, paragraph, table
 
-MOST_VALUES = 24
+MAX_VALUES = 24
 """Values of a list that are shown."""
 
 
@@ -75,8 +75,8 @@ def _rows(value: Mapping[str, Any], at: str) -> Iterator[tuple[str, Child]]:
 
 def _text(value: object) -> str:
     if isinstance(value, list | tuple):
-        some = ", ".join(_text(one) for one in value[:MOST_VALUES])
-        return f"{some}, ... ({len(value):,} values)" if len(value) > MOST_VALUES else some or "none"
+        some = ", ".join(_text(one) for one in value[:MAX_VALUES])
+        return f"{some}, ... ({len(value):,} values)" if len(value) > MAX_VALUES else some or "none"
     return (
         {None: "none", True: "yes", False: "no"}.get(value, str(value))
         if value is None or isinstance(value, bool)

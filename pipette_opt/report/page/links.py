@@ -21,16 +21,16 @@ from pipette_opt.specs.levels import Level
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-MOST_CELLS = 128
+MAX_CELLS = 128
 """Hosts a side of the map; of more, neighbours in the list share a cell. Chosen: a laptop's pixels, and 5 MB a page."""
 
-MOST_NAMED = 15
+MAX_NAMED = 15
 """Links named in a table."""
 
 TOP = 0.98
 """Share of cells that the colours tell apart; those above, the fastest, look alike."""
 
-MOST_MARKED = 2000
+MAX_MARKED = 2000
 """Used links that are marked in the map."""
 
 MAP_PIXELS, MARK_PIXELS = 540, 6
@@ -129,7 +129,7 @@ def _shows(links: Links) -> str:
 
 
 def _width(links: Links) -> int:
-    return -(-len(links.hosts) // MOST_CELLS)
+    return -(-len(links.hosts) // MAX_CELLS)
 
 
 def _blocks(array: FloatArray, width: int) -> FloatArray:
@@ -188,10 +188,10 @@ def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
         )
         traces.append(missing)
     if width == 1:
-        slow = [(here, there) for here, there in np.argwhere(links.slow).tolist()][:MOST_MARKED]
+        slow = [(here, there) for here, there in np.argwhere(links.slow).tolist()][:MAX_MARKED]
         size = min(MARK_PIXELS, MAP_PIXELS // (2 * len(names)))
         marks = [("slow", "x-thin-open", size + 1, dict.fromkeys(slow, "slow"))]
-        if len(links.used) <= MOST_MARKED:
+        if len(links.used) <= MAX_MARKED:
             marks.insert(0, ("used by the plan", "square", size, links.used))
         traces += [_marks(links, names, *one) for one in marks if one[-1]]
     return figure(
@@ -227,7 +227,7 @@ def _outlines(levels: Sequence[Level], width: int) -> Iterator[dict[str, object]
     for level in levels:
         groups = level.group_of_node
         starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
-        if not 2 < len(starts) <= MOST_CELLS:
+        if not 2 < len(starts) <= MAX_CELLS:
             continue
         for first, last in pairwise(starts):
             low, high = first / width - 0.5, last / width - 0.5
@@ -237,14 +237,14 @@ def _outlines(levels: Sequence[Level], width: int) -> Iterator[dict[str, object]
 def _tables(links: Links) -> Iterator[Element]:
     used = sorted(links.used, key=lambda pair: _rate(links, pair))
     headers = ("from", "to", "GB/s >", "of the usual >", "used by")
-    yield table(f"Slowest of the links that the plan uses (first {MOST_NAMED})", headers, _rows(links, used))
+    yield table(f"Slowest of the links that the plan uses (first {MAX_NAMED})", headers, _rows(links, used))
     slow = [(here, there) for here, there in np.argwhere(links.slow).tolist()]
     if slow:
         slow.sort(key=lambda pair: _rate(links, pair))
-        yield table(f"Slow links (first {MOST_NAMED})", headers, _rows(links, slow))
+        yield table(f"Slow links (first {MAX_NAMED})", headers, _rows(links, slow))
     bad = links.slow | links.missing
     counts = bad.sum(axis=0) + bad.sum(axis=1)
-    worst = [one for one in np.argsort(-counts, kind="stable")[:MOST_NAMED].tolist() if counts[one]]
+    worst = [one for one in np.argsort(-counts, kind="stable")[:MAX_NAMED].tolist() if counts[one]]
     if worst:
         rows = [
             (
@@ -254,9 +254,7 @@ def _tables(links: Links) -> Iterator[Element]:
             )
             for one in worst
         ]
-        yield table(
-            f"Hosts with most slow or missing links (first {MOST_NAMED})", ("host", "slow >", "missing >"), rows
-        )
+        yield table(f"Hosts with most slow or missing links (first {MAX_NAMED})", ("host", "slow >", "missing >"), rows)
 
 
 def _rate(links: Links, pair: tuple[int, int]) -> float:
@@ -272,5 +270,5 @@ def _rows(links: Links, pairs: Sequence[tuple[int, int]]) -> list[tuple[str, ...
             f"{links.gb_per_s[here, there] / links.usual[here, there]:.0%}",
             links.used.get((here, there), "-"),
         )
-        for here, there in pairs[:MOST_NAMED]
+        for here, there in pairs[:MAX_NAMED]
     ]

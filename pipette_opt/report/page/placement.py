@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 LISTED = [[0.0, "#eef5fb"], [0.5, "#bcd8ef"], [1.0, "#86b6e0"]]
 """From the first host of the cluster's list to the last: dark text is legible on all of it."""
 
-MOST_TICKS = 16
+MAX_TICKS = 16
 """Stages or replicas up to which each has its number at the side: more overlap on a phone. Chosen."""
 
-MOST_LEFT_OUT = 3
+MAX_LEFT_OUT = 3
 """Reasons for leaving hosts out that are said beside the grid. Chosen."""
 
-MOST_WRITTEN = 32
+MAX_WRITTEN = 32
 """Replicas up to which cells have the name of their host."""
 
 
@@ -55,8 +55,8 @@ def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
             for reason in reasons
         ]
         tables.append(table("Hosts left out", ("hosts", "why"), rows))
-        said = [f"{hosts} ({reason})" for hosts, reason in rows[:MOST_LEFT_OUT]]
-        more = ["others for other reasons, in the table"] if len(rows) > MOST_LEFT_OUT else []
+        said = [f"{hosts} ({reason})" for hosts, reason in rows[:MAX_LEFT_OUT]]
+        more = ["others for other reasons, in the table"] if len(rows) > MAX_LEFT_OUT else []
         left_out.append(paragraph(f"Left out: {', '.join([*said, *more])}."))
     return Panel(
         name="placement",
@@ -100,9 +100,9 @@ def _grid(plan: Plan, kinds: Mapping[str, str]) -> "Figure":
         for stage in range(stages)
     ]
     longest = max(len(host) for row in hosts for host in row)
-    writes = replicas <= MOST_WRITTEN
-    few = max(stages, replicas) <= MOST_WRITTEN
-    ticks = {"dtick": 1} if max(stages, replicas) <= MOST_TICKS else {"nticks": MOST_TICKS}
+    writes = replicas <= MAX_WRITTEN
+    few = max(stages, replicas) <= MAX_WRITTEN
+    ticks = {"dtick": 1} if max(stages, replicas) <= MAX_TICKS else {"nticks": MAX_TICKS}
     axis = {"showgrid": False, "automargin": True, "tick0": 0, "zeroline": False, **ticks}
     return figure(
         Heatmap(
@@ -116,7 +116,7 @@ def _grid(plan: Plan, kinds: Mapping[str, str]) -> "Figure":
             zmax=max(len(names) - 1, 1),
             showscale=False,
             xgap=2 if few else 0,
-            ygap=2 if stages <= MOST_WRITTEN else 0,
+            ygap=2 if stages <= MAX_WRITTEN else 0,
             hovertemplate="stage %{y}, replica %{x}<br>%{customdata}<extra></extra>",
         ),
         height=min(max(90 + 34 * stages, 180), 900),

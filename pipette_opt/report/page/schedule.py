@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipette_opt.costs.placed import placed_times
-from pipette_opt.judge.trace import COMPUTE, Event, trace_events
 from pipette_opt.parallel import Placement, microbatches_of
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.page.figures import figure
 from pipette_opt.report.page.markup import Panel, element, paragraph, table
+from pipette_opt.simulate.trace import COMPUTE, Event, trace_events
 from pipette_opt.specs import Instance
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-MOST_BINS, MOST_CELLS = 2000, 60_000
+MAX_BINS, MAX_CELLS = 2000, 60_000
 """Moments of an iteration that are drawn, and moments of all rows together: a page stays light at any size."""
 
 KINDS = {
@@ -79,7 +79,7 @@ def schedule_panel(plan: Plan, instance: Instance, placement: Placement) -> Pane
 def _strips(events: Sequence[Event], stages: int, total: float) -> "Figure":
     from plotly.graph_objects import Heatmap, Scatter
 
-    bins = min(MOST_BINS, MOST_CELLS // (2 * stages))
+    bins = min(MAX_BINS, MAX_CELLS // (2 * stages))
     colours = [IDLE, *(colour for shades in KINDS.values() for colour in shades)]
     first = {kind: 1 + sum(len(one) for one in list(KINDS.values())[:place]) for place, kind in enumerate(KINDS)}
     codes = np.zeros((2 * stages, bins), dtype=np.uint8)

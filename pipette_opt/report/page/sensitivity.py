@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import ClusterSpec, Instance
 
 SLOWER, FASTER = 0.9, 1.1

@@ -13,7 +13,7 @@ from pipette_opt.solver.constraints import RULES
 from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.variables import Cell, GridVariables, Variables
 
-MOST_DOUBLED = 30
+MAX_DOUBLED = 30
 """Rows up to which a host in one outweighs any in those behind."""
 
 
@@ -66,7 +66,7 @@ def _add_crossings(model: CpModel, merged: Merged, grid: GridVariables) -> None:
 def _add_order(model: CpModel, grid: GridVariables, classes: tuple[int, ...]) -> None:
     """Of classes that may change places, those listed first have the first rows."""
     P = grid.shape[0]
-    weight = [2 ** (P - 1 - row) if P <= MOST_DOUBLED else P - row for row in range(P)]
+    weight = [2 ** (P - 1 - row) if P <= MAX_DOUBLED else P - row for row in range(P)]
 
     def first(one: int) -> LinearExpr:
         cells = [cell for cell in grid.cells if one in grid.hosts_of(cell)]

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 FIRST_CLASSES = 8
 """Classes of hosts at first, at most. Chosen."""
 
-MOST_ALIKE = 24
+MAX_ALIKE = 24
 """Classes of hosts at first, at most, on large grids whose hosts are alike. Chosen."""
 
 ALIKE_COSTS = 0.02
@@ -41,23 +41,23 @@ NEAR_PATTERN = 0.125
 FIRST_CALL_S = 2.0
 """Time limit of the first CP-SAT call for 32 cells or fewer, in seconds; it grows with their cube. Chosen."""
 
-MOST_FIRST_CALL_S = 20.0
+MAX_FIRST_CALL_S = 20.0
 """Time limit of the first CP-SAT call for any number of cells, in seconds. Chosen."""
 
 SLICE_GROWTH = 2.0
 """Factor of the time limit after a call that neither found nor proved anything. Chosen."""
 
-MOST_MINIMISED = 40
+MAX_MINIMISED = 40
 """Cells up to which the model is minimised; above, ceilings are refuted only. Chosen by the placement benchmark."""
 
 FIRST_REACH = 0.6
 """Share of the gap that is refuted first on grids that are not minimised: little of it takes as long as much."""
 
-MOST_FAR = 80
+MAX_FAR = 80
 """Cells above which one call takes most of the time. Chosen by the placement benchmark."""
 
 NEAR_REACH = 0.1
-"""Share of the gap that is refuted first above :data:`MOST_FAR` cells: more is not refuted in time. Chosen."""
+"""Share of the gap that is refuted first above :data:`MAX_FAR` cells: more is not refuted in time. Chosen."""
 
 MIDDLE = 0.5
 """Share of the gap that is tried after that, and first once a call took too long. Chosen."""
@@ -104,10 +104,10 @@ class MergedSearch:
         self.seed = seed
         self.tolerance = FIRST_TOLERANCE
         self.merged = merge(data, candidate, classes, self.tolerance)
-        self.slice_s = min(MOST_FIRST_CALL_S, FIRST_CALL_S * max(1.0, candidate.num_cells / 32) ** 3)
+        self.slice_s = min(MAX_FIRST_CALL_S, FIRST_CALL_S * max(1.0, candidate.num_cells / 32) ** 3)
         self.ended = self.bound > ceiling
-        self._first_reach = FIRST_REACH if candidate.num_cells <= MOST_FAR else NEAR_REACH
-        self._minimises = candidate.num_cells <= MOST_MINIMISED
+        self._first_reach = FIRST_REACH if candidate.num_cells <= MAX_FAR else NEAR_REACH
+        self._minimises = candidate.num_cells <= MAX_MINIMISED
         self._best: tuple[int, IntArray] | None = None
         self._nodes: IntArray | None = None
         self._random = np.random.default_rng(seed)
@@ -181,7 +181,7 @@ class MergedSearch:
                     self._first_reach = max(self._first_reach, MIDDLE)
             if high < self.bound or high - self.bound < self._near * (self.ceiling - self.bound):
                 break
-            if self.candidate.num_cells <= MOST_FAR:
+            if self.candidate.num_cells <= MAX_FAR:
                 reach = MIDDLE
             elif proven > probe:
                 reach = min(MIDDLE, 2 * reach)
@@ -267,9 +267,9 @@ def alike_classes(data: ProblemData, candidate: CandidateData) -> HostClasses | 
 
     Only of large grids whose sends are not blocking: elsewhere fewer classes tell as much, and sooner.
     """
-    if data.p2p != "async" or candidate.num_cells <= MOST_FAR:
+    if data.p2p != "async" or candidate.num_cells <= MAX_FAR:
         return None
-    classes = host_classes(data, candidate, min(MOST_ALIKE, data.num_nodes // HOSTS_OF_A_CLASS))
+    classes = host_classes(data, candidate, min(MAX_ALIKE, data.num_nodes // HOSTS_OF_A_CLASS))
     if classes is None or classes.tolerance > ALIKE_COSTS or classes.number <= FIRST_CLASSES:
         return None
     return classes

@@ -8,7 +8,7 @@ import numpy as np
 from pipette_opt.base.types import IntArray
 from pipette_opt.solver.class_assignment.problem import Merged
 
-MOST_CLASSES = 14
+MAX_CLASSES = 14
 """Above, nothing is looked for: finer classes are hardly ever equal."""
 
 
@@ -20,7 +20,7 @@ def interchangeable(merged: Merged) -> tuple[int, ...]:
     hosts decide more than many fast ones. Empty if there are none.
     """
     number = merged.classes.number
-    if number > MOST_CLASSES:
+    if number > MAX_CLASSES:
         return ()
     sizes, tables = merged.classes.sizes, _tables(merged)
     best: tuple[int, ...] = ()

@@ -10,7 +10,7 @@ from pipette_opt.problem.data import CandidateData, ProblemData
 TOLERANCES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
 """How much links of twins may differ, relative; tried in turn."""
 
-MOST_COMPARED = 160
+MAX_COMPARED = 160
 """Third hosts whose links are compared, evenly chosen where there are more; bounds hold for any partition."""
 
 
@@ -80,7 +80,7 @@ def _partition(links: FloatArray, alike: BoolArray, tolerance: float, most: int)
     """Each host joins the first class whose first member it resembles; ``None`` if there are more than ``most``."""
     number = links.shape[1]
     of_host = np.full(number, -1, dtype=np.int64)
-    third = np.unique(np.linspace(0, number - 1, min(number, MOST_COMPARED)).astype(np.int64))
+    third = np.unique(np.linspace(0, number - 1, min(number, MAX_COMPARED)).astype(np.int64))
     seen = links[:, :, third]
     count = 0
     for host in range(number):

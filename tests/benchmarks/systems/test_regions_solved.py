@@ -10,10 +10,10 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.optimize import optimize
 from pipette_opt.parallel import block_placement, node_blocks
 from pipette_opt.problem.beside import least_rings_s
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.specs.levels import Level
 

@@ -23,8 +23,8 @@ from benchmarks.systems.methods import (
 from benchmarks.systems.tables import markdown
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.judge.estimate import estimate
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
+from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 
 SMALL = replace(LLAMA_8B, num_layers=4)

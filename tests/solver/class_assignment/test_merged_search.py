@@ -15,7 +15,7 @@ from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.class_assignment.problem import merge
 from pipette_opt.solver.class_assignment.search import (
     FIRST_CLASSES,
-    MOST_ALIKE,
+    MAX_ALIKE,
     MergedSearch,
     alike_classes,
     first_classes,
@@ -85,8 +85,8 @@ def test_it_ends_with_the_optimum_without_minimising(
     p2p: P2PMode, most_far: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where hosts to spare stay merged: the last pattern names its hosts, and nothing is below it."""
-    monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MOST_MINIMISED", 0)
-    monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MOST_FAR", most_far)
+    monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MAX_MINIMISED", 0)
+    monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MAX_FAR", most_far)
     rng = np.random.default_rng(17)
     for number in range(12):
         shape = [(2, 1, 1), (2, 2, 1), (3, 1, 1), (1, 3, 1)][number % 4]
@@ -136,8 +136,8 @@ def test_it_goes_on_and_stops() -> None:
 
 def test_it_looks_in_the_middle_once_a_model_took_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of large grids the first round refutes a tenth of what is open; whoever gets no answer there tries the middle."""
-    monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MOST_MINIMISED", 0)
-    monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MOST_FAR", 0)
+    monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MAX_MINIMISED", 0)
+    monkeypatch.setattr("pipette_opt.solver.class_assignment.search.MAX_FAR", 0)
     data = one_candidate_cluster(np.random.default_rng(0), "tree", (4, 4, 1))
     classes = first_classes(data, data.candidates[0])
     assert classes is not None
@@ -206,7 +206,7 @@ def test_hosts_that_are_alike_have_more_classes() -> None:
     data = balanced_problem(link_gb_per_s("rail", 128, 0), (16, 8), "async")
     classes = alike_classes(data, data.candidates[0])
     assert classes is not None
-    assert FIRST_CLASSES < classes.number <= MOST_ALIKE
+    assert FIRST_CLASSES < classes.number <= MAX_ALIKE
     assert np.sort(classes.sizes)[-4:].sum() > 100
     assert (first_classes(data, data.candidates[0]).of_host == classes.of_host).all()  # type: ignore[union-attr]
     for cluster, hosts, grid, sends in (

@@ -1,0 +1,30 @@
+"""The simulator: how long one iteration takes when the real schedule runs on the placed times."""
+
+from pipette_opt.simulate.closed_form import closed_s, period_s
+from pipette_opt.simulate.critical_path import critical_path
+from pipette_opt.simulate.estimate import Simulated, estimate, simulate_times
+from pipette_opt.simulate.many import estimate_many, simulate_many
+from pipette_opt.simulate.orders import SCHEDULES, named_schedule, parse_order
+from pipette_opt.simulate.schedule import Schedule, build_schedule, check_schedule, in_flight, max_in_flight
+from pipette_opt.simulate.trace import trace_events, write_trace
+
+__all__ = [
+    "SCHEDULES",
+    "Simulated",
+    "Schedule",
+    "build_schedule",
+    "check_schedule",
+    "closed_s",
+    "critical_path",
+    "estimate",
+    "estimate_many",
+    "in_flight",
+    "simulate_many",
+    "simulate_times",
+    "max_in_flight",
+    "named_schedule",
+    "parse_order",
+    "period_s",
+    "trace_events",
+    "write_trace",
+]

@@ -1,0 +1,145 @@
+"""What the simulator makes of a candidate on hosts of several kinds, if links were the best between their kinds."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from pipette_opt.base.errors import MissingLinkError
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.base.units import ceil_div
+from pipette_opt.costs.placed import placed_batch, placed_times
+from pipette_opt.costs.times import PlacedTimes
+from pipette_opt.parallel import Placement, block_placement
+from pipette_opt.problem.best_links import scarce_kinds
+from pipette_opt.problem.data import CandidateData, ProblemData
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.specs import Instance, LinkMatrix
+
+MAX_COLUMNS = 512
+"""Largest number of choices of kinds for the rows of one column that are all simulated. Chosen."""
+
+MAX_COLUMNS_TOLD = 4
+"""Largest number of columns whose critical paths are told. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BestKinds:
+    """
+    A candidate over the best links between the kinds of GPU of its rows.
+
+    Parameters
+    ----------
+    seconds
+        No placement is simulated faster; infinite if some link is missing in all of them.
+    times
+        Of the fastest such columns, the fastest first.
+    backward_s
+        Backward pass of the first chunk of each stage, at least, shape ``(pp,)``.
+    """
+
+    seconds: float
+    times: tuple[PlacedTimes, ...]
+    backward_s: FloatArray
+
+
+def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) -> BestKinds:
+    """
+    The simulator's least time over the kinds of GPU that some column of hosts has in any placement.
+
+    A column is the hosts of one place in every row. Its stages are as slow as its hosts, its transfers use links of its
+    own, and no replica is done before it; other hosts of a row are only met over rings, which count as the best links
+    there are. Where a column has too many choices a few are looked at for their paths, and the time is 0.
+    """
+    sets = list(columns_of_kinds(data, candidate))
+    is_whole = bool(sets)
+    if not is_whole:
+        sets = [_likely_columns(data, candidate)]
+    ideal, hosts = _ideal(instance, candidate), np.arange(candidate.num_cells).reshape(candidate.grid)
+    every = np.unique(np.concatenate(sets), axis=0)
+
+    def placed(kinds: IntArray) -> Placement:
+        nodes = hosts + candidate.num_cells * np.reshape(kinds, (-1, 1, 1))
+        return block_placement(candidate.config, candidate.block, nodes)
+
+    seconds = estimate_many(ideal, [(candidate.config, placed(kinds)) for kinds in every])
+    by_kinds = dict(zip(map(bytes, every), seconds.tolist(), strict=True))
+    least = [min((by_kinds[bytes(kinds)] for kinds in one), default=float("inf")) for one in sets]
+    fastest = max(zip(least, sets, strict=True), key=lambda one: one[0])
+    ranked = sorted(fastest[1], key=lambda kinds: by_kinds[bytes(kinds)])[:MAX_COLUMNS_TOLD]
+    times = []
+    for kinds in ranked:
+        try:
+            times.append(placed_times(ideal, candidate.config, placed(kinds)))
+        except MissingLinkError:
+            break
+    alike = [placed(np.full(candidate.grid[0], kind)) for kind in range(len(instance.cluster.gpu_kinds))]
+    batch = placed_batch(ideal, [(candidate.config, one) for one in alike])
+    return BestKinds(
+        seconds=fastest[0] if is_whole else 0.0, times=tuple(times), backward_s=batch.backward_s[:, 0].min(axis=(0, 2))
+    )
+
+
+def columns_of_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
+    """
+    Sets of columns by the kinds of their rows, shape ``(num_columns, rows)``; some column is in each of the sets.
+
+    Where hosts of some kinds cannot fill the grid, a column has as many of the others as the mean, at least. Nothing
+    where there are too many to list.
+    """
+    rows, columns = candidate.grid[0], candidate.num_cells // candidate.grid[0]
+    allowed, kinds = data.allowed(candidate), len(candidate.forward_ticks)
+    may_be = np.zeros((kinds, rows), dtype=np.bool_)
+    np.logical_or.at(may_be, data.kind_of_node, allowed.T)
+    choices = [np.flatnonzero(may_be[:, row]).tolist() for row in range(rows)]
+    if np.prod([float(len(one)) for one in choices]) > MAX_COLUMNS:
+        return
+    hosts = np.bincount(data.kind_of_node[allowed.any(axis=0)], minlength=kinds)
+    every = np.array(list(product(*choices)), dtype=np.int64).reshape(-1, rows)
+    held = (every[:, :, None] == np.arange(kinds)).sum(axis=1)  # (columns, kinds)
+    every, held = every[ok := (held <= hosts).all(axis=1)], held[ok]
+    for few in scarce_kinds(data, candidate):
+        lacking = candidate.num_cells - int(hosts[~np.isin(np.arange(kinds), few)].sum())
+        yield every[held[:, few].sum(axis=1) >= ceil_div(lacking, columns)]
+    yield every
+
+
+def _likely_columns(data: ProblemData, candidate: CandidateData) -> IntArray:
+    """A few columns with as many hosts of each kind as the mean: slow ones last, first, or anywhere."""
+    rows = candidate.grid[0]
+    speed = np.argsort((candidate.forward_ticks + candidate.backward_ticks).sum(axis=1), kind="stable")
+    hosts = np.bincount(data.kind_of_node, minlength=len(speed))[speed]
+    ends = np.minimum(np.ceil(np.cumsum(hosts) * rows / hosts.sum()), rows).astype(np.int64)
+    sorted_kinds = np.repeat(speed, np.diff(ends, prepend=0))
+    return np.stack([sorted_kinds, sorted_kinds[::-1], np.random.default_rng(0).permutation(sorted_kinds)])
+
+
+def _ideal(instance: Instance, candidate: CandidateData) -> Instance:
+    """As many hosts of each kind as the grid has cells, kind by kind, with the best links between any two kinds."""
+    cluster = instance.cluster
+    first = [cluster.nodes[node] for node in np.unique(cluster.kind_of_node, return_index=True)[1].tolist()]
+    nodes = tuple(
+        replace(node, host=f"{kind}-{cell}") for kind, node in enumerate(first) for cell in range(candidate.num_cells)
+    )
+    kind = np.repeat(np.arange(len(first)), candidate.num_cells)
+    row = np.tile(np.arange(candidate.num_cells) // (candidate.num_cells // candidate.grid[0]), len(first))
+    per_node = candidate.config.world_size // candidate.num_cells
+    counts: Sequence[int] = sorted({per_node // candidate.block.stages, per_node})
+    if instance.model.num_experts is not None:
+        counts = range(1, per_node + 1)  # all-to-alls have as many flows as ranks that send to other hosts
+    matrices = []
+    for num_flows in counts:
+        fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
+        links = np.where(row[:, None] == row, fastest.max(), fastest[np.ix_(kind, kind)])
+        matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.where(links > 0, links, np.nan)))
+    fastest_links = replace(
+        cluster,
+        nodes=nodes,
+        link_matrices=tuple(matrices),
+        node_bytes_per_s=None,
+        inter_node_latency_s=cluster.least_latency_s,
+        known_latency_s=None,
+        levels=(),
+    )
+    return replace(instance, cluster=fastest_links)

@@ -1,0 +1,178 @@
+"""
+Longest path through the real schedule: every forward, backward, send and receive.
+
+A message between two stages starts when its sender has posted it and its receiver is ready for it, and takes the
+transfer time of its link and direction; the two directions of a link do not slow each other (full duplex), and what
+the flows that run at once take from each other is already in the times. Who posts and waits when:
+
+``async``
+    Receives are posted in advance and sends are never waited for: a stage computes whenever its next input is there.
+
+``blocking``, without interleaving
+    Megatron-Core's 1F1B (release 0.16.1, ``forward_backward_pipelining_without_interleaving``), which refuses to
+    overlap. Warm-up: receive, forward, send; steady state: forward, *send forward and receive backward* together,
+    backward, *send backward and receive forward* together; flush: receive, backward, send. Each is waited for, by both
+    sides. The send-forward-receive-backward of stage ``s`` always meets the send-backward-receive-forward of stage
+    ``s + 1``: one exchange, which takes the slower direction.
+
+``blocking``, interleaved
+    What Megatron-LM does with interleaving unless ``--no-overlap-p2p-communication`` is given: it sets
+    ``overlap_p2p_comm`` (and ``batch_p2p_comm`` to the opposite). Warm-up and flush still wait for each send together
+    with the next receive (``overlap_p2p_comm_warmup_flush`` is off by default). In the steady state a stage posts a
+    send with the receive of its next input of that direction, and goes on; it waits for the receive before it
+    computes, and for a send one operation of that direction later.
+
+``blocking``, interleaved, without ``overlap_p2p_communication``
+    Each send is waited for together with the receives posted with it; in the steady state a forward and a backward are
+    done first, then both are sent and the inputs of the next two received.
+
+Other schedules (``orders.py``) are asynchronous. Where two layer groups are on one stage, nothing is sent.
+
+A backward may be split: ``weight_s`` of the times, or half of what is not tensor communication, is its weight half. A
+parameter gather that runs beside the first forwards holds each chunk's forward back until its last piece is there, and
+the first forward and the last backward of a chunk may take longer than the others (``costs/overlap.py``).
+
+Not modelled: NCCL's order of messages inside one communicator, and small messages that a sender may drop into a
+buffer before the receiver is there.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, P2PMode
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.simulate.program import FIRST, Program, megatron_program, schedule_program
+from pipette_opt.simulate.schedule import FORWARD, Schedule
+from pipette_opt.simulate.time_tables import (
+    distinct_columns,
+    link_table,
+    piece_rows,
+    ready_table,
+    replica_columns,
+    table_kinds,
+    work_table,
+)
+
+
+class Walked(NamedTuple):
+    """
+    What the walk through a schedule finds.
+
+    Parameters
+    ----------
+    launch_s
+        When the reduction of each chunk may start, shape ``(num_chunks, pp, replicas)``.
+    finish_s
+        End of each stage's last backward, shape ``(pp, replicas)``.
+    """
+
+    launch_s: FloatArray
+    finish_s: FloatArray
+
+
+def critical_path(
+    times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
+) -> FloatArray:
+    """
+    When each stage of each replica has finished its last backward, in seconds, shape ``(pp, dp)``.
+
+    Gradient reduction and optimizer are not included. Without a schedule 1F1B, interleaved if ``times`` has several
+    chunks. ``ValueError`` if the schedule deadlocks, or is none of Megatron-Core's and stages wait for their sends.
+    """
+    return walk(times, num_microbatches, p2p, schedule).finish_s
+
+
+def walk(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None) -> Walked:
+    """The same, and when the reduction of each chunk may start."""
+    program = program_for(times, num_microbatches, p2p, schedule)
+    (walked,) = walk_batches(program, [PlacedBatch.of([times])], num_microbatches)
+    return Walked(walked.launch_s[0], walked.finish_s[0])
+
+
+def walk_batches(program: Program, batches: Sequence[PlacedBatch], num_microbatches: int) -> list[Walked]:
+    """
+    The same program on many placements, equal replicas once.
+
+    Returns
+    -------
+    list
+        For each batch, with the placements as one more axis in front of all.
+    """
+    from pipette_opt.simulate import _kernel  # loads numba
+
+    kinds = table_kinds(program, batches)
+    work = np.concatenate([replica_columns(work_table(one, kinds)) for one in batches], axis=2)
+    links = np.concatenate([replica_columns(link_table(one)) for one in batches], axis=1)
+    ready = np.concatenate([replica_columns(ready_table(one)) for one in batches], axis=2)
+    tables = [work.reshape(-1, work.shape[2]), links]
+    if ready.any():  # a gather beside the forwards holds back one placement only
+        tables.append(ready.reshape(-1, ready.shape[2]))
+    replicas, column = distinct_columns(*tables)
+    chunks = len(ready)
+    launch, finish, *_ = _kernel.run(
+        program.rows,
+        piece_rows(program, kinds, chunks),
+        program.launch,
+        np.ascontiguousarray(work[:, :, replicas]),
+        np.ascontiguousarray(ready[:, :, replicas]),
+        np.ascontiguousarray(links[program.hop_link][:, replicas]),
+        num_microbatches,
+        chunks * sum(kind in (FORWARD, FIRST) for kind in kinds),
+        False,
+    )
+    found, end = [], 0
+    for one in batches:
+        mine = column[end : end + one.size * one.forward_s.shape[3]]
+        end += len(mine)
+        shape = (one.size, one.forward_s.shape[3])
+        launches = np.moveaxis(launch[:, :, mine].reshape(*launch.shape[:2], *shape), 2, 0)
+        found.append(Walked(launches, np.moveaxis(finish[:, mine].reshape(len(finish), *shape), 1, 0)))
+    return found
+
+
+def program_for(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None) -> Program:
+    """The instructions of all stages. ``ValueError`` if the schedule is not one of these times."""
+    num_chunks, pp, _ = times.forward_s.shape
+    if schedule is None:
+        return megatron_program(pp, num_microbatches, num_chunks, p2p, times.overlap_p2p)
+    if (schedule.num_stages, schedule.num_chunks, schedule.num_microbatches) != (pp, num_chunks, num_microbatches):
+        raise ValueError(
+            f"the schedule is of {schedule.num_stages} stages, {schedule.num_chunks} chunks and "
+            f"{schedule.num_microbatches} micro-batches, the times of {pp}, {num_chunks} and {num_microbatches}."
+        )
+    return schedule_program(schedule, p2p, times.overlap_p2p)
+
+
+def events(
+    times: PlacedTimes, num_microbatches: int, p2p: P2PMode, replica: int, schedule: Schedule | None = None
+) -> tuple[FloatArray, FloatArray, FloatArray, Program]:
+    """
+    Everything that happens in one replica.
+
+    Returns
+    -------
+    tuple
+        Durations and ends of all operations, shape ``(pp, num_ops)``; ends of all messages, and the program.
+    """
+    from pipette_opt.simulate import _kernel
+
+    program = program_for(times, num_microbatches, p2p, schedule)
+    batch, one = PlacedBatch.of([times]), slice(replica, replica + 1)
+    kinds, chunks = table_kinds(program, [batch]), len(times.forward_s)
+    work = np.ascontiguousarray(work_table(batch, kinds)[0][:, :, one])
+    piece = piece_rows(program, kinds, chunks)
+    _, _, ends, arrivals = _kernel.run(
+        program.rows,
+        piece,
+        program.launch,
+        work,
+        np.ascontiguousarray(ready_table(batch)[0][:, :, one]),
+        np.ascontiguousarray(link_table(batch)[0][program.hop_link][:, one]),
+        num_microbatches,
+        chunks * sum(kind in (FORWARD, FIRST) for kind in kinds),
+        True,
+    )
+    durations = work[piece, np.arange(len(ends))[:, None], 0]
+    return durations, ends[:, :, 0], arrivals[:, 0], program

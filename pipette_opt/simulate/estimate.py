@@ -1,0 +1,210 @@
+"""Iteration time of a placed configuration, by cause."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray, P2PMode, RecomputeGranularity, read_only
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
+from pipette_opt.plans.plan import IterationTime
+from pipette_opt.simulate.breakdown import causes_of
+from pipette_opt.simulate.critical_path import Walked, walk
+from pipette_opt.simulate.schedule import WEIGHT, Layout, Schedule
+from pipette_opt.simulate.time_tables import weight_part
+from pipette_opt.specs import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulated:
+    """
+    What the critical path says.
+
+    Parameters
+    ----------
+    finish_s
+        End of the last backward of each stage of each replica, shape ``(pp, dp)``.
+    reduced_s
+        When each stage has reduced its gradients, those of tied embeddings apart, shape ``(pp,)``.
+    critical_stage, critical_replica
+        The stage that is finished last, its reduction included, and its slowest replica.
+    """
+
+    iteration_time_s: float
+    finish_s: FloatArray
+    reduced_s: FloatArray
+    critical_stage: int
+    critical_replica: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "finish_s", read_only(self.finish_s, np.float64))
+        object.__setattr__(self, "reduced_s", read_only(self.reduced_s, np.float64))
+
+
+def simulate_times(
+    times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
+) -> Simulated:
+    """The stage that is finished last after its slowest replica and its reduction, then the optimizer."""
+    walked = walk(times, num_microbatches, p2p, schedule)
+    batch, one = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
+    reduced = reduction_ends(batch, one, split_backward=is_split(schedule))[-1]
+    done = _with_embedding(batch, reduced)[0]
+    # Of the two ends of tied embeddings, which are done together, the one that the other waits for.
+    stage = int(np.where(done == done.max(), reduced[0], -np.inf).argmax())
+    return Simulated(
+        iteration_time_s=float(done[stage]) + times.optimizer_s,
+        finish_s=walked.finish_s,
+        reduced_s=reduced[0],
+        critical_stage=stage,
+        critical_replica=int(walked.finish_s[stage].argmax()),
+    )
+
+
+def layout_of(schedule: Schedule | None) -> Layout:
+    """Where a schedule has the layers."""
+    return "loop" if schedule is None else schedule.layout
+
+
+def is_split(schedule: Schedule | None) -> bool:
+    """Whether a schedule splits its backwards."""
+    return schedule is not None and bool((schedule.kind == WEIGHT).any())
+
+
+def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
+    """
+    When each stage has its gradients reduced, seconds without the optimizer, shape ``(n, pp)``.
+
+    The first and the last stage then reduce the gradient of tied word embeddings between them, as Megatron-Core does
+    (``finalize_model_grads``).
+
+    Parameters
+    ----------
+    walked
+        The critical path, with the placements as first axis.
+    split_backward
+        Whether the last backward is a weight half.
+    """
+    return _with_embedding(times, reduction_ends(times, walked, split_backward=split_backward)[-1])
+
+
+def _with_embedding(times: PlacedBatch, reduced_s: FloatArray) -> FloatArray:
+    """The ends of reductions, those of tied embeddings after them, shape ``(n, pp)``."""
+    done = reduced_s.copy()
+    tied = times.embedding_s > 0
+    if tied.any():
+        later = np.maximum(done[:, 0], done[:, -1]) + times.embedding_s
+        done[tied, 0] = done[tied, -1] = later[tied]
+    return done
+
+
+def reduction_ends(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
+    """
+    Ends of the parts of each stage's gradient reduction, one for each chunk, in order, shape ``(num_chunks, n, pp)``.
+
+    After the last backward, as one (all parts end together); or beside the last backwards:
+
+    - With one chunk, in buckets: its gradients come evenly during its last backward, equal buckets are reduced one
+      after the other, and none starts before its slowest replica has it. Of ``K`` buckets the k-th waits for ``finish -
+      (1 - k / K) backward``, and ``K - k + 1`` are left; this is linear in k, so the first or the last decides.
+    - With several chunks, each as one part when it may start.
+    """
+    chunks, whole = times.forward_s.shape[1], times.reduction_s
+    together: FloatArray = walked.finish_s.max(axis=2) + whole
+    if times.reduction_buckets is None:
+        return np.repeat(together[None], chunks, axis=0)
+    beside = times.reduction_buckets > 0
+    if chunks == 1:
+        buckets = np.maximum(times.reduction_buckets, 1)[..., None]
+        work = last_backward(times, split_backward=split_backward)[:, 0]
+        shown = np.maximum(whole[..., None] / buckets, whole[..., None] - (1.0 - 1.0 / buckets) * work)
+        ends: FloatArray = np.where(beside, (walked.finish_s + shown).max(axis=2), together)[None]
+        return ends
+    starts, seconds = walked.launch_s.max(axis=3), reduction_parts_s(times)
+    order = np.argsort(starts, axis=1, kind="stable")
+    starts, seconds = np.take_along_axis(starts, order, axis=1), np.take_along_axis(seconds, order, axis=1)
+    ends = np.empty((chunks, *together.shape))
+    for part in range(chunks):
+        begin = starts[:, part] if part == 0 else np.maximum(starts[:, part], ends[part - 1])
+        ends[part] = begin + seconds[:, part]
+    of_chunks: FloatArray = np.where(beside, ends, together)
+    return of_chunks
+
+
+def reduction_parts_s(times: PlacedBatch) -> FloatArray:
+    """The reduction of each chunk of each stage, shape ``(n, num_chunks, pp)``."""
+    chunks, whole = times.forward_s.shape[1], times.reduction_s[:, None]
+    shares = np.full((1, chunks, 1), 1.0 / chunks) if times.reduction_shares is None else times.reduction_shares
+    return whole * shares
+
+
+def last_backward(times: PlacedBatch, *, split_backward: bool) -> FloatArray:
+    """What makes the gradients of each chunk's weights for the last micro-batch, shape ``(n, num_chunks, pp, dp)``."""
+    work = weight_part(times) if split_backward else times.backward_s
+    return work if times.last_extra_s is None else work + times.last_extra_s
+
+
+def estimate(
+    instance: Instance, config: ParallelConfig, placement: Placement, schedule: Schedule | None = None
+) -> IterationTime:
+    """
+    Simulate a configuration on its placement, in 1F1B unless a schedule is given.
+
+    ``InputError`` if the batch or the GPU's data do not allow it.
+    """
+    num_microbatches = microbatches_of(instance.training, config)
+    times = placed_times(instance, config, placement, layout_of(schedule))
+    simulated = simulate_times(times, num_microbatches, instance.p2p, schedule)
+    causes = causes_of(times, simulated, num_microbatches, instance.p2p, schedule)
+    model, training = instance.model, instance.training
+    tokens_per_s = training.tokens / simulated.iteration_time_s
+    per_flop = tokens_per_s / _peak_flops(instance, placement)
+    executed = _executed_flops_per_token(instance, config)
+    return IterationTime(
+        iteration_time_s=simulated.iteration_time_s,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=tokens_per_s / config.world_size,
+        mfu=model.flops_per_token(training.seq_length) * per_flop,
+        hfu=executed * per_flop,
+        breakdown=_with_loss(causes.pipeline, instance, config),
+        critical_path=_with_loss(causes.critical_path, instance, config),
+    )
+
+
+def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> float:
+    """What is computed for a token, what is computed again included; block recomputation by its share of the layers."""
+    model, seq_length = instance.model, instance.training.seq_length
+
+    def executed(granularity: RecomputeGranularity | None) -> float:
+        return model.flops_per_token(seq_length, causal=False, recompute=granularity)
+
+    if config.recomputation != "block":
+        is_core = config.recompute_granularity == "selective" and config.recomputes("core_attn")
+        return executed("selective" if is_core else "full" if config.recompute_granularity == "full" else None)
+    share = sum(map(sum, config.recomputed_per_chunk)) / model.num_layers
+    return (1 - share) * executed(None) + share * executed("full")
+
+
+def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: ParallelConfig) -> Mapping[str, float]:
+    """What is lost where memory is nearly full, apart from the optimizer's step, whose time has it."""
+    if instance.edge_loss_s is None:
+        return breakdown
+    lost = instance.edge_loss_s(config)
+    return {**breakdown, "optimizer": max(breakdown["optimizer"] - lost, 0.0), "full_memory": lost}
+
+
+def _peak_flops(instance: Instance, placement: Placement) -> float:
+    """Peak of all GPUs with a rank, in the precision of the training's matrix products."""
+    recipe = instance.training.recipe
+    precision = instance.training.precision if recipe is None else recipe.peak
+    nodes, num_ranks = np.unique(placement.node, return_counts=True)
+    total = 0.0
+    for node, ranks in zip(nodes, num_ranks, strict=True):
+        gpu = instance.cluster.nodes[node].gpu
+        if precision not in gpu.peak_flops:
+            known = ", ".join(sorted(gpu.peak_flops))
+            raise InputError(f"GPU {gpu.name}", f"has no peak for precision {precision}; it has {known}.")
+        total += float(ranks) * gpu.peak_flops[precision]
+    return total

@@ -1,0 +1,74 @@
+"""
+Critical paths as counts of work and transfers: what makes the simulator linear.
+
+The simulator's clock is a maximum over the paths of an event graph that depends on the schedule only, not on the hosts.
+A path's length is linear in the times of work and links, so a critical path found at one placement is a lower bound at
+every other; and at the placement where it was found it is the simulated time. A lower form of enough paths is therefore
+as sharp as the simulator (:mod:`pipette_opt.certify` collects them).
+"""
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, P2PMode
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.problem.path_counts import PathCounts
+from pipette_opt.simulate.program import FIRST, LAST, megatron_program
+from pipette_opt.simulate.schedule import BACKWARD, FORWARD
+from pipette_opt.simulate.time_tables import link_table, piece_rows, ready_table, work_table
+
+KINDS = (FORWARD, FIRST, BACKWARD, LAST)
+"""Operations that paths tell apart: the first forward and the last backward of a chunk may take longer."""
+
+
+def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> PathCounts:
+    """
+    The critical path to each stage's last backward in each replica, each once; 1F1B, interleaved or not.
+
+    Interleaved, the paths to where the last chunk's reduction may start come with them: all reductions follow it.
+    """
+    from pipette_opt.simulate._path_kernel import count_critical
+
+    chunks, pp, _ = times.forward_s.shape
+    program, batch = megatron_program(pp, num_microbatches, chunks, p2p), PlacedBatch.of([times])
+    piece, stages = piece_rows(program, KINDS, chunks), np.arange(pp)
+    work, links, ready = work_table(batch, KINDS)[0], link_table(batch)[0], ready_table(batch)[0]
+    chunk_of = (-1, chunks - 1) if chunks > 1 else (-1,)
+    targets = np.array([(stage, chunk) for chunk in chunk_of for stage in stages])
+    parts = np.where(targets[:, 1] < 0, 1, chunks)
+    columns = np.concatenate([one.reshape(-1, one.shape[-1]) for one in (work, links, ready)])
+    found = []
+    for replica in _distinct(columns):
+        operations, transfers, _, begun, *_ = count_critical(
+            program.rows,
+            piece,
+            np.ascontiguousarray(work[:, :, replica]),
+            np.ascontiguousarray(ready[:, :, replica]),
+            np.ascontiguousarray(links[program.hop_link, replica]),
+            program.hop_link,
+            num_microbatches,
+            2 * chunks,
+            program.launch,
+            targets,
+        )
+        ends = np.stack([targets[:, 0], parts, begun], axis=1)
+        found.append(np.concatenate([ends, operations.reshape(len(targets), -1), transfers], axis=1))
+    table = np.unique(np.concatenate(found), axis=0)
+    end = 3 + len(KINDS) * chunks * pp
+    forward, first, backward, last = np.moveaxis(table[:, 3:end].reshape(len(table), len(KINDS), chunks, pp), 1, 0)
+    return PathCounts(
+        stage=table[:, 0],
+        parts=table[:, 1],
+        begun=table[:, 2],
+        forward=forward + first,
+        backward=backward + last,
+        first=first,
+        last=last,
+        up=table[:, end : end + pp],
+        down=table[:, end + pp : end + 2 * pp],
+    )
+
+
+def _distinct(columns: FloatArray) -> list[int]:
+    """One of each set of equal columns."""
+    _, first = np.unique(columns, axis=1, return_index=True)
+    return [int(one) for one in first]

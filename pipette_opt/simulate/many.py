@@ -1,0 +1,87 @@
+"""
+Iteration times of thousands of placed configurations.
+
+Replicas do not mix before the reduction, so the replicas of all placements that run the same schedule are stacked, and
+equal ones timed once.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray, IntArray, P2PMode
+from pipette_opt.costs.placed import placed_batches
+from pipette_opt.costs.times import PlacedBatch, PlacedTimes
+from pipette_opt.parallel import ParallelConfig, Placement, microbatches_of
+from pipette_opt.simulate.critical_path import walk_batches
+from pipette_opt.simulate.estimate import batch_done
+from pipette_opt.simulate.program import megatron_program
+from pipette_opt.specs import Instance
+
+_Shape = tuple[int, int, int, bool]
+"""Stages, micro-batches, chunks, sends beside compute: what a schedule depends on."""
+
+_Members = tuple[IntArray, PlacedBatch]
+"""Placements, by their place in the answer."""
+
+
+def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]) -> FloatArray:
+    """
+    Iteration times of placed configurations in 1F1B, in seconds, shape ``(len(placed),)``.
+
+    The same times as :func:`~pipette_opt.simulate.estimate.estimate` gives one by one; infinite where a placement uses
+    a link that was not measured. ``InputError`` if the batch does not divide.
+    """
+    microbatches = np.array([microbatches_of(instance.training, config) for config, _ in placed], dtype=np.int64)
+    return simulate_batches(placed_batches(instance, placed), microbatches, instance.p2p)
+
+
+def simulate_batches(batches: Sequence[_Members], microbatches: IntArray, p2p: P2PMode) -> FloatArray:
+    """
+    Iteration times of placements in 1F1B, in seconds, shape ``(num_placements,)``; infinite as in the function above.
+
+    Parameters
+    ----------
+    batches
+        Costs of placements, with the places of these in the answer; each place once.
+    microbatches
+        Of each placement, shape ``(num_placements,)``.
+    """
+    by_shape: dict[_Shape, list[_Members]] = {}
+    for members, batch in batches:
+        _, chunks, pp, _ = batch.forward_s.shape
+        linked = np.ones(batch.size, dtype=np.bool_)
+        linked[list(batch.missing)] = False
+        for m in np.unique(microbatches[members]).tolist():
+            rows = np.flatnonzero(linked & (microbatches[members] == m))
+            if len(rows):
+                by_shape.setdefault((pp, m, chunks, batch.overlap_p2p), []).append((members[rows], batch.some(rows)))
+    result = np.full(len(microbatches), np.inf)
+    for shape, parts in by_shape.items():
+        _simulate_into(result, shape, parts, p2p)
+    return result
+
+
+def simulate_many(times: Sequence[PlacedTimes], num_microbatches: Sequence[int], p2p: P2PMode) -> FloatArray:
+    """Iteration times in 1F1B, in seconds, shape ``(len(times),)``; ``num_microbatches`` of each."""
+    result = np.empty(len(times))
+    alike: dict[tuple[_Shape, int], list[int]] = {}
+    for index, (one, m) in enumerate(zip(times, num_microbatches, strict=True)):
+        chunks, pp, dp = one.forward_s.shape
+        alike.setdefault(((pp, m, chunks, one.overlap_p2p), dp), []).append(index)
+    by_shape: dict[_Shape, list[_Members]] = {}
+    for (shape, _), members in alike.items():
+        batch = PlacedBatch.of([times[index] for index in members])
+        by_shape.setdefault(shape, []).append((np.array(members), batch))
+    for shape, parts in by_shape.items():
+        _simulate_into(result, shape, parts, p2p)
+    return result
+
+
+def _simulate_into(result: FloatArray, shape: _Shape, parts: Sequence[_Members], p2p: P2PMode) -> None:
+    """Fill in the times of placements that run one schedule."""
+    pp, m, chunks, overlap_p2p = shape
+    program = megatron_program(pp, m, chunks, p2p, overlap_p2p)
+    walked = walk_batches(program, [batch for _, batch in parts], m)
+    for (members, batch), one in zip(parts, walked, strict=True):
+        result[members] = batch_done(batch, one).max(axis=1) + batch.optimizer_s

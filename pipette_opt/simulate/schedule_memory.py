@@ -1,0 +1,56 @@
+"""What other schedules than a configuration's own do to the memory of its stages."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from pipette_opt.memory.filter import predicted_memory
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.table import stage_table
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.schedule import Schedule, max_in_flight
+from pipette_opt.plans.plan import StageMemory
+from pipette_opt.simulate.fullness import expected_loss_s
+from pipette_opt.specs import Instance
+
+
+def schedule_memory(
+    memory: tuple[StageMemory, ...],
+    instance: Instance,
+    config: ParallelConfig,
+    schedule: Schedule,
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+) -> tuple[tuple[StageMemory, ...], float]:
+    """
+    Memory with as many activations as a schedule holds, where ``memory`` is that of 1F1B; and what is lost with it.
+
+    The share of the activations is the closed formula's; the rest of the prediction stays.
+    """
+    table = stage_table(instance.model, instance.training, [config])
+    formula = formula_bytes(table)
+    saved = np.asarray(formula.saved) * (max_in_flight(schedule) / np.asarray(table.in_flight) - 1.0)
+    grown = 1.0 + saved / np.asarray(formula.total)
+    (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
+    predicted = np.ceil(np.array([one.predicted_bytes for one in memory]) * grown)
+    capacity = np.array([one.capacity_bytes for one in memory])
+    risks = predictor.oom_probability(predicted, capacity, prediction.spread)
+    stages = tuple(
+        replace(
+            one,
+            predicted_bytes=int(predicted[stage]),
+            upper_bytes=int(np.ceil(one.upper_bytes * grown[stage])),
+            oom_probability=float(risks[stage]),
+            oom_probability_at_most=predictor.at_floor(risks[stage]),
+            components=_with_activations(one.components, int(predicted[stage]) - one.predicted_bytes),
+        )
+        for stage, one in enumerate(memory)
+    )
+    return stages, expected_loss_s(instance, predictor, config, predicted, capacity, prediction.spread)
+
+
+def _with_activations(components: Mapping[str, int], more_bytes: int) -> dict[str, int]:
+    """Parts of a peak whose activations are so much more; none where nobody knows them."""
+    return {name: size + more_bytes * (name == "activations") for name, size in components.items()}

@@ -1,0 +1,316 @@
+"""
+From solutions to a plan: the simulator times them, the best one is taken, the others say why they lost.
+
+Solutions are in ticks and closed forms; the plan is in seconds by the critical path.
+"""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from pipette_opt import __version__
+from pipette_opt.base.types import IntArray
+from pipette_opt.costs.placed import placed_times
+from pipette_opt.costs.times import PlacedTimes
+from pipette_opt.memory.filter import predicted_memory, usable_bytes
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, block_placement
+from pipette_opt.parallel.recompute import amount
+from pipette_opt.plans.plan import (
+    Alternative,
+    Certificate,
+    IterationTime,
+    Plan,
+    StageMemory,
+    why_slower,
+    why_unused,
+)
+from pipette_opt.problem.best_links import optimistic_ticks
+from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.estimate import estimate
+from pipette_opt.simulate.many import estimate_many
+from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
+
+TIE = 1e-6
+"""Relative; plans as close as this are equally fast, as ticks are not much finer."""
+
+
+INSTANT_BYTES_PER_S = 1e30
+"""A link that takes no time."""
+
+MAX_SWAPS = 200_000
+"""Exchanges looked at to say why hosts are left out."""
+
+MAX_EXCHANGES = 8
+"""Of these, how many are simulated for each host: those with the least closed or lower form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulatedSolution:
+    """
+    A solution with the simulated time.
+
+    Parameters
+    ----------
+    slots
+        Of each host of the grid its GPUs in rank order, shape ``(*nodes.shape, gpus)``; 0, 1, ... by default.
+    """
+
+    candidate: CandidateData
+    nodes: IntArray
+    estimate: IterationTime
+    slots: IntArray | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """A GPU for every rank."""
+        return self.placed_on(self.nodes)
+
+    def placed_on(self, nodes: IntArray) -> Placement:
+        """The same on other hosts."""
+        return block_placement(self.candidate.config, self.candidate.block, nodes, self.slots)
+
+
+def simulate_solution(instance: Instance, data: ProblemData, solution: Solution) -> SimulatedSolution:
+    """Walk the real schedule of a solution."""
+    candidate = data.candidates[solution.candidate]
+    placement = block_placement(candidate.config, candidate.block, solution.nodes)
+    return SimulatedSolution(
+        candidate=candidate,
+        nodes=solution.nodes,
+        estimate=estimate(instance, candidate.config, placement),
+    )
+
+
+def best_first(simulated: Sequence[SimulatedSolution]) -> list[SimulatedSolution]:
+    """
+    By the simulated time, each configuration once.
+
+    Of those that are as fast as the fastest the simplest configuration is first, and of equal configurations the one
+    that was given last.
+    """
+    ranked = sorted(simulated, key=lambda one: one.estimate.iteration_time_s)
+    limit_s = (1 + TIE) * ranked[0].estimate.iteration_time_s if ranked else 0.0
+    equal = [one for one in ranked if one.estimate.iteration_time_s <= limit_s]
+    given = {id(one): number for number, one in enumerate(simulated)}
+    equal.sort(key=lambda one: (simplicity(one.candidate.config), -given[id(one)]))
+    seen, unique = set(), []
+    for one in (*equal, *ranked[len(equal) :]):
+        if one.candidate.config not in seen:
+            seen.add(one.candidate.config)
+            unique.append(one)
+    return unique
+
+
+def simplicity(config: ParallelConfig) -> tuple[int, ...]:
+    """Of equally fast configurations the one with the least is preferred: fewer GPUs, less recomputed, fewer chunks."""
+    return (
+        config.world_size,
+        amount(config.recomputation),
+        int(config.offload is not None),
+        int(config.tp_comm_overlap),
+        config.num_chunks,
+        config.pipeline_model_parallel_size,
+        config.context_parallel_size,
+        int(config.overlap_grad_reduce) + int(config.overlap_param_gather),
+        len(set(config.layers_per_stage)),
+        int(config.pipeline_model_parallel_layout is not None),
+    )
+
+
+def judge_lower_bound_s(lower: ProblemData) -> float:
+    """
+    No plan of any candidate can be faster by the simulator: the lower form at the best hosts and links.
+
+    Parameters
+    ----------
+    lower
+        The problem with the lower form of every candidate.
+    """
+    bounds = []
+    for candidate in lower.candidates:
+        ticks = optimistic_ticks(lower, candidate)
+        if ticks < UNUSABLE_TICKS:
+            bounds.append(max(0, ticks - candidate.rounding_ticks))
+    return min(bounds, default=0) * lower.tick_s
+
+
+def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int | None = None) -> PlacedTimes | None:
+    """
+    Times of a candidate whose every link is as fast as the fastest of the cluster.
+
+    The simulator never falls when a time grows, so no placement is faster than what it makes of these. ``None`` where
+    hosts differ in kind, or nothing was measured.
+
+    Parameters
+    ----------
+    slow_row
+        A row of the grid that has a host with slower links: of any hosts that fill the grid one has no faster ones. No
+        placement is faster than the simulator makes it with the best of all rows.
+    """
+    cluster = instance.cluster
+    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
+        return None
+    per_node = candidate.config.world_size // candidate.num_cells
+    counts = {per_node // candidate.block.stages, per_node}
+    if instance.model.num_experts is not None:
+        counts |= set(range(1, per_node + 1))  # all-to-alls have as many flows as ranks that send to other hosts
+    nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
+    equal = cluster.with_equal_links(counts)
+    if equal is None:
+        return None
+    if slow_row is not None:
+        equal = _with_slow_host(cluster, equal, int(nodes[slow_row, 0, 0]), candidate.num_cells)
+    ideal = replace(instance, cluster=equal)
+    return placed_times(ideal, candidate.config, block_placement(candidate.config, candidate.block, nodes))
+
+
+def _with_slow_host(cluster: ClusterSpec, equal: ClusterSpec, host: int, num_cells: int) -> ClusterSpec:
+    """Equal links but for those of one host: of any ``num_cells`` hosts of the cluster one has no faster ones."""
+    matrices, slowest = [], None
+    for matrix in equal.link_matrices:
+        bytes_per_s = np.nan_to_num(cluster.pair_bytes_per_s(matrix.concurrent_flows), nan=0.0)
+        np.fill_diagonal(bytes_per_s, 0.0)
+        of_host = np.maximum(bytes_per_s.max(axis=0), bytes_per_s.max(axis=1))
+        if slowest is None:
+            slowest = np.argsort(-of_host, kind="stable")[num_cells - 1 :]
+        links = matrix.bytes_per_s.copy()
+        links[host] = links[:, host] = of_host[slowest].max()
+        matrices.append(replace(matrix, bytes_per_s=links))
+    return replace(equal, link_matrices=tuple(matrices))
+
+
+def placement_dependent_s(instance: Instance, best: SimulatedSolution) -> float:
+    """What transfers between hosts cost of the simulated time."""
+    apart = estimate(_links_free(instance), best.candidate.config, best.placement).iteration_time_s
+    return max(0.0, best.estimate.iteration_time_s - apart)
+
+
+def _links_free(instance: Instance) -> Instance:
+    """The same with links between hosts that take no time."""
+    cluster = instance.cluster
+    links_of_gpus = cluster.gpu_links and cluster.gpu_links.inside_only()
+    fast = np.full((cluster.num_nodes, cluster.num_nodes), INSTANT_BYTES_PER_S)
+    links = (LinkMatrix(concurrent_flows=1, bytes_per_s=fast),)
+    return replace(
+        instance,
+        cluster=replace(
+            cluster,
+            link_matrices=links,
+            inter_node_latency_s=0.0,
+            known_latency_s=None,
+            node_bytes_per_s=None,
+            gpu_links=links_of_gpus,
+            levels=(),
+        ),
+    )
+
+
+def make_plan(
+    instance: Instance,
+    data: ProblemData,
+    ranked: Sequence[SimulatedSolution],
+    certificate: Certificate,
+    memory: tuple[StageMemory, ...],
+    *,
+    alternatives: tuple[Alternative, ...] = (),
+    notes: tuple[str, ...] = (),
+    seed: int = 0,
+    inputs: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Everything about the first of the ranked solutions."""
+    best = ranked[0]
+    return Plan(
+        config=best.candidate.config,
+        placement=best.placement,
+        hosts=instance.cluster.hosts,
+        gpus_per_node=instance.cluster.gpus_per_node,
+        global_batch_size=instance.training.global_batch_size,
+        launcher=instance.launcher,
+        p2p=instance.p2p,
+        nccl_algorithm=instance.allreduce,
+        certificate=certificate,
+        estimate=best.estimate,
+        memory=memory,
+        unused_hosts=unused_hosts(instance, data, best),
+        alternatives=alternatives,
+        notes=notes,
+        not_modelled=instance.not_modelled,
+        seed=seed,
+        inputs=dict(inputs or {}),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=_versions(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    """What made the plan."""
+    found = {"pipette-opt": __version__, "python": platform.python_version()}
+    for name in ("ortools", "numpy", "numba"):
+        found[name] = version(name)
+    return found
+
+
+def stage_memory(
+    instance: Instance,
+    config: ParallelConfig,
+    placement: Placement,
+    predictor: MemoryPredictor,
+    max_oom_risk: float,
+) -> tuple[StageMemory, ...]:
+    """Memory of every stage, against the smallest of the GPUs that hold it."""
+    (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
+    hosts = placement.node[RankGrid.of(config, placement.order).ranks()]
+    capacity = usable_bytes(instance.cluster, predictor)[hosts].reshape(len(hosts), -1).min(axis=1)
+    risk = predictor.oom_probability(prediction.predicted_bytes, capacity, prediction.spread)
+    return tuple(
+        StageMemory(
+            stage=stage,
+            predicted_bytes=int(prediction.predicted_bytes[stage]),
+            upper_bytes=int(prediction.upper_bytes[stage]),
+            capacity_bytes=int(capacity[stage]),
+            oom_probability=float(risk[stage]),
+            oom_probability_at_most=predictor.at_floor(risk[stage]),
+            extrapolates=bool(prediction.extrapolates[stage]),
+            components=prediction.components_of(stage),
+        )
+        for stage in range(len(hosts))
+    )
+
+
+def lost_because(best: SimulatedSolution, other: SimulatedSolution) -> str:
+    """Why another solution is not the plan."""
+    return why_slower(best.estimate, other.estimate)
+
+
+def unused_hosts(instance: Instance, data: ProblemData, best: SimulatedSolution) -> dict[str, str]:
+    """Each host without a rank, and what the plan would lose by the best exchange that takes it in."""
+    unused = sorted(set(range(data.num_nodes)) - set(best.nodes.ravel().tolist()))
+    if not unused:
+        return {}
+    if len(unused) * best.nodes.size > MAX_SWAPS:
+        return {instance.cluster.hosts[node]: "not needed" for node in unused}
+    return {instance.cluster.hosts[node]: _why_unused(instance, data, best, node) for node in unused}
+
+
+def _why_unused(instance: Instance, data: ProblemData, best: SimulatedSolution, node: int) -> str:
+    """What the simulator says of the exchange of a used host for this one that costs least, of the best by the form."""
+    allowed, exchanges = data.allowed(best.candidate), []
+    for cell in np.ndindex(*best.nodes.shape):
+        if allowed[cell[0], node]:
+            nodes = best.nodes.copy()
+            nodes[cell] = node
+            exchanges.append((objective_ticks(data, best.candidate, nodes), int(best.nodes[cell]), nodes))
+    exchanges = sorted((one for one in exchanges if one[0] < UNUSABLE_TICKS), key=lambda one: one[:2])[:MAX_EXCHANGES]
+    if not exchanges:
+        return "not enough memory, or links without a measurement, for any place in the plan"
+    seconds = estimate_many(instance, [(best.candidate.config, best.placed_on(nodes)) for *_, nodes in exchanges])
+    partner = exchanges[int(seconds.argmin())][1]
+    return why_unused(instance.cluster.hosts[partner], float(seconds.min()), best.estimate.iteration_time_s)

@@ -1,0 +1,50 @@
+"""Lower bounds by the number of GPUs."""
+
+import pytest
+from specs_for_tests import TINY, cluster, instance
+
+from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
+from pipette_opt.costs.work import WorkBounds
+from pipette_opt.simulate.least_times import LeastTimes
+from pipette_opt.specs import Instance
+
+
+@pytest.fixture(scope="module")
+def job() -> Instance:
+    """Three hosts of four GPUs."""
+    return instance(cluster(3, 50.0, gpus=4), TINY, 32, 2048)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        SearchSpace(),
+        SearchSpace(recompute=("full",), overlap_grad_reduce=True),
+        SearchSpace(tensor_parallel=(2,), data_parallel=(2, 4)),
+        SearchSpace(layers_per_stage=((5, 3), (2, 2, 2, 2))),
+    ],
+    ids=["free", "recomputed", "pinned degrees", "pinned layers"],
+)
+def test_the_bound_is_the_least_work_of_all_configurations(job: Instance, space: SearchSpace) -> None:
+    """
+    As if every configuration were looked at, in each choice of recomputation and overlap; infinite without any.
+
+    Where layers are free that of every split, not of the listed ones alone: the joint model's may be faster.
+    """
+    least, bounds = LeastTimes(job, space), WorkBounds(job)
+    work = bounds if space.layers_per_stage else bounds.of_any_split
+    assert least.numbers == (12, 8, 4)
+    for num_gpus in least.numbers:
+        found = enumerate_with_reasons(job, SearchSpace(**(_fields(space) | {"num_gpus": num_gpus}))).candidates
+        assert least(num_gpus) == pytest.approx(min(map(work, found), default=float("inf")))
+        assert least.at_peak_s(num_gpus) <= least(num_gpus)
+
+
+def test_as_many_gpus_as_the_space_allows(job: Instance) -> None:
+    """Whole hosts only."""
+    assert LeastTimes(job, SearchSpace(max_gpus=11)).numbers == (8, 4)
+    assert LeastTimes(job, SearchSpace(max_gpus=3)).numbers == ()
+
+
+def _fields(space: SearchSpace) -> dict[str, object]:
+    return {name: getattr(space, name) for name in SearchSpace.__dataclass_fields__}

@@ -1,0 +1,98 @@
+"""Certificates and reasons on problems small enough to enumerate."""
+
+from dataclasses import replace
+
+import pytest
+from simulated_cases import placements, small
+
+from pipette_opt.base.types import P2PMode
+from pipette_opt.parallel import block_placement
+from pipette_opt.problem.objective import objective_ticks
+from pipette_opt.problem.solution import Solution
+from pipette_opt.simulate.estimate import estimate, simulate_times
+from pipette_opt.simulate.solutions import (
+    best_first,
+    best_links_times,
+    judge_lower_bound_s,
+    simulate_solution,
+    unused_hosts,
+)
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_simulator_bound_holds_for_every_plan(seed: int, p2p: str) -> None:
+    """No placement of any candidate, interleaved or not, is simulated faster."""
+    job, data, lower = small(seed, p2p=p2p)
+    fastest = min(
+        estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+        for index, one in enumerate(data.candidates)
+        for nodes in placements(data, index)
+    )
+    bound = judge_lower_bound_s(lower)
+    assert 0.9 * fastest < bound <= fastest
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_simulator_at_the_best_links_holds(seed: int, p2p: P2PMode) -> None:
+    """No placement of a candidate is simulated faster, and it knows more than the plain paths."""
+    job, data, lower = small(seed, p2p=p2p)
+    for index, one in enumerate(data.candidates):
+        fastest = min(
+            estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+            for nodes in placements(data, index)
+        )
+        times = best_links_times(job, one)
+        assert times is not None
+        bound = simulate_times(times, one.num_microbatches, p2p).iteration_time_s
+        assert 0.8 * fastest < bound <= fastest * (1 + 1e-9)
+        assert bound > judge_lower_bound_s(replace(lower, candidates=(lower.candidates[index],)))
+        rows = [best_links_times(job, one, slow_row=row) for row in range(one.grid[0])]
+        closer = min(
+            simulate_times(times, one.num_microbatches, p2p).iteration_time_s for times in rows if times is not None
+        )
+        assert bound * (1 - 1e-12) <= closer <= fastest * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "async"])
+def test_the_closed_form_is_above_the_lower_form(p2p: str) -> None:
+    """For every placement the two forms bracket the simulator (mild links: the upper form holds, too)."""
+    job, data, lower = small(5, p2p=p2p)
+    for index in (0, 1):
+        one, low = data.candidates[index], lower.candidates[index]
+        for nodes in placements(data, index):
+            simulated = estimate(job, one.config, block_placement(one.config, one.block, nodes)).iteration_time_s
+            assert objective_ticks(data, one, nodes) * data.tick_s >= simulated * (1 - 1e-9)
+            lowest = objective_ticks(lower, low, nodes) - low.rounding_ticks
+            assert lowest * lower.tick_s <= simulated * (1 + 1e-9)
+
+
+def test_best_first_keeps_each_configuration_once() -> None:
+    """Ranked by the simulator; the better placement of a configuration stands for it."""
+    job, data, _ = small()
+    solutions = [
+        Solution(candidate=0, nodes=nodes, objective_ticks=objective_ticks(data, data.candidates[0], nodes))
+        for nodes in placements(data, 0)
+    ]
+    simulated = [simulate_solution(job, data, one) for one in solutions]
+    (first,) = best_first(simulated)
+    assert first.estimate.iteration_time_s == min(one.estimate.iteration_time_s for one in simulated)
+
+
+def test_reasons_for_unused_hosts() -> None:
+    """The host left out says what its best exchange costs: checked against every exchange."""
+    job, data, _ = small(1, num_nodes=5)
+    candidate = data.candidates[0]
+    best = min(placements(data, 0), key=lambda nodes: objective_ticks(data, candidate, nodes))
+    simulated = simulate_solution(job, data, Solution(candidate=0, nodes=best, objective_ticks=0))
+    ((host, reason),) = unused_hosts(job, data, simulated).items()
+    left_out = int(host.removeprefix("n"))
+    costs = []
+    for cell in range(4):
+        nodes = best.copy()
+        nodes.flat[cell] = left_out
+        costs.append(simulate_solution(job, data, Solution(candidate=0, nodes=nodes, objective_ticks=0)))
+    loss = min(one.estimate.iteration_time_s for one in costs) - simulated.estimate.iteration_time_s
+    assert left_out not in best
+    assert f"{loss:.3g} s" in reason
