@@ -1,5 +1,8 @@
 """
-Shared by all tests: helpers can be imported, clients are asked for, and the summary says how much was enumerated.
+Shared by all tests: helpers can be imported, tests are of three kinds, and the summary says what was enumerated.
+
+``unit`` is every test that is not marked otherwise: no search, no process, well under half a second. ``search`` marks a
+test, or a file of tests (``pytestmark``), that takes more. ``pytest -m unit`` is the developers' loop.
 
 A test that needs more than ``pip install '.[test]'`` brings is marked ``client``, with the Python modules and the
 programs that it needs::
@@ -31,10 +34,33 @@ ROOT = Path(__file__).parents[1]
 
 collect_ignore = [] if (ROOT / "benchmarks").is_dir() else ["benchmarks"]
 
+FOLDERS_OF_SEARCHES = ("cli", "clients")
+"""Folders without unit tests: whole commands, and whole launches."""
+
+SLOW_UNIT_S = 1.0
+"""Seconds above which the summary names a unit test: it should be marked ``search``, or ask for less."""
+
 
 def pytest_report_header() -> str | None:
     """Say so where tests of benchmarks are left out."""
     return f"tests/benchmarks left out: {ROOT} has no benchmarks" if collect_ignore else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """``pytest -m unit`` does not read folders that have no such tests."""
+    without = collection_path.parent == ROOT / "tests" and collection_path.name in FOLDERS_OF_SEARCHES
+    return True if without and config.option.markexpr == "unit" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as ``unit`` what is marked neither ``search`` nor ``client``."""
+    folders = [ROOT / "tests" / name for name in FOLDERS_OF_SEARCHES]
+    for item in items:
+        if item.get_closest_marker("search") or item.get_closest_marker("client"):
+            continue
+        whole = any(item.path.is_relative_to(folder) for folder in folders)
+        item.add_marker("search" if whole else "unit")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -83,7 +109,10 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many small problems were solved by trying every placement, to compare with."""
+    """How many small problems were solved by trying every placement, to compare with; which unit tests took long."""
+    for report in terminalreporter.getreports("passed"):
+        if "unit" in report.keywords and report.duration > SLOW_UNIT_S:
+            terminalreporter.write_line(f"{report.nodeid}: {report.duration:.1f} s is long for a unit test")
     if enumerated:
         instances, placements = enumerated["instances"], enumerated["placements"]
         terminalreporter.write_line(f"{instances:,} instances enumerated, {placements:,} placements.")

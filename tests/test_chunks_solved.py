@@ -11,6 +11,8 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.verify import verify
 
+pytestmark = pytest.mark.search
+
 
 @pytest.mark.parametrize(("num_layers", "chunks", "layers"), [(6, 4, (3, 3)), (7, 2, (4, 3))])
 def test_plan_is_the_best_of_all_placements(num_layers: int, chunks: int, layers: tuple[int, ...]) -> None:

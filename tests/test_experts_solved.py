@@ -25,6 +25,8 @@ from pipette_opt.simulate.reseat import best_of_all, climb
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
+pytestmark = pytest.mark.search
+
 MOE = replace(TINY, name="moe", num_layers=4, num_experts=4, add_bias_linear=False, add_qkv_bias=False)
 
 

@@ -6,6 +6,8 @@ from instances import SMALL_SHAPES, Variant, objectives, placements, random_prob
 
 from pipette_opt.problem.objective import objective_ticks
 
+pytestmark = pytest.mark.search
+
 
 @pytest.mark.parametrize(
     "variant",

@@ -27,6 +27,8 @@ from pipette_opt.specs.levels import Level
 from pipette_opt.verify import verify
 from pipette_opt.verify.bounds import cheap_bounds_s
 
+pytestmark = pytest.mark.search
+
 MOE = replace(TINY, name="moe", num_layers=4, num_experts=8, add_bias_linear=False, add_qkv_bias=False)
 DENSE = replace(TINY, num_layers=4)
 

@@ -13,6 +13,8 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
 from pipette_opt.specs.expert_loads import RankImbalance
 
+pytestmark = pytest.mark.search
+
 NARROW = SearchSpace(
     tensor_parallel=(1, 2), virtual_pipeline=(1,), context_parallel=(1,), recompute=(None,), micro_batch_size=(1,)
 )

@@ -20,6 +20,8 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.objective import Objective
 from pipette_opt.verify.target import target_is_reproduced
 
+pytestmark = pytest.mark.search
+
 SPACE = SearchSpace(
     micro_batch_size=(1,), tensor_parallel=(2,), virtual_pipeline=(1,), context_parallel=(1,), recompute=(None, "full")
 )

@@ -31,6 +31,8 @@ from pipette_opt.specs import Instance
 from pipette_opt.verify import verify_content
 from pipette_opt.verify.preference import preference_holds
 
+pytestmark = pytest.mark.search
+
 SPACE = SearchSpace(
     num_gpus=6,
     tensor_parallel=(1, 2),

@@ -15,6 +15,8 @@ from pipette_opt.problem.data import ProblemData
 from pipette_opt.solver.pruning import BoundedPackings
 from pipette_opt.specs import Instance, TrainingSpec
 
+pytestmark = pytest.mark.search
+
 MATRICES = ("p2p_ticks", "ring_ticks", "embedding_ticks", "tensor_forward_ticks", "tensor_backward_ticks")
 
 TWO_HOSTS = Instance(model=LLAMA_8B, cluster=cluster(2), training=TrainingSpec(global_batch_size=16, seq_length=1024))

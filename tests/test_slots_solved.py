@@ -22,6 +22,8 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
+pytestmark = pytest.mark.search
+
 SPACE = SearchSpace(
     tensor_parallel=(2,),
     pipeline_parallel=(2,),

@@ -26,6 +26,8 @@ from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 from pipette_opt.verify.rules import configuration_is_legal
 
+pytestmark = pytest.mark.search
+
 LAYERS = 9
 """Layers of the model of the test: few enough for every split."""
 

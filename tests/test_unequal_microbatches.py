@@ -122,6 +122,7 @@ def _orders(hosts: int, cells: int) -> list[tuple[int, ...]]:
     return [one for one in product(range(hosts), repeat=cells) if len(set(one)) == cells]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("size", "seed"), [(8, 1), (10, 2)])
 def test_the_optimum_and_its_bounds_against_all_placements(size: int, seed: int) -> None:
     """Three hosts do not divide the batch; work bounds and the proven bound stay below the best, which is found."""

@@ -16,6 +16,8 @@ from pipette_opt.report.file_rules import choice_is_reproduced
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs.objective import Objective
 
+pytestmark = pytest.mark.search
+
 SPACE = SearchSpace(
     micro_batch_size=(1, 2),
     virtual_pipeline=(1,),

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.search
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.slow
 def test_a_wheel_plans_from_an_empty_folder(tmp_path: Path) -> None:
     """Examples, presets, GPU catalogue and memory weights come from the installed package."""
     pytest.importorskip("build", reason="the build package is not installed")

@@ -15,6 +15,8 @@ from pipette_opt.problem.best_links import optimistic_ticks
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 
+pytestmark = pytest.mark.search
+
 PARAMS = AnnealingParams(time_limit_s=None, max_moves=20_000, first_moves=5_000)
 Which = Literal["tuned", "pipette"]
 

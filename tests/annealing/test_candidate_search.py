@@ -25,6 +25,7 @@ def never() -> bool:
     return False
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("shape", SIXTEEN)
 def test_pieces_make_no_difference(shape: tuple[int, int, int]) -> None:
     """A longer run does what shorter ones do: with the same seed it is never behind."""
@@ -42,6 +43,7 @@ def test_pieces_make_no_difference(shape: tuple[int, int, int]) -> None:
     assert (other.best_nodes != whole.best_nodes).any()
 
 
+@pytest.mark.search
 def test_speed_makes_no_difference() -> None:
     """How fast the machine was does not tell what a restart of so many moves finds."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (8, 4, 1))
@@ -53,6 +55,7 @@ def test_speed_makes_no_difference() -> None:
     assert (slow.best_nodes == fast.best_nodes).all()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_finds_the_optimum_of_few_hosts(p2p: P2PMode) -> None:
     """
@@ -78,6 +81,7 @@ def test_finds_the_optimum_of_few_hosts(p2p: P2PMode) -> None:
     assert missed <= 1
 
 
+@pytest.mark.search
 def test_goes_on_from_what_others_found() -> None:
     """A placement offered between two runs is the coldest replica's next start."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (8, 4, 1))
@@ -92,6 +96,7 @@ def test_goes_on_from_what_others_found() -> None:
     assert all(len(np.unique(nodes)) == data.num_nodes for nodes in behind.replicas.nodes)
 
 
+@pytest.mark.search
 def test_stops_soon_when_time_is_up() -> None:
     """However many moves were asked for."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (4, 4, 1))
@@ -102,6 +107,7 @@ def test_stops_soon_when_time_is_up() -> None:
     assert search.best < UNUSABLE_TICKS
 
 
+@pytest.mark.search
 def test_all_coarse_starts_are_settled() -> None:
     """What is found is worth what it says, and better than each start; stopped at once, it is the best start."""
     data = one_candidate_cluster(np.random.default_rng(2), "tree", (16, 16, 1))

@@ -68,6 +68,7 @@ def test_far_better_than_random_on_racks() -> None:
         assert set(nodes[56:].tolist()) == set(np.argsort(usual, kind="stable")[56:].tolist())
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("across", [1.1, 1.2, 2.0])
 @pytest.mark.parametrize(("sizes", "few"), [([144] * 4, [10, 14, 12, 16]), ([240, 192, 144], [20, 14, 10])])
@@ -133,6 +134,7 @@ def test_links_that_are_missing() -> None:
     assert coarse_starts(none, none.candidates[0]) == []
 
 
+@pytest.mark.search
 def test_annealing_refines_them() -> None:
     """On large grids annealing starts there, and is never worse."""
     data = one_candidate_cluster(np.random.default_rng(2), "tree", (16, 16, 1))

@@ -9,6 +9,8 @@ from pipette_opt.base.types import P2PMode
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 
+pytestmark = pytest.mark.search
+
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_compiled_objective_is_the_plain_one(p2p: P2PMode) -> None:

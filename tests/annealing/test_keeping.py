@@ -9,6 +9,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seed", range(24))
 def test_every_number_of_loads_has_its_optimum(seed: int) -> None:
     """Small grids on five or six hosts, some of which hold something."""

@@ -37,6 +37,7 @@ def run(data: ProblemData, moves: int, parts: int = 1, seed: int = 1) -> tuple[i
     return int(best), best_nodes, archive, archived
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_value_is_the_plain_objective(p2p: P2PMode) -> None:
     """Several stages on a host, kinds, memory, directed and missing links, tied embeddings; optimal on few hosts."""
@@ -77,6 +78,7 @@ def test_archive_holds_what_it_says() -> None:
     assert value == objective_ticks(data, data.candidates[0], nodes[:16].reshape(4, 4, 1)) <= min(values)
 
 
+@pytest.mark.search
 def test_parts_go_on_where_the_last_ended() -> None:
     """Many parts are as good as one, on average; each keeps the best of those before."""
     whole, parted = [], []
@@ -107,7 +109,7 @@ def test_candidates_of_a_shape_share_placements() -> None:
         assert values[index] <= objective_ticks(both, candidate, nodes)
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_speed() -> None:
     """Far above what the general kernel does, on whatever machine this is: at least three times its moves."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (8, 8, 1))

@@ -32,17 +32,20 @@ def test_threads_need_no_backend() -> None:
     assert backend_of("threads", 2) is None
 
 
+@pytest.mark.search
 def test_joblib_gives_every_piece_once() -> None:
     """Results carry the number of their piece."""
     assert dict(JoblibBackend(2).run(square, [3, 4, 5], threading.Event())) == {0: 9, 1: 16, 2: 25}
 
 
+@pytest.mark.search
 def test_joblib_raises_errors_of_the_work() -> None:
     """A mistake in the work is not a lost worker."""
     with pytest.raises(ValueError, match="three"):
         list(JoblibBackend(2).run(fail_on_three, [1, 3], threading.Event()))
 
 
+@pytest.mark.search
 def test_a_killed_worker_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The process of one piece is killed in the middle; all results come, each once, and a warning says so."""
     pieces = [(number, str(tmp_path / "died") if number == 2 else "") for number in range(6)]
@@ -52,6 +55,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path, caplog: pytest.LogCapture
     assert "a worker process was lost" in caplog.text
 
 
+@pytest.mark.search
 def test_a_piece_that_always_dies_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """What can be done before is kept, and it ends."""
     with caplog.at_level(logging.WARNING):
@@ -60,6 +64,7 @@ def test_a_piece_that_always_dies_is_left_out(caplog: pytest.LogCaptureFixture) 
     assert "left out" in caplog.text
 
 
+@pytest.mark.search
 def test_joblib_stops() -> None:
     """A stop does not wait for slow pieces."""
     started = time.perf_counter()
@@ -92,7 +97,6 @@ def cluster() -> Iterator[Any]:
         one.shutdown()
 
 
-@pytest.mark.slow
 @pytest.mark.client("ray")
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_every_piece_once(cluster: Any) -> None:
@@ -107,7 +111,6 @@ def test_ray_gives_every_piece_once(cluster: Any) -> None:
     assert time.perf_counter() - started < 20.0
 
 
-@pytest.mark.slow
 @pytest.mark.client("ray")
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_ray_worker_loses_nothing(cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,7 +122,6 @@ def test_a_killed_ray_worker_loses_nothing(cluster: Any, tmp_path: Path, caplog:
     assert "a Ray worker or node was lost" in caplog.text
 
 
-@pytest.mark.slow
 @pytest.mark.client("ray")
 @pytest.mark.filterwarnings("ignore")
 def test_a_lost_ray_node_loses_nothing(cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -145,7 +147,6 @@ def test_a_lost_ray_node_loses_nothing(cluster: Any, tmp_path: Path, caplog: pyt
     assert time.perf_counter() - started < 90.0
 
 
-@pytest.mark.slow
 @pytest.mark.client("ray")
 @pytest.mark.filterwarnings("ignore")
 def test_a_search_over_ray_proves_the_optimum(cluster: Any) -> None:

@@ -121,6 +121,7 @@ def test_nothing_is_compiled_where_numba_is_told_not_to(monkeypatch: pytest.Monk
     assert jit.njit(cache=True)(plain) is plain
 
 
+@pytest.mark.search
 def test_kernels_are_cached_there(tmp_path: Path) -> None:
     """A second process finds what the first has compiled, and so does another installation of the same contents."""
     code = (

@@ -103,6 +103,7 @@ def test_least_cost_in_listed_order(seed: int) -> None:
     assert result.solution.objective_ticks == objective_ticks(data, chosen, result.solution.nodes)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seed", range(8))
 def test_annealing_finds_the_least_of_its_own_cost(seed: int) -> None:
     """On four of five hosts annealing reaches what enumeration of AMP's cost gives."""

@@ -14,6 +14,8 @@ from pipette_opt.problem.family_times import layer_families
 from pipette_opt.simulate.fullness import stack_predictor
 from pipette_opt.specs import Instance
 
+pytestmark = pytest.mark.search
+
 
 def cost(times: np.ndarray, split: tuple[int, ...], m: int) -> float:
     """What the programme minimises, written out."""

@@ -34,6 +34,7 @@ def test_rounds_find_and_prove_the_optimum(workers: int) -> None:
     assert all(bound <= optimum <= incumbent for incumbent, bound in told)
 
 
+@pytest.mark.search
 def test_the_time_limit_holds_and_all_of_it_is_used() -> None:
     """Where little can be proven the time goes into better placements, round by round, and bounds only rise."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (16, 8, 1))
@@ -49,6 +50,7 @@ def test_the_time_limit_holds_and_all_of_it_is_used() -> None:
     assert 0 < result.lower_bound_ticks <= result.solution.objective_ticks
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("cluster", ["unif", "tree"])
 def test_it_is_not_worse_than_a_little_annealing(cluster: str) -> None:
     """The first thread anneals with the same seed, and a placement that was found is never lost."""

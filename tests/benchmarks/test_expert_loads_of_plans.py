@@ -37,6 +37,7 @@ def plan() -> Plan:
     return optimize(job(), space, OptimizeParams(time_limit_s=20.0, workers=1))
 
 
+@pytest.mark.search
 def test_rows(plan: Plan) -> None:
     """Hand counts: 0.8 of 1 on the first rank as listed, 0.6 by load, and equal with one copy more on each."""
     rows = load_rows(job(), plan, LOADS, load_predictor(0.01, job()), 0.01, 1)
@@ -62,6 +63,7 @@ def test_rows(plan: Plan) -> None:
     assert sizes[3] - sizes[0] == 2 * 3 * 4096 * 1024 * 18
 
 
+@pytest.mark.search
 def test_capacity_is_the_last_that_fits(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bisection on the risk: an edge inside, none at all, and everything."""
     edge = 1.3
@@ -76,6 +78,7 @@ def test_capacity_is_the_last_that_fits(plan: Plan, monkeypatch: pytest.MonkeyPa
         assert largest_imbalance(job(), plan, predictor, 0.01) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.search
 def test_plans_without_expert_parallelism_are_refused(plan: Plan) -> None:
     """Loads would not matter."""
     config = replace(plan.config, expert_model_parallel_size=1)

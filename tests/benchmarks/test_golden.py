@@ -55,6 +55,7 @@ def test_lines_say_the_whole_configuration(golden: ModuleType) -> None:
     assert not any("error" in row["figures"] for row in rows)
 
 
+@pytest.mark.search
 def test_an_error_is_a_figure(golden: ModuleType) -> None:
     """A job that cannot be read any more is a line that moved, not the end of the comparison."""
     row = golden.read_rows()[0]

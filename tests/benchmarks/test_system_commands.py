@@ -95,6 +95,7 @@ SQUARES = ("squares", "--model", "llama-2-7b", "--nodes", "1", "--gpu", "a100-80
 SQUARES += ("--global-batch-size", "8", "--seq-length", "2048")
 
 
+@pytest.mark.search
 def test_squares(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Priced rows, the paper's claims, and the check; ranks of the check are threads here."""
     monkeypatch.setattr(processes, "check_squares", partial(processes.check_squares, threads=True))

@@ -56,6 +56,7 @@ def test_hand_counts() -> None:
     assert lengths[0] > lengths[-1]
 
 
+@pytest.mark.search
 def test_slices_of_a_model_add_up() -> None:
     """Slices of a sequence compute its attention once; rows are ordered, and the best is never worse."""
     given = instance(cluster(4, gpus=8), model=replace(LLAMA_8B, num_layers=8), global_batch_size=4, seq_length=2048)

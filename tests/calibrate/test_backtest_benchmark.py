@@ -13,6 +13,8 @@ from measured_runs import measured_run
 
 from pipette_opt.base.types import FloatArray
 
+pytestmark = pytest.mark.search
+
 FOLDER = BENCHMARKS / "backtest"
 """Where the back-test is."""
 

@@ -61,6 +61,7 @@ def test_stages_that_sources_watch(tmp_path: Path) -> None:
     assert measured_stages(first, 4).tolist() == [0]
 
 
+@pytest.mark.search
 def test_five_runs_correct_a_stack(tmp_path: Path) -> None:
     """Peaks a third above what is counted: five of them bring the sixth within 8 %; the file keeps the constants."""
     stack = read_stack()
@@ -152,6 +153,7 @@ def test_notes_say_versions_and_larger_jobs() -> None:
     assert notes[-1].endswith("beyond 16 GPUs they reach 1.4 times as far")
 
 
+@pytest.mark.search
 @needs_measurements
 def test_first_stages_hold_what_nanotron_says() -> None:
     """Parameters of the first rank within 0.5 % for every run with a pipeline."""
@@ -169,6 +171,7 @@ def test_first_stages_hold_what_nanotron_says() -> None:
     assert np.mean(near) == 1
 
 
+@pytest.mark.search
 @needs_measurements
 def test_memory_run_says_what_the_row_says() -> None:
     """Peak, label and capacity of the first row of the sweep."""

@@ -36,6 +36,7 @@ def drawn(bands: ModuleType, seed: int, between: float = 0.2, within: float = 0.
     return found
 
 
+@pytest.mark.search
 def test_spreads_are_those_that_were_drawn(bands: ModuleType) -> None:
     """Between sources and within them; a kind without runs is as uncertain as kinds and sources together."""
     tables = [bands._spreads_of(drawn(bands, seed)) for seed in range(20)]
@@ -130,6 +131,7 @@ def test_order_of_pairs_of_one_job(bands: ModuleType) -> None:
     assert bands.apart_of(runs[:5])["ratio"] is None
 
 
+@pytest.mark.search
 def test_errors_of_pairs_grow_with_their_distance(bands: ModuleType) -> None:
     """By 0.02 of variance for each e-fold, from 0.01 on; a job with many pairs says no more than others."""
     rng, runs = np.random.default_rng(0), list[object]()

@@ -90,6 +90,7 @@ def test_predictions_have_it() -> None:
     assert prediction.iter_time_s == pytest.approx(plain + 0.5 * 0.5 * 9, rel=1e-6)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("stack", "extra", "told"), [(FITTED, {}, [0, 1]), (FREEING, FREED, [0, 2])])
 def test_plans_and_back_tests_have_one_clock(stack: StackSpec, extra: dict[str, str], told: list[int]) -> None:
     """Job by job, up to the end of memory, the simulator says of a plan what back-tests say of a run."""

@@ -11,6 +11,8 @@ from pipette_opt.read.bands import job_band
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 
+pytestmark = pytest.mark.search
+
 
 @pytest.fixture(scope="module")
 def field() -> ModuleType:

@@ -18,6 +18,8 @@ from pipette_opt.read.bands import job_band
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 
+pytestmark = pytest.mark.search
+
 TRUTH = DEFAULT_STACK.with_constants(
     {
         "matmul_speed": 0.75,

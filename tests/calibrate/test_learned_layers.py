@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from measured_runs import measured_run
 
 from pipette_opt.base.types import FloatArray
@@ -13,6 +14,8 @@ from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.costs.learned import layer_shape
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
+
+pytestmark = pytest.mark.search
 
 
 def jobs() -> list[Case]:

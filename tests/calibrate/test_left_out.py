@@ -80,6 +80,7 @@ def test_read_runs_still_names_the_first(tmp_path: Path) -> None:
         read_runs(path)
 
 
+@pytest.mark.search
 def test_calibrate_names_what_it_leaves_out(tmp_path: Path) -> None:
     """A bad row, another unit, and no memory learned from runs that fit; the rest is fitted."""
     good = [{"time": 2.5}, {"mbs": 2, "time": 2.4}, {"mbs": 4, "time": 2.3}]
@@ -132,6 +133,7 @@ def test_labels_of_both_kinds_teach() -> None:
     assert memory.largest_job
 
 
+@pytest.mark.search
 def test_what_no_constants_fit_is_refused() -> None:
     """One job with three times that are far apart: at most one can come out right."""
     runs = [measured_run(row=row, iter_time_s=time_s) for row, time_s in enumerate((0.5, 8.0, 100.0))]

@@ -82,6 +82,7 @@ def mean_error(framework: Framework, runs: Sequence[MemoryRun]) -> float:
     return float(np.mean([abs(predicted / measured - 1) for measured, predicted in pairs]))
 
 
+@pytest.mark.search
 def test_five_runs_help_and_fifty_are_good() -> None:
     """Error on unseen runs: far off unfitted, useful with five, near the noise with fifty."""
     unseen = random_runs(200, seed=9)
@@ -91,6 +92,7 @@ def test_five_runs_help_and_fifty_are_good() -> None:
     assert errors[2] < 0.03
 
 
+@pytest.mark.search
 def test_a_few_spoiled_peaks_do_not_decide() -> None:
     """Five of fifty peaks are doubled; the fit hardly moves."""
     runs = random_runs(60, seed=2)
@@ -101,6 +103,7 @@ def test_a_few_spoiled_peaks_do_not_decide() -> None:
     assert mean_error(fit_constants(spoiled, Framework()), random_runs(200, seed=8)) < 0.05
 
 
+@pytest.mark.search
 def test_labels_alone_find_the_edge() -> None:
     """Without a single peak, nine in ten of unseen runs are on the right side."""
     fitted = fit_framework(random_runs(150, seed=3, peaks=False), Framework())
@@ -110,6 +113,7 @@ def test_labels_alone_find_the_edge() -> None:
     assert 0.1 < np.mean([run.ran_out for run in unseen]) < 0.9
 
 
+@pytest.mark.search
 def test_bounds_cover_what_they_state() -> None:
     """On unseen runs of the same kind, 90 % and 98 % bounds hold within three binomial deviations."""
     fitted = fit_framework(random_runs(150, seed=4), Framework())
@@ -203,6 +207,7 @@ def test_no_runs_leave_the_start() -> None:
     assert fit_framework([], TRUTH) == TRUTH
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seed", range(4))
 def test_gathered_inputs_are_kept_or_not(seed: int) -> None:
     """A little of what is kept does not stand in for buffers that wait; where it is, or a stack has it, it stays."""

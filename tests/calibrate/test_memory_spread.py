@@ -43,6 +43,7 @@ def covered(framework: Framework, outside: list[MemoryRun], risk: float) -> floa
     return float(np.mean([(run.peak_gib or 0) <= bound for run, bound in zip(outside, bounds, strict=True)]))
 
 
+@pytest.mark.search
 def test_uncertain_terms_get_wider_bounds() -> None:
     """The bound of a job without buffers is tight, of one with half its memory in buffers wide; both cover."""
     fitted = fit_framework(runs(200, 1), START)
@@ -69,6 +70,7 @@ def test_larger_jobs_get_wider_bounds() -> None:
     assert predict_memory(replace(fitted, largest_job=0), replace(run, num_gpus=256)).taken_spread == inside
 
 
+@pytest.mark.search
 def test_growth_is_measured_where_sizes_differ() -> None:
     """Errors five times as large on the larger jobs: the variance grows more than where they are alike."""
     alike = fit_framework(runs(60, 4, num_gpus=8) + runs(60, 5, num_gpus=16), START)
@@ -78,6 +80,7 @@ def test_growth_is_measured_where_sizes_differ() -> None:
     assert fit_framework(runs(120, 6), START).growth == START.growth
 
 
+@pytest.mark.search
 def test_rare_errors_of_larger_jobs_widen_bounds_alone() -> None:
     """A tenth of the larger jobs take half as much again: bounds beyond the fit reach further, the risk stays."""
     known = runs(60, 4, num_gpus=8) + runs(60, 5, num_gpus=16)
@@ -111,6 +114,7 @@ def test_the_limit_of_a_quantile_nears_it() -> None:
     assert quantile_limit(np.arange(5000.0), 0.95, 0.9) == pytest.approx(4750 + 1.2816 * np.sqrt(0.0475 * 5000), abs=2)
 
 
+@pytest.mark.search
 def test_few_peaks_keep_usual_widths() -> None:
     """Four peaks teach no width; six teach some, without conformal errors."""
     four, six = (fit_framework(runs(count, 7), START) for count in (4, 6))

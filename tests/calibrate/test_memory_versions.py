@@ -9,6 +9,8 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework
 from pipette_opt.memory.framework import COLUMNS, Framework, framework_of, numbers_of
 
+pytestmark = pytest.mark.search
+
 
 def sweep(factors: dict[str, float], count: int) -> list[MemoryRun]:
     """So many runs of each version in turn; each takes the counted tensors times 1.04 and times its factor."""

@@ -49,6 +49,7 @@ def test_cases_costed_together_take_what_each_takes_alone() -> None:
     np.testing.assert_array_equal(simulated_times_s(CASES), expected)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", [one.name for one in FREE])
 def test_each_constant_moves_the_times_as_without_memory(name: str) -> None:
     """What is kept from other stacks depends on no constant that a fit moves; what is only added is added once."""

@@ -12,6 +12,8 @@ from pipette_opt.calibrate.versions import version_factors
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK
 
+pytestmark = pytest.mark.search
+
 
 def runs_of(version: str, longer: float, number: int = 9) -> list[MeasuredRun]:
     """What the default stack takes, longer by a factor."""

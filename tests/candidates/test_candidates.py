@@ -335,6 +335,7 @@ def spaces(draw: st.DrawFn) -> SearchSpace:
     )
 
 
+@pytest.mark.search
 @settings(max_examples=200, deadline=None)
 @given(instances(), spaces())
 def test_even_candidates_are_exactly_the_legal_ones(given: Instance, space: SearchSpace) -> None:
@@ -348,6 +349,7 @@ def test_even_candidates_are_exactly_the_legal_ones(given: Instance, space: Sear
     assert sorted(keys, key=str) == sorted(everything_legal(given, space, num_gpus), key=str)
 
 
+@pytest.mark.search
 @settings(max_examples=100, deadline=None)
 @given(instances(), spaces())
 def test_uneven_candidates_come_on_top(given: Instance, space: SearchSpace) -> None:
@@ -363,6 +365,7 @@ def test_uneven_candidates_come_on_top(given: Instance, space: SearchSpace) -> N
     assert found.rejected.keys() == found.examples.keys()
 
 
+@pytest.mark.search
 @settings(max_examples=100, deadline=None)
 @given(instances(), spaces())
 def test_chosen_gpus_have_a_candidate_if_any_count_has(given: Instance, space: SearchSpace) -> None:
@@ -389,6 +392,7 @@ HALF = {"tensor_parallel": (2,), "pipeline_parallel": (1,), "data_parallel": (2,
 """Half of a host, unless context parallelism takes the rest."""
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("num_nodes", "pins", "num_gpus", "more"),
     [
@@ -419,6 +423,7 @@ PLAIN = SearchSpace(context_parallel=(1,), overlap_grad_reduce=False)
 """Without the dimensions that multiply the rest."""
 
 
+@pytest.mark.search
 def test_size_and_order_of_the_default_search() -> None:
     """A few thousand candidates on 128 to 1024 GPUs, the same list every time, all forms of packing among them."""
     for num_nodes in (16, 64, 128):

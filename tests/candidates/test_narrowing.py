@@ -42,6 +42,7 @@ def test_counting_stops_when_time_is_over(job: Instance) -> None:
     assert not has_any(job, SearchSpace(tensor_parallel=(3,)))
 
 
+@pytest.mark.search
 @pytest.mark.usefixtures("ticks")
 def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
     """A space that can be counted in its share of the time stays; a little less time narrows one field."""
@@ -56,6 +57,7 @@ def test_a_space_is_narrowed_only_for_time(job: Instance) -> None:
     assert 0 < len(enumerate_with_reasons(job, least).candidates) < count
 
 
+@pytest.mark.search
 @pytest.mark.usefixtures("ticks")
 def test_numbers_of_gpus_are_narrowed_to_the_most_promising() -> None:
     """Three stay at first, the first alone at last; their order is kept."""

@@ -29,6 +29,7 @@ CONTRADICTIONS = [
 ]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("pins", "where", "why"), CONTRADICTIONS)
 def test_contradicting_pins_are_named(pins: dict[str, object], where: str, why: str) -> None:
     """Only those that are to blame, with the reason; each alone can be mended by a value that is named."""

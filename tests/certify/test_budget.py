@@ -11,6 +11,8 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.prepare import prepare
 from pipette_opt.solver.open_families import JointLimits
 
+pytestmark = pytest.mark.search
+
 
 def test_the_joint_model_has_more_time_while_its_bound_is_the_least() -> None:
     """Of what is left; nothing once the search was stopped."""

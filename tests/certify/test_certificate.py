@@ -87,6 +87,7 @@ VARIANTS: list[tuple[P2PMode, int, int, float]] = [
 ]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("p2p", "num_nodes", "kinds", "missing"), VARIANTS)
 def test_bound_is_the_fastest_time(p2p: P2PMode, num_nodes: int, kinds: int, missing: float) -> None:
     """Each candidate alone, and all together: the bound is never above the enumerated optimum, and closes on it."""
@@ -105,6 +106,7 @@ def test_bound_is_the_fastest_time(p2p: P2PMode, num_nodes: int, kinds: int, mis
         assert min(one.estimate.iteration_time_s for one in result.simulated) == pytest.approx(fastest, rel=2e-6)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_paths_of_one_placement_are_below_the_simulator_at_every_other(p2p: P2PMode) -> None:
     """In ticks, every candidate, links up to twentyfold apart; and the simulated time where they were found."""
@@ -126,6 +128,7 @@ def test_paths_of_one_placement_are_below_the_simulator_at_every_other(p2p: P2PM
                 assert form == pytest.approx(seconds, rel=5e-6)  # every link in every round is rounded down
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seconds", [0.02, 0.3])
 def test_bound_holds_however_early_it_ends(seconds: float) -> None:
     """Out of time, stopped, or with plans known before: below the enumerated optimum, above nothing."""

@@ -21,6 +21,8 @@ from pipette_opt.prepare import Prepared, prepare
 from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.specs import Instance, TrainingSpec
 
+pytestmark = pytest.mark.search
+
 
 def small() -> Prepared:
     """Candidates of two hosts, with and without interleaving."""
@@ -91,7 +93,6 @@ print(len(compiled.buffer))
 """
 
 
-@pytest.mark.slow
 def test_processes_side_by_side_leave_nothing_to_compile(tmp_path: Path) -> None:
     """With an empty cache two processes compile the kernel of the bounds, which takes least, and this one loads it."""
     here = Path(__file__)

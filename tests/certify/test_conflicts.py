@@ -13,6 +13,8 @@ from pipette_opt.memory.fewest import check_memory
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import Instance
 
+pytestmark = pytest.mark.search
+
 MEMORY = "GiB of memory a GPU at a risk of 1%"
 
 

@@ -17,6 +17,8 @@ from pipette_opt.simulate.solutions import best_first
 from pipette_opt.solver.open_families import JointLimits
 from pipette_opt.specs import Instance, NodeSpec
 
+pytestmark = pytest.mark.search
+
 SLOWER = replace(A100_80, name="slower", peak_flops={name: 0.5 * rate for name, rate in A100_80.peak_flops.items()})
 KINDS = (A100_80, SLOWER, A100_80)
 

@@ -19,6 +19,8 @@ from pipette_opt.specs import Instance
 from pipette_opt.verify.certificate import proof_adds_up
 from pipette_opt.verify.space import Searched
 
+pytestmark = pytest.mark.search
+
 SPACE = SearchSpace(micro_batch_size=(1,), tensor_parallel=(2, 4), virtual_pipeline=(1, 2))
 
 

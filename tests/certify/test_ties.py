@@ -115,6 +115,7 @@ def solved(num_nodes: int, space: SearchSpace, **options: object) -> Plan:
     return optimize(job, space, OptimizeParams(time_limit_s=20.0, workers=1), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.search
 def test_a_uniform_fabric_is_proven_in_listed_order() -> None:
     """All hosts and fewer, every degree: optimal, and the hosts as they are listed."""
     space = SearchSpace(micro_batch_size=(1, 2), recompute=(None,))

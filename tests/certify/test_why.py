@@ -12,6 +12,8 @@ from pipette_opt.certify.why import MAX_RULES, _broken_rules, why
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.plans.plan import Alternative
 
+pytestmark = pytest.mark.search
+
 JOB = instance(random_cluster(np.random.default_rng(0), 4), LLAMA_8B, 32, 4096)
 SPACE = SearchSpace(micro_batch_size=(1, 2))
 TOGETHER = "These cannot go together: "

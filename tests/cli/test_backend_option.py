@@ -25,7 +25,7 @@ def test_wrong_options(options: tuple[str, ...], message: str, command: Callable
     assert message in " ".join(err.replace("│", " ").split())
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_a_run_over_processes(tmp_path: Path) -> None:
     """A plan whose certificate holds, as from threads."""
     path = tmp_path / "plan.json"

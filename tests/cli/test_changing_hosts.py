@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_replan(folder: Path) -> None:
     """The new plan has the joined and not the lost host, can be verified, and says what is loaded."""
     old = read_plan(folder / "plan.json")
@@ -42,7 +42,7 @@ def test_replan(folder: Path) -> None:
     assert json.loads(out)["estimate"]["iteration_time_s"] == pytest.approx(new.estimate.iteration_time_s)
 
 
-@pytest.mark.slow
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [

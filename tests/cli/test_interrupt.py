@@ -28,7 +28,7 @@ def started(path: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.search
 @pytest.mark.parametrize("step", ["annealing", "placing"])
 def test_an_interrupt_writes_the_best_plan_so_far(tmp_path: Path, step: str) -> None:
     """Ctrl-C while annealing or placing: exit code 4 and a plan that verifies."""
@@ -60,7 +60,7 @@ def test_a_command_that_has_nothing_to_keep_says_so(number: signal.Signals) -> N
     assert done.returncode == 130, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_a_kill_while_placing_leaves_a_plan(tmp_path: Path) -> None:
     """The annealed plan is on disk before the certificate starts, so even a kill loses little."""
     path = tmp_path / "plan.json"

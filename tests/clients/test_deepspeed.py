@@ -16,7 +16,7 @@ from plans import small_plan
 from pipette_opt.export.targets import export
 from pipette_opt.plans.plan import Plan, rank_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.client("deepspeed")]
+pytestmark = pytest.mark.client("deepspeed")
 
 QUESTION = '''
 import json, sys

@@ -24,7 +24,6 @@ def processes(mark: str) -> list[int]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.client(programs=hosts.TOOLS)
 @pytest.mark.parametrize("how", ["ends", "killed"])
 def test_nothing_is_left(how: str, tmp_path: Path) -> None:
@@ -52,7 +51,6 @@ def test_nothing_is_left(how: str, tmp_path: Path) -> None:
     assert "10.77.0." not in Path("/etc/hosts").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.client(programs=hosts.TOOLS)
 def test_hosts_have_names_and_see_each_other(tmp_path: Path) -> None:
     """By name, over their own interfaces."""

@@ -18,8 +18,6 @@ from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import export
 from pipette_opt.plans.plan import rank_rows
 
-pytestmark = pytest.mark.slow
-
 CORE = """
 import json
 import kubernetes_validate

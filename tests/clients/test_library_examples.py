@@ -15,7 +15,7 @@ from nbclient import NotebookClient  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
-pytestmark = [pytest.mark.client("nbclient", "ipykernel"), pytest.mark.slow]
+pytestmark = pytest.mark.client("nbclient", "ipykernel")
 
 
 @pytest.mark.filterwarnings("default")

@@ -51,7 +51,6 @@ with warnings.catch_warnings():
 
 pytestmark = [
     pytest.mark.client("megatron.core"),
-    pytest.mark.slow,
     # Advice about fused attention with selective recomputation, and about sequence parallelism with experts; a
     # complaint about a default of its own; and torch's about a collective that megatron-core calls by its old name.
     pytest.mark.filterwarnings("ignore:`torch.distributed.reduce_scatter_tensor` is deprecated:FutureWarning"),

@@ -17,7 +17,7 @@ from pipette_opt.export.megatron import TRIAL_ITERATIONS
 from pipette_opt.export.nemo import RECIPE_PRECISION, hydra_words, overrides
 from pipette_opt.export.targets import export
 
-pytestmark = [pytest.mark.slow, pytest.mark.client("megatron.core", "hydra", "omegaconf")]
+pytestmark = pytest.mark.client("megatron.core", "hydra", "omegaconf")
 
 PLANS: list[dict[str, Any]] = [
     {},

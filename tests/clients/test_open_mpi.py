@@ -13,7 +13,7 @@ from reports import assert_as_planned, read_reports, write_job
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.plans.plan import Plan, rank_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.client(programs=(*hosts.TOOLS, "mpirun"))]
+pytestmark = pytest.mark.client(programs=(*hosts.TOOLS, "mpirun"))
 
 ENVIRONMENT = {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

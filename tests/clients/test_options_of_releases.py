@@ -53,7 +53,6 @@ def test_the_installed_package() -> None:
     check(source_of_folder(Path(spec.origin).parents[2]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_releases(release: str, tmp_path: Path) -> None:
     """The wheels of the package registry; from 0.17 on they hold the training arguments, too."""

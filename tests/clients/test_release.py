@@ -11,7 +11,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
 @pytest.mark.client("build", "hatchling", "twine")
 def test_archives_pass_the_checks_of_an_index(tmp_path: Path) -> None:
     """Metadata and the README render; the types are marked; pages and tests are in the source archive."""

@@ -10,8 +10,6 @@ from plans import llama_plan, scrambled_plan, small_plan
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.targets import export
 
-pytestmark = pytest.mark.slow
-
 IN_CONTAINER = {"image": "nvcr.io#nvidia/nemo:25.09", "container_mounts": ("/data:/data",), "segment": 2}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.slow, pytest.mark.client("mkdocs", "material", "mkdocstrings")]
+pytestmark = pytest.mark.client("mkdocs", "material", "mkdocstrings")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pipette_opt.plans.plan import rank_rows
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
 
-pytestmark = [pytest.mark.slow, pytest.mark.client(programs=(*hosts.TOOLS, *PROGRAMS))]
+pytestmark = pytest.mark.client(programs=(*hosts.TOOLS, *PROGRAMS))
 
 SERVERS = r"""
 state=$PWD/slurm

@@ -25,7 +25,6 @@ from pipette_opt.plans.plan import Plan, rank_rows
 
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.client("megatron.core"),
     pytest.mark.skipif(not TORCHRUN.exists(), reason="torchrun is not installed beside this Python"),
 ]

@@ -12,7 +12,7 @@ from plans import llama_plan
 from pipette_opt.export.targets import export
 from pipette_opt.export.torchtitan import LLAMA_3_FLAVORS, Shape, module_names
 
-pytestmark = [pytest.mark.slow, pytest.mark.client("torchtitan", "tyro")]
+pytestmark = pytest.mark.client("torchtitan", "tyro")
 
 QUESTION = f"""{BARE}
 import json

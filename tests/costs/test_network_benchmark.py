@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.search
+
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "network.py"
 
 

@@ -106,6 +106,7 @@ def test_a_single_stage_hides_most_of_its_collectives() -> None:
     assert found[0] > found[1] > found[2]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("kinds", [(A100_80,), (A100_80, A100_40)])
 def test_solvers_form_in_ticks_and_seconds(p2p: str, kinds: tuple) -> None:
@@ -123,6 +124,7 @@ def test_solvers_form_in_ticks_and_seconds(p2p: str, kinds: tuple) -> None:
             assert -1e-3 < objective_ticks(data, candidate, nodes) - form < candidate.rounding_ticks
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("bandwidth", [0.5, 25.0])
 def test_lower_forms_are_below_the_simulator(p2p: str, bandwidth: float) -> None:

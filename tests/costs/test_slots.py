@@ -70,6 +70,7 @@ def test_messages() -> None:
     assert rates((0, 4), (4, 0)) == [20, 20]
 
 
+@pytest.mark.search
 def test_all_to_alls_inside_a_host() -> None:
     """Of four GPUs each sends to one over NVLink and to two over PCIe."""
     spec = gpu_cluster(np.stack([paired_host(PAIRS, 4)] * 2))

@@ -77,6 +77,7 @@ def test_the_reduction_by_hand() -> None:
     assert WorkBounds(job)(one) == pytest.approx(passes_s + moved / rate, rel=1e-8)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("model", [TINY, MIXTURE], ids=["dense", "mixture"])
 @pytest.mark.parametrize("seed", range(3))
 def test_never_above_the_form_over_the_best_links(model: ModelSpec, seed: int) -> None:
@@ -97,6 +98,7 @@ def test_never_above_the_form_over_the_best_links(model: ModelSpec, seed: int) -
         assert 0.3 * full_s < work(candidate.config) <= full_s
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("model", [TINY, MIXTURE, PREDICTING], ids=["dense", "mixture", "predicting"])
 @pytest.mark.parametrize("slower", [1, 10, 300])
 def test_never_above_the_simulator(model: ModelSpec, slower: int) -> None:
@@ -117,6 +119,7 @@ def test_never_above_the_simulator(model: ModelSpec, slower: int) -> None:
     assert closest > 0.3
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("model", [TINY, MIXTURE], ids=["dense", "mixture"])
 def test_what_is_remembered_is_what_would_be_computed(model: ModelSpec) -> None:
     """The bound of a configuration does not depend on those that were asked for before."""
@@ -132,6 +135,7 @@ def test_without_a_packing_there_is_no_plan() -> None:
     assert WorkBounds(job)(config(tp=3, dp=4, num_layers=32)) == float("inf")
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("unequal", [False, True])
 @pytest.mark.parametrize("counts", [(1, 1, 1), (1, 2), (2, 1)])
 def test_slower_kinds_count_where_faster_hosts_are_too_few(counts: tuple[int, ...], unequal: bool) -> None:

@@ -26,6 +26,7 @@ GIVEN: dict[str, Any] = {
 }
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", GIVEN)
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_option_is_dropped(target: str, name: str) -> None:

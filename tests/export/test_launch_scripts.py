@@ -112,6 +112,7 @@ def test_scripts_parse(target: str, tmp_path: Path) -> None:
             assert (done.returncode, done.stderr) == (0, ""), name
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("make", [small_plan, scrambled_plan])
 def test_slurm_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Path) -> None:
     """The whole batch script under a stand-in for srun: ranks, GPUs, hosts, rendezvous and arguments."""
@@ -133,6 +134,7 @@ def test_slurm_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: 
     assert all(one["args"] == ["-u", "pretrain_gpt.py", *expected_arguments(plan)] for one in found)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("make", [small_plan, scrambled_plan])
 def test_mpi_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Path) -> None:
     """The same under a stand-in for mpirun that deals processes to the hosts of the rankfile."""
@@ -168,6 +170,7 @@ def test_mpi_task_on_the_wrong_host_stops(host: str, stops: bool, tmp_path: Path
     assert (done.returncode == 1, done.stdout == "") == (stops, stops)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("target", ["torchrun", "slurm", "mpi"])
 def test_another_file_of_arguments(target: str, tmp_path: Path) -> None:
     """``ARGUMENTS`` puts NeMo's overrides where Megatron's arguments were."""
@@ -226,6 +229,7 @@ def test_task_on_the_wrong_host_stops(environment: dict[str, str], said: str, tm
     assert said in done.stderr
 
 
+@pytest.mark.search
 def test_own_arguments_replace_the_trial(tmp_path: Path) -> None:
     """Arguments of the job go through word by word, whatever is in them."""
     plan = small_plan()
@@ -239,6 +243,7 @@ def test_own_arguments_replace_the_trial(tmp_path: Path) -> None:
     assert {one["MASTER_PORT"] for one in records(tmp_path)} == {"1234"}
 
 
+@pytest.mark.search
 def test_nothing_in_a_plan_is_run(tmp_path: Path) -> None:
     """Text of a plan that looks like a command stays text."""
     plan = small_plan()

@@ -127,6 +127,7 @@ REFUSED: list[tuple[str, Change, str]] = [
 ]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("target", "change", "said"), REFUSED)
 def test_refused(target: str, change: Change, said: str) -> None:
     """The plan goes through, the changed one does not, and the message names the field."""

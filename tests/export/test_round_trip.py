@@ -274,6 +274,7 @@ def expert_fields(draw: st.DrawFn, layers: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.search
 @given(models())
 @settings(max_examples=200, deadline=None)
 def test_random_models_come_back(model: ModelSpec) -> None:

@@ -152,6 +152,7 @@ def test_what_is_recorded_of_names() -> None:
     assert hosts_are_named(small_plan())
 
 
+@pytest.mark.search
 @needs_bash
 @pytest.mark.parametrize("make", [small_plan, scrambled_plan])
 def test_the_slurm_job_runs_on_the_hosts_that_slurm_gives(make: Callable[[], Plan], tmp_path: Path) -> None:
@@ -181,6 +182,7 @@ def test_a_slurm_job_on_another_number_of_hosts_stops(tmp_path: Path) -> None:
     assert (done.returncode, "the plan has 4 hosts, the job has 3" in done.stderr) == (1, True)
 
 
+@pytest.mark.search
 @needs_bash
 @pytest.mark.parametrize("make", [small_plan, scrambled_plan])
 def test_mpi_runs_on_the_hosts_of_a_file(make: Callable[[], Plan], tmp_path: Path) -> None:

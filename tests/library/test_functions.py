@@ -61,6 +61,7 @@ def test_names_stay_functions_beside_rooms_of_the_same_name() -> None:
     assert all(callable(getattr(po, name)) for name in NAMES)
 
 
+@pytest.mark.search
 def test_estimate(plan: po.Plan, folder: Path) -> None:
     """A plan in memory, in a file, and a launch of today."""
     assert as_json(po.estimate(plan)) == answer_of(folder, "estimate", "plan.json")
@@ -73,6 +74,7 @@ def test_estimate(plan: po.Plan, folder: Path) -> None:
     assert is_short(plan, today)
 
 
+@pytest.mark.search
 def test_a_trace_is_written_where_asked(plan: po.Plan, tmp_path: Path) -> None:
     """Nowhere else."""
     po.estimate(plan, trace=tmp_path / "trace.json")
@@ -86,7 +88,7 @@ def test_estimate_of_specs_in_memory() -> None:
     assert found.config.data_parallel_size == 4
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_explain(plan: po.Plan, folder: Path) -> None:
     """One configuration, several, and none."""
     asked = ["tp3", "tp8 pp2 mbs1"]
@@ -103,7 +105,7 @@ def test_explain(plan: po.Plan, folder: Path) -> None:
     assert is_short(found, *found.answers, nothing)
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_whatif(plan: po.Plan, folder: Path) -> None:
     """Questions in the order of the command's."""
     found = po.whatif(plan, without="each", link_speed=(0.5, 2), gpu_price="2.5", time_limit_s=2, workers=1)
@@ -115,7 +117,7 @@ def test_whatif(plan: po.Plan, folder: Path) -> None:
     assert is_short(found)
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_replan(plan: po.Plan, folder: Path) -> None:
     """On the host that is left; the plan is there, and no file."""
     found = po.replan(plan, lost="gpu02", time_limit_s=1.5, workers=1)
@@ -127,7 +129,7 @@ def test_replan(plan: po.Plan, folder: Path) -> None:
     assert is_short(found, found.chosen)
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_recommend(folder: Path) -> None:
     """A row for each number of hosts."""
     limits = {"tp": 8, "cp": 1, "vpp": 1, "mbs": 1, "workers": 1, "time_limit_s": 2}
@@ -156,7 +158,7 @@ def test_export(plan: po.Plan, folder: Path, tmp_path: Path) -> None:
     assert is_short(found)
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_calibrate(folder: Path) -> None:
     """The stack, its notes and rows left out; written where asked."""
     runs = folder / "runs.csv"
@@ -204,7 +206,7 @@ def test_errors_name_arguments(plan: po.Plan, ask: Callable[[po.Plan], object], 
     assert raised.value.where == where, str(raised.value)
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The example of docs/library.md with every function, as it is written there."""
     page = (Path(__file__).parents[2] / "docs" / "library.md").read_text()

@@ -17,6 +17,7 @@ TODAY = "--tensor-model-parallel-size 2 --micro-batch-size 2 --recompute-granula
 """Replicas without the distributed optimizer, and no sequence parallelism: not searched by default."""
 
 
+@pytest.mark.search
 def test_the_layout_is_a_plan_of_the_space() -> None:
     """It is searched, and no slower plan comes out even if the search has no time for anything else."""
     space, first, why_not = with_layout_of(JOB, SPACE, parse_megatron_args(TODAY), 0.01)

@@ -12,6 +12,8 @@ from pipette_opt.library.layout_rules import RULES, RuleRow, check_rules
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.plans.plan import Plan
 
+pytestmark = pytest.mark.search
+
 PARAMS = OptimizeParams(time_limit_s=20.0, workers=1)
 JOB = instance(cluster(1, gpus=2), replace(TINY, num_layers=2), 4)
 

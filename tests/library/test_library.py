@@ -91,7 +91,7 @@ def test_unknown_arguments_are_refused() -> None:
         po.solve(EXAMPLE, "llama-3-8b", space=po.SearchSpace(tensor_parallel=(4,)), tp=8)
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_solved_in_memory(tmp_path: Path) -> None:
     """Specs in, a plan out, told meanwhile; its file and its page are written."""
     steps = []
@@ -111,6 +111,7 @@ def test_solved_in_memory(tmp_path: Path) -> None:
     assert po.read_plan(tmp_path / "plan.json").verdict == plan.verdict
 
 
+@pytest.mark.search
 def test_page_of_a_plan_without_its_cluster(tmp_path: Path) -> None:
     """It says that it is not whole."""
     plan = small_plan()

@@ -81,6 +81,7 @@ def test_what_a_whole_launch_does_not_say_counts(flag: str) -> None:
     assert differences("llama-3-8b", "--tensor-model-parallel-size 2") == []
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", list_models())
 def test_a_preset_does_not_differ_from_itself(name: str) -> None:
     """Degrees say nothing of a model, also of one that Megatron has no options for."""
@@ -173,6 +174,7 @@ def test_a_job_of_arguments_still_asks(tmp_path: Path) -> None:
         read_job(JobOptions(model=str(script), nodes="1", gpu="h100"))
 
 
+@pytest.mark.search
 def test_an_option_says_the_vocabulary(tmp_path: Path) -> None:
     """Of arguments that leave it to a tokenizer, and of nothing else."""
     script = tmp_path / "train.sh"

@@ -59,6 +59,7 @@ def test_ranks_of_a_layer_add_up() -> None:
     torch.testing.assert_close(full(x), x + attention, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.search
 def test_the_file_is_what_solve_reads(tmp_path: Path) -> None:
     """Rows that it has are not timed again."""
     path = tmp_path / "layers.csv"

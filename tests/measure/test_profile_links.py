@@ -55,7 +55,7 @@ def start(folder: Path, *options: str, per_host: int = 1) -> list[subprocess.Pop
     return processes
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
     """Two processes of each of two hosts: killed after the first results, then run again to the end."""
     first = start(tmp_path, "--seconds", "2", "--flows", "1,2", per_host=2)

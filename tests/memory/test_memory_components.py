@@ -26,6 +26,7 @@ def stack_of(seed: int) -> Framework:
     return Framework(counted=rng.uniform(0.8, 1.2), parameter_bytes=rng.uniform(-2, 1), **spare)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("number", range(12))
 def test_parts_add_up(number: int) -> None:
     """Random stages under random stacks and the shipped ones: parts are not negative, their sum is the prediction."""

@@ -24,6 +24,8 @@ from pipette_opt.parallel.schedule import max_in_flight
 from pipette_opt.simulate.orders import named_schedule
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
+pytestmark = pytest.mark.search
+
 MIXTRAL = replace(LLAMA_8B, name="mixtral", vocab_size=32000, num_experts=8, moe_router_topk=2)
 DEEPSEEK = replace(
     LLAMA_8B,

@@ -41,6 +41,7 @@ def whole(one: ParallelConfig) -> ParallelConfig:
     return replace(one, recompute_method="uniform", recompute_num_layers=1)
 
 
+@pytest.mark.search
 def test_the_fewest_of_all_numbers(job: Instance, predictor: MemoryPredictor) -> None:
     """Every number is checked; all outcomes occur: none needed, some, all, and too big with all."""
     space = SearchSpace(
@@ -63,6 +64,7 @@ def test_the_fewest_of_all_numbers(job: Instance, predictor: MemoryPredictor) ->
     assert outcomes == {"none", "some", "all", "too big"}
 
 
+@pytest.mark.search
 def test_choices_of_overlap_share_the_number(job: Instance, predictor: MemoryPredictor) -> None:
     """What is sent beside compute changes neither memory nor the number; nothing is lost or found twice."""
     space = SearchSpace(micro_batch_size=(1,), context_parallel=(1,), virtual_pipeline=(1,))
@@ -98,6 +100,7 @@ def test_both_ends_of_memory(job: Instance, predictor: MemoryPredictor) -> None:
     assert all((need[more] <= need[less]).all() for less, more in pairwise(numbers))
 
 
+@pytest.mark.search
 def test_families_know_the_fewest_of_every_stage() -> None:
     """Of each kind of GPU, stage and number of units, as every number says; and all have no more room than full."""
     job = instance(cluster(2, kinds=(A100_80, A100_40)), replace(LLAMA_8B, num_layers=16), 32, 8192)

@@ -30,6 +30,7 @@ def table_of(points: list[Point]) -> StageTable:
     return join_tables([stage_table(p.model, p.training, [p.config], stage=p.stage) for p in points])
 
 
+@pytest.mark.search
 def test_static_terms_are_exact(traces: list[StageTrace]) -> None:
     """Parameters agree to the last one, static bytes up to the rounding of storages."""
     table = table_of(POINTS)
@@ -39,6 +40,7 @@ def test_static_terms_are_exact(traces: list[StageTrace]) -> None:
     np.testing.assert_allclose(formula.static, [trace.static_bytes for trace in traces], rtol=2e-3)
 
 
+@pytest.mark.search
 def test_formula_is_close_to_the_trace(traces: list[StageTrace]) -> None:
     """On random points of every kind the formula is within 20 %, and within 2 % on average."""
     total = formula_bytes(table_of(POINTS)).total
@@ -65,6 +67,7 @@ def test_feature_names_are_distinct() -> None:
     assert all(name and unit for name, unit in FEATURES)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("options", "layers", "chunks"),
     [

@@ -45,6 +45,7 @@ def shipped() -> MemoryPredictor:
     return MemoryPredictor.load()
 
 
+@pytest.mark.search
 def test_shipped_network_is_close_to_unseen_traces() -> None:
     """Random points of another seed: 0.5 % off on average, none more than 10 %."""
     predictor = MemoryPredictor.load(framework=BARE)
@@ -161,6 +162,7 @@ def test_ten_thousand_predictions_are_quick() -> None:
     assert sum(len(one.predicted_bytes) for one in found) == 10080
 
 
+@pytest.mark.search
 def test_neither_torch_nor_pandas_is_imported() -> None:
     """Predicting is plain numpy: a fresh interpreter loads, filters and never sees torch."""
     code = (

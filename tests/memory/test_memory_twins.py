@@ -62,6 +62,7 @@ def test_offsets_by_hand() -> None:
     assert twin_offsets(["a"], np.array([1.0]), 0.0) == ()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("common", "low", "high"), [(0.0, 0.0, 0.25), (0.6, 0.4, 0.75), (0.95, 0.8, 0.95)])
 def test_how_alike_twins_are_is_learnt(common: float, low: float, high: float) -> None:
     """60 pairs with a common part of the variance: that part, about."""
@@ -162,6 +163,7 @@ def works(count: int, seed: int, common: float, *, named: bool = True) -> tuple[
     return small, large
 
 
+@pytest.mark.search
 def test_a_fit_learns_from_twins() -> None:
     """Four fifths in common: known works are predicted with an error a quarter smaller, at least; the file keeps it."""
     small, large = works(40, 1, 0.8)
@@ -177,6 +179,7 @@ def test_a_fit_learns_from_twins() -> None:
     assert after < 0.75 * before
 
 
+@pytest.mark.search
 def test_a_fit_without_names_or_likeness_stays() -> None:
     """Works that nobody knows: no twins at all. Nothing in common: nearly none of their errors."""
     assert fit_framework(works(40, 2, 0.8, named=False)[0], Framework()).twins == ()
@@ -191,6 +194,7 @@ def test_a_fit_without_names_or_likeness_stays() -> None:
     assert after == pytest.approx(before, rel=0.05)
 
 
+@pytest.mark.search
 def test_twins_of_another_fit_are_forgotten() -> None:
     """They are errors of its constants: a new fit starts without."""
     base = Framework(alike=0.5, twins=(("old", 1.0),))
@@ -225,6 +229,7 @@ def test_a_plan_gains_from_a_twin() -> None:
     assert knowing.spread == pytest.approx(plain.spread)
 
 
+@pytest.mark.search
 def test_bounds_are_as_wide_as_without_twins() -> None:
     """Names of works change neither constants nor widths, nor what is learnt of larger jobs: most have no twin."""
     named, nameless = (

@@ -13,6 +13,7 @@ from pipette_opt.parallel import RankGrid, block_placement, identity_placement, 
 POWERS = st.sampled_from([1, 2, 3, 4, 6, 8])
 
 
+@pytest.mark.search
 @settings(max_examples=200, deadline=None)
 @given(tp=st.sampled_from([1, 2, 4, 8]), pp=POWERS, dp=POWERS)
 def test_every_packing_is_a_partition(tp: int, pp: int, dp: int) -> None:

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 from plans import small_plan
 
 from pipette_opt.plans.summary import MAX_LINES, WIDTH, lines_at_most
 from pipette_opt.plans.verdict import expected_time
 
 
+@pytest.mark.search
 def test_a_plan_is_at_most_ten_lines() -> None:
     """Its label, expected time, gap, risk and hosts; it was 15,000 characters."""
     plan = small_plan()

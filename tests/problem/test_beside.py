@@ -85,6 +85,7 @@ def test_equal_links_make_the_form_exact(gb_per_s: float, slowdown: float) -> No
     assert (found >= 1 - 1e-6).all()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seed", range(2))
 def test_other_links_keep_it_below_the_simulator(seed: int) -> None:
     """Rows have the best rings at once, whatever the hosts."""

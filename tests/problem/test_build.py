@@ -107,6 +107,7 @@ def test_identity_of_whole_hosts_is_a_block_placement() -> None:
     np.testing.assert_array_equal(blocks.local_rank, identity.local_rank)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_the_integer_objective_is_the_solvers_form(p2p: str, tied: bool) -> None:

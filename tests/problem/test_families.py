@@ -40,6 +40,7 @@ def test_stage_times_are_linear_in_layers(chunks: int) -> None:
         np.testing.assert_allclose(seconds, linear, rtol=1e-9)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("chunks", [1, 2, 4])
 @pytest.mark.parametrize("slowdown", [0.0, 0.2])
 def test_paths_with_what_runs_beside_are_below_the_simulator(chunks: int, slowdown: float) -> None:

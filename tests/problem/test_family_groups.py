@@ -67,6 +67,7 @@ def test_rows_that_cross(sizes: tuple[int, ...]) -> None:
         assert all_rows_cross(sizes, rows, width) == (crossing <= {rows})
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("region", REGIONS)
 def test_no_placement_is_below_a_bound(region: list[int]) -> None:
     """Of every configuration; and of some that cross the bound is far above what the best links alone would say."""

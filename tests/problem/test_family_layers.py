@@ -86,6 +86,7 @@ def test_every_split_is_in_one_way_to_hold_the_first_layers(pp: int, chunks: int
         assert sum(within) == 1
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
 @pytest.mark.parametrize("dense", [1, 3, 5])
@@ -109,6 +110,7 @@ def test_stage_times_are_those_of_the_simulator(dense: int, pp: int, chunks: int
                     np.testing.assert_allclose(seconds, linear, rtol=1e-9)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
 @pytest.mark.parametrize("dense", [1, 2, 3, 5])
@@ -151,6 +153,7 @@ PATTERNS = ((0, 1) * 6, (1, 0, 0) * 4, (0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1, 0), (0,
 """Layers with experts: every second one, every third, no pattern at all, every second one after the first two."""
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (4, 1), (2, 2)])
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -236,6 +239,7 @@ def test_room_is_that_of_the_memory_predictor(dense: int) -> None:
     assert len(found) == 1
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_work_of_any_split_is_below_that_of_each(chunks: int, experts: dict[str, int]) -> None:

@@ -119,6 +119,7 @@ def random_config(rng: np.random.Generator, num_gpus: int, model: ModelSpec) -> 
     return config(tp=tp, pp=pp, dp=num_gpus // tp // pp, num_layers=model.num_layers)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", list_models())
 def test_every_job_has_a_band(name: str) -> None:
     """Each preset on every kind of GPU, in every precision, from 8 to 16,384 GPUs: the more, the wider."""

@@ -83,6 +83,7 @@ def test_a_host_is_all_its_blocks(tmp_path: Path) -> None:
     assert [host_and_first_gpu(name) for name in ("a:4", "a", "a:b")] == [("a", 4), ("a", 0), ("a:b", 0)]
 
 
+@pytest.mark.search
 def test_the_plan_is_the_best_of_all_placements_and_exported_to_the_hosts() -> None:
     """Hosts of 4 and 2 GPUs and slow links between: a pipeline's replicas keep to the host with two blocks."""
     links = np.array([[np.nan, 2.0, 1.0], [2.0, np.nan, 1.5], [1.0, 1.5, np.nan]])

@@ -15,6 +15,8 @@ from pipette_opt.read.capture import guard
 from pipette_opt.read.capture.captured import Captured, capture
 from pipette_opt.read.capture.stand_in import without_output_files
 
+pytestmark = pytest.mark.search
+
 SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 SCRIPTS = SHARED / "cases" / "scripts"
 ARGUMENTS = ("--num-layers", "4", "--bf16")

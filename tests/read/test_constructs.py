@@ -5,7 +5,10 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from benchmark_modules import loaded
+
+pytestmark = pytest.mark.search
 
 REFUSED = 8
 """Scripts at most that the reader may refuse."""

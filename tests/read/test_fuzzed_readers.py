@@ -21,6 +21,7 @@ from pipette_opt.read.runs import read_rows
 READERS = ("cluster", "matrix", "model", "hugging-face", "megatron", "links", "runs", "stack", "profile", "plan")
 
 
+@pytest.mark.search
 def test_every_reader_is_fuzzed() -> None:
     """The names above are those of the benchmark, and each has files to start from that it takes."""
     readers = loaded("readers", "hardening").readers()
@@ -31,6 +32,7 @@ def test_every_reader_is_fuzzed() -> None:
             reader.read(path)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", READERS)
 def test_nearly_right_files_are_taken_or_refused(name: str, tmp_path: Path) -> None:
     """Forty files with one to four changes each; ``benchmarks/hardening/fuzz.py`` tries as many as one has time for."""

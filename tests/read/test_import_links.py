@@ -447,6 +447,7 @@ def test_nothing_usable(tmp_path: Path, logs: Callable[..., Path]) -> None:
         import_links(good, fill="zero")  # type: ignore[arg-type]
 
 
+@pytest.mark.search
 @measured
 def test_seventeen_measured_hosts(tmp_path: Path) -> None:
     """408 logs of a real cluster: failed pairs are missing, the bandwidths are those of hand counts."""
@@ -465,6 +466,7 @@ def test_seventeen_measured_hosts(tmp_path: Path) -> None:
     assert read_cluster(tmp_path / "c.yaml").hosts == cluster.hosts
 
 
+@pytest.mark.search
 @measured
 def test_one_gpu_logs_show_eight_slow_pairs() -> None:
     """The pairs whose single GPU sits at PCI 9d:00 are about three times slower; none is averaged away."""

@@ -77,6 +77,7 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
         read_runs(file)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("part", ["failed: ", "\n", " ", "GPU0 ", "[Rank 0] ", "a: b\n", "[a]\n", "step: 1 ", "\x1b["])
 def test_hostile_texts_take_no_time(part: str) -> None:
     """Repeated words that kinds start with do not slow the search down."""

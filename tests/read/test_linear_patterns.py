@@ -5,6 +5,8 @@ import re
 import pytest
 from benchmark_modules import loaded
 
+pytestmark = pytest.mark.search
+
 
 def test_patterns_are_linear() -> None:
     """No pattern of the package grows faster than its text under the shorter list of attacks."""

@@ -31,6 +31,7 @@ def names(count: int) -> list[str]:
     return [f"n{node}" for node in range(count)]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("racks", "known"), [(False, False), (True, True), (True, False)])
 @pytest.mark.parametrize("share", [0.5, 0.7])
 def test_planted_hosts_are_found(share: float, racks: bool, known: bool) -> None:
@@ -47,6 +48,7 @@ def test_planted_hosts_are_found(share: float, racks: bool, known: bool) -> None
     assert found >= (20 if racks and not known else 29)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("racks", "known", "most"), [(False, False, 1), (True, True, 1), (True, False, 6)])
 def test_sound_clusters_raise_no_alarm(racks: bool, known: bool, most: int) -> None:
     """Of 40 random clusters without a fault; a host alone in its rack is blamed where nobody says that it is."""
@@ -59,6 +61,7 @@ def test_sound_clusters_raise_no_alarm(racks: bool, known: bool, most: int) -> N
     assert blamed <= most
 
 
+@pytest.mark.search
 def test_planted_pairs_are_found_and_no_host_is_blamed() -> None:
     """A single slow link, one direction."""
     found = 0

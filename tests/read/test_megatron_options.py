@@ -542,6 +542,7 @@ def test_nothing_large_is_harmless() -> None:
     assert [option for option in large if known[field_of(option)].status == "harmless"] == []
 
 
+@pytest.mark.search
 @ON_RECIPES
 def test_every_recipe_is_read_or_refused() -> None:
     """Each option of each file is modelled, harmless or listed; or the file is refused with an option's name."""

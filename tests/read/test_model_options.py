@@ -126,6 +126,7 @@ def test_wrong_lists_of_layers(text: str) -> None:
         layer_frequency(text, "--x", "here")
 
 
+@pytest.mark.search
 def test_a_model_survives_its_own_file(tmp_path: Path) -> None:
     """``import model`` writes lists and YaRN so that they are read again."""
     text = (

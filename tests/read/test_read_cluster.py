@@ -226,6 +226,7 @@ WRONG_YAML = [
 ]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("old", "new", "message"), WRONG_YAML, ids=[new[:30] for _, new, _ in WRONG_YAML])
 def test_wrong_cluster_files(folder: Path, old: str, new: str, message: str) -> None:
     """Each mistake gives one message that names the place."""
@@ -316,6 +317,7 @@ def same_cluster(first: ClusterSpec, second: ClusterSpec) -> None:
         np.testing.assert_allclose(mine.bytes_per_s, other.bytes_per_s, atol=1e3, rtol=0)
 
 
+@pytest.mark.search
 @settings(max_examples=25, deadline=None)
 @given(num_nodes=st.integers(1, 6), seed=st.integers(0, 2**32 - 1), cap=st.booleans())
 def test_writing_and_reading_again(
@@ -384,6 +386,7 @@ def test_host_ranges(text: object, expected: list[str]) -> None:
     assert list(expand_hosts(text)) == expected
 
 
+@pytest.mark.search
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(

@@ -105,6 +105,7 @@ def damaged(document: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("place", "value"),
     [

@@ -26,6 +26,7 @@ def launched(setting: str, words: str) -> list[str]:
     return arguments(f"#!/bin/bash\n{setting}\ntorchrun pretrain_gpt.py {words}\n")
 
 
+@pytest.mark.search
 def test_generated_scripts_as_bash_reads_them(tmp_path: Path) -> None:
     """Equal or refused, never different; at most one in five refused."""
     module = loaded("launch_scripts", "hardening")
@@ -124,6 +125,7 @@ def found_in(text: str) -> ScriptLaunch:
     return read_script(text, "job.sh")
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -215,6 +217,7 @@ def test_what_a_launch_is_made_of() -> None:
     assert found.environment == {"NCCL_DEBUG": "INFO"}
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     "text",
     [

@@ -16,6 +16,8 @@ from pipette_opt.replan.changed_hosts import held_cells, replan, start_from
 from pipette_opt.replan.space import kept_configs, space_for, void_pins
 from pipette_opt.specs import Instance
 
+pytestmark = pytest.mark.search
+
 FAST = OptimizeParams(time_limit_s=2.0)
 
 

@@ -34,6 +34,7 @@ def test_smallest_group(stages: int, microbatches: int, smallest: int | None) ->
                 build_schedule(stages, microbatches, 2, size)
 
 
+@pytest.mark.search
 def test_groups_near_a_plan() -> None:
     """A batch that no interleaving divides: the fastest number of chunks, with what is padded, as simulated."""
     given, config = small_instance(), small_config()

@@ -86,6 +86,7 @@ def searched() -> list[Offer]:
     return offers(places, space, 1000.0 * 16 * 1024, OptimizeParams(time_limit_s=6, workers=1), Watcher())
 
 
+@pytest.mark.search
 def test_offers_are_searched(searched: list[Offer]) -> None:
     """More hosts are faster here; run, price and bound follow from the iteration."""
     one, two = searched

@@ -18,6 +18,8 @@ from pipette_opt.replan.searching import Searched, alike, certified, search, tim
 from pipette_opt.simulate.solutions import simulate_solution
 from pipette_opt.specs import Instance
 
+pytestmark = pytest.mark.search
+
 SPACE = SearchSpace(
     num_gpus=16, tensor_parallel=(1, 2), virtual_pipeline=(1,), recompute=(None,), context_parallel=(1,)
 )

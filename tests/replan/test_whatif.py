@@ -59,6 +59,7 @@ def asking(old: Plan) -> WhatIf:
     return WhatIf(old, small_instance(), OptimizeParams(workers=1), Watcher())
 
 
+@pytest.mark.search
 def test_each_lost_host_is_answered_as_brute_force_says(old: Plan, asking: WhatIf) -> None:
     """All in one list, whose searches share a preparation; the bound holds, and the times are those of plans."""
     job = small_instance()
@@ -88,6 +89,7 @@ def test_each_lost_host_is_answered_as_brute_force_says(old: Plan, asking: WhatI
             assert answer.least_change < answer.change < answer.most_change
 
 
+@pytest.mark.search
 def test_the_plan_as_it_is_is_simulated_on_the_changed_job(old: Plan, asking: WhatIf) -> None:
     """With faster links it is faster, and the best plan is no slower; changes are of the tokens per second."""
     (faster, batch, odd) = asking.ask(
@@ -110,6 +112,7 @@ def test_the_plan_as_it_is_is_simulated_on_the_changed_job(old: Plan, asking: Wh
     assert "micro_batch_size" in odd.why or "batch" in odd.why
 
 
+@pytest.mark.search
 def test_a_plan_without_a_grid_of_hosts_is_no_start(asking: WhatIf) -> None:
     """Ranks that are dealt to GPUs at random are simulated as they are, but nothing begins there."""
     plan = scrambled_plan()

@@ -101,6 +101,7 @@ def page(plan: Plan, job: Instance) -> Page:
     return Page(page_of(plan, job))
 
 
+@pytest.mark.search
 def test_all_panels_are_there(page: Page) -> None:
     """A section each, named by its heading, and reached from the navigation."""
     assert page.ids == PANELS
@@ -108,6 +109,7 @@ def test_all_panels_are_there(page: Page) -> None:
     assert {f"#{name}" for name in PANELS} <= targets
 
 
+@pytest.mark.search
 def test_without_the_job_the_page_says_what_is_missing(plan: Plan) -> None:
     """All else comes from the plan."""
     text = page_of(plan)
@@ -115,6 +117,7 @@ def test_without_the_job_the_page_says_what_is_missing(plan: Plan) -> None:
     assert "Links, schedule and sensitivity: the cluster file of the plan is not there." in text
 
 
+@pytest.mark.search
 def test_every_number_is_that_of_the_plan_file(page: Page, plan: Plan) -> None:
     """Each names its place in plan.json, and has the value that is there."""
     assert checked_fields(page, plan) >= {"certificate", "estimate", "memory", "alternatives", "baselines", "parallel"}
@@ -134,6 +137,7 @@ def checked_fields(page: Page, plan: Plan) -> set[str]:
     return seen
 
 
+@pytest.mark.search
 def test_bars_of_time_and_memory_add_up(page: Page, plan: Plan) -> None:
     """Causes to the iteration, components to the predicted peak of each stage."""
     figures = page.figures()
@@ -180,6 +184,7 @@ def test_dark_marks_and_names_are_legible_on_every_colour_of_a_map(colours: list
         assert (luminance(colour) + 0.05) / (luminance(INK) + 0.05) >= 4.5
 
 
+@pytest.mark.search
 def test_links_of_levels_are_not_called_slow_by_their_colour(plan: Plan, job: Instance) -> None:
     """Where links differ by design there is no red, and domains have outlines."""
     level = Level(
@@ -195,6 +200,7 @@ def test_links_of_levels_are_not_called_slow_by_their_colour(plan: Plan, job: In
     assert len(links["layout"]["shapes"]) == 2
 
 
+@pytest.mark.search
 def test_placement_says_which_hosts_are_left_out_and_which_gpus_they_have(plan: Plan, job: Instance) -> None:
     """Beside the grid, without opening a table; kinds of GPU where there are several."""
     said = " ".join(text for _, text in Page(page_of(plan, job)).texts)
@@ -269,6 +275,7 @@ def test_sensitivity_is_the_simulator(plan: Plan) -> None:
     assert found["GPUs (compute and memory)"].slower_s > now > found["GPUs (compute and memory)"].faster_s
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a&b<b>c</b>"])
 def test_names_are_no_markup(name: str, job: Instance) -> None:
     """A host, a model and a note with such a name are shown with it, and make no element."""
@@ -288,6 +295,7 @@ def test_names_are_no_markup(name: str, job: Instance) -> None:
     assert name not in figures.replace('\\"', '"')
 
 
+@pytest.mark.search
 def test_same_plan_same_page(plan: Plan, job: Instance) -> None:
     """Nothing in it depends on when it was made."""
     assert page_of(plan, job) == page_of(plan, job)
@@ -340,6 +348,7 @@ def test_what_is_beside_a_plan_is_on_the_page(plan: Plan) -> None:
     assert "Experts are assumed to be evenly loaded." in text
 
 
+@pytest.mark.search
 def test_older_and_poorer_plans_have_a_page(plan: Plan) -> None:
     """Without components, causes of alternatives, critical path, proof and memory."""
     poorer = replace(

@@ -24,6 +24,7 @@ def test_tested_here() -> None:
     assert found.layers == {"attention, dense MLP": 32}
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("model", "gpu", "said"),
     [
@@ -39,6 +40,7 @@ def test_never_tested(model: str, gpu: str, said: str) -> None:
     assert all(origin.startswith("assumed") for origin in found.formats.values())
 
 
+@pytest.mark.search
 def test_parts_that_are_not_counted_are_named() -> None:
     """Kinds of layers by number, and what the model has beside."""
     found = known("nemotron-h-8b", "gb300")

@@ -18,6 +18,8 @@ from pipette_opt.simulate.estimate import estimate, simulate_times
 from pipette_opt.simulate.solutions import judge_lower_bound_s
 from pipette_opt.specs import GpuSpec, Instance, NodeSpec
 
+pytestmark = pytest.mark.search
+
 SLOW = GpuSpec(
     name="slow-32gb",
     memory_bytes=32 * GIB,

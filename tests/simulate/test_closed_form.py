@@ -13,6 +13,7 @@ KINDS = ("equal", "near", "uneven", "wild", "binary")
 MODES: tuple[P2PMode, ...] = ("blocking", "async")
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", MODES)
 def test_it_is_above_the_simulator_of_ordinary_pipelines(p2p: P2PMode) -> None:
     """Where backward and forward go together and links do not outweigh stages, reductions included."""
@@ -46,6 +47,7 @@ def test_one_slow_link_and_blocking_sends() -> None:
     assert closed_s(times, 20, "blocking") == 21.0
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("p2p", MODES)
 def test_period_is_exact(kind: str, p2p: P2PMode) -> None:

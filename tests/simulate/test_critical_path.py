@@ -198,7 +198,6 @@ def test_deadlock_is_reported() -> None:
         critical_path(pipeline([1.0, 1.0], [1.0, 1.0]), swapped.num_microbatches, "async", swapped)
 
 
-@pytest.mark.slow
 def test_a_large_plan_is_fast() -> None:
     """1,024 GPUs (16 stages x 64 replicas, all different) and 512 micro-batches: 50 ms on an idle core; 4x allowed."""
     times = random_pipeline(np.random.default_rng(3), "near", 16, 64)

@@ -87,6 +87,7 @@ def test_a_changed_job_has_a_loss_of_its_own() -> None:
     assert with_edge_loss(replace(before, stack=CALIBRATED)).edge_loss_s is None
 
 
+@pytest.mark.search
 def test_loss_by_hand() -> None:
     """Every candidate, checked before or alone: probability times seconds, by the stage that is fullest."""
     prepared = prepare(job(LOSSY), SPACE, 0.01)
@@ -106,6 +107,7 @@ def test_loss_by_hand() -> None:
     assert min(losses) < 0.01 < max(losses)
 
 
+@pytest.mark.search
 def test_loss_of_freed_gradients_by_hand() -> None:
     """By parameters and a chance, where the reduction's buffers leave no room, and gradients outgrow activations."""
     short = replace(job(FREEING).training, seq_length=2048)
@@ -124,6 +126,7 @@ def test_loss_of_freed_gradients_by_hand() -> None:
     assert min(lost) < 0.01 < max(lost)
 
 
+@pytest.mark.search
 def test_solver_and_simulator_count_it_alike() -> None:
     """In ticks and in seconds, of every candidate, what is added is the loss."""
     plain, lossy = prepare(job(CALIBRATED), SPACE, 0.01), prepare(job(LOSSY), SPACE, 0.01)
@@ -139,6 +142,7 @@ def test_solver_and_simulator_count_it_alike() -> None:
         assert after_s.breakdown == pytest.approx({**before_s.breakdown, "full_memory": lost})
 
 
+@pytest.mark.search
 def test_a_plan_that_fills_less_memory_wins() -> None:
     """Where full memory costs minutes; the plan says nothing then, and what it costs where it stays full."""
     params = OptimizeParams(time_limit_s=3.0)

@@ -8,6 +8,8 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.simulate.least_times import LeastTimes
 from pipette_opt.specs import Instance
 
+pytestmark = pytest.mark.search
+
 
 @pytest.fixture(scope="module")
 def job() -> Instance:

@@ -24,6 +24,7 @@ def longest(counts: PathCounts, times: PlacedTimes) -> FloatArray:
     return finish
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("p2p", MODES)
 def test_paths_are_the_critical_path_where_found_and_below_it_elsewhere(kind: str, p2p: P2PMode) -> None:
@@ -42,6 +43,7 @@ def test_paths_are_the_critical_path_where_found_and_below_it_elsewhere(kind: st
             assert (longest(counts, other) <= critical_path(other, m, p2p) * (1 + 1e-12) + 1e-12).all()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", MODES)
 def test_plain_paths_are_below_the_critical_path(p2p: P2PMode) -> None:
     """What every schedule has, interleaved or not; and exact with one micro-batch on one stage."""

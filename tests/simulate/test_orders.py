@@ -43,6 +43,7 @@ def test_zb_v_drawing() -> None:
     )
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("num_stages", "num_microbatches"), [(2, 3), (2, 8), (4, 7), (4, 8), (8, 20), (3, 2)])
 def test_zb_v_is_torchs(num_stages: int, num_microbatches: int) -> None:
     """The order of PyTorch's ``ScheduleZBVZeroBubble``, which writes a backward with both halves adjacent as one."""

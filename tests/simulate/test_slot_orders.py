@@ -22,6 +22,8 @@ from pipette_opt.simulate.slots import assign_slots
 from pipette_opt.simulate.solutions import SimulatedSolution
 from pipette_opt.specs import ClusterSpec, Instance
 
+pytestmark = pytest.mark.search
+
 CONFIGS = [
     config(tp=2, pp=2, dp=2),
     config(tp=2, pp=4, dp=1),

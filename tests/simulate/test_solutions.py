@@ -19,6 +19,7 @@ from pipette_opt.simulate.solutions import (
 )
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_simulator_bound_holds_for_every_plan(seed: int, p2p: str) -> None:
@@ -33,6 +34,7 @@ def test_the_simulator_bound_holds_for_every_plan(seed: int, p2p: str) -> None:
     assert 0.9 * fastest < bound <= fastest
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_simulator_at_the_best_links_holds(seed: int, p2p: P2PMode) -> None:

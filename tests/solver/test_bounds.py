@@ -20,6 +20,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_bound_is_below_the_optimum(variant: Variant) -> None:
     """Enumeration of every placement of one candidate per shape, on five hosts."""

@@ -10,6 +10,8 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.solver.expert_placement import ExpertPlacement, balanced_imbalance, place_experts
 from pipette_opt.specs.expert_loads import listed_imbalance
 
+pytestmark = pytest.mark.search
+
 
 def least_imbalance(loads: FloatArray, ranks: int, slots: int) -> float:
     """The best of every way to fill the ranks' slots in which each expert has one at least, its load dealt evenly."""

@@ -25,6 +25,8 @@ from pipette_opt.specs import GatedDeltaNet, GpuSpec, Instance, Mamba, ModelSpec
 from pipette_opt.specs.model_gaps import not_modelled_of
 from pipette_opt.verify import verify
 
+pytestmark = pytest.mark.search
+
 SLOW = GpuSpec(
     name="slow-32gb",
     memory_bytes=32 * GIB,

@@ -69,6 +69,7 @@ def plan(job: Instance) -> Plan:
     return optimize(job, SPACE, OptimizeParams(time_limit_s=20, workers=2))
 
 
+@pytest.mark.search
 def test_the_plan_is_the_optimum_of_all_numbers(job: Instance, every: dict[ParallelConfig, float], plan: Plan) -> None:
     """Proven; verified; some layers are recomputed, and with one less of them the plan would not fit."""
     assert plan.estimate.iteration_time_s == pytest.approx(min(every.values()), rel=1e-4)
@@ -95,6 +96,7 @@ def test_time_never_falls_with_the_number(every: dict[ParallelConfig, float]) ->
         assert every.get(less, 0.0) <= seconds * (1 + 1e-12)
 
 
+@pytest.mark.search
 def test_the_scope_says_that_blocks_were_searched(plan: Plan) -> None:
     """And no longer that some layers of a stage were not."""
     assert "block" in plan.certificate.searched["recompute"]

@@ -124,6 +124,7 @@ def by_enumeration(
     return best
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("hosts", [(4,), (2, 2), (3, 1), (2, 1, 1)])
 @pytest.mark.parametrize("seed", range(4))
 def test_optimum_is_that_of_all_splits_and_kinds(hosts: tuple[int, ...], seed: int) -> None:
@@ -225,6 +226,7 @@ def test_the_kernel_that_is_loaded_first_is_the_one_that_bounds_call() -> None:
     assert len(_search.signatures) == before == 1
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("chunks", [1, 2, 4])
 @pytest.mark.parametrize("hosts", [(5,), (3, 2), (2, 2, 1)])
 @pytest.mark.parametrize("seed", range(3))
@@ -288,6 +290,7 @@ def test_the_nearest_split_has_room_on_its_kinds(columns: int, hosts: tuple[int,
             assert count <= few[split.kinds[row] > 0, row].min()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seed", range(6))
 def test_bound_of_rows_of_three_kinds_is_below_every_placement(seed: int) -> None:
     """Rows of two hosts of two or three kinds, whose slow hosts may be in different columns."""

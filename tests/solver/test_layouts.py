@@ -21,6 +21,8 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import GpuSpec, Instance
 from pipette_opt.verify import verify
 
+pytestmark = pytest.mark.search
+
 SLOW = GpuSpec(
     name="slow-32gb",
     memory_bytes=32 * GIB,

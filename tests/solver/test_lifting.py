@@ -23,6 +23,7 @@ def best_rings(ticks: IntArray, length: int) -> IntArray:
     return best
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 @pytest.mark.parametrize("length", [3, 4, 5, 6])

@@ -1,8 +1,11 @@
 """The CP-SAT model keeps what every engine does."""
 
+import pytest
 from conformance import EngineConformance
 
 from pipette_opt.solver.model import CpSatModel
+
+pytestmark = pytest.mark.search
 
 
 class TestCpSatModel(EngineConformance):

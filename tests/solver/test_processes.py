@@ -14,6 +14,8 @@ from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.solve import solve
 
+pytestmark = pytest.mark.search
+
 
 def test_processes_give_the_same_kind_of_result() -> None:
     """Rounds of pieces over joblib prove the same optimum, candidate by candidate not above enumeration."""
@@ -27,7 +29,6 @@ def test_processes_give_the_same_kind_of_result() -> None:
         assert bound <= max(best_by_enumeration(data, candidate), optimum)
 
 
-@pytest.mark.slow
 def test_a_killed_worker_loses_only_time() -> None:
     """A process is killed in the middle of a run; the result is still a placement with a bound below it."""
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (4, 4, 1), num_nodes=18)

@@ -22,6 +22,8 @@ from pipette_opt.solver.pruning import prune
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
+pytestmark = pytest.mark.search
+
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 @pytest.mark.parametrize("seed", range(2))

@@ -67,6 +67,7 @@ def check(data: ProblemData, result: Result) -> None:
         assert min(bound, best) <= optimum
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("engines", [MODEL, ENGINES], ids=["model alone", "all engines"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_one_candidate_against_enumeration(name: str, engines: tuple[str, ...]) -> None:
@@ -77,6 +78,7 @@ def test_one_candidate_against_enumeration(name: str, engines: tuple[str, ...]) 
         check(data, solve(data, replace(PARAMS, engines=engines)))
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("engines", [MODEL, ENGINES], ids=["model alone", "all engines"])
 @pytest.mark.parametrize("spans", ["context", "both"])
 def test_context_groups_over_hosts_against_enumeration(spans: Spans, engines: tuple[str, ...]) -> None:
@@ -90,6 +92,7 @@ def test_context_groups_over_hosts_against_enumeration(spans: Spans, engines: tu
     check(data, solve(data, replace(PARAMS, engines=engines)))
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", VARIANTS)
 def test_joint_choice_against_enumeration(name: str) -> None:
     """Two to four candidates of several shapes, in one model or in batches of two."""
@@ -198,6 +201,7 @@ def hard(seed: int = 0) -> ProblemData:
     return one_candidate_cluster(np.random.default_rng(seed), "unif", (8, 4, 1), p2p="async")
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("time_limit_s", [0.0, 0.3])
 def test_bound_is_valid_when_time_is_up(time_limit_s: float) -> None:
     """However early it ends, the bound is positive and not above what longer search finds."""
@@ -210,6 +214,7 @@ def test_bound_is_valid_when_time_is_up(time_limit_s: float) -> None:
     assert early.status in ("UNKNOWN", "FEASIBLE")
 
 
+@pytest.mark.search
 def test_stop_event_ends_the_search() -> None:
     """Set from another thread, the best so far comes back soon."""
     stop = threading.Event()
@@ -221,6 +226,7 @@ def test_stop_event_ends_the_search() -> None:
     assert result.lower_bound_ticks > 0
 
 
+@pytest.mark.search
 def test_what_is_proven_elsewhere_ends_a_model() -> None:
     """A batch that a search closes meanwhile is not modelled for the rest of its slice of an hour."""
     known = Incumbent(hard(), replace(PARAMS, time_limit_s=7200.0, first_slice_s=3600.0))
@@ -297,7 +303,7 @@ def test_params_are_checked(field: str, value: float) -> None:
         replace(PARAMS, **{field: value})
 
 
-@pytest.mark.slow
+@pytest.mark.search
 @pytest.mark.parametrize("kind", ["unif", "tree"])
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_eight_hosts_are_closed(kind: str, p2p: str) -> None:

@@ -10,6 +10,8 @@ from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.solver.model import build
 
+pytestmark = pytest.mark.search
+
 
 @pytest.mark.parametrize("p2p", ["blocking", "async"])
 def test_value_of_fixed_placements(p2p: P2PMode) -> None:

@@ -33,6 +33,7 @@ def test_it_solves() -> None:
     assert solve_until(cp_model.CpSolver(), pigeons(2), threading.Event()) == cp_model.INFEASIBLE
 
 
+@pytest.mark.search
 def test_it_stops_when_told() -> None:
     """Long before its own limit."""
     stop = threading.Event()

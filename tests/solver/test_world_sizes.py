@@ -15,6 +15,8 @@ from pipette_opt.specs import Instance
 from pipette_opt.verify.certificate import other_numbers_are_bounded
 from pipette_opt.verify.space import Searched
 
+pytestmark = pytest.mark.search
+
 FAST = OptimizeParams(time_limit_s=20.0, gap_limit=0.005, workers=1)
 """Ends soon, as gaps close."""
 

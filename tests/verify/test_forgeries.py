@@ -13,6 +13,8 @@ from pipette_opt.replan import prove as module
 from pipette_opt.replan.prove import prove
 from pipette_opt.verify import exchanges, space
 
+pytestmark = pytest.mark.search
+
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:

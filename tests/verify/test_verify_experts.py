@@ -46,6 +46,7 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
 @pytest.mark.parametrize("number", range(len(CONFIGS)))
 def test_right_plans_pass_and_links_are_the_simulator_s(number: int, dispatcher: str) -> None:

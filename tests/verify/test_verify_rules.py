@@ -51,6 +51,7 @@ def broken(given: Instance, plan: Plan) -> set[str]:
     return set()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("launcher", ["slurm", "torchrun", "mpi"])
 @pytest.mark.parametrize("chunks", [None, 2])
 @pytest.mark.parametrize("stages_per_host", [1, 2])
@@ -311,6 +312,7 @@ BREAKS: list[tuple[str, Callable[[Plan], Plan]]] = [
 ]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("rules", "change"), BREAKS)
 def test_each_broken_rule_is_named(rules: str, change: Callable[[Plan], Plan]) -> None:
     """One thing wrong in a right plan breaks these rules, and no other."""
@@ -344,6 +346,7 @@ def test_swapped_hosts_change_the_times_only() -> None:
     }
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("source", "target", "chunks", "used"),
     [

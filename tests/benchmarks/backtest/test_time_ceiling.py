@@ -50,6 +50,7 @@ def test_redrawn_without_scatter_is_what_was_measured() -> None:
     assert (best.spearman, best.regret, best.good) == (pytest.approx(1.0), 0.0, 1.0)
 
 
+@pytest.mark.search
 def test_nobody_is_right_about_scatter() -> None:
     """Two runs 1 % apart, each scattered by 10 %: the faster is picked, and is within 2 % on about six days in ten."""
     measured = np.array([1.0, 1.01, 9.0])

@@ -38,6 +38,7 @@ def test_throughput_of_its_own_test() -> None:
     assert 64 / found.seconds == pytest.approx(2.5578320019881313, rel=1e-8)
 
 
+@pytest.mark.search
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published profile is not here")
 def test_recomputed_layers_of_its_published_decision() -> None:
     """

@@ -15,6 +15,7 @@ from benchmarks.layers.strategies import choose_strategies
 BUDGETS = (6.0, 8.0, 10.0)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("stages", [1, 2])
 def test_never_slower_and_proven(stages: int) -> None:
     """Within every budget ours is as fast as Galvatron's at least, and the gap is that of ticks."""
@@ -29,6 +30,7 @@ def test_never_slower_and_proven(stages: int) -> None:
             assert row.bound_s <= row.ours_s
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("stages", [1, 2])
 def test_no_strategies_are_faster(stages: int) -> None:
     """All choices of two layers, of all options, of some searches."""

@@ -66,6 +66,7 @@ def brute_force_s(problem: StrategyProblem) -> float:
     return best
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seed", range(12))
 def test_no_choice_of_single_layers_is_faster(seed: int) -> None:
     """Counts of layers in runs lose nothing against a strategy for each layer in every order."""

@@ -8,6 +8,8 @@ from benchmarks_here import typed_benchmark
 from benchmarks.memory.evaluation import RISKS, SPLITS, evaluate_memory
 from benchmarks.memory.tables import method_rows, slice_rows
 
+pytestmark = pytest.mark.search
+
 HEADER = (
     "source,gpu,gpu_mem_gib,num_gpus,model,num_layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gbs,mbs,tp,pp,dp,"
     "seq_parallel,zero_stage,precision,peak_mem_gib,oom,iter_time_s\n"

@@ -13,6 +13,8 @@ from benchmarks.memory.learning import (
 from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.memory.framework import COLUMNS, Framework
 
+pytestmark = pytest.mark.search
+
 TRUTH = Framework(counted=1.0, activations=0.4, unusable_gib=2.0, spread=0.05)
 
 

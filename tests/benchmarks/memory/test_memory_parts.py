@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks.memory.parts import measured_parts, parts_rows
 
+pytestmark = pytest.mark.search
+
 FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[3].parent / "shared")) / "measured"
 
 

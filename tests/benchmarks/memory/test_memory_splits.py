@@ -9,6 +9,8 @@ from benchmarks.memory.evaluation import SPLITS, coverage_of, evaluate_memory, j
 from pipette_opt.calibrate.memory_spread import fit_framework
 from pipette_opt.memory.framework import Framework
 
+pytestmark = pytest.mark.search
+
 FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[3].parent / "shared")) / "measured"
 needs_measurements = pytest.mark.skipif(not FOLDER.is_dir(), reason="no measured runs beside the project")
 
@@ -21,7 +23,6 @@ def test_an_absent_folder_is_said(tmp_path: Path) -> None:
 
 
 @needs_measurements
-@pytest.mark.slow
 def test_small_jobs_teach_larger_ones() -> None:
     """H100 sweep, 8-16 GPUs to 32: median error below 6 %, at most one missed; and better than the formula."""
     known, judged = split_cases(SPLITS[0], FOLDER)
@@ -35,7 +36,6 @@ def test_small_jobs_teach_larger_ones() -> None:
 
 
 @needs_measurements
-@pytest.mark.slow
 def test_labels_of_one_size_judge_the_others() -> None:
     """WANT 13B, 64 GPUs to the rest, without one peak: nearly nothing missed, and 96 % right at even odds."""
     known, judged = split_cases(SPLITS[1], FOLDER)

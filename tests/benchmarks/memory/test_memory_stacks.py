@@ -1,11 +1,14 @@
 """A stack left out, on made-up stacks whose truth is known."""
 
 import numpy as np
+import pytest
 from memory_rows import row
 
 from benchmarks.memory.stacks import leave_each_out, stack_rows
 from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.memory.framework import Framework
+
+pytestmark = pytest.mark.search
 
 
 def stack(seed: int, truth: Framework, count: int = 20) -> list[MemoryRun]:

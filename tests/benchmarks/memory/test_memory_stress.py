@@ -9,6 +9,8 @@ from benchmarks.memory import stress as memory_stress
 from benchmarks.memory.evaluation import split_cases
 from benchmarks.memory.stress import STRESS, stress_rows
 
+pytestmark = pytest.mark.search
+
 FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[3].parent / "shared")) / "measured"
 needs_measurements = pytest.mark.skipif(not FOLDER.is_dir(), reason="no measured runs beside the project")
 
@@ -33,7 +35,6 @@ def test_what_is_judged_was_not_seen() -> None:
 
 
 @needs_measurements
-@pytest.mark.slow
 def test_bounds_hold_where_more_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """A risk of 1 % misses at most one in a hundred jobs of three splits; at most one bound fails its interval."""
     monkeypatch.setattr(memory_stress, "STRESS", STRESS[2:5])

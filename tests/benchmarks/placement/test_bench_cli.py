@@ -12,6 +12,8 @@ from benchmarks_here import typed_benchmark
 
 from benchmarks.placement.run import BenchRow
 
+pytestmark = pytest.mark.search
+
 Run = Callable[..., tuple[int, str, str]]
 
 SMALL = ("placement", "--instances", "tree", "--sizes", "8", "--seconds", "0.4", "--workers", "1")
@@ -99,7 +101,6 @@ def test_wrong_options(run: Run, options: tuple[str, ...], message: str) -> None
     assert message in err.replace("│ ", "")
 
 
-@pytest.mark.slow
 def test_annealing_speeds(run: Run) -> None:
     """Each kernel on each instance makes some moves; the tuned one most."""
     code, out, _ = run("annealing", "--seconds", "0.02", "--json")

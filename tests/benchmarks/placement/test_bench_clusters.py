@@ -96,6 +96,7 @@ def test_spares_are_half_as_many_again() -> None:
     assert num_listed("tree", 16) == 16
 
 
+@pytest.mark.search
 @measured
 def test_measured_clusters() -> None:
     """Seventeen hosts, eight flows, 18 pairs missing; sixteen hosts, one flow, directed."""

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from benchmarks.placement.clusters import GENERATED, MEASURED
 from benchmarks.placement.instances import (
     JOBS,
@@ -89,6 +91,7 @@ def test_targets() -> None:
     assert target_of("tree", 256)[0] is None
 
 
+@pytest.mark.search
 def test_joint_choice_has_all_candidates() -> None:
     """Hundreds of candidates of a 128-GPU job, all with a closed form, for the hosts of the cluster."""
     (instance,) = instances("quick", clusters=["joint"])

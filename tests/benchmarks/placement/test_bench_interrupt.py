@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from commands_here import wait_for
 
+pytestmark = pytest.mark.search
+
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slow
 def test_an_interrupted_benchmark_keeps_what_is_done(tmp_path: Path) -> None:
     """SIGTERM during the third instance: the first two stay, it is no row, and the fourth does not begin."""
     path = tmp_path / "rows.csv"

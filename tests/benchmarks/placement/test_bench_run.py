@@ -44,6 +44,7 @@ def row() -> BenchRow:
     return run_one(tiny(), tiny().build(), workers=2)
 
 
+@pytest.mark.search
 def test_row_against_enumeration(row: BenchRow) -> None:
     """The objective is the optimum, closed; baselines are not below; the listed order is what it is."""
     data = tiny().build()
@@ -63,6 +64,7 @@ def test_row_against_enumeration(row: BenchRow) -> None:
     assert row.above("identity") == pytest.approx((row.identity_s - optimum) / row.dependent_s)
 
 
+@pytest.mark.search
 def test_stops_at_its_goal(tmp_path: Path) -> None:
     """A goal that any bound meets ends at once; the other runs on, here to the end of its time."""
     hard = tiny("unif", (8, 4), limit_s=3.0, target_s=3.0)
@@ -89,6 +91,7 @@ def test_dependent_part_by_hand() -> None:
     assert dependent_ticks(data, solution) == value - alone
 
 
+@pytest.mark.search
 def test_spares_and_unlisted_orders() -> None:
     """Six hosts for four; a job that a baseline cannot place leaves it without an objective."""
     found = run_one(tiny("spares"), tiny("spares").build(), workers=1)
@@ -100,6 +103,7 @@ def test_spares_and_unlisted_orders() -> None:
     assert with_tensor_parallelism.amp_s is not None
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("workers", [1, 2])
 def test_both_annealings_have_the_same_seconds(workers: int) -> None:
     """At once or in turn; the first is the tuned one, which does not lose on eight hosts."""
@@ -111,6 +115,7 @@ def test_both_annealings_have_the_same_seconds(workers: int) -> None:
     assert tuned.wall_time_s == pytest.approx(0.2, abs=0.5)
 
 
+@pytest.mark.search
 def test_a_failure_is_a_row(row: BenchRow, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others still run, the table names the error, and a later run tries again."""
     monkeypatch.setattr(BenchInstance, "build", lambda one: 1 / 0)
@@ -125,6 +130,7 @@ def test_a_failure_is_a_row(row: BenchRow, monkeypatch: pytest.MonkeyPatch) -> N
     assert again[0].status != "FAILED"
 
 
+@pytest.mark.search
 def test_absent_data_is_left_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: BenchRow) -> None:
     """Said once for each cluster; the others run, known rows are not run again."""
     monkeypatch.setenv("PIPETTE_OPT_SHARED", str(tmp_path))
@@ -136,6 +142,7 @@ def test_absent_data_is_left_out_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "measured-16" in said[0]
 
 
+@pytest.mark.search
 def test_stopped(row: BenchRow) -> None:
     """Nothing is begun once stopped; what is known still comes."""
     stop = threading.Event()
@@ -143,6 +150,7 @@ def test_stopped(row: BenchRow) -> None:
     assert list(run_all([tiny(), tiny("unif")], workers=1, known=[row], stop=stop)) == [row]
 
 
+@pytest.mark.search
 def test_what_is_interrupted_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the solver stops all, not only its instance, which had less than its time."""
     begun = []

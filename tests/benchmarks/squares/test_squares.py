@@ -6,6 +6,8 @@ from benchmarks.squares.costs import square_traffic
 from benchmarks.squares.processes import SquareCheck, check_squares
 from pipette_opt.base.errors import InputError
 
+pytestmark = pytest.mark.search
+
 WIDTHS = (32, 64, 32, 96)
 """Three layers: plain, skewed, plain."""
 
@@ -24,7 +26,6 @@ def test_ranks_in_threads(side: int, num_layers: int) -> None:
     assert_exact(check_squares(64, WIDTHS[: num_layers + 1], side, seed=num_layers, threads=True))
 
 
-@pytest.mark.slow
 def test_processes_over_gloo() -> None:
     """The same between processes, on 4 ranks."""
     assert_exact(check_squares(64, WIDTHS, 2))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from specs_for_tests import LLAMA_8B, cluster, config, instance, matrix
 
 from benchmarks.systems import methods
@@ -16,6 +17,8 @@ from pipette_opt.problem.beside import least_rings_s
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.specs.levels import Level
+
+pytestmark = pytest.mark.search
 
 SPACE = SearchSpace(
     tensor_parallel=(1,), virtual_pipeline=(1,), context_parallel=(1,), micro_batch_size=(1,), recompute=(None,)

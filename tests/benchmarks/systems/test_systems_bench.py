@@ -75,6 +75,7 @@ def test_exhaustive_knows_its_limits() -> None:
         exhaustive(job(hosts=5), 1.0)
 
 
+@pytest.mark.search
 def test_galvatron_sees_one_speed() -> None:
     """Hosts in the other order: the same choice, as it sees the median link only and places as listed."""
     links = np.array([[0.0, 9.0, 2.0], [9.0, 0.0, 5.0], [2.0, 5.0, 0.0]])
@@ -103,6 +104,7 @@ def test_squares_save_what_a_layer_saves() -> None:
     assert primepar_space(given) is not None
 
 
+@pytest.mark.search
 def test_a_row_for_each_system() -> None:
     """Rules that search nothing have a time, and it is no faster than the proven bound."""
     rows = {one.system: one for one in run_case("two hosts", job(), 0.5, workers=1)}
@@ -127,6 +129,7 @@ def test_page() -> None:
         assert system in page
 
 
+@pytest.mark.search
 def test_stopped_runs_have_the_rows_so_far() -> None:
     """Nothing after this project's own plan."""
     stop = threading.Event()

@@ -14,6 +14,7 @@ RUNNER = CliRunner()
 JOB = ["predict", "--model", "llama-3-8b", "--global-batch-size", "64", "--seq-length", "4096"]
 
 
+@pytest.mark.search
 def test_predict_prints_every_stage() -> None:
     """JSON has a row per stage, with the traced peak beside the prediction if asked, and both agree."""
     found = RUNNER.invoke(app, [*JOB, "--tensor-parallel", "4", "--pipeline-parallel", "2", "--trace", "--json"])
@@ -27,6 +28,7 @@ def test_predict_prints_every_stage() -> None:
         assert 0 < row["oom_probability"] <= 0.01
 
 
+@pytest.mark.search
 def test_predict_knows_experts_and_savers() -> None:
     """Experts spread over ranks, ZeRO 3, fp8: predicted as traced."""
     mixtral = ["predict", "--model", "mixtral-8x7b", "--global-batch-size", "64", "--seq-length", "4096", "--json"]
@@ -182,6 +184,7 @@ def test_buffers_of_collectives_go_with_links() -> None:
     assert told[3] - told[1] == pytest.approx(2 * 0.667 / 3, abs=1e-6)
 
 
+@pytest.mark.search
 def test_collect_writes_the_points(tmp_path: Path) -> None:
     """Two points on one process."""
     out = tmp_path / "traces.csv"
@@ -190,6 +193,7 @@ def test_collect_writes_the_points(tmp_path: Path) -> None:
     assert len(read_rows(out)) == 2
 
 
+@pytest.mark.search
 def test_train_needs_enough_points(tmp_path: Path) -> None:
     """Training on two points is refused, and nothing is written."""
     data, out = tmp_path / "traces.csv", tmp_path / "memory.npz"

@@ -10,6 +10,8 @@ from pipette_opt.measure.memory.collect import COLUMNS, collect, point_of_row, r
 from pipette_opt.measure.memory.sample import sample_point
 from pipette_opt.measure.memory.trace import trace_stage
 
+pytestmark = pytest.mark.search
+
 
 def test_points_are_reproducible_and_legal() -> None:
     """The same number gives the same point; layers add up; heads and groups divide."""

@@ -26,6 +26,8 @@ from pipette_opt.measure.memory.network import MemoryNetwork
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.weights import read_weights
 
+pytestmark = pytest.mark.search
+
 QUICK = FitParams(hidden=(8,), steps=600)
 
 TINY_TRAINING = """

@@ -16,6 +16,8 @@ from pipette_opt.measure.memory.sample import Point, sample_point
 from pipette_opt.measure.memory.storage import LiveStorages
 from pipette_opt.measure.memory.trace import trace_stage
 
+pytestmark = pytest.mark.search
+
 
 class CountingDevice:
     """Tensors without data, counted, and replayed through the model of the allocator."""

@@ -16,6 +16,8 @@ from pipette_opt.measure.memory.trace import trace_stage
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
+pytestmark = pytest.mark.search
+
 FOLDER = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "measured"
 
 

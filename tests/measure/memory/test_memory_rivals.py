@@ -25,6 +25,7 @@ def test_best_kept_counts_groups_that_ran() -> None:
     assert best_kept(times, np.array([True, False, False, False, True]), ["a", "a", "b", "b", "c"]) == (1, 2)
 
 
+@pytest.mark.search
 def test_pipette_network_learns() -> None:
     """On a smooth function of its inputs it beats the mean."""
     rng = np.random.default_rng(0)

@@ -1,11 +1,13 @@
 """Counting live storages: every storage once, from its creation to its last reference."""
 
+import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pipette_opt.measure.memory.storage import LiveStorages
 
 
+@pytest.mark.search
 def test_counts_storages_once_and_until_the_last_reference() -> None:
     """A view adds nothing, keeps the storage alive, and the peak remembers what is gone."""
     with FakeTensorMode(), LiveStorages() as storages:

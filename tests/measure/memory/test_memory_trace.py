@@ -92,6 +92,7 @@ def test_a_llama_layer_by_hand() -> None:
     assert held_per_layer(LLAMA_8B, training(attention_kernel="flash"), 1) == kept + statistics
 
 
+@pytest.mark.search
 def test_static_bytes_by_hand() -> None:
     """bf16 weights, fp32 gradients, 12 bytes of Adam per parameter, the last divided by the distributed optimizer."""
     job = TrainingSpec(global_batch_size=32, seq_length=S)
@@ -138,6 +139,7 @@ def test_logits_by_hand() -> None:
     assert softmax + gradient + others <= trace.activation_bytes <= softmax + gradient + others + 32 * tokens
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("stage", [0, 1, 3])
 @pytest.mark.parametrize("vpp", [None, 2])
 def test_peak_grows_linearly_with_layers(stage: int, vpp: int | None) -> None:
@@ -152,6 +154,7 @@ def test_peak_grows_linearly_with_layers(stage: int, vpp: int | None) -> None:
     assert peaks[2] - peaks[1] == peaks[1] - peaks[0] > 0
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("whole", "microbatches", "expected"), [(2, 8, (7, 0, 0, 1)), (3, 4, (4, 0, 0, 1))])
 def test_chunks_with_a_layer_less(whole: int, microbatches: int, expected: tuple[int, ...]) -> None:
     """
@@ -185,6 +188,7 @@ def savers(**changes: object) -> StageTrace:
     return trace_stage(GPT, training(), config(4, 2, **changes), 0)
 
 
+@pytest.mark.search
 def test_savers_save() -> None:
     """Sequence parallelism, selective and full recomputation each lower the peak, in this order."""
     plain = savers()
@@ -196,6 +200,7 @@ def test_savers_save() -> None:
     assert len(set(peaks)) == 4
 
 
+@pytest.mark.search
 def test_nothing_is_left_after_the_backward() -> None:
     """A forward and backward through a whole model frees everything but the weights."""
     job = training(attention_kernel="unfused")

@@ -25,6 +25,8 @@ from pipette_opt.read.framework import read_framework
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 
+pytestmark = pytest.mark.search
+
 HEADER = (
     "source,gpu,gpu_mem_gib,num_gpus,model,num_layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gbs,mbs,tp,pp,dp,"
     "seq_parallel,zero_stage,precision,peak_mem_gib,oom,iter_time_s\n"

@@ -1,10 +1,13 @@
 """Class assignment keeps what every engine does, and finds and proves by itself."""
 
 import numpy as np
+import pytest
 from conformance import EngineConformance, given, known_of
 from instances import one_candidate_cluster
 
 from pipette_opt.solver.class_assignment.engine import ClassAssignment
+
+pytestmark = pytest.mark.search
 
 
 class TestClassAssignment(EngineConformance):

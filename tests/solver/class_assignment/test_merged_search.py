@@ -23,6 +23,8 @@ from pipette_opt.solver.class_assignment.search import (
 from pipette_opt.solver.class_assignment.symmetry import interchangeable
 from pipette_opt.solver.class_assignment.twins import HostClasses
 
+pytestmark = pytest.mark.search
+
 VARIANTS = [
     Variant(
         p2p=p2p,
