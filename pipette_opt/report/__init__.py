@@ -1,1 +1,1 @@
-"""What a finished plan looks like: the plan file, and tables for people."""
+"""Plan files, tables for people, and the page of a plan."""

@@ -1,4 +1,4 @@
-"""Bars in table cells, in blocks where the output can show them and in ASCII where it cannot."""
+"""Bars in table cells, in block characters, or in ASCII where the output has no others."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from rich.text import Text
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """
-    A filled part, a lighter part behind it, and the rest empty.
+    A bar with a filled part, a lighter part behind it, and an empty rest.
 
     Parameters
     ----------
     filled, reached
         Shares of the whole, in [0, 1]; ``reached`` is where the lighter part ends.
     width
-        Columns.
+        Characters of the whole bar.
     """
 
     filled: float
@@ -26,7 +26,7 @@ class Bar:
     width: int = 24
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw within the width that there is."""
+        """Draw at most ``options.max_width`` characters."""
         solid, light, empty = ("#", "=", ".") if options.ascii_only else ("█", "▒", "·")
         width = min(self.width, options.max_width)
         first = columns(self.filled, width)
@@ -37,12 +37,12 @@ class Bar:
         yield bar
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Half the width will do."""
+        """Return half of the width as the minimum, and the width as the maximum."""
         return Measurement(min(self.width // 2, options.max_width), min(self.width, options.max_width))
 
 
 def columns(share: float, width: int) -> int:
-    """Columns of a share of ``width``; at least one of anything above zero, never more than there are."""
+    """Return the characters that show a share of ``width``: at least 1 above zero, at most ``width``."""
     if share <= 0:
         return 0
     return max(1, min(width, round(share * width)))

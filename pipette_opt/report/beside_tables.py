@@ -1,4 +1,4 @@
-"""What there is beside a plan, for people: the fastest found, the next best, and the trade between time and risk."""
+"""Tables of plans beside the plan: the fastest found, the next best, and the trade between time and risk."""
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -10,14 +10,14 @@ from pipette_opt.report.cells import columns_table, risk, seconds_text, spaced
 
 
 def fastest_line(plan: Plan) -> str:
-    """What the fastest plan found is, and why it is not shown; empty where the plan is the fastest."""
+    """Return the fastest plan found, and why it is not shown; empty if the plan is the fastest."""
     text = fastest_words(plan)
     why = f"Of plans within {100 * WITHIN:g} % of it the plainest is shown; --prefer fastest takes that one."
     return text and f"The fastest found: {text}. {why}"
 
 
 def fastest_words(plan: Plan) -> str:
-    """What the fastest plan found is, and what the plainer one costs; empty where the plan is the fastest."""
+    """Return the fastest plan found, and its plainness against the plan's; empty if the plan is the fastest."""
     fastest = plan.fastest
     if fastest is None or fastest.iteration_time_s is None:
         return ""
@@ -29,9 +29,9 @@ def fastest_words(plan: Plan) -> str:
 
 
 def _less_plain(plan: Plan, fastest: Alternative) -> list[str]:
-    """What makes the fastest less plain than the plan, the weightiest first."""
+    """Return the reasons why the fastest is less plain than the plan, the weightiest first."""
     config, found = fastest.config, []
-    risks = [one.oom_probability for one in plan.memory]
+    risks = [stage.oom_probability for stage in plan.memory]
     if fastest.oom_probability is not None and fastest.oom_probability > max(risks, default=1.0):
         found.append(f"a risk of running out of memory of {_risk(fastest)}")
     if config.pipeline_model_parallel_size != plan.config.pipeline_model_parallel_size:
@@ -44,34 +44,40 @@ def _less_plain(plan: Plan, fastest: Alternative) -> list[str]:
 
 
 def alternatives_table(plan: Plan) -> RenderableType:
-    """The next best kinds of configuration, each with whether anything of its kind can be faster."""
+    """Table of the next best kinds of configuration, each with the bound of its kind."""
     table = columns_table("next best", "iteration >", "out of memory >", "its kind", "why not")
-    for one in plan.alternatives:
-        cells = [one.config.label(), seconds_text(one.iteration_time_s), _risk(one), _proof(one), one.reason]
+    for alternative in plan.alternatives:
+        cells = [
+            alternative.config.label(),
+            seconds_text(alternative.iteration_time_s),
+            _risk(alternative),
+            _proof(alternative),
+            alternative.reason,
+        ]
         table.add_row(*map(Text, cells))
     return spaced(table)
 
 
 def risks_table(plan: Plan) -> list[RenderableType]:
-    """The trade between time and the risk of running out of memory; nothing where it was not looked at."""
+    """Table of the fastest plans by accepted risk of running out of memory; empty if the search left it out."""
     if not plan.risks:
         return []
     table = columns_table("fastest with a risk of", "configuration", "iteration >", "at most >", "of >", "risk >")
-    for one in plan.risks:
+    for choice in plan.risks:
         cells = [
-            f"at most {one.max_oom_risk:.2%}",
-            one.plan.config.label(),
-            seconds_text(one.plan.iteration_time_s),
-            f"{gib(one.upper_bytes):.1f} GiB",
-            f"{gib(one.capacity_bytes):.1f} GiB",
-            _risk(one.plan),
+            f"at most {choice.max_oom_risk:.2%}",
+            choice.plan.config.label(),
+            seconds_text(choice.plan.iteration_time_s),
+            f"{gib(choice.upper_bytes):.1f} GiB",
+            f"{gib(choice.capacity_bytes):.1f} GiB",
+            _risk(choice.plan),
         ]
         table.add_row(*map(Text, cells))
     return [spaced(table)]
 
 
 def imbalance_line(plan: Plan) -> str:
-    """That experts are taken to be evenly loaded, and what the plan would take if they are not; empty otherwise."""
+    """Return the assumption of evenly loaded experts, and the time and risk without it; empty for other models."""
     found = plan.imbalance
     if found is None:
         return ""
@@ -83,17 +89,21 @@ def imbalance_line(plan: Plan) -> str:
     )
 
 
-def _risk(one: Alternative) -> str:
-    return "-" if one.oom_probability is None else risk(one.oom_probability, at_most=one.oom_probability_at_most)
+def _risk(alternative: Alternative) -> str:
+    return (
+        "-"
+        if alternative.oom_probability is None
+        else risk(alternative.oom_probability, at_most=alternative.oom_probability_at_most)
+    )
 
 
-def _proof(one: Alternative) -> str:
-    """Whether the best of a kind of configuration is proven, or what it takes at least."""
-    if one.lower_bound_s is None:
+def _proof(alternative: Alternative) -> str:
+    """Return ``proven`` if no plan of this kind is faster, else its lower bound; empty without a bound."""
+    if alternative.lower_bound_s is None:
         return ""
-    return "proven" if one.is_proven else f"open, at least {seconds_text(one.lower_bound_s)}"
+    return "proven" if alternative.is_proven else f"open, at least {seconds_text(alternative.lower_bound_s)}"
 
 
 def _percent(share: float) -> str:
-    """One digit after the point below 10 %."""
+    """Return a percentage with one digit after the point below 10 %, else with none."""
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

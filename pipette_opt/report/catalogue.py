@@ -1,4 +1,4 @@
-"""Tables of what is known without a user's files: kinds of GPU and models."""
+"""Tables of the catalogue: kinds of GPU, and models."""
 
 import re
 from collections.abc import Iterable
@@ -14,20 +14,20 @@ from pipette_opt.report.cells import QUIET, columns_table, spaced
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
     """
-    One kind of GPU of the catalogue.
+    A kind of GPU of the catalogue.
 
     Parameters
     ----------
     peak_tflops
-        Dense, by precision.
+        Dense peak by precision, TFLOP/s.
     usual_host
-        GPUs and NICs of the usual host with their source; ``None`` if there is none.
+        GPUs and NICs of the usual host, with their source; ``None`` without a usual host.
     usual_domain
         Hosts of its NVLink domain, and how many of them jobs use; ``None`` where NVLink ends at the host.
     aliases
-        Further names.
+        Additional names.
     public_runs
-        Public runs that were compared with their predictions.
+        Number of public runs that were compared with their predictions.
     """
 
     name: str
@@ -45,7 +45,7 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRow:
-    """One shipped model; without experts ``num_experts`` and ``moe_router_topk`` are ``None``."""
+    """A shipped model; without experts ``num_experts`` and ``moe_router_topk`` are ``None``."""
 
     name: str
     num_parameters: int
@@ -63,7 +63,7 @@ class ModelRow:
 
 
 def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
-    """Memory, peaks and links of each kind; links inside a host are assumed where nothing was measured."""
+    """Table of memory, peaks and links by kind of GPU; links inside a host are assumed where nobody measured them."""
     rows = list(rows)
     table = columns_table("GPU", "GiB >", "GB/s >", "bf16 >", "fp8 >", "in a host >", "usual host", "runs >", "source")
     for row in rows:
@@ -81,8 +81,8 @@ def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
         )
     legend = (
         "GiB, GB/s: device memory. bf16, fp8: dense peak, TFLOP/s. In a host: from GPU to GPU, one way, assumed where "
-        "nothing was measured. Usual host: GPUs, and NICs x Gbit/s, taken where you say nothing. Runs: public "
-        "runs whose times were compared with what is predicted; trust the times of other kinds less. --json has all "
+        "nothing was measured. Usual host: GPUs, and NICs x Gbit/s, taken where you give none. Runs: public "
+        "runs whose times were compared with predictions; trust the times of other kinds less. --json has all "
         "figures, further names and whole sources."
     )
     notes = "\n".join(f"{row.name}: {row.note}." for row in rows if row.note)
@@ -90,7 +90,7 @@ def gpus_table(rows: Iterable[GpuRow]) -> RenderableType:
 
 
 def models_table(rows: Iterable[ModelRow]) -> RenderableType:
-    """Size and shape of each model; names are whole, as commands ask for them."""
+    """Table of sizes and shapes by model; names are never cut, as commands take them."""
     rows = list(rows)
     table = columns_table("model", "parameters >", "layers >", "hidden >", "heads >", "tokens >", "experts >", "source")
     table.columns[0].min_width = max((len(row.name) for row in rows), default=0)
@@ -118,13 +118,13 @@ def models_table(rows: Iterable[ModelRow]) -> RenderableType:
 
 
 def short_source(source: str) -> str:
-    """Its first part, up to a bracket, comma or semicolon."""
+    """Return the first part of a source, up to a bracket, comma or semicolon."""
     cut = [source.find(mark) for mark in (" (", ",", ";") if mark in source]
     return source[: min(cut)] if cut else source
 
 
 def paper_or_page(source: str) -> str:
-    """The paper's number or the page of Hugging Face that a model's source names."""
+    """Return the number of the paper, or the page of Hugging Face, that the source of a model names."""
     found = re.search(r"arXiv \S+\d", source) or re.search(r"(?<=huggingface\.co/)\S+\w", source)
     return found[0] if found else short_source(source)
 

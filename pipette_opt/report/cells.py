@@ -13,7 +13,7 @@ GOOD, FAIR, BAD, QUIET = "green", "yellow", "red", "dim"
 
 
 def columns_table(*headers: str) -> Table:
-    """A table with these columns; a header that ends in ``>`` has its numbers to the right."""
+    """Return an empty table with these columns; numbers stand to the right below a header that ends in ``>``."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
     for header in headers:
         right = header.endswith(" >")
@@ -22,12 +22,12 @@ def columns_table(*headers: str) -> Table:
 
 
 def spaced(table: RenderableType) -> RenderableType:
-    """An empty line first."""
+    """Put an empty line before a table."""
     return Group(Text(), table)
 
 
 def hanging(rows: Iterable[tuple[str, str]], *, style: str = "") -> Table:
-    """Two columns without a frame; texts that are too long go on in their own column."""
+    """Table of two columns without a frame; long texts wrap inside their column."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=style, overflow="fold")
     table.add_column(overflow="fold")
@@ -37,25 +37,25 @@ def hanging(rows: Iterable[tuple[str, str]], *, style: str = "") -> Table:
 
 
 def titled(title: str, body: RenderableType) -> RenderableType:
-    """An empty line and a title first."""
+    """Put an empty line and a title before a table."""
     return Group(Text(), Text(title, style="bold"), body)
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Four digits after the point; a dash where there is no time."""
+    """Format seconds with four digits after the point; ``None`` is a dash."""
     return "-" if seconds is None else f"{seconds:.4f} s"
 
 
 def risk(probability: float, *, at_most: bool = False) -> str:
-    """A percentage that is never rounded to nothing, and says where it is the smallest that can be vouched for."""
+    """Format a risk in percent, never as zero; ``at_most`` marks a bound instead of a value."""
     return f"<= {percent(probability)}" if at_most and probability >= 1e-4 else percent(probability)
 
 
 def words(name: str) -> str:
-    """A field name to read."""
+    """Return a field name as words."""
     return name.replace("_", " ")
 
 
 def yes_no(flag: bool) -> str:
-    """For people."""
+    """Return ``yes`` or ``no``."""
     return "yes" if flag else "no"

@@ -1,4 +1,4 @@
-"""A certificate in ``plan.json``."""
+"""Reading and writing the certificate of ``plan.json``."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -10,11 +10,11 @@ from pipette_opt.report.entries import Entries
 from pipette_opt.report.json_text import plain
 
 FORMER_STEPS = {"groups of hosts": "any layers"}
-"""Steps of a proof as older plans call them."""
+"""Names of proof steps in older plans, and today's names."""
 
 
 def certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
-    """The certificate as in the file."""
+    """Return the certificate as ``plan.json`` has it."""
     content = asdict(certificate)
     names = "searched", "not_searched", "proof", "chosen_by"
     return {
@@ -26,7 +26,11 @@ def certificate_to_dict(certificate: Certificate) -> dict[str, Any]:
 
 
 def read_certificate(certificate: Entries, iteration_time_s: float) -> Certificate:
-    """The certificate; one of an older file may be of the closed form, and is turned into one of the simulated time."""
+    """
+    Read a certificate.
+
+    A certificate of an older version may bound the analytical 1F1B model; it is turned into one of the simulated time.
+    """
     names = (
         "objective_s",
         "lower_bound_s",
@@ -62,7 +66,7 @@ def read_certificate(certificate: Entries, iteration_time_s: float) -> Certifica
 
 
 def _later_proofs(certificate: Entries) -> dict[str, Any]:
-    """Fields of a certificate that files of the same version may lack; absent ones have their defaults."""
+    """Read the fields that files of the current version may lack; absent fields keep their defaults."""
     readers: dict[str, Callable[[str], Any]] = {
         "searched": lambda name: {
             key: tuple(values) for key, values in certificate.mapping(name).data.items() if isinstance(values, list)
@@ -70,12 +74,12 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
         "not_searched": lambda name: tuple(certificate.texts(name)),
         "proof": lambda name: tuple(
             Proof(
-                by=FORMER_STEPS.get(one.text("by"), one.text("by")),
-                configurations=one.whole("configurations"),
-                bound_s=one.optional("bound_s", one.number),
-                named=tuple(map(_read_ruled_out, one.mappings("named") if "named" in one.data else ())),
+                by=FORMER_STEPS.get(step.text("by"), step.text("by")),
+                configurations=step.whole("configurations"),
+                bound_s=step.optional("bound_s", step.number),
+                named=tuple(map(_read_ruled_out, step.mappings("named") if "named" in step.data else ())),
             )
-            for one in certificate.mappings(name)
+            for step in certificate.mappings(name)
         ),
         "joint_model": lambda name: certificate.optional(name, lambda key: _read_joint_model(certificate.mapping(key))),
         "chosen_by": lambda name: certificate.optional(name, lambda key: read_choice(certificate.mapping(key))),
@@ -84,8 +88,10 @@ def _later_proofs(certificate: Entries) -> dict[str, Any]:
     return {name: read(name) for name, read in readers.items() if name in certificate.data}
 
 
-def _read_ruled_out(one: Entries) -> RuledOut:
-    return RuledOut(name=one.text("name"), configurations=one.whole("configurations", 1), example=one.text("example"))
+def _read_ruled_out(entry: Entries) -> RuledOut:
+    return RuledOut(
+        name=entry.text("name"), configurations=entry.whole("configurations", 1), example=entry.text("example")
+    )
 
 
 def _read_joint_model(model: Entries) -> JointModel:

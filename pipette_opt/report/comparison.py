@@ -1,4 +1,4 @@
-"""A plan beside what runs today."""
+"""A plan beside the launch of today."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,23 +13,23 @@ from pipette_opt.read.bands import gain_band
 from pipette_opt.report.cells import BAD, GOOD, columns_table, seconds_text, spaced, words
 
 EQUAL = 5e-5
-"""Relative difference that two digits of a percentage do not show."""
+"""Largest relative difference that is shown as equal: two digits of a percentage do not show it. Chosen."""
 
 OF_PAIRS = "in nine of ten pairs of public runs of one job"
-"""Where the ends of a gain are from."""
+"""Words behind a gain: the public runs that its ends come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncounted:
     """
-    What a time leaves out.
+    Effects that a predicted time leaves out.
 
     Parameters
     ----------
     saved_s, parts
-        By option: at most so many seconds less, since it saves no more than a part of the critical path, and which.
+        Largest saving of each option, seconds, and the part of the critical path that bounds it.
     others
-        Options that change the time by nobody knows how much.
+        Number of options that change the time by an unknown amount.
     """
 
     saved_s: Mapping[str, float] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class Uncounted:
     others: int = 0
 
     def least_s(self, estimate: IterationTime) -> float:
-        """The time if each part that may be saved were saved whole."""
+        """Return the time with every part that may be saved taken off, seconds."""
         saved = {self.parts[option]: seconds for option, seconds in self.saved_s.items()}
         return estimate.iteration_time_s - sum(saved.values())
 
     def lines(self) -> list[str]:
-        """The same for people, one sentence each."""
+        """Return one sentence for each part, and one for the options of unknown effect."""
         by_part: dict[str, list[str]] = {}
         for option, part in self.parts.items():
             if self.saved_s[option] > 0:
@@ -61,7 +61,7 @@ class Uncounted:
 def comparison(
     config: ParallelConfig, estimate: IterationTime, plan: Plan, title: str, uncounted: Uncounted
 ) -> RenderableType:
-    """Two rows of expected times, and the gain of the plan, with its error or its range."""
+    """Table of the expected times of a launch and of the plan, with the plan's gain and its range."""
     table = columns_table("", "configuration", "iteration >", "tokens/s >", "MFU >")
     for name, label, time in (
         (title, config.label(), estimate),
@@ -78,7 +78,7 @@ def comparison(
 
 
 def faster_words(estimate: IterationTime, plan: IterationTime, uncounted: Uncounted) -> Text:
-    """Return the gain of a plan over a launch in one sentence, and what it leaves out."""
+    """Return the gain of a plan over a launch in one sentence, and the effects that it leaves out."""
     ratio = estimate.iteration_time_s / plan.iteration_time_s
     least = uncounted.least_s(estimate) / plan.iteration_time_s
     if least < ratio:
@@ -97,7 +97,7 @@ def faster_words(estimate: IterationTime, plan: IterationTime, uncounted: Uncoun
 
 
 def _gain(ratio: float) -> str:
-    """``12.3 % more``, or fewer, or as many."""
+    """Return ``12.3 % more``, ``12.3 % fewer`` or ``as many``."""
     if abs(ratio - 1) < EQUAL:
         return "as many"
     return f"{three_digits(100 * abs(ratio - 1))} % {'more' if ratio > 1 else 'fewer'}"

@@ -1,4 +1,4 @@
-"""A parallel configuration in ``plan.json``."""
+"""Reading and writing the parallel configuration of ``plan.json``."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from pipette_opt.report.entries import Entries, damaged
 
 
 def config_to_dict(config: ParallelConfig, global_batch_size: int) -> dict[str, Any]:
-    """The configuration, and what follows from it."""
+    """Return the configuration with its world size, batch and number of micro-batches."""
     lists = ("layers_per_stage", "recompute_modules")
     content = asdict(config) | {name: list(getattr(config, name)) for name in lists}
     return {
@@ -24,7 +24,7 @@ def config_to_dict(config: ParallelConfig, global_batch_size: int) -> dict[str, 
 
 
 def read_config(parallel: Entries) -> tuple[ParallelConfig, int]:
-    """The configuration and the global batch size; what follows from them must agree."""
+    """Read the configuration and the global batch size. ``InputError`` if a derived field contradicts them."""
     degrees: dict[str, Any] = {
         name: parallel.whole(name, minimum=1)
         for name in (
@@ -64,7 +64,7 @@ def read_config(parallel: Entries) -> tuple[ParallelConfig, int]:
 
 
 def _later_fields(parallel: Entries) -> dict[str, Any]:
-    """Fields that files of the same version may lack; absent ones have their defaults."""
+    """Read the fields that files of the current version may lack; absent fields keep their defaults."""
     readers: dict[str, Callable[[str], Any]] = {
         "recompute_method": lambda name: parallel.choice(name, get_args(RecomputeMethod)),
         "recompute_num_layers": lambda name: parallel.whole(name, minimum=1),

@@ -1,4 +1,4 @@
-"""The entries of a plan file, read one by one, with errors that name the file and the field."""
+"""Entries of a plan file: typed access, with errors that name the file and the field."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -9,26 +9,26 @@ from pipette_opt.base.types import LARGEST_EXACT, is_number
 T = TypeVar("T")
 
 LARGEST = 1e18
-"""No time, rate or size of a plan is larger; sums of larger ones could overflow."""
+"""Largest time, rate or size that a plan may have; sums of larger numbers could overflow. Chosen."""
 
 
 def damaged(where: str, path: str, problem: str) -> InputError:
-    """What is wrong with a field of a plan file."""
+    """Return the error for a damaged field of a plan file."""
     return InputError(where, f"{path} {problem}" if path else problem)
 
 
 class Entries:
     """
-    One mapping of the file.
+    A mapping of the file.
 
     Parameters
     ----------
     where
-        The file.
+        Name of the file.
     path
-        Where in the file, e.g. ``memory[2]``; empty at the top.
+        Path in the file, e.g. ``memory[2]``; empty at the top.
     data
-        What is there; anything but a mapping is an error.
+        Content. ``InputError`` unless it is a mapping.
     """
 
     def __init__(self, where: str, path: str, data: object) -> None:
@@ -38,57 +38,57 @@ class Entries:
         self.data: Mapping[str, Any] = data
 
     def at(self, name: str) -> str:
-        """Path of a field."""
+        """Return the path of a field."""
         return f"{self.path}.{name}" if self.path else name
 
     def any(self, name: str) -> Any:
-        """Whatever a required field holds."""
+        """Return the value of a required field, of any type."""
         if name not in self.data:
             raise damaged(self.where, self.at(name), "is missing.")
         return self.data[name]
 
     def optional(self, name: str, read: Callable[[str], T]) -> T | None:
-        """A field that may be null, otherwise read by ``read``."""
+        """Return ``None`` for a null field, otherwise its value by ``read``."""
         return None if self.any(name) is None else read(name)
 
     def text(self, name: str) -> str:
-        """Text."""
+        """Return a text."""
         value = self.any(name)
         if not isinstance(value, str):
             raise self._wrong(name, "text", value)
         return value
 
     def choice(self, name: str, choices: tuple[Any, ...]) -> Any:
-        """One of some words."""
+        """Return a word of ``choices``."""
         value = self.any(name)
         if value not in choices:
             raise self._wrong(name, f"one of {', '.join(choices)}", value)
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """Return true or false."""
         value = self.any(name)
         if not isinstance(value, bool):
             raise self._wrong(name, "true or false", value)
         return value
 
     def whole(self, name: str, minimum: int = 0) -> int:
-        """A whole number, at least ``minimum``."""
+        """Return a whole number, at least ``minimum``."""
         return self._whole(name, self.any(name), minimum)
 
     def number(self, name: str) -> float:
-        """A finite number."""
+        """Return a finite number."""
         return self._number(name, self.any(name))
 
     def positive(self, name: str) -> float:
-        """A finite number > 0."""
+        """Return a finite number > 0."""
         value = self.number(name)
         if value <= 0:
             raise self._wrong(name, "a number > 0", value)
         return value
 
     def texts(self, name: str) -> list[str]:
-        """A list of texts."""
+        """Return a list of texts."""
         values = self._list(name)
         for index, value in enumerate(values):
             if not isinstance(value, str):
@@ -96,19 +96,19 @@ class Entries:
         return values
 
     def wholes(self, name: str) -> list[int]:
-        """A list of whole numbers >= 0."""
+        """Return a list of whole numbers >= 0."""
         return [self._whole(f"{name}[{index}]", value, 0) for index, value in enumerate(self._list(name))]
 
     def mapping(self, name: str) -> "Entries":
-        """A mapping inside this one."""
+        """Return a nested mapping."""
         return Entries(self.where, self.at(name), self.any(name))
 
     def mappings(self, name: str) -> list["Entries"]:
-        """A list of mappings."""
+        """Return a list of nested mappings."""
         return [Entries(self.where, f"{self.at(name)}[{index}]", value) for index, value in enumerate(self._list(name))]
 
     def numbers(self) -> dict[str, float]:
-        """All fields, each a finite number."""
+        """Return all fields, each a finite number."""
         return {name: self._number(name, value) for name, value in self.data.items()}
 
     def _list(self, name: str) -> list[Any]:

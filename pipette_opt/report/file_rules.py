@@ -1,4 +1,4 @@
-"""Rules on what a plan file says beyond the plan: its verdict, how far off its time may be, and what was assumed."""
+"""Rules on fields of a plan file beyond the plan: verdict, band, objective, unknown fields, cluster."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,17 +31,17 @@ FILE_RULES = (
 
 
 FORMER_FIELDS = ("certificate.closed_form", "alternatives.objective_s")
-"""Fields of plan files of older versions, which nothing reads any more: closed forms of schedules."""
+"""Fields of plan files of older versions that no reader uses any more: closed forms of schedules."""
 
 
 def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan) -> list[str]:
     """
-    Every broken rule by name, with what is said and what is right.
+    Return every broken rule by name, with the recorded and the right value.
 
     Parameters
     ----------
     content
-        Of the plan file. One without a verdict, of an older version, says nothing wrong.
+        Content of the plan file. An older file without a verdict breaks no rule.
     """
     found = (
         _verdict_is_reproduced(content, plan),
@@ -54,14 +54,14 @@ def broken_file_rules(content: Mapping[str, Any], instance: Instance, plan: Plan
 
 
 def _verdict_is_reproduced(content: Mapping[str, Any], plan: Plan) -> Iterator[str]:
-    """The verdict follows from the plan."""
-    said, right = content.get("verdict"), plan_verdict(plan)
-    if said not in (None, right):
-        yield f"verdict is {said!r}, the plan says {right!r}"
+    """Compare the verdict with that of the plan."""
+    recorded, right = content.get("verdict"), plan_verdict(plan)
+    if recorded not in (None, right):
+        yield f"verdict is {recorded!r}, the plan says {right!r}"
 
 
 def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The band is that of measured runs like this."""
+    """Compare the band with that of measured runs like this job."""
     band = job_band(instance, plan.config, plan.estimate.iteration_time_s)
     if plan.estimate.band is None:
         yield f"band is missing, of runs like this it is {band}"
@@ -75,15 +75,15 @@ def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    The objective of the plan is its factor times its time, the steps follow from each other, and the bound from them.
+    Check that the objective is its factor times the time, that the steps follow from each other, and their bound.
 
-    What the searches of other steps proved of the time is not proven again.
+    The searches of the other steps are not proven again.
     """
     choice, asked = plan.certificate.chosen_by, plan.inputs.get("objective")
-    said = None if choice is None else choice.objective
-    if choice is None or asked != Objective.ROBUST or said != asked:
+    objective = None if choice is None else choice.objective
+    if choice is None or asked != Objective.ROBUST or objective != asked:
         if choice is not None or asked == Objective.ROBUST:
-            yield f"chosen_by says {said}, asked was {asked}"
+            yield f"chosen_by says {objective}, asked was {asked}"
         return
     weights, space = robust_weights(instance), recorded_space(plan)
     value = weights.factor(plan.config) * plan.estimate.iteration_time_s
@@ -102,16 +102,16 @@ def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         if step.limits == space.limits and not same(step.lower_bound_s, plan.certificate.lower_bound_s, REPRODUCED):
             right_s = plan.certificate.lower_bound_s
             yield f"chosen_by.steps[{number}] bounds {step.lower_bound_s} s, the certificate {right_s}"
-    own = [one for one in choice.steps if one.limits == space.limits]
+    own = [step for step in choice.steps if step.limits == space.limits]
     fastest = plan.config if plan.fastest is None else plan.fastest.config
     if not own or not same(own[0].value, weights.factor(fastest) * plan.certificate.best_s, REPRODUCED):
         yield f"chosen_by has no step with limits {space.limits} that found the plan"
         return
     right = choice_of(Objective.ROBUST, weights, choice.steps, is_whole=choice.rest_factor is None)
     for name in ("value", "lower_bound", "gap", "rest_factor"):
-        said, expected = getattr(choice, name), getattr(right, name)
-        if not same(said, expected, REPRODUCED):
-            yield f"chosen_by.{name} is {said}, its steps give {expected}"
+        recorded, expected = getattr(choice, name), getattr(right, name)
+        if not same(recorded, expected, REPRODUCED):
+            yield f"chosen_by.{name} is {recorded}, its steps give {expected}"
     if (
         choice.rest_factor is None
         and weights.limits_below(factor) is not None
@@ -121,7 +121,7 @@ def choice_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def fits_anywhere(instance: Instance, plan: Plan, factor: float) -> bool:
-    """Whether any configuration of the plan's space with a smaller factor is legal and fits."""
+    """Return whether any configuration of the plan's space with a smaller factor is legal and fits."""
     limits = robust_weights(instance).limits_below(factor)
     space = replace(recorded_space(plan), limits=limits or ())
     candidates = enumerate_with_reasons(instance, space).candidates
@@ -130,7 +130,7 @@ def fits_anywhere(instance: Instance, plan: Plan, factor: float) -> bool:
 
 
 def _nothing_else_is_said(content: Mapping[str, Any], plan: Plan) -> Iterator[str]:
-    """Every field is one that a plan has, with the value that was checked: what is not read is not checked either."""
+    """Check that every field is a plan's, with the value that was checked: an unread field would be unchecked."""
     own_rules = ("verdict", "inputs")
     written = plan_to_dict(plan)
     yield from _other_values(
@@ -140,24 +140,24 @@ def _nothing_else_is_said(content: Mapping[str, Any], plan: Plan) -> Iterator[st
     )
 
 
-def _other_values(said: Any, read: Any, place: str) -> Iterator[str]:
-    """Where a file differs from the plan read from it; fields that it lacks say nothing, and former ones neither."""
-    if isinstance(said, Mapping) and isinstance(read, Mapping):
-        for name, value in said.items():
+def _other_values(written: Any, parsed: Any, place: str) -> Iterator[str]:
+    """Yield differences of a file from the plan read from it; missing and former fields are no differences."""
+    if isinstance(written, Mapping) and isinstance(parsed, Mapping):
+        for name, value in written.items():
             at = f"{place}.{name}" if place else name
-            if name in read:
-                yield from _other_values(value, read[name], at)
+            if name in parsed:
+                yield from _other_values(value, parsed[name], at)
             elif re.sub(r"\[\d+\]", "", at) not in FORMER_FIELDS:
                 yield f"{at} is no field of a plan"
-    elif isinstance(said, list) and isinstance(read, list) and len(said) == len(read):
-        for index, (one, other) in enumerate(zip(said, read, strict=True)):
-            yield from _other_values(one, other, f"{place}[{index}]")
-    elif not same(said, read, REPRODUCED):
-        yield f"{place} is {said!r}, read as {read!r}"
+    elif isinstance(written, list) and isinstance(parsed, list) and len(written) == len(parsed):
+        for index, (item, other) in enumerate(zip(written, parsed, strict=True)):
+            yield from _other_values(item, other, f"{place}[{index}]")
+    elif not same(written, parsed, REPRODUCED):
+        yield f"{place} is {written!r}, read as {parsed!r}"
 
 
 def _cluster_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Kinds of GPU are the catalogue's; a cluster without a file is what --nodes gives, and so is what it assumes."""
+    """Check kinds of GPU against the catalogue, and a cluster without a file against the one that --nodes makes."""
     recorded = plan.inputs.get("gpus")
     if isinstance(recorded, Mapping):
         for name, capability in gpu_record(instance.cluster).items():
@@ -169,6 +169,6 @@ def _cluster_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     cluster = plan.inputs.get("cluster")
     if isinstance(cluster, Mapping) and "document" in cluster:
         possible = possible_records(cluster)
-        if not any(dict(cluster) == one for one in possible):
+        if not any(dict(cluster) == record for record in possible):
             nearest = possible[0] if possible else "nothing"
             yield f"inputs.cluster is {dict(cluster)}, --nodes gives {nearest}"

@@ -1,4 +1,4 @@
-"""The first screen of an answer: verdict, job, plan, time, memory, proof, and what to do next, in forty lines."""
+"""The first screen of an answer: verdict, job, plan, time, memory, proof, next steps, in forty lines."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -17,16 +17,16 @@ from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 
 MAX_ALTERNATIVES, MAX_OPTIONS, MAX_NOT_MODELLED, MAX_CAUSES = 3, 2, 3, 3
-"""Entries of each kind on the first screen; ``--verbose`` shows all. Chosen to fit 40 lines of 80 columns."""
+"""Largest number of entries of each kind on the first screen; ``--verbose`` shows all. Chosen to fit 40 lines."""
 
 MIN_SHARE = 0.5
-"""Percent of an iteration from which on a cause is named; it is shown without a digit after the point."""
+"""Smallest share of an iteration, percent, for a cause to be named; shares are shown as whole numbers."""
 
 MIN_PERCENT = 0.05
-"""Difference of two times, in percent, below which they are shown as equal: one digit after the point is shown."""
+"""Smallest difference of two times, percent, that is not shown as equal; one digit after the point is shown."""
 
 MAX_HOSTS_SHOWN = 60
-"""Characters that stages and hosts may take; of more the first and the last row are shown. Chosen: one line."""
+"""Most characters for stages and hosts; of longer lists the first and the last row are shown. Chosen: one line."""
 
 
 class Paying(Protocol):
@@ -34,12 +34,12 @@ class Paying(Protocol):
 
     @property
     def option(self) -> str:
-        """As a launch script has it."""
+        """Option as a launch script writes it."""
         ...
 
     @property
     def saved_share(self) -> float:
-        """Share of the simulated iteration that it saves."""
+        """Share of the simulated iteration that the option saves."""
         ...
 
     @property
@@ -57,14 +57,14 @@ def first_screen(
     next_steps: Sequence[str] = (),
 ) -> list[RenderableType]:
     """
-    Return what a reader in a hurry wants of a plan.
+    Return the answer of one screen.
 
     Parameters
     ----------
     flags
-        Options of the launcher that say the plan, each with its values; none where it cannot say it.
+        Options of the launcher that express the plan, each with its values; empty if it cannot express it.
     paying
-        Options outside of the search that would save time, the most first.
+        Options outside of the search that would save time, the largest saving first.
     today
         Sentences that compare the plan with the launch of today.
     next_steps
@@ -101,12 +101,12 @@ def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
 
 
 def steps_lines(next_steps: Sequence[str]) -> list[RenderableType]:
-    """Return the commands that come next below an empty line; nothing without any."""
+    """Return the next commands below an empty line; empty without commands."""
     return [Group(Text(), *(Text(step, overflow="fold") for step in next_steps))] if next_steps else []
 
 
 def job_words(plan: Plan) -> str:
-    """Model, batch, sequence, precision and machines of a plan, as far as it records them."""
+    """Return model, batch, sequence, precision and machines of a plan, as far as it records them."""
     model, training = _recorded(plan, "model"), _recorded(plan, "training")
     trained = [str(model["name"])] if model.get("name") else []
     if training:
@@ -135,13 +135,13 @@ def _recorded(plan: Plan, name: str) -> Mapping[str, Any]:
 
 
 def _fastest_words(plan: Plan) -> str:
-    """The fastest plan found, where a plainer one is shown, and the option that takes it."""
+    """Return the fastest plan found and the option that takes it; empty if the plan is the fastest."""
     found = fastest_words(plan)
     return found and f"{found}; take it with --prefer fastest"
 
 
 def _against(plan: Plan, other: Alternative) -> str:
-    """Simulated time of another plan against this one's."""
+    """Return the simulated time of another plan against this plan's."""
     if other.iteration_time_s is None:
         return "not placed"
     slower = 100 * (other.iteration_time_s / plan.estimate.iteration_time_s - 1)
@@ -151,7 +151,7 @@ def _against(plan: Plan, other: Alternative) -> str:
 
 
 def _imbalance_words(plan: Plan) -> str:
-    """The assumption of even loads, and the time and risk of an imbalance."""
+    """Return the assumption of even loads, and the time and risk of an imbalance."""
     found = plan.imbalance
     if found is None:
         return ""
@@ -163,7 +163,7 @@ def _imbalance_words(plan: Plan) -> str:
 
 
 def _hosts_words(plan: Plan) -> str:
-    """How many hosts are used, which are not, and which stages are where."""
+    """Return how many hosts are used, the unused hosts, and the stages of each host."""
     used = f"{len(plan.placement.nodes_used)} of {len(plan.hosts)}"
     if plan.unused_hosts:
         used += f", without {compress_hosts(tuple(plan.unused_hosts))}"
@@ -175,12 +175,12 @@ def _hosts_words(plan: Plan) -> str:
 
 
 def _stages(stages: str) -> str:
-    """``stage 3`` or ``stages 0-1``."""
+    """Return ``stage 3`` or ``stages 0-1``."""
     return f"stages {stages}" if "-" in stages else f"stage {stages}"
 
 
 def time_words(estimate: IterationTime) -> str:
-    """Return rates at the expected time, with the ends of their band, and where the simulated time goes."""
+    """Return rates at the expected time with the ends of their band, and the largest causes of the simulated time."""
     causes = sorted(estimate.breakdown.items(), key=lambda item: -item[1])[:MAX_CAUSES]
     shares = ((name, 100 * seconds / estimate.iteration_time_s) for name, seconds in causes)
     where = ", ".join(f"{words(name)} {share:.0f} %" for name, share in shares if share >= MIN_SHARE)
@@ -206,7 +206,7 @@ def memory_words(memory: Sequence[StageMemory]) -> str:
 
 
 def _proof_words(plan: Plan) -> str:
-    """The proof on simulated times, and how much was not searched."""
+    """Return the proven bound on simulated times, and the number of choices not searched."""
     proof = plan.certificate
     searched = counted(proof.num_candidates, "configuration")
     least = f"none of {searched} takes less than {three_digits(proof.lower_bound_s)} s"
@@ -215,23 +215,22 @@ def _proof_words(plan: Plan) -> str:
 
 
 def _less_risk_words(plan: Plan) -> str:
-    """The fastest plans at levels of risk that the plan is above; those among the next best stand there."""
+    """Return the fastest plans of lower risk levels than the plan's, without those in the table of the next best."""
     own = max((stage.oom_probability for stage in plan.memory), default=0.0)
     listed = [other.config for other in _others(plan)]
     lines = []
-    for one in plan.risks:
-        seconds, chance = one.plan.iteration_time_s, one.plan.oom_probability
-        if seconds is None or chance is None or own <= one.max_oom_risk or one.plan.config in listed:
+    for choice in plan.risks:
+        seconds, chance = choice.plan.iteration_time_s, choice.plan.oom_probability
+        if seconds is None or chance is None or own <= choice.max_oom_risk or choice.plan.config in listed:
             continue
         more = 100 * (seconds / plan.estimate.iteration_time_s - 1)
-        lines.append(
-            f"{one.plan.config.label()}: {more:+.1f} %, risk {risk(chance)}, at most {gib(one.upper_bytes):.1f} GiB"
-        )
+        most = f"at most {gib(choice.upper_bytes):.1f} GiB"
+        lines.append(f"{choice.plan.config.label()}: {more:+.1f} %, risk {risk(chance)}, {most}")
     return "\n".join(dict.fromkeys(lines))
 
 
 def _target_words(plan: Plan) -> str:
-    """The objective, where it is not the time alone."""
+    """Return an objective other than the time, with value and gap; empty for the time."""
     target = plan.target
     if target is None:
         return ""
@@ -241,7 +240,7 @@ def _target_words(plan: Plan) -> str:
 
 def paying_words(paying: Sequence[Paying]) -> str:
     """Return options that were not searched, each with what it would save and its condition."""
-    lines = [f"{one.option}: about {100 * one.saved_share:.0f} % ({one.condition})" for one in paying[:MAX_OPTIONS]]
+    lines = [f"{paid.option}: about {100 * paid.saved_share:.0f} % ({paid.condition})" for paid in paying[:MAX_OPTIONS]]
     if len(paying) > MAX_OPTIONS:
         lines[-1] += f"; {len(paying) - MAX_OPTIONS} more"
     return "\n".join(lines)
@@ -255,7 +254,7 @@ def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
 
 
 def _next_best(plan: Plan) -> Iterator[RenderableType]:
-    """The next best configurations beside the fastest, what they cost, and whether their kind has nothing faster."""
+    """Yield the table of the next best configurations: their time, risk, and whether their kind is proven."""
     others = _others(plan)
     if not others:
         return
@@ -270,7 +269,7 @@ def _next_best(plan: Plan) -> Iterator[RenderableType]:
 
 
 def _others(plan: Plan) -> list[Alternative]:
-    """The next best that the screen lists: not the fastest found, which has a line of its own."""
+    """Return the next best plans of the screen, without the fastest found, which has its own line."""
     fastest = None if plan.fastest is None else plan.fastest.config
     return [other for other in plan.alternatives if other.config != fastest][:MAX_ALTERNATIVES]
 

@@ -1,4 +1,4 @@
-"""JSON for people, and what it can hold."""
+"""JSON for people, and values that JSON can hold."""
 
 import json
 from collections.abc import Mapping
@@ -8,31 +8,31 @@ from typing import Any
 import numpy as np
 
 LINE_LENGTH = 120
-"""Characters of a line, at most, where what is on it can be broken."""
+"""Most characters of a line whose content can be broken."""
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold; paths become text."""
+    """Convert a value to types that JSON can hold; paths become text."""
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
     return str(value) if isinstance(value, Path) else value
 
 
 def json_text(value: Any, indent: int = 0) -> str:
-    """JSON for people: whatever fits on a line is on one line."""
+    """Format JSON for people: a part that fits on a line is on one line."""
     flat = json.dumps(value, allow_nan=False, ensure_ascii=False)
     if len(flat) + indent <= LINE_LENGTH or not isinstance(value, dict | list):
         return flat
     pad = " " * (indent + 2)
     if isinstance(value, dict):
-        parts = [f"{json.dumps(key, ensure_ascii=False)}: {json_text(one, indent + 2)}" for key, one in value.items()]
+        parts = [f"{json.dumps(key, ensure_ascii=False)}: {json_text(item, indent + 2)}" for key, item in value.items()]
         opening, closing = "{", "}"
     else:
-        parts = [json_text(one, indent + 2) for one in value]
+        parts = [json_text(item, indent + 2) for item in value]
         opening, closing = "[", "]"
     body = ",\n".join(pad + part for part in parts)
     return f"{opening}\n{body}\n{' ' * indent}{closing}"

@@ -1,4 +1,4 @@
-"""Tables of many: the candidates of a search, the methods of a benchmark."""
+"""Tables of candidates of a search, and of methods of a benchmark."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -21,17 +21,17 @@ class CandidateLike(Protocol):
 
     @property
     def fits(self) -> bool:
-        """Whether it fits in memory."""
+        """Return whether the configuration fits in memory."""
         ...
 
     @property
     def need_gib(self) -> float:
-        """Upper bound of its fullest stage."""
+        """Upper bound of the peak of the fullest stage, GiB."""
         ...
 
     @property
     def fastest_s(self) -> float | None:
-        """Its time at the best hosts and links; ``None`` if it has none."""
+        """Time at the best hosts and links, seconds; ``None`` if no hosts have the memory."""
         ...
 
 
@@ -40,37 +40,37 @@ class MethodLike(Protocol):
 
     @property
     def method(self) -> str:
-        """Name."""
+        """Name of the method."""
         ...
 
     @property
     def config(self) -> str:
-        """Label of what it chose."""
+        """Label of the configuration that the method chose."""
         ...
 
     @property
     def objective_s(self) -> float | None:
-        """Closed form; ``None`` if it found nothing."""
+        """Time by the analytical 1F1B model, seconds; ``None`` if the method found no plan."""
         ...
 
     @property
     def gap(self) -> float | None:
-        """Relative, of what it proves."""
+        """Relative gap to the bound that the method proves; ``None`` without a bound."""
         ...
 
     @property
     def iteration_time_s(self) -> float | None:
-        """By the critical path."""
+        """Simulated time of an iteration, seconds."""
         ...
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Run time of the method, seconds."""
         ...
 
 
 def candidates_table(rows: Iterable[CandidateLike]) -> RenderableType:
-    """Legal configurations: whether each fits, and how fast it can be at best."""
+    """Table of legal configurations: whether each fits, and its time at best."""
     table = columns_table("candidate", "GPUs >", "memory, at most >", "fits", "at best >")
     for row in rows:
         table.add_row(
@@ -84,7 +84,7 @@ def candidates_table(rows: Iterable[CandidateLike]) -> RenderableType:
 
 
 def benchmark_table(rows: Sequence[MethodLike]) -> RenderableType:
-    """Methods side by side: closed form, how far from the best of all, and from what the method itself proves."""
+    """Table of methods: analytical time, distance to the best of all, and gap to the method's own bound."""
     table = columns_table("method", "configuration", "closed form >", "to best >", "gap >", "iteration >", "took >")
     best = min((row.objective_s for row in rows if row.objective_s is not None), default=None)
     for row in rows:

@@ -1,4 +1,4 @@
-"""What a changed plan makes hosts load: tables, CSV and JSON."""
+"""Tables, CSV and JSON of the layers that a changed plan makes hosts load."""
 
 import csv
 import io
@@ -17,11 +17,11 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.verdict import expected_time
 
 MAX_HOSTS = 24
-"""Hosts shown; the CSV has all."""
+"""Most hosts shown; the CSV has all. Chosen."""
 
 
 class OptionLike(Protocol):
-    """One way to go on."""
+    """A new plan of ``replan``, with the loads that it needs."""
 
     @property
     def plan(self) -> Plan:
@@ -30,27 +30,27 @@ class OptionLike(Protocol):
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """What ranks must load."""
+        """Loads of each rank."""
         ...
 
     @property
     def num_loads(self) -> int:
-        """Hosts that must load parameters."""
+        """Number of hosts that must load parameters."""
         ...
 
     @property
     def bytes_to_load(self) -> int:
-        """Over all ranks."""
+        """Bytes to load, over all ranks."""
         ...
 
 
 def replan_tables(old: Plan, chosen: OptionLike, options: Sequence[OptionLike]) -> list[RenderableType]:
-    """The trade-off, and what the chosen plan moves."""
+    """Return the headline, the table of plans by loads, and the loads of the chosen plan."""
     return [_headline(old, chosen.plan), _trade_off(chosen, options), *_moves_tables(chosen.moves)]
 
 
 def moves_csv(moves: Sequence[Move]) -> str:
-    """One line for each rank that must load something."""
+    """Write a CSV line for each rank that must load something."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["rank", "host", "local_rank", "stage", "was_rank", "layers", "parameter_gb", "optimizer_gb"])
@@ -74,7 +74,7 @@ def moves_csv(moves: Sequence[Move]) -> str:
 def moves_to_dict(
     chosen: OptionLike, options: Sequence[OptionLike], unequal: OptionLike | None = None
 ) -> dict[str, Any]:
-    """The same for machines; ``unequal`` has replicas with different numbers of micro-batches."""
+    """Return the moves as JSON; ``unequal``: the option whose replicas have different numbers of micro-batches."""
     return {
         "iteration_time_s": chosen.plan.estimate.iteration_time_s,
         "num_hosts_to_load": chosen.num_loads,
@@ -94,12 +94,12 @@ def moves_to_dict(
         ],
         "options": [
             {
-                "parallel": one.plan.config.label(),
-                "num_hosts_to_load": one.num_loads,
-                "bytes_to_load": one.bytes_to_load,
-                "iteration_time_s": one.plan.estimate.iteration_time_s,
+                "parallel": option.plan.config.label(),
+                "num_hosts_to_load": option.num_loads,
+                "bytes_to_load": option.bytes_to_load,
+                "iteration_time_s": option.plan.estimate.iteration_time_s,
             }
-            for one in options
+            for option in options
         ],
         "unequal_microbatches": unequal
         and {
@@ -111,7 +111,7 @@ def moves_to_dict(
 
 
 def runs(numbers: Sequence[int]) -> str:
-    """Numbers as ranges, e.g. ``0-4 8 10-11``."""
+    """Format numbers as ranges, e.g. ``0-4 8 10-11``."""
     parts = []
     for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
         run = [number for _, number in group]
@@ -140,16 +140,16 @@ def _trade_off(chosen: OptionLike, options: Sequence[OptionLike]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("plan")
     scale = chosen.plan.estimate.expected_s / chosen.plan.estimate.iteration_time_s
-    fastest = min(one.plan.estimate.iteration_time_s for one in options)
-    for one in options:
-        slower = one.plan.estimate.iteration_time_s / fastest - 1
+    fastest = min(option.plan.estimate.iteration_time_s for option in options)
+    for option in options:
+        slower = option.plan.estimate.iteration_time_s / fastest - 1
         table.add_row(
-            str(one.num_loads),
-            f"{one.bytes_to_load / GB:,.1f}",
-            f"{three_digits(scale * one.plan.estimate.iteration_time_s)} s",
+            str(option.num_loads),
+            f"{option.bytes_to_load / GB:,.1f}",
+            f"{three_digits(scale * option.plan.estimate.iteration_time_s)} s",
             percent(slower),
-            Text(one.plan.config.label() + ("  <- this plan" if one is chosen else "")),
-            style="bold" if one is chosen else "",
+            Text(option.plan.config.label() + ("  <- this plan" if option is chosen else "")),
+            style="bold" if option is chosen else "",
         )
     return table
 

@@ -1,8 +1,8 @@
 """
-``plan.json``: a finished plan as a file, and back.
+``plan.json``: writing a finished plan, and reading it.
 
-The file is for other programs too: its fields are published in ``data/schemas/plan.schema.json``, and everything that
-follows from other fields (coordinates, micro-batches) is written all the same and checked when the file is read.
+Other programs read the file, too: its fields are published in ``data/schemas/plan.schema.json``. Derived fields
+(coordinates, micro-batches) are written as well, and are checked when the file is read.
 """
 
 import tempfile
@@ -47,7 +47,7 @@ from pipette_opt.specs.objective import Objective
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """The content of ``plan.json``, in the order in which it is written."""
+    """Return the content of ``plan.json``, in the order in which it is written."""
     return {
         "schema_version": SCHEMA_VERSION,
         "created": plan.created,
@@ -69,17 +69,17 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "estimate": estimate_to_dict(plan.estimate),
         "memory": [_memory_to_dict(stage) for stage in plan.memory],
         "fastest": None if plan.fastest is None else _alternative_to_dict(plan.fastest, plan.global_batch_size),
-        "risks": [_risk_to_dict(one, plan.global_batch_size) for one in plan.risks],
+        "risks": [_risk_to_dict(item, plan.global_batch_size) for item in plan.risks],
         "imbalance": None if plan.imbalance is None else asdict(plan.imbalance),
-        "alternatives": [_alternative_to_dict(one, plan.global_batch_size) for one in plan.alternatives],
-        "baselines": [_baseline_to_dict(one, plan.global_batch_size) for one in plan.baselines],
-        "not_modelled": [asdict(one) for one in plan.not_modelled],
+        "alternatives": [_alternative_to_dict(item, plan.global_batch_size) for item in plan.alternatives],
+        "baselines": [_baseline_to_dict(item, plan.global_batch_size) for item in plan.baselines],
+        "not_modelled": [asdict(item) for item in plan.not_modelled],
         "notes": list(plan.notes),
     }
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
-    """Write ``plan.json``; a reader never sees half of it. ``InputError`` if the place cannot be written."""
+    """Write ``plan.json`` atomically. ``InputError`` if the path cannot be written."""
     text = json_text(plan_to_dict(plan)) + "\n"
     try:
         write_atomically(Path(path), text)
@@ -91,7 +91,7 @@ def keep_plan(plan: Plan, path: str | Path) -> None:
     """
     Write ``plan.json``, or keep the plan of a long search in the folder for temporary files if that fails.
 
-    ``InputError`` if the place cannot be written, with where the plan is kept.
+    ``InputError`` if the path cannot be written, with the path of the kept plan.
     """
     try:
         write_plan(plan, path)
@@ -106,7 +106,7 @@ def keep_plan(plan: Plan, path: str | Path) -> None:
 
 @reads(PLAN_FILE)
 def read_plan(path: str | Path) -> Plan:
-    """Read ``plan.json``. ``InputError`` names the file and the field of whatever is damaged."""
+    """Read ``plan.json``. ``InputError`` names the file and the field that is damaged."""
     text = read_text(path)
     if not text.strip():
         raise InputError(str(path), "is empty; it must be a plan that `solve` wrote.")
@@ -117,7 +117,7 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def _note_inputs(inputs: object, path: Path) -> None:
-    """Protect the files that a plan names, where they were or beside it, whether or not they are read."""
+    """Protect the files that a plan names from being overwritten, at their path or beside the plan."""
     for recorded in inputs.values() if isinstance(inputs, dict) else ():
         if not isinstance(recorded, dict) or not isinstance(recorded.get("path"), str):
             continue
@@ -130,7 +130,7 @@ def _note_inputs(inputs: object, path: Path) -> None:
 
 
 def plan_from_dict(content: object, where: str = "plan") -> Plan:
-    """A plan from the content of ``plan.json``; ``where`` starts every error message."""
+    """Make a plan from the content of ``plan.json``; ``where`` begins every error message."""
     top = Entries(where, "", content)
     version = top.whole("schema_version")
     if version != SCHEMA_VERSION:
@@ -151,13 +151,13 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         p2p=top.choice("p2p", get_args(P2PMode)),
         certificate=read_certificate(top.mapping("certificate"), estimate.iteration_time_s),
         estimate=estimate,
-        memory=tuple(_read_memory(one) for one in top.mappings("memory")),
-        unused_hosts={one.text("host"): one.text("reason") for one in top.mappings("unused_hosts")},
+        memory=tuple(_read_memory(entries) for entries in top.mappings("memory")),
+        unused_hosts={entries.text("host"): entries.text("reason") for entries in top.mappings("unused_hosts")},
         fastest=_read_alternative(top.mapping("fastest")) if top.data.get("fastest") else None,
-        risks=tuple(_read_risk(one) for one in top.mappings("risks")) if "risks" in top.data else (),
+        risks=tuple(_read_risk(entries) for entries in top.mappings("risks")) if "risks" in top.data else (),
         imbalance=_read_imbalance(top.mapping("imbalance")) if top.data.get("imbalance") else None,
-        alternatives=tuple(_read_alternative(one) for one in top.mappings("alternatives")),
-        baselines=tuple(_read_baseline(one) for one in top.mappings("baselines")),
+        alternatives=tuple(_read_alternative(entries) for entries in top.mappings("alternatives")),
+        baselines=tuple(_read_baseline(entries) for entries in top.mappings("baselines")),
         inputs=dict(top.mapping("inputs").data),
         not_modelled=_read_not_modelled(top),
         target=_read_target(top.mapping("objective")) if top.data.get("objective") else None,
@@ -172,11 +172,11 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
 
 
 def _target_to_dict(target: Target) -> dict[str, Any]:
-    return {**asdict(target), "sizes": [asdict(one) for one in target.sizes]}
+    return {**asdict(target), "sizes": [asdict(size) for size in target.sizes]}
 
 
 def _read_target(objective: Entries) -> Target:
-    """What the plan is best at; the gap follows from value and bound."""
+    """Read the objective of the plan. ``InputError`` unless the gap follows from value and bound."""
     target = Target(
         objective=objective.choice("objective", tuple(map(str, Objective))),
         unit=objective.text("unit"),
@@ -185,14 +185,14 @@ def _read_target(objective: Entries) -> Target:
         gap=objective.number("gap"),
         sizes=tuple(
             SizeProof(
-                num_gpus=one.whole("num_gpus", minimum=1),
-                status=one.choice("status", SIZE_STATUSES),
+                num_gpus=entries.whole("num_gpus", minimum=1),
+                status=entries.choice("status", SIZE_STATUSES),
                 **{
-                    name: one.optional(name, one.positive)
+                    name: entries.optional(name, entries.positive)
                     for name in ("dearest", "iteration_time_s", "lower_bound_s", "value", "bound")
                 },
             )
-            for one in objective.mappings("sizes")
+            for entries in objective.mappings("sizes")
         ),
         best_value=objective.optional("best_value", objective.positive) if "best_value" in objective.data else None,
     )
@@ -204,7 +204,7 @@ def _read_target(objective: Entries) -> Target:
 
 
 def _read_placement(top: Entries, config: ParallelConfig, hosts: tuple[str, ...]) -> Placement:
-    """The rank map; ranks must be 0, 1, ... in order, on hosts of the list."""
+    """Read the rank map. ``InputError`` unless ranks are 0, 1, ... in order, on hosts of the list."""
     rows = top.mappings("placement")
     if len(rows) != config.world_size:
         raise damaged(top.where, "placement", f"has {len(rows)} ranks, but the degrees give {config.world_size}.")
@@ -223,7 +223,7 @@ def _read_placement(top: Entries, config: ParallelConfig, hosts: tuple[str, ...]
 
 
 def _check_coordinates(top: Entries, plan: Plan) -> None:
-    """The coordinates in the file are those of its rank order."""
+    """Check that the coordinates in the file follow from its rank order."""
     for row, expected in zip(top.mappings("placement"), rank_rows(plan), strict=True):
         for name in RankRow._fields[3:]:
             found, right = row.whole(name), getattr(expected, name)
@@ -233,7 +233,7 @@ def _check_coordinates(top: Entries, plan: Plan) -> None:
 
 
 def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
-    """The estimate as in ``plan.json``."""
+    """Return the estimate as ``plan.json`` has it."""
     band = estimate.band
     return {
         "iteration_time_s": estimate.iteration_time_s,
@@ -261,7 +261,7 @@ def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
 
 
 def _read_estimate(estimate: Entries) -> IterationTime:
-    """The estimate; files of older versions lack some fields."""
+    """Read the estimate; files of older versions lack some fields."""
     band = None
     if estimate.data.get("band") is not None:
         given = estimate.mapping("band")
@@ -284,7 +284,7 @@ def _read_estimate(estimate: Entries) -> IterationTime:
 
 
 def _middle(low_s: float, high_s: float, share: float) -> float:
-    """Middle of a band of an older file, which has its ends only: the geometric one, as errors are factors."""
+    """Geometric middle of a band of an older file, which has its ends only; errors are factors."""
     return float(np.sqrt(max(low_s * high_s, 0.0)))
 
 
@@ -315,108 +315,108 @@ def _read_memory(stage: Entries) -> StageMemory:
 
 
 def _read_components(stage: Entries) -> dict[str, int]:
-    """Parts of the peak in bytes; files of older versions have none."""
+    """Read the parts of the peak in bytes; files of older versions have none."""
     if "components_gib" not in stage.data:
         return {}
     return {name: round(size * GIB) for name, size in stage.mapping("components_gib").numbers().items()}
 
 
-def _alternative_to_dict(one: Alternative, global_batch_size: int) -> dict[str, Any]:
+def _alternative_to_dict(alternative: Alternative, global_batch_size: int) -> dict[str, Any]:
     return {
-        "parallel": config_to_dict(one.config, global_batch_size),
-        "hosts": list(one.hosts),
-        "iteration_time_s": one.iteration_time_s,
-        "oom_probability": one.oom_probability,
-        "oom_probability_at_most": one.oom_probability_at_most,
-        "reason": one.reason,
-        "slots": None if one.slots is None else [list(gpus) for gpus in one.slots],
-        "breakdown": dict(one.breakdown),
-        "lower_bound_s": one.lower_bound_s,
+        "parallel": config_to_dict(alternative.config, global_batch_size),
+        "hosts": list(alternative.hosts),
+        "iteration_time_s": alternative.iteration_time_s,
+        "oom_probability": alternative.oom_probability,
+        "oom_probability_at_most": alternative.oom_probability_at_most,
+        "reason": alternative.reason,
+        "slots": None if alternative.slots is None else [list(gpus) for gpus in alternative.slots],
+        "breakdown": dict(alternative.breakdown),
+        "lower_bound_s": alternative.lower_bound_s,
     }
 
 
-def _risk_to_dict(one: RiskChoice, global_batch_size: int) -> dict[str, Any]:
+def _risk_to_dict(choice: RiskChoice, global_batch_size: int) -> dict[str, Any]:
     return {
-        "max_oom_risk": one.max_oom_risk,
-        "plan": _alternative_to_dict(one.plan, global_batch_size),
-        "upper_gib": one.upper_bytes / GIB,
-        "capacity_gib": one.capacity_bytes / GIB,
+        "max_oom_risk": choice.max_oom_risk,
+        "plan": _alternative_to_dict(choice.plan, global_batch_size),
+        "upper_gib": choice.upper_bytes / GIB,
+        "capacity_gib": choice.capacity_bytes / GIB,
     }
 
 
-def _read_risk(one: Entries) -> RiskChoice:
+def _read_risk(entries: Entries) -> RiskChoice:
     return RiskChoice(
-        max_oom_risk=one.positive("max_oom_risk"),
-        plan=_read_alternative(one.mapping("plan")),
-        upper_bytes=round(one.number("upper_gib") * GIB),
-        capacity_bytes=round(one.positive("capacity_gib") * GIB),
+        max_oom_risk=entries.positive("max_oom_risk"),
+        plan=_read_alternative(entries.mapping("plan")),
+        upper_bytes=round(entries.number("upper_gib") * GIB),
+        capacity_bytes=round(entries.positive("capacity_gib") * GIB),
     )
 
 
-def _read_imbalance(one: Entries) -> Imbalance:
+def _read_imbalance(entries: Entries) -> Imbalance:
     return Imbalance(
-        expert_imbalance=one.positive("expert_imbalance"),
-        iteration_time_s=one.positive("iteration_time_s"),
-        oom_probability=one.number("oom_probability"),
+        expert_imbalance=entries.positive("expert_imbalance"),
+        iteration_time_s=entries.positive("iteration_time_s"),
+        oom_probability=entries.number("oom_probability"),
     )
 
 
-def _read_alternative(one: Entries) -> Alternative:
+def _read_alternative(entries: Entries) -> Alternative:
     return Alternative(
-        config=read_config(one.mapping("parallel"))[0],
-        hosts=tuple(one.texts("hosts")),
-        iteration_time_s=one.optional("iteration_time_s", one.number),
-        oom_probability=one.optional("oom_probability", one.number),
-        oom_probability_at_most="oom_probability_at_most" in one.data and one.flag("oom_probability_at_most"),
-        reason=one.text("reason"),
-        slots=_read_slots(one) if one.data.get("slots") is not None else None,
-        breakdown=one.mapping("breakdown").numbers() if "breakdown" in one.data else {},
-        lower_bound_s=one.optional("lower_bound_s", one.number) if "lower_bound_s" in one.data else None,
+        config=read_config(entries.mapping("parallel"))[0],
+        hosts=tuple(entries.texts("hosts")),
+        iteration_time_s=entries.optional("iteration_time_s", entries.number),
+        oom_probability=entries.optional("oom_probability", entries.number),
+        oom_probability_at_most="oom_probability_at_most" in entries.data and entries.flag("oom_probability_at_most"),
+        reason=entries.text("reason"),
+        slots=_read_slots(entries) if entries.data.get("slots") is not None else None,
+        breakdown=entries.mapping("breakdown").numbers() if "breakdown" in entries.data else {},
+        lower_bound_s=entries.optional("lower_bound_s", entries.number) if "lower_bound_s" in entries.data else None,
     )
 
 
-def _read_slots(one: Entries) -> tuple[tuple[int, ...], ...]:
-    """GPUs of each host in rank order."""
-    rows = one.data["slots"]
+def _read_slots(entries: Entries) -> tuple[tuple[int, ...], ...]:
+    """Read the GPUs of each host in rank order."""
+    rows = entries.data["slots"]
     good = isinstance(rows, list) and all(
         isinstance(row, list) and all(isinstance(gpu, int) and not isinstance(gpu, bool) for gpu in row) for row in rows
     )
     if not good:
-        raise damaged(one.where, one.at("slots"), "must be a list of GPUs for each host.")
+        raise damaged(entries.where, entries.at("slots"), "must be a list of GPUs for each host.")
     return tuple(map(tuple, rows))
 
 
-def _baseline_to_dict(one: Baseline, global_batch_size: int) -> dict[str, Any]:
+def _baseline_to_dict(baseline: Baseline, global_batch_size: int) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "parallel": config_to_dict(one.config, global_batch_size),
-        "iteration_time_s": one.iteration_time_s,
-        "objective_s": one.objective_s,
-        "wall_time_s": one.wall_time_s,
+        "name": baseline.name,
+        "parallel": config_to_dict(baseline.config, global_batch_size),
+        "iteration_time_s": baseline.iteration_time_s,
+        "objective_s": baseline.objective_s,
+        "wall_time_s": baseline.wall_time_s,
     }
 
 
-def _read_baseline(one: Entries) -> Baseline:
+def _read_baseline(entries: Entries) -> Baseline:
     return Baseline(
-        name=one.text("name"),
-        config=read_config(one.mapping("parallel"))[0],
-        iteration_time_s=one.number("iteration_time_s"),
-        objective_s=one.number("objective_s"),
-        wall_time_s=one.number("wall_time_s"),
+        name=entries.text("name"),
+        config=read_config(entries.mapping("parallel"))[0],
+        iteration_time_s=entries.number("iteration_time_s"),
+        objective_s=entries.number("objective_s"),
+        wall_time_s=entries.number("wall_time_s"),
     )
 
 
 def _read_not_modelled(top: Entries) -> tuple[NotModelled, ...]:
-    """What the numbers leave out; files of before there was a list of it have none."""
+    """Read the options that the numbers leave out; older files have no such list."""
     if "not_modelled" not in top.data:
         return ()
     return tuple(
         NotModelled(
-            option=one.text("option"),
-            value=one.text("value"),
-            effect=one.choice("effect", get_args(Effect)),
-            direction=one.choice("direction", get_args(Direction)),
-            why=one.text("why"),
+            option=entries.text("option"),
+            value=entries.text("value"),
+            effect=entries.choice("effect", get_args(Effect)),
+            direction=entries.choice("direction", get_args(Direction)),
+            why=entries.text("why"),
         )
-        for one in top.mappings("not_modelled")
+        for entries in top.mappings("not_modelled")
     )

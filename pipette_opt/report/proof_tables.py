@@ -1,4 +1,4 @@
-"""Tables of a certificate for people: the gap, what was searched, and who ruled out what."""
+"""Tables of a certificate: the gap, the searched space, and the reasons that ruled configurations out."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,15 +10,15 @@ from pipette_opt.plans.plan import Certificate, JointModel
 from pipette_opt.report.cells import FAIR, GOOD, QUIET, columns_table, seconds_text, spaced, titled, words
 
 MIN_SHARE = 1e-5
-"""Part of an iteration that placement must be able to change for its own gap to say anything; chosen."""
+"""Smallest share of an iteration that placement must be able to change for its own gap to be shown. Chosen."""
 
 
 SMALL_GAP = 0.01
-"""Gap up to which it is shown as good. Chosen."""
+"""Largest gap that is shown as good. Chosen."""
 
 
 def certificate_table(certificate: Certificate) -> RenderableType:
-    """What is proven: the iteration time against its bound."""
+    """Table of the proof: the iteration time against its bound."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=QUIET)
     table.add_column(justify="right")
@@ -53,38 +53,42 @@ def certificate_table(certificate: Certificate) -> RenderableType:
 
 
 def choice_lines(choice: Choice | None) -> list[RenderableType]:
-    """What is proven of an objective other than the time, and the fastest plan of each step."""
+    """Return the proven bound on an objective other than the time, and the fastest plan of each step."""
     if choice is None:
         return []
     fastest = [
-        f"{one.plan} {seconds_text(one.iteration_time_s)}, upper end {seconds_text(one.factor * one.iteration_time_s)}"
-        for one in choice.steps
+        f"{step.plan} {seconds_text(step.iteration_time_s)}, upper end {seconds_text(step.value)}"
+        for step in choice.steps
     ]
-    said = (
+    text = (
         f"chosen by the upper end of the band: {seconds_text(choice.value)}, at most {percent(choice.gap)} above the "
         f"least; fastest of each step: {'; '.join(fastest)}"
     )
-    return [words(said)]
+    return [words(text)]
 
 
 def proof_tables(certificate: Certificate) -> list[RenderableType]:
-    """Who ruled out how many configurations, by name; none for plans of older versions."""
-    rows = [(part, one) for part in certificate.proof for one in part.named]
+    """Table of the configurations that each reason ruled out; empty for plans of older versions."""
+    rows = [(part, reason) for part in certificate.proof for reason in part.named]
     if not rows:
         return []
     table = columns_table("ruled out by", "", "configurations >", "at least >", "for example")
-    for number, (part, one) in enumerate(rows):
+    for number, (part, reason) in enumerate(rows):
         first = number == 0 or rows[number - 1][0] is not part
         least = "" if part.bound_s is None or not first else seconds_text(part.bound_s)
-        name = "" if one.name == part.by else one.name
+        name = "" if reason.name == part.by else reason.name
         table.add_row(
-            Text(part.by if first else ""), Text(name), Text(f"{one.configurations:,}"), Text(least), Text(one.example)
+            Text(part.by if first else ""),
+            Text(name),
+            Text(f"{reason.configurations:,}"),
+            Text(least),
+            Text(reason.example),
         )
     return [spaced(table)]
 
 
 def joint_model_text(model: JointModel) -> str:
-    """What CP-SAT decided, and on how large a model."""
+    """Return the result of the joint model, and its size."""
     is_proven = model.status == "INFEASIBLE"
     found = "no other is faster" if is_proven else f"no other takes less than {model.bound_s:.4g} s"
     if not model.solves and is_proven:
@@ -100,8 +104,12 @@ def joint_model_text(model: JointModel) -> str:
 
 
 def _bounds_rule_out(certificate: Certificate) -> bool:
-    """Whether what was not searched is slower than the plan, by its bounds; a search that was cut off leaves others."""
-    bounds = [one.bound_s for one in certificate.proof if one.by != "search" and one.bound_s is not None]
+    """
+    Return whether every configuration outside of the search is slower than the plan by its bound.
+
+    A search that was cut off leaves others.
+    """
+    bounds = [part.bound_s for part in certificate.proof if part.by != "search" and part.bound_s is not None]
     return certificate.status == "OPTIMAL" or all(bound_s >= certificate.objective_s for bound_s in bounds)
 
 

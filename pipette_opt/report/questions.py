@@ -11,7 +11,7 @@ from pipette_opt.report.cells import BAD, GOOD, QUIET, columns_table, spaced, ti
 
 
 class AnswerLike(Protocol):
-    """What a row needs; see :class:`~pipette_opt.replan.whatif.Answer`."""
+    """Fields of a row of answers; see :class:`~pipette_opt.replan.whatif.Answer`."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -40,7 +40,7 @@ class AnswerLike(Protocol):
 
 
 class OfferLike(Protocol):
-    """What a row needs; see :class:`~pipette_opt.replan.recommend.Offer`."""
+    """Fields of a row of offers; see :class:`~pipette_opt.replan.recommend.Offer`."""
 
     @property
     def hosts(self) -> str: ...  # noqa: D102
@@ -71,71 +71,71 @@ class OfferLike(Protocol):
 DAY_S = 86400.0
 
 NO_CHANGE = 5e-5
-"""Changes below this share are shown as none; chosen, as they are shown with one digit after the point."""
+"""Largest change, as a share, that is shown as none; one digit after the point is shown. Chosen."""
 
 
 def answers_table(title: str, answers: Sequence[AnswerLike], own: str | None = None) -> RenderableType:
     """
-    A row for each answer; a column of prices where any is known.
+    Table with a row for each answer, and a column of prices if any is known.
 
     Parameters
     ----------
     own
-        The plan's configuration, which is not written out again.
+        Label of the plan's own configuration, which is shown as ``as it is``.
     """
-    has_prices = any(one.price_per_million_tokens is not None for one in answers)
+    has_prices = any(answer.price_per_million_tokens is not None for answer in answers)
     headers = ["what if", "iteration >", "tokens/s >", "change >", "plan as it is >", "at best >", "GPUs >"]
     table = columns_table(*headers, *(["price / 1M >"] if has_prices else []), "configuration")
     before: str | None = None
-    for one in answers:
+    for answer in answers:
         cells = [
-            Text(one.name),
-            Text(_expected(one, one.iteration_time_s)),
-            Text("-" if one.tokens_per_s is None else three_digits(one.tokens_per_s)),
-            _change(one.change),
-            Text(_expected(one, one.as_it_is_s)),
-            Text(at_best(one)),
-            Text(str(one.num_gpus or "-")),
+            Text(answer.name),
+            Text(_expected(answer, answer.iteration_time_s)),
+            Text("-" if answer.tokens_per_s is None else three_digits(answer.tokens_per_s)),
+            _change(answer.change),
+            Text(_expected(answer, answer.as_it_is_s)),
+            Text(at_best(answer)),
+            Text(str(answer.num_gpus or "-")),
         ]
         if has_prices:
-            cost = one.price_per_million_tokens
+            cost = answer.price_per_million_tokens
             cells.append(Text("-" if cost is None else three_digits(cost)))
-        table.add_row(*cells, _configuration(one, own, before))
-        before = one.config
+        table.add_row(*cells, _configuration(answer, own, before))
+        before = answer.config
     return titled(title, table)
 
 
 def offers_table(offers: Sequence[OfferLike]) -> RenderableType:
-    """A row for each number and kind of hosts."""
-    has_runs = any(one.run_s is not None for one in offers)
-    has_prices = any(one.price is not None for one in offers)
+    """Table with a row for each number and kind of hosts."""
+    has_runs = any(offer.run_s is not None for offer in offers)
+    has_prices = any(offer.price is not None for offer in offers)
     headers = ["hosts", "GPUs >", "iteration >", "at best >", "tokens/s >"]
     headers += ["days >", "at worst >"] if has_runs else []
     headers += ["price >" if has_runs else "price / 1M tokens >"] if has_prices else []
     table = columns_table(*headers, "configuration")
-    for one in offers:
+    for offer in offers:
         cells = [
-            f"{one.num_hosts} of {one.hosts}",
-            str(one.num_gpus),
-            _expected(one, one.iteration_time_s),
-            _expected(one, one.bound_s),
-            "-" if one.tokens_per_s is None else three_digits(one.tokens_per_s),
+            f"{offer.num_hosts} of {offer.hosts}",
+            str(offer.num_gpus),
+            _expected(offer, offer.iteration_time_s),
+            _expected(offer, offer.bound_s),
+            "-" if offer.tokens_per_s is None else three_digits(offer.tokens_per_s),
         ]
         if has_runs:
-            cells += ["-" if run_s is None else f"{run_s / DAY_S:,.1f}" for run_s in (one.run_s, one.worst_run_s)]
+            cells += ["-" if run_s is None else f"{run_s / DAY_S:,.1f}" for run_s in (offer.run_s, offer.worst_run_s)]
         if has_prices:
-            cells.append("-" if one.price is None else three_digits(one.price))
-        table.add_row(*map(Text, cells), Text(one.why or one.config, style=BAD if one.why else ""))
+            cells.append("-" if offer.price is None else three_digits(offer.price))
+        table.add_row(*map(Text, cells), Text(offer.why or offer.config, style=BAD if offer.why else ""))
     return spaced(table)
 
 
 def at_best(answer: AnswerLike) -> str:
-    """What is proven: the time that no plan of what was searched undercuts."""
+    """Return the time that no searched plan undercuts, or ``proven``."""
     return "proven" if answer.is_proven else _expected(answer, answer.bound_s)
 
 
 def _expected(row: AnswerLike | OfferLike, simulated_s: float | None) -> str:
-    """A simulated time of a row as the time to expect: as far above it as the row's own expected time is."""
+    """Scale a simulated time of a row to an expected one, by the ratio of the row's own two times."""
     if simulated_s is None:
         return "-"
     if row.expected_s is None or row.iteration_time_s is None:
@@ -144,7 +144,7 @@ def _expected(row: AnswerLike | OfferLike, simulated_s: float | None) -> str:
 
 
 def _configuration(answer: AnswerLike, own: str | None, before: str | None) -> Text:
-    """The configuration, once; or why there is none."""
+    """Return the configuration, written out once, or the reason why there is none."""
     if answer.why:
         return Text(answer.why, style=BAD)
     if answer.config in (own, before):

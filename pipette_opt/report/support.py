@@ -1,4 +1,4 @@
-"""What is modelled of a model on a kind of GPU, from which constants, and against which public runs it was tested."""
+"""Support of a model on a kind of GPU: modelled parts, origins of constants, and public runs that it was tested on."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,35 +18,35 @@ from pipette_opt.specs.precision import PRECISION_RECIPES
 from pipette_opt.specs.stack import CONSTANTS
 
 PLAIN = ("fp32", "fp16", "bf16")
-"""Formats without a recipe."""
+"""Precisions without a recipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
     """
-    What is known of a model on a kind of GPU.
+    Knowledge about a model on a kind of GPU.
 
     Parameters
     ----------
     layers
-        How many of each kind, in words.
+        Number of layers of each kind, by the kind's words.
     not_modelled
         Parts of the model that the numbers leave out.
     formats
-        Formats of products that the GPU has, each with the origin of its rate: ``measured``, ``interpolated``,
-        ``assumed``, and whose kernels were measured.
+        Precisions of products on this GPU, each with the origin of its rate: ``measured``, ``interpolated`` or
+        ``assumed``, and the GPU whose kernels were measured.
     constants
         Constants of the stack by origin.
     links
-        Where the rates of links are from, as long as the user gives none.
+        Origin of the rates of links, as long as the user gives none.
     tested
         Public runs of models with this shape on this GPU.
     elsewhere
-        The same on other GPUs.
+        Public runs of models with this shape on other GPUs.
     kinds
-        Public runs of jobs of its kinds, by kind: dense or experts, format, generation of GPU.
+        Public runs of jobs of the same kinds, by kind: dense or experts, precision, generation of the GPU.
     verdict
-        One sentence.
+        Summary in one sentence.
     """
 
     model: str
@@ -63,12 +63,14 @@ class Support:
 
 
 def support_of(name: str, model: ModelSpec, entry: CatalogueEntry, stack: StackSpec) -> Support:
-    """What the shipped tables say of a model on a kind of GPU; ``name``: what the user calls the model."""
+    """Collect the shipped knowledge about a model on a kind of GPU; ``name`` is the user's name of the model."""
     gpu, by_gpu = entry.gpu, of_model(read_backtests(), model)
     tested = by_gpu.get(gpu.name, ())
-    origins = {one: [name for name in CONSTANTS if stack.origins.get(name, "assumed") == one] for one in ORIGINS}
+    origins = {
+        origin: [name for name in CONSTANTS if stack.origins.get(name, "assumed") == origin] for origin in ORIGINS
+    }
     bands = shipped_bands().kinds
-    kinds = {kind: bands[kind] for one in (WIDE, FP8) if (kind := kind_of(model, one, gpu.name)) in bands}
+    kinds = {kind: bands[kind] for precision in (WIDE, FP8) if (kind := kind_of(model, precision, gpu.name)) in bands}
     layers = Counter(map(_kind_words, model.layers))
     if model.mtp_num_layers:
         layers["multi-token prediction"] = model.mtp_num_layers
@@ -77,39 +79,39 @@ def support_of(name: str, model: ModelSpec, entry: CatalogueEntry, stack: StackS
         gpu=gpu.name,
         layers=dict(layers),
         not_modelled=not_modelled_of(model, None),
-        formats={one: _origin(entry, one) for one in _formats(entry)},
-        constants={one: tuple(names) for one, names in origins.items() if names},
+        formats={origin: _origin(entry, origin) for origin in _formats(entry)},
+        constants={origin: tuple(names) for origin, names in origins.items() if names},
         links=f"assumed: a share of the nominal rate inside a host ({entry.intra_node_bytes_per_s / 1e9:g} GB/s) and "
         "between hosts; measured where the cluster file says so",
         tested=tested,
-        elsewhere=tuple(one for other, rows in by_gpu.items() if other != gpu.name for one in rows),
+        elsewhere=tuple(test for other, rows in by_gpu.items() if other != gpu.name for test in rows),
         kinds=kinds,
         verdict=_verdict(name, entry, tested, by_gpu, kinds),
     )
 
 
 ORIGINS = ("measured", "interpolated", "assumed")
-"""Where a constant can be from, the best first."""
+"""Origins of a constant, the best first."""
 
 
 def _kind_words(kind: LayerKind) -> str:
-    """A kind of layer in words: what mixes tokens, and what follows."""
-    parts = [one.replace("_", " ") for one in (kind.mixer, kind.mlp) if one != "none"]
-    return ", ".join(["dense MLP" if one == "dense" else one for one in parts]) or "nothing"
+    """Return a kind of layer in words: its mixer and its MLP."""
+    parts = [part.replace("_", " ") for part in (kind.mixer, kind.mlp) if part != "none"]
+    return ", ".join(["dense MLP" if part == "dense" else part for part in parts]) or "nothing"
 
 
 def _formats(entry: CatalogueEntry) -> list[str]:
-    """Formats of products that the GPU has."""
+    """Return the precisions of products that the GPU has."""
     peaks = entry.gpu.peak_flops
     narrow = [f"fp8 {name}" if recipe.peak != "nvfp4" else name for name, recipe in PRECISION_RECIPES.items()]
     recipes = list(PRECISION_RECIPES.values())
-    return [one for one in PLAIN if one in peaks] + [
+    return [precision for precision in PLAIN if precision in peaks] + [
         word for word, recipe in zip(narrow, recipes, strict=True) if recipe.peak in peaks
     ]
 
 
 def _origin(entry: CatalogueEntry, word: str) -> str:
-    """Origin of the rate of products in a format."""
+    """Return the origin of the rate of products in a precision."""
     laws, name = entry.gpu.efficiency, word.removeprefix("fp8 ")
     recipe = PRECISION_RECIPES.get(name)
     law = "wide" if recipe is None else recipe.law
@@ -131,31 +133,31 @@ def _verdict(
     if tested:
         runs, error = _together(tested)
         return f"{name} on {gpu}: {runs} public runs, times {percent(error)} off in the mean; {rates}."
-    others = tuple(one for rows in by_gpu.values() for one in rows)
+    others = tuple(test for rows in by_gpu.values() for test in rows)
     if others:
         runs, error = _together(others)
         where = " and ".join(by_gpu)
         return f"{name} on {gpu}: never tested; {runs} public runs on {where}, {percent(error)} off; {rates}."
-    runs = sum(one.runs for one in kinds.values())
+    runs = sum(band.runs for band in kinds.values())
     like = f"{runs} public runs of other models of its kind on such GPUs" if runs else "no public run like it"
     return f"{name} on {gpu}: never tested; {like}; {rates}."
 
 
 def _together(rows: Iterable[BackTest]) -> tuple[int, float]:
-    """Runs, and their mean error."""
-    some = list(rows)
-    runs = sum(one.runs for one in some)
-    return runs, sum(one.runs * one.error for one in some) / runs
+    """Return the number of runs, and their mean error."""
+    tests = list(rows)
+    runs = sum(test.runs for test in tests)
+    return runs, sum(test.runs * test.error for test in tests) / runs
 
 
 def support_table(found: Support) -> RenderableType:
-    """For people: the verdict, what is modelled, where constants are from, and what was compared."""
+    """Tables of the support for people: verdict, modelled parts, origins of constants, tests."""
     parts: list[RenderableType] = [Text(found.verdict)]
     layers = columns_table("layers", "number >")
     for kind, count in found.layers.items():
         layers.add_row(Text(kind), Text(str(count)))
     parts.append(titled("Modelled", spaced(layers)))
-    lines = [f"{one.option} {one.value}".strip() + f": {one.why}" for one in found.not_modelled] or ["Nothing."]
+    lines = [f"{entry.option} {entry.value}".strip() + f": {entry.why}" for entry in found.not_modelled] or ["Nothing."]
     parts.append(titled("Not counted", spaced(Text("\n".join(lines)))))
     origins = columns_table("constants", "origin")
     for word, origin in found.formats.items():
@@ -163,21 +165,21 @@ def support_table(found: Support) -> RenderableType:
     for origin, names in found.constants.items():
         origins.add_row(Text(", ".join(names)), Text(origin))
     origins.add_row(Text("links"), Text(found.links))
-    origins.add_row(Text("memory"), Text("counted; what is beside tensors interpolated between traced layers"))
-    parts.append(titled("Where numbers are from", spaced(origins)))
+    origins.add_row(Text("memory"), Text("counted; overheads beside tensors interpolated between traced layers"))
+    parts.append(titled("Origin of the numbers", spaced(origins)))
     parts.append(titled("Tested against", spaced(_tests_table(found))))
     legend = (
-        "Middle: median of measured over predicted time. Error: mean of how far predictions were off. Rows of a shape "
-        "(layers, hidden size, heads, experts) count as one model. Written by the commands in the last column."
+        "Middle: median of measured over predicted time. Error: mean absolute error of predictions. Models of equal "
+        "layers, hidden size, heads and experts count as one. The commands in the last column wrote the rows."
     )
     return Group(*parts, Text(), Text(legend, style=QUIET))
 
 
 def _tests_table(found: Support) -> RenderableType:
     table = columns_table("GPU", "format", "runs >", "GPUs >", "middle >", "error >", "by")
-    for one in (*found.tested, *found.elsewhere):
-        sizes = "-".join(map(str, dict.fromkeys(one.gpus)))
-        cells = [one.gpu, one.precision, str(one.runs), sizes, f"{one.middle:.2f}", percent(one.error), one.by]
+    for test in (*found.tested, *found.elsewhere):
+        sizes = "-".join(map(str, dict.fromkeys(test.gpus)))
+        cells = [test.gpu, test.precision, str(test.runs), sizes, f"{test.middle:.2f}", percent(test.error), test.by]
         table.add_row(*map(Text, cells))
     for kind, band in found.kinds.items():
         by = "benchmarks/backtest/bands.py"

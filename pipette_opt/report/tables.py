@@ -1,7 +1,7 @@
 """
-Tables of one plan for people, as rich renderables: at most 100 columns, plain where the output is no terminal.
+Tables of a plan as rich renderables: at most 100 columns, and plain where the output is no terminal.
 
-Every text that comes from a plan is wrapped in ``Text``, so that nothing in it is taken for markup.
+Every text of a plan is wrapped in ``Text``, so that none of it is taken for markup.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,25 +37,25 @@ from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
 
 NARROW_MARGIN = 0.9
-"""Share of the capacity above which memory is called tight."""
+"""Share of the capacity above which memory is shown as tight. Chosen."""
 
 
 MAX_STAGES = 32
-"""Stages shown one by one; of more, the fullest ones."""
+"""Most stages in the table of memory; of more, the fullest are shown. Chosen."""
 
 
 def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[RenderableType]:
     """
-    Everything about a plan: verdict, configuration, proof, times, memory, hosts, what else there was, verdict.
+    Return everything about a plan: verdict, configuration, proof, times, memory, hosts, alternatives, verdict.
 
     Parameters
     ----------
     beside
-        What comes before the last line, e.g. the launch of today.
+        Parts before the last line, e.g. the launch of today.
     """
-    said = verdict_line(plan_verdict(plan))
+    verdict_text = verdict_line(plan_verdict(plan))
     parts: list[RenderableType] = [
-        said,
+        verdict_text,
         headline(plan),
         *([Text(line)] if (line := fastest_line(plan)) else []),
         *target_tables(plan),
@@ -77,17 +77,17 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
     parts += left_out_table(plan.not_modelled)
     if plan.notes:
         parts.append(notes(plan.notes))
-    parts += [*beside, Text(), said]
+    parts += [*beside, Text(), verdict_text]
     return parts
 
 
-def verdict_line(said: str) -> RenderableType:
-    """The verdict, first and last of every answer."""
-    return Text(said, style="bold")
+def verdict_line(text: str) -> RenderableType:
+    """Return the verdict, the first and last line of an answer."""
+    return Text(text, style="bold")
 
 
 def headline(plan: Plan) -> RenderableType:
-    """The answer: configuration, expected time, rates."""
+    """Return the configuration, its hosts, the expected time and the rates."""
     used, listed = len(plan.placement.nodes_used), len(plan.hosts)
     first = Text(plan.config.label(), style="bold")
     first.append(f"  on {used} of {counted(listed, 'host')}, {counted(plan.config.world_size, 'GPU')}", style="")
@@ -95,7 +95,7 @@ def headline(plan: Plan) -> RenderableType:
 
 
 def configuration_table(plan: Plan) -> RenderableType:
-    """Degrees, batch, memory savers and launch."""
+    """Table of degrees, batch, memory savers and launch."""
     config, layout = plan.config, plan.config.pipeline_model_parallel_layout
     rounds = _rounds(config, plan.global_batch_size)
     rows = [
@@ -146,31 +146,31 @@ def configuration_words(config: ParallelConfig, global_batch_size: int) -> str:
 
 
 def _recomputation(config: ParallelConfig) -> str:
-    """What is recomputed."""
+    """Return the recomputation in words."""
     if config.recomputation != "block":
         return config.recomputation or "none"
     return f"block, first {counted(config.recompute_num_layers, 'layer')} of each chunk"
 
 
 def target_tables(plan: Plan) -> list[RenderableType]:
-    """What the plan is best at, where that is not the time alone, number of GPUs by number; none otherwise."""
+    """Table of an objective other than the time, a row for each number of GPUs; empty for the time."""
     target = plan.target
     if target is None:
         return []
-    said = f"{target.value:,.4g} {target.unit}, no plan has {'more than' if _is_rate(target) else 'less than'} "
-    head = Text(f"{said}{target.bound:,.4g} (gap {percent(target.gap)})")
-    priced = any(one.dearest is not None for one in target.sizes)
+    text = f"{target.value:,.4g} {target.unit}, no plan has {'more than' if _is_rate(target) else 'less than'} "
+    head = Text(f"{text}{target.bound:,.4g} (gap {percent(target.gap)})")
+    priced = any(size.dearest is not None for size in target.sizes)
     names = ["GPUs >", *(["price up to >"] if priced else []), "", "time >", "at least >", "value >", "bound >"]
     table = columns_table(*names)
-    for one in target.sizes:
+    for size in target.sizes:
         cells = [
-            f"{one.num_gpus:,}",
-            *([f"{one.dearest:g}"] if one.dearest is not None else []),
-            one.status,
-            "" if one.iteration_time_s is None else seconds_text(one.iteration_time_s),
-            "" if one.lower_bound_s is None else seconds_text(one.lower_bound_s),
-            "" if one.value is None else f"{one.value:,.4g}",
-            "" if one.bound is None else f"{one.bound:,.4g}",
+            f"{size.num_gpus:,}",
+            *([f"{size.dearest:g}"] if size.dearest is not None else []),
+            size.status,
+            "" if size.iteration_time_s is None else seconds_text(size.iteration_time_s),
+            "" if size.lower_bound_s is None else seconds_text(size.lower_bound_s),
+            "" if size.value is None else f"{size.value:,.4g}",
+            "" if size.bound is None else f"{size.bound:,.4g}",
         ]
         table.add_row(*map(Text, cells))
     return [titled("Objective", Group(head, table))]
@@ -181,7 +181,7 @@ def _is_rate(target: Target) -> bool:
 
 
 def breakdown_table(estimate: IterationTime) -> RenderableType:
-    """Seconds by cause of the mean rank and of the critical path, each adding up to the simulated time."""
+    """Table of seconds by cause, of the mean rank and of the critical path; each column adds up to the time."""
     path = estimate.critical_path
     headers = ("critical path >", "share >") if path else ()
     table = columns_table("where the time goes", "mean of all ranks >", "share >", "", *headers)
@@ -199,46 +199,46 @@ def breakdown_table(estimate: IterationTime) -> RenderableType:
 
 
 def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
-    """Peak of one GPU of each stage: predicted (solid), up to its upper bound (light), of the capacity."""
+    """Table of the peak of a GPU of each stage: predicted (solid), at most (light), and the capacity."""
     shown = _fullest(memory)
     title = "memory by stage" if len(shown) == len(memory) else f"fullest {len(shown)} of {len(memory)} stages"
     table = columns_table(title, "predicted >", "at most >", "capacity >", "", "out of memory >")
-    for one in shown:
-        full = _fullness(one)
+    for stage in shown:
+        full = _fullness(stage)
         style = BAD if full > 1 else FAIR if full > NARROW_MARGIN else GOOD
         table.add_row(
-            Text(f"stage {one.stage}{' *' if one.extrapolates else ''}"),
-            Text(f"{gib(one.predicted_bytes):.1f} GiB"),
-            Text(f"{gib(one.upper_bytes):.1f} GiB"),
-            Text(f"{gib(one.capacity_bytes):.1f} GiB"),
-            Bar(filled=one.predicted_bytes / one.capacity_bytes, reached=full, style=style),
-            Text(risk(one.oom_probability, at_most=one.oom_probability_at_most), style=style),
+            Text(f"stage {stage.stage}{' *' if stage.extrapolates else ''}"),
+            Text(f"{gib(stage.predicted_bytes):.1f} GiB"),
+            Text(f"{gib(stage.upper_bytes):.1f} GiB"),
+            Text(f"{gib(stage.capacity_bytes):.1f} GiB"),
+            Bar(filled=stage.predicted_bytes / stage.capacity_bytes, reached=full, style=style),
+            Text(risk(stage.oom_probability, at_most=stage.oom_probability_at_most), style=style),
         )
-    if any(one.extrapolates for one in memory):
+    if any(stage.extrapolates for stage in memory):
         table.caption = "* outside of the predictor's training data"
     return spaced(table)
 
 
 def components_table(memory: Sequence[StageMemory]) -> list[RenderableType]:
-    """What the predicted peak of each stage is made of; nothing for plans of older versions."""
-    shown = [one for one in _fullest(memory) if one.components]
+    """Table of the parts of each stage's predicted peak; empty for plans of older versions."""
+    shown = [stage for stage in _fullest(memory) if stage.components]
     if not shown:
         return []
     names = list(shown[0].components)
     table = columns_table("of the peak, GiB", *(f"{name} >" for name in names))
-    for one in shown:
-        parts = (Text(f"{gib(one.components[name]):.1f}") for name in names)
-        table.add_row(Text(f"stage {one.stage}"), *parts)
+    for stage in shown:
+        parts = (Text(f"{gib(stage.components[name]):.1f}") for name in names)
+        table.add_row(Text(f"stage {stage.stage}"), *parts)
     return [spaced(table)]
 
 
 def _fullest(memory: Sequence[StageMemory]) -> list[StageMemory]:
-    """At most so many stages as are shown, the fullest, in order."""
-    return sorted(sorted(memory, key=lambda one: -_fullness(one))[:MAX_STAGES], key=lambda one: one.stage)
+    """Return the fullest stages, at most ``MAX_STAGES``, in order."""
+    return sorted(sorted(memory, key=lambda stage: -_fullness(stage))[:MAX_STAGES], key=lambda stage: stage.stage)
 
 
 def hosts_tables(plan: Plan) -> list[RenderableType]:
-    """Hosts in grid order, stages down and replicas across; then who is left out, and why."""
+    """Tables of hosts, stages down and replicas across, and of unused hosts with the reason."""
     table = columns_table("stages", "hosts, in data-parallel order")
     for stages, hosts in host_grid(plan):
         table.add_row(Text(stages), Text(folded_hosts(hosts)))
@@ -253,15 +253,15 @@ def hosts_tables(plan: Plan) -> list[RenderableType]:
 
 
 def baselines_table(plan: Plan) -> RenderableType:
-    """What other methods would have chosen."""
+    """Table of the plans that other methods choose."""
     table = columns_table("instead of this plan", "configuration", "iteration >", "to the plan >", "took >")
-    for one in plan.baselines:
+    for baseline in plan.baselines:
         table.add_row(
-            Text(one.name),
-            Text(one.config.label()),
-            Text(seconds_text(one.iteration_time_s)),
-            _against(one.iteration_time_s, plan.estimate.iteration_time_s),
-            Text(f"{one.wall_time_s:.1f} s"),
+            Text(baseline.name),
+            Text(baseline.config.label()),
+            Text(seconds_text(baseline.iteration_time_s)),
+            _against(baseline.iteration_time_s, plan.estimate.iteration_time_s),
+            Text(f"{baseline.wall_time_s:.1f} s"),
         )
     return spaced(table)
 
@@ -278,22 +278,22 @@ def estimate_tables(
     not_modelled: Sequence[NotModelled] = (),
 ) -> list[RenderableType]:
     """
-    A configuration on given hosts, simulated; its verdict first.
+    Return the tables of a configuration simulated on given hosts, its verdict first.
 
     Parameters
     ----------
     hosts
-        In rank order.
+        Names of the hosts, in rank order.
     title
-        What the configuration is called.
+        Name of the configuration.
     max_oom_risk
         Accepted risk of running out of memory.
     links_measured
         Whether links between hosts were measured.
     not_modelled
-        What times and sizes leave out.
+        Options that times and sizes leave out.
     """
-    said = verdict_line(
+    verdict_text = verdict_line(
         verdict(
             memory,
             estimate,
@@ -305,14 +305,18 @@ def estimate_tables(
     first = Text(title, style="bold")
     where = f"{counted(len(hosts), 'host')}, {counted(config.world_size, 'GPU')}"
     first.append(f"  {config.label()} on {where}", style="not bold")
-    parts: list[RenderableType] = [said, Group(Text(), first, *speed_lines(estimate)), breakdown_table(estimate)]
+    parts: list[RenderableType] = [
+        verdict_text,
+        Group(Text(), first, *speed_lines(estimate)),
+        breakdown_table(estimate),
+    ]
     parts += [memory_table(memory), *components_table(memory)]
     parts += left_out_table(not_modelled)
     return parts
 
 
 def notes(lines: Iterable[str]) -> RenderableType:
-    """What else the reader should know."""
+    """List of the plan's notes."""
     table = Table.grid(padding=(0, 1))
     for line in lines:
         table.add_row(Text("-", style=QUIET), Text(line))
@@ -320,7 +324,7 @@ def notes(lines: Iterable[str]) -> RenderableType:
 
 
 def speed_lines(estimate: IterationTime) -> list[Text]:
-    """Expected time with its band; rates at that time; whose runs the band is."""
+    """Return the expected time with its band, the rates at that time, and the runs of the band."""
     time = Text(expected_time(estimate).removeprefix("about "), style="bold")
     rates = (
         f"{three_digits(estimate.expected_tokens_per_s)} tokens/s, "
@@ -334,7 +338,7 @@ def speed_lines(estimate: IterationTime) -> list[Text]:
 
 
 def host_grid(plan: Plan) -> list[tuple[str, list[str]]]:
-    """Stages that share their hosts, and those hosts in data-parallel order."""
+    """Return stages that share their hosts, with these hosts in data-parallel order."""
     ranks = RankGrid.of(plan.config, plan.placement.order).ranks()
     per_stage = [tuple(dict.fromkeys(plan.placement.node[stage].ravel().tolist())) for stage in ranks]
     rows, start = [], 0
@@ -347,7 +351,7 @@ def host_grid(plan: Plan) -> list[tuple[str, list[str]]]:
 
 
 def folded_hosts(hosts: Sequence[str]) -> str:
-    """Ranges of hosts, as options take them, with room for line breaks."""
+    """Return ranges of hosts as options take them, with room for line breaks."""
     return compress_hosts(tuple(hosts)).replace(",", ", ")
 
 
@@ -361,13 +365,13 @@ def _degrees(config: ParallelConfig) -> str:
 
 
 def _rounds(config: ParallelConfig, global_batch_size: int) -> str:
-    """Micro-batches of a replica; of the replicas that have fewest and most."""
+    """Return the micro-batches of a replica, or the fewest and the most of all replicas."""
     shares = config.microbatches_of_replicas(global_batch_size)
     return counted(shares[0], "round") if shares[0] == shares[-1] else f"{shares[-1]} or {shares[0]} rounds"
 
 
 def _runs(layers: Sequence[int]) -> str:
-    """Equal neighbours together, e.g. ``9, 6 x 10, 11``."""
+    """Fold equal neighbours, e.g. ``9, 6 x 10, 11``."""
     counted = [(value, len(list(members))) for value, members in groupby(layers)]
     return ", ".join(str(value) if count == 1 else f"{count} x {value}" for value, count in counted)
 
@@ -377,8 +381,8 @@ def _schedule(plan: Plan) -> str:
     return "1F1B" if chunks is None else f"interleaved 1F1B, {chunks} chunks"
 
 
-def _fullness(one: StageMemory) -> float:
-    return one.upper_bytes / one.capacity_bytes
+def _fullness(stage: StageMemory) -> float:
+    return stage.upper_bytes / stage.capacity_bytes
 
 
 def _against(seconds: float, plan_s: float) -> Text:

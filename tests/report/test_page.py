@@ -360,5 +360,5 @@ def test_older_and_poorer_plans_have_a_page(plan: Plan) -> None:
     )
     assert Page(page_of(poorer)).ids == PANELS - OF_THE_JOB
     without = replace(poorer, memory=())
-    assert "Nobody knows whether it fits." in page_of(without)
+    assert "Memory was not predicted for this plan." in page_of(without)
     assert "<table" in without._repr_html_()

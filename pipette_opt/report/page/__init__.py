@@ -1,8 +1,8 @@
 """
-A plan as one page that needs nothing else: no network, no server, no other file.
+A plan as a self-contained page: no network, no server, no other file.
 
-Its figures are plotly's. Their script and their data are in the page, compressed, and are unpacked when it is open; all
-numbers are in its tables, too, which need no script. A policy in the page lets no other script run.
+Figures are plotly's. Their script and data are in the page, compressed, and are unpacked when it opens. All
+numbers are also in tables, which need no script. A policy in the page runs no other script.
 """
 
 import base64
@@ -35,14 +35,14 @@ from pipette_opt.verify.common import on_cluster
 
 def page_of(plan: Plan, instance: Instance | None = None, *, file: str = "plan.json", sha256: str = "") -> str:
     """
-    The page of a plan, as HTML.
+    Return the page of a plan, as HTML.
 
     Parameters
     ----------
     instance
         The job of the plan; without it links, schedule and sensitivity are left out, and the page says so.
     file, sha256
-        The plan's file and its hash, which the page names.
+        File of the plan, and its hash; the page names both.
     """
     panels = [certificate_panel(plan), time_panel(plan), memory_panel(plan), placement_panel(plan, instance)]
     if instance is not None:
@@ -59,7 +59,7 @@ def page_of(plan: Plan, instance: Instance | None = None, *, file: str = "plan.j
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write the page; a reader never sees half of it. ``InputError`` if the place cannot be written."""
+    """Write the page atomically. ``InputError`` if the path cannot be written."""
     try:
         write_atomically(path, text)
     except OSError as error:
@@ -82,7 +82,7 @@ def _document(plan: Plan, panels: Sequence[Panel], left_out: Sequence[str]) -> s
         element("title", title),
         element("style", _resource("page.css")),
     )
-    links = bullets(element("a", one.title, href=f"#{one.name}") for one in panels)
+    links = bullets(element("a", panel.title, href=f"#{panel.name}") for panel in panels)
     main = element("main", *map(_section, panels), id="main")
     body = element(
         "body",
@@ -127,10 +127,10 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
     if plan.memory:
         stage = fullest_of(plan.memory)
         upper, chance, place = gib(stage.upper_bytes), stage.oom_probability, plan.memory.index(stage)
-        said = risk(chance, at_most=stage.oom_probability_at_most)
+        chance_text = risk(chance, at_most=stage.oom_probability_at_most)
         facts += [
             (f"GiB at most, stage {stage.stage}", number(upper, f"{upper:.1f}", f"memory.{place}.upper_gib")),
-            ("out of memory", number(chance, said, f"memory.{place}.oom_probability")),
+            ("out of memory", number(chance, chance_text, f"memory.{place}.oom_probability")),
         ]
     return element(
         "header",
@@ -146,8 +146,8 @@ def _section(panel: Panel) -> Element:
     if panel.figure is not None:
         drawn = element("div", id=f"figure-{panel.name}", class_="plot", role="group", aria_label=panel.shows)
         drawn.set("style", f"min-height: {panel.figure.layout.height}px")
-        said = element("p", "This figure needs a browser of 2023 or newer; its numbers are below.", class_="no-figure")
-        drawn.append(said)
+        hint = element("p", "This figure needs a browser of 2023 or newer; its numbers are below.", class_="no-figure")
+        drawn.append(hint)
         parts.append(element("figure", drawn, element("figcaption", panel.shows)))
     if panel.tables:
         parts.append(element("details", element("summary", f"{panel.title}: tables"), *panel.tables))
@@ -155,8 +155,8 @@ def _section(panel: Panel) -> Element:
 
 
 def _packed(panels: Sequence[Panel]) -> list[Element]:
-    """Plotly's script and the figures, compressed."""
-    figures = [f'"{one.name}": {one.figure.to_json()}' for one in panels if one.figure is not None]
+    """Return plotly's script and the figures, compressed."""
+    figures = [f'"{panel.name}": {panel.figure.to_json()}' for panel in panels if panel.figure is not None]
     packed = {"plotly": _plotly(), "figures": _compressed("{" + ", ".join(figures) + "}")}
     return [element("script", text, id=name, type="application/gzip+base64") for name, text in packed.items()]
 

@@ -1,4 +1,4 @@
-"""Tables of the page for what there is beside the plan: the next best, and the trade between time and risk."""
+"""Tables of the page for plans beside the plan: the next best, and the trade between time and risk."""
 
 from xml.etree.ElementTree import Element
 
@@ -9,40 +9,42 @@ from pipette_opt.report.page.markup import Child, number, table
 
 
 def alternatives_table(plan: Plan) -> Element:
-    """Return the next best plans, each with what its kind takes at least."""
+    """Return the table of the next best plans, each with the lower bound of its kind."""
     headers = ("configuration", "iteration >", "out of memory >", "its kind at least >", "why not")
     rows = []
-    for place, one in enumerate(plan.alternatives):
+    for place, alternative in enumerate(plan.alternatives):
         at = f"alternatives.{place}"
-        least = one.lower_bound_s
-        said = "" if least is None else f"{seconds_text(least)}{', proven' if one.is_proven else ''}"
-        rows.append((*_plan_cells(one, at), number(least, said, f"{at}.lower_bound_s"), one.reason))
+        least = alternative.lower_bound_s
+        bound_text = "" if least is None else f"{seconds_text(least)}{', proven' if alternative.is_proven else ''}"
+        rows.append(
+            (*_plan_cells(alternative, at), number(least, bound_text, f"{at}.lower_bound_s"), alternative.reason)
+        )
     return table("The next best plans", headers, rows)
 
 
 def risks_table(plan: Plan) -> Element:
-    """Return the fastest plan found for each accepted risk of running out of memory."""
+    """Return the table of the fastest plan found for each accepted risk of running out of memory."""
     headers = ("risk at most", "configuration", "iteration >", "out of memory >", "GiB at most >", "of >")
     rows = []
-    for place, one in enumerate(plan.risks):
+    for place, choice in enumerate(plan.risks):
         at = f"risks.{place}"
-        sizes = ((one.upper_bytes, "upper_gib"), (one.capacity_bytes, "capacity_gib"))
+        sizes = ((choice.upper_bytes, "upper_gib"), (choice.capacity_bytes, "capacity_gib"))
         rows.append(
             (
-                f"{one.max_oom_risk:.2%}",
-                *_plan_cells(one.plan, f"{at}.plan"),
+                f"{choice.max_oom_risk:.2%}",
+                *_plan_cells(choice.plan, f"{at}.plan"),
                 *(number(gib(size), f"{gib(size):.1f}", f"{at}.{name}") for size, name in sizes),
             )
         )
     return table("The fastest plans by risk of running out of memory", headers, rows)
 
 
-def _plan_cells(one: Alternative, at: str) -> tuple[Child, Child, Child]:
-    """Label, simulated time and risk of a plan whose place in the plan's file is ``at``."""
-    seconds, chance = one.iteration_time_s, one.oom_probability
-    said = "" if chance is None else risk(chance, at_most=one.oom_probability_at_most)
+def _plan_cells(alternative: Alternative, at: str) -> tuple[Child, Child, Child]:
+    """Return label, simulated time and risk of a plan; ``at`` is its path in the plan's file."""
+    seconds, chance = alternative.iteration_time_s, alternative.oom_probability
+    chance_text = "" if chance is None else risk(chance, at_most=alternative.oom_probability_at_most)
     return (
-        one.config.label(),
+        alternative.config.label(),
         number(seconds, seconds_text(seconds), f"{at}.iteration_time_s"),
-        number(chance, said, f"{at}.oom_probability"),
+        number(chance, chance_text, f"{at}.oom_probability"),
     )

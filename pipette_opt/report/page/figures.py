@@ -1,4 +1,4 @@
-"""How all figures look: colours that tell apart for everybody, and axes that leave room on a phone."""
+"""Common style of the figures: colours for every kind of sight, and axes that leave room on a phone."""
 
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -32,17 +32,17 @@ OTHER_COLOUR = "#7a5195"
 INK, LINES, BAD = "#1d2733", "#dfe4ea", "#b3261e"
 
 RATES = [[0.0, "#e7695a"], [0.25, "#f0b04a"], [0.5, "#f6efcb"], [0.75, "#b5d5e8"], [1.0, "#5aa2d0"]]
-"""From slow to fast; dark marks are legible on all of it."""
+"""Colour scale from slow to fast; dark marks are legible on all of it."""
 
 RATES_OF_LEVELS = [[0.0, "#eef5fb"], [1.0, "#5aa2d0"]]
-"""The same where links differ by design, so that less is not worse."""
+"""Colour scale for clusters with levels, whose links differ by design, so slow ones are not red."""
 
 UNMEASURED = "#8a94a0"
-"""Where a link was not measured."""
+"""Colour of links that were not measured."""
 
 
 def figure(*traces: Any, height: int, **layout: Any) -> "Figure":
-    """A figure as wide as the page; ``height`` in pixels."""
+    """Make a figure as wide as the page; ``height`` in pixels."""
     from plotly.graph_objects import Figure
 
     axis = {"gridcolor": LINES, "zerolinecolor": LINES, "automargin": True, "fixedrange": False}
@@ -71,12 +71,12 @@ def figure(*traces: Any, height: int, **layout: Any) -> "Figure":
 
 
 def shown(text: str) -> str:
-    """A name as text of a figure, where plotly would take ``<b>`` for markup."""
+    """Escape a name for a figure, where plotly would take ``<b>`` for markup."""
     return escape(text, quote=False)
 
 
 def wrapped(label: str, width: int = 22) -> str:
-    """A configuration's label on several lines."""
+    """Break the label of a configuration into lines of at most ``width`` characters."""
     lines = [""]
     for word in label.split(" "):
         if lines[-1] and len(lines[-1]) + 1 + len(word) > width:

@@ -1,4 +1,4 @@
-"""What the plan was made from, what it assumes, and what its numbers leave out."""
+"""Panels of the plan's inputs, its assumptions, and the options that its numbers leave out."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,28 +9,29 @@ from pipette_opt.report.cells import words
 from pipette_opt.report.page.markup import Child, Panel, bullets, element, number, paragraph, table
 
 MAX_VALUES = 24
-"""Values of a list that are shown."""
+"""Most values of a list that are shown. Chosen."""
 
 
 def assumptions_panel(plan: Plan) -> Panel:
-    """Notes, and options of the job that no number counts."""
+    """Panel of notes, and of options of the job that no number counts."""
     body = [bullets(map(_with_code, plan.notes)) if plan.notes else paragraph("Nothing is noted.")]
     if plan.not_modelled:
         rows = [
-            (f"{one.option} {one.value}".strip(), f"{one.direction} {one.effect}", one.why) for one in plan.not_modelled
+            (f"{entry.option} {entry.value}".strip(), f"{entry.direction} {entry.effect}", entry.why)
+            for entry in plan.not_modelled
         ]
         body.append(table("Not modelled", ("option", "the real job takes", "why"), rows))
     return Panel(name="assumptions", title="Assumptions", body=body)
 
 
 def _with_code(note: str) -> Element:
-    """A note; what is between backticks is typed."""
+    """Return a note as an element; text between backticks is code."""
     parts = note.split("`")
-    return element("span", *(element("code", one) if place % 2 else one for place, one in enumerate(parts)))
+    return element("span", *(element("code", part) if place % 2 else part for place, part in enumerate(parts)))
 
 
 def inputs_panel(plan: Plan, file: str, sha256: str) -> Panel:
-    """Files with their hashes, options, versions."""
+    """Panel of files with their hashes, options and versions."""
     made: dict[str, Any] = {"seed": plan.seed, "created": plan.created, "versions": plan.versions}
     plain = {name: value for name, value in plan.inputs.items() if not isinstance(value, Mapping)}
     tables = [
@@ -59,24 +60,24 @@ def _tables(inputs: Mapping[str, Any]) -> Iterator[Element]:
 
 
 def _rows(value: Mapping[str, Any], at: str) -> Iterator[tuple[str, Child]]:
-    """Fields, those of mappings inside by their path; then the names of those that are not set."""
-    for name, one in value.items():
+    """Yield fields and values, nested fields by their path, and last the names of fields that are not set."""
+    for name, item in value.items():
         field = f"{at}.{name}" if at else name
-        if isinstance(one, Mapping):
-            yield from ((f"{name}.{inner}", cell) for inner, cell in _rows(one, field))
-        elif isinstance(one, int | float) and not isinstance(one, bool):
-            yield name, number(one, f"{one:,}" if isinstance(one, int) else f"{one:g}", field)
-        elif one is not None:
-            yield name, _text(one)
-    unset = [name for name, one in value.items() if one is None]
+        if isinstance(item, Mapping):
+            yield from ((f"{name}.{inner}", cell) for inner, cell in _rows(item, field))
+        elif isinstance(item, int | float) and not isinstance(item, bool):
+            yield name, number(item, f"{item:,}" if isinstance(item, int) else f"{item:g}", field)
+        elif item is not None:
+            yield name, _text(item)
+    unset = [name for name, item in value.items() if item is None]
     if unset:
         yield "not set", ", ".join(unset)
 
 
 def _text(value: object) -> str:
     if isinstance(value, list | tuple):
-        some = ", ".join(_text(one) for one in value[:MAX_VALUES])
-        return f"{some}, ... ({len(value):,} values)" if len(value) > MAX_VALUES else some or "none"
+        shown = ", ".join(_text(item) for item in value[:MAX_VALUES])
+        return f"{shown}, ... ({len(value):,} values)" if len(value) > MAX_VALUES else shown or "none"
     return (
         {None: "none", True: "yes", False: "no"}.get(value, str(value))
         if value is None or isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Links between hosts as a heat map, with what is missing, what is slow, and which of them the plan uses."""
+"""Heat map of the links between hosts, with missing, slow and used links."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 MAX_CELLS = 128
-"""Hosts a side of the map; of more, neighbours in the list share a cell. Chosen: a laptop's pixels, and 5 MB a page."""
+"""Most hosts a side of the map; of more, neighbours in the list share a cell. Chosen: laptop's pixels, 5 MB a page."""
 
 MAX_NAMED = 15
-"""Links named in a table."""
+"""Most links named in a table. Chosen."""
 
 TOP = 0.98
-"""Share of cells that the colours tell apart; those above, the fastest, look alike."""
+"""Quantile of the rates that has the fastest colour; faster cells look alike. Chosen."""
 
 MAX_MARKED = 2000
-"""Used links that are marked in the map."""
+"""Most slow or used links that are marked in the map. Chosen."""
 
 MAP_PIXELS, MARK_PIXELS = 540, 6
-"""Height of the map, and the largest width of a mark, which takes at most half a cell. Chosen."""
+"""Height of the map, and largest width of a mark, pixels; a mark takes at most half a cell. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Links:
     """
-    Links of a cluster.
+    Links between the hosts of a cluster.
 
     Parameters
     ----------
     gb_per_s
-        What ``flows`` flows at once attain in sum, shape ``(hosts, hosts)``; NaN where nothing was measured.
+        Aggregate rate of ``flows`` concurrent flows, GB/s, shape ``(hosts, hosts)``; NaN where nobody measured.
     usual
-        Median of the pairs that are as near as this one, the same shape.
+        Median of the pairs at the same distance, GB/s, shape ``(hosts, hosts)``.
     used
-        By pair of hosts: who sends over it.
+        Traffic of the plan by pair of hosts, in words.
     """
 
     hosts: tuple[str, ...]
@@ -60,34 +60,34 @@ class Links:
 
     @property
     def slow(self) -> BoolArray:
-        """Below the share of the median from which importing links names a pair."""
+        """Mask of the pairs below ``SLOW`` times the median, which importing links names, too."""
         return self.gb_per_s < SLOW * self.usual
 
     @property
     def missing(self) -> BoolArray:
-        """Pairs of different hosts without a measurement."""
+        """Mask of the pairs of different hosts without a measurement."""
         return np.isnan(self.gb_per_s) & ~np.eye(len(self.hosts), dtype=np.bool_)
 
 
 def links_of(plan: Plan, instance: Instance) -> Links:
-    """Links of the most flows that were measured at once."""
+    """Return the links at the largest number of concurrent flows that was measured."""
     cluster = instance.cluster
-    flows = max((one.concurrent_flows for one in cluster.link_matrices), default=1)
+    flows = max((matrix.concurrent_flows for matrix in cluster.link_matrices), default=1)
     rates = np.array(cluster.pair_bytes_per_s(flows)) / GB
     np.fill_diagonal(rates, np.nan)
     distance, usual = _distances(cluster), np.full_like(rates, np.nan)
-    for one in np.unique(distance):
-        here = (distance == one) & ~np.isnan(rates)
+    for level in np.unique(distance):
+        here = (distance == level) & ~np.isnan(rates)
         if here.any():
-            usual[distance == one] = np.median(rates[here])
+            usual[distance == level] = np.median(rates[here])
     index = {host: number for number, host in enumerate(cluster.hosts)}
     pairs = {**expert_links(instance, plan), **links_used(plan)}
-    used = {(index[here], index[there]): who for (here, there), who in pairs.items()}
+    used = {(index[sender], index[receiver]): who for (sender, receiver), who in pairs.items()}
     return Links(hosts=cluster.hosts, flows=flows, gb_per_s=rates, usual=usual, used=used)
 
 
 def _distances(cluster: ClusterSpec) -> IntArray:
-    """How many levels two hosts do not share, shape ``(hosts, hosts)``."""
+    """Count the levels that two hosts do not share, shape ``(hosts, hosts)``."""
     found = np.zeros((cluster.num_nodes, cluster.num_nodes), dtype=np.int64)
     for level in cluster.levels:
         found += level.group_of_node[:, None] != level.group_of_node
@@ -95,13 +95,13 @@ def _distances(cluster: ClusterSpec) -> IntArray:
 
 
 def links_panel(plan: Plan, instance: Instance) -> Panel:
-    """The map, and its slow, missing and used links as tables."""
+    """Panel of the map, with tables of its slow, missing and used links."""
     links = links_of(plan, instance)
     num_pairs = len(links.hosts) * (len(links.hosts) - 1)
     num_slow, num_missing = int(links.slow.sum()), int(links.missing.sum())
     slow_used = sum(bool(links.slow[pair]) for pair in links.used)
     levels = ", ".join(
-        f"{one.name} ({counted(len(np.unique(one.group_of_node)), 'group')})" for one in instance.cluster.levels
+        f"{level.name} ({counted(len(np.unique(level.group_of_node)), 'group')})" for level in instance.cluster.levels
     )
     measured = "measured" if instance.cluster.links_measured else "not measured, but given or nominal"
     body = [
@@ -133,7 +133,7 @@ def _width(links: Links) -> int:
 
 
 def _blocks(array: FloatArray, width: int) -> FloatArray:
-    """Cells as rows, shape ``(cells, cells, width ** 2)``; beyond the last host NaN."""
+    """Group cells of ``width`` hosts a side, shape ``(cells, cells, width ** 2)``; NaN beyond the last host."""
     side = -(-len(array) // width)
     padded = np.full((side * width, side * width), np.nan)
     padded[: len(array), : len(array)] = array
@@ -141,7 +141,7 @@ def _blocks(array: FloatArray, width: int) -> FloatArray:
 
 
 def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
-    """The map of all links, with the squares of levels, its hosts folded where they are many."""
+    """Heat map of all links, with a square for each group of a level; many hosts share cells."""
     from plotly.graph_objects import Heatmap
 
     width = _width(links)
@@ -153,7 +153,7 @@ def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
     top = float(np.quantile(known, TOP)) if known.size else 1.0
     more = {}
     if width > 1:
-        counts = np.stack([_blocks(one.astype(float), width) for one in (links.missing, links.slow)], axis=2)
+        counts = np.stack([_blocks(mask.astype(float), width) for mask in (links.missing, links.slow)], axis=2)
         more["customdata"] = np.nansum(counts, axis=3).astype(np.int32)
     block, folded = (f" and {width - 1} more", "slowest ") if width > 1 else ("", "")
     hidden = "; slow %{customdata[1]}, missing %{customdata[0]}" if width > 1 else ""
@@ -188,12 +188,12 @@ def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
         )
         traces.append(missing)
     if width == 1:
-        slow = [(here, there) for here, there in np.argwhere(links.slow).tolist()][:MAX_MARKED]
+        slow = [(sender, receiver) for sender, receiver in np.argwhere(links.slow).tolist()][:MAX_MARKED]
         size = min(MARK_PIXELS, MAP_PIXELS // (2 * len(names)))
         marks = [("slow", "x-thin-open", size + 1, dict.fromkeys(slow, "slow"))]
         if len(links.used) <= MAX_MARKED:
             marks.insert(0, ("used by the plan", "square", size, links.used))
-        traces += [_marks(links, names, *one) for one in marks if one[-1]]
+        traces += [_marks(links, names, *mark) for mark in marks if mark[-1]]
     return figure(
         *traces,
         height=MAP_PIXELS,
@@ -206,24 +206,24 @@ def folded_figure(links: Links, levels: Sequence[Level]) -> "Figure":
 def _marks(
     links: Links, names: Sequence[str], name: str, symbol: str, size: int, pairs: Mapping[tuple[int, int], str]
 ) -> object:
-    """Marks on single links, a trace of the figure."""
+    """Trace of marks on single links."""
     from plotly.graph_objects import Scatter
 
     colour = INK if symbol.endswith("open") else "#ffffff"
     return Scatter(
         name=name,
-        x=[names[there] for _, there in pairs],
-        y=[names[here] for here, _ in pairs],
+        x=[names[receiver] for _, receiver in pairs],
+        y=[names[sender] for sender, _ in pairs],
         mode="markers",
         marker={"symbol": symbol, "size": size, "color": colour, "line": {"width": 1, "color": INK}},
-        customdata=[shown(f"{links.gb_per_s[pair]:.1f} GB/s, {said}") for pair, said in pairs.items()],
+        customdata=[shown(f"{links.gb_per_s[pair]:.1f} GB/s, {traffic}") for pair, traffic in pairs.items()],
         hovertemplate="%{y} to %{x}: %{customdata}<extra></extra>",
         showlegend=True,
     )
 
 
 def _outlines(levels: Sequence[Level], width: int) -> Iterator[dict[str, object]]:
-    """A square around neighbours in the list that share a group, of each level with several."""
+    """Yield a square around neighbours in the list that share a group, for each level with several groups."""
     for level in levels:
         groups = level.group_of_node
         starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
@@ -238,21 +238,21 @@ def _tables(links: Links) -> Iterator[Element]:
     used = sorted(links.used, key=lambda pair: _rate(links, pair))
     headers = ("from", "to", "GB/s >", "of the usual >", "used by")
     yield table(f"Slowest of the links that the plan uses (first {MAX_NAMED})", headers, _rows(links, used))
-    slow = [(here, there) for here, there in np.argwhere(links.slow).tolist()]
+    slow = [(sender, receiver) for sender, receiver in np.argwhere(links.slow).tolist()]
     if slow:
         slow.sort(key=lambda pair: _rate(links, pair))
         yield table(f"Slow links (first {MAX_NAMED})", headers, _rows(links, slow))
     bad = links.slow | links.missing
     counts = bad.sum(axis=0) + bad.sum(axis=1)
-    worst = [one for one in np.argsort(-counts, kind="stable")[:MAX_NAMED].tolist() if counts[one]]
+    worst = [host for host in np.argsort(-counts, kind="stable")[:MAX_NAMED].tolist() if counts[host]]
     if worst:
         rows = [
             (
-                links.hosts[one],
-                f"{links.slow[one].sum() + links.slow[:, one].sum():,}",
-                f"{links.missing[one].sum() + links.missing[:, one].sum():,}",
+                links.hosts[host],
+                f"{links.slow[host].sum() + links.slow[:, host].sum():,}",
+                f"{links.missing[host].sum() + links.missing[:, host].sum():,}",
             )
-            for one in worst
+            for host in worst
         ]
         yield table(f"Hosts with most slow or missing links (first {MAX_NAMED})", ("host", "slow >", "missing >"), rows)
 
@@ -264,11 +264,11 @@ def _rate(links: Links, pair: tuple[int, int]) -> float:
 def _rows(links: Links, pairs: Sequence[tuple[int, int]]) -> list[tuple[str, ...]]:
     return [
         (
-            links.hosts[here],
-            links.hosts[there],
-            f"{links.gb_per_s[here, there]:.2f}",
-            f"{links.gb_per_s[here, there] / links.usual[here, there]:.0%}",
-            links.used.get((here, there), "-"),
+            links.hosts[sender],
+            links.hosts[receiver],
+            f"{links.gb_per_s[sender, receiver]:.2f}",
+            f"{links.gb_per_s[sender, receiver] / links.usual[sender, receiver]:.0%}",
+            links.used.get((sender, receiver), "-"),
         )
-        for here, there in pairs[:MAX_NAMED]
+        for sender, receiver in pairs[:MAX_NAMED]
     ]

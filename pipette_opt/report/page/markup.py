@@ -1,7 +1,7 @@
 """
-Elements of the page. Texts and attributes go through the serialiser of the standard library, which escapes them all.
+Elements of the page. The serialiser of the standard library escapes all texts and attributes.
 
-Every number of the plan is a ``data`` element: ``value`` has all its digits, ``data-field`` its place in ``plan.json``.
+Every number of the plan is a ``data`` element: ``value`` has all digits, ``data-field`` the path in ``plan.json``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,15 +23,15 @@ class Panel:
     Parameters
     ----------
     name
-        Its identifier in the page.
+        Identifier in the page.
     body
-        What is said before the figure.
+        Elements before the figure.
     figure
-        Drawn when the page is open; its tables say the same.
+        Figure, drawn when the page opens; its tables have the same numbers.
     shows
-        What the figure shows, for who cannot see it; also its caption.
+        Description of the figure for readers who cannot see it; also its caption.
     tables
-        The numbers, shown when asked for, and on paper.
+        Tables of the numbers, unfolded on demand and on paper.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Panel:
 
 
 def element(tag: str, *children: Child, **attributes: object) -> Element:
-    """An element; ``class_`` and ``data_field`` become ``class`` and ``data-field``, children of ``None`` nothing."""
+    """Make an element; ``class_`` and ``data_field`` become ``class`` and ``data-field``; ``None`` is no child."""
     named = {name.rstrip("_").replace("_", "-"): str(value) for name, value in attributes.items() if value is not None}
     found = Element(tag, named)
     last: Element | None = None
@@ -59,32 +59,32 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
 
 
 def number(value: float | None, text: str, field: str) -> Child:
-    """A number of ``plan.json``: as it is read, and whole for programs; a dash where there is none."""
+    """Make an element of a number of ``plan.json``: text for people, ``value`` for programs; a dash for ``None``."""
     return "-" if value is None else element("data", text, value=repr(value), data_field=field)
 
 
 def paragraph(*children: Child) -> Element:
-    """One or more sentences."""
+    """Make a paragraph."""
     return element("p", *children)
 
 
 def bullets(items: Iterable[Child]) -> Element:
-    """A list."""
+    """Make a list."""
     return element("ul", *(element("li", item) for item in items))
 
 
 def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[Child]]) -> Element:
     """
-    A table that scrolls by itself; the first cell of a row names it.
+    Make a table with its own scroll bar; the first cell of a row is the row's header.
 
-    A header that ends in ``>`` has its numbers to the right.
+    Numbers stand to the right below a header that ends in ``>``.
     """
     sides = ["n" if header.endswith(" >") else None for header in headers]
     head = element(
         "tr",
         *(
-            element("th", one.removesuffix(" >"), scope="col", class_=side)
-            for one, side in zip(headers, sides, strict=True)
+            element("th", header.removesuffix(" >"), scope="col", class_=side)
+            for header, side in zip(headers, sides, strict=True)
         ),
     )
     body = []

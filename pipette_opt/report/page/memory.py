@@ -1,4 +1,4 @@
-"""Memory of each stage: its components, its upper bound, and what the GPU has."""
+"""Panel of the memory of each stage: components, upper bound, and capacity of the GPU."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def memory_panel(plan: Plan) -> Panel:
-    """Peak of one GPU of each stage, by component."""
+    """Panel of the peak of a GPU of each stage, by component."""
     memory = plan.memory
     if not memory:
-        return Panel(name="memory", title="Memory", body=[paragraph("Nobody knows whether it fits.")])
+        return Panel(name="memory", title="Memory", body=[paragraph("Memory was not predicted for this plan.")])
     names = list(dict.fromkeys(name for stage in memory for name in stage.components))
     fullest = fullest_of(memory)
     at = f"memory.{memory.index(fullest)}"
@@ -60,7 +60,7 @@ def memory_panel(plan: Plan) -> Panel:
 
 
 def fullest_of(memory: Sequence[StageMemory]) -> StageMemory:
-    """The stage that may run out of memory first."""
+    """Return the stage with the highest peak, as a share of its capacity."""
     return max(memory, key=lambda stage: stage.upper_bytes / stage.capacity_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Who sits where: the grid of stages and replicas, and the hosts that hold it."""
+"""Panel of the placement: the grid of stages and replicas, and their hosts."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 LISTED = [[0.0, "#eef5fb"], [0.5, "#bcd8ef"], [1.0, "#86b6e0"]]
-"""From the first host of the cluster's list to the last: dark text is legible on all of it."""
+"""Colour scale from the first host of the cluster's list to the last; dark text is legible on all of it."""
 
 MAX_TICKS = 16
-"""Stages or replicas up to which each has its number at the side: more overlap on a phone. Chosen."""
+"""Most stages or replicas of which each has a label at the side: more overlap on a phone. Chosen."""
 
 MAX_LEFT_OUT = 3
-"""Reasons for leaving hosts out that are said beside the grid. Chosen."""
+"""Most reasons for unused hosts beside the grid. Chosen."""
 
 MAX_WRITTEN = 32
-"""Replicas up to which cells have the name of their host."""
+"""Most replicas whose cells have the name of their host. Chosen."""
 
 
 def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
     """
-    The grid of stages and replicas.
+    Panel of the grid of stages and replicas.
 
     Parameters
     ----------
     instance
-        The job of the plan; without it nobody knows the kind of a host's GPUs.
+        Job of the plan; without it the cells do not name the host's kind of GPU.
     """
     config = plan.config
     used = len(plan.placement.nodes_used)
@@ -55,9 +55,9 @@ def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
             for reason in reasons
         ]
         tables.append(table("Hosts left out", ("hosts", "why"), rows))
-        said = [f"{hosts} ({reason})" for hosts, reason in rows[:MAX_LEFT_OUT]]
+        shown_rows = [f"{hosts} ({reason})" for hosts, reason in rows[:MAX_LEFT_OUT]]
         more = ["others for other reasons, in the table"] if len(rows) > MAX_LEFT_OUT else []
-        left_out.append(paragraph(f"Left out: {', '.join([*said, *more])}."))
+        left_out.append(paragraph(f"Left out: {', '.join([*shown_rows, *more])}."))
     return Panel(
         name="placement",
         title="Placement",
@@ -78,7 +78,7 @@ def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
 
 
 def _kinds(cluster: ClusterSpec) -> dict[str, str]:
-    """Kind of GPU of each host, where there are several."""
+    """Return the kind of GPU of each host; empty if all are equal."""
     several = len(cluster.gpu_kinds) > 1
     return {node.host: node.gpu.name for node in cluster.nodes} if several else {}
 
@@ -91,7 +91,7 @@ def _grid(plan: Plan, kinds: Mapping[str, str]) -> "Figure":
     cells = ranks.reshape(stages, replicas, -1)
     nodes, gpus = plan.placement.node[cells], plan.placement.local_rank[cells]
     names = [shown(f"{host} {kinds[host]}" if host in kinds else host) for host in plan.hosts]
-    hosts = [[", ".join(dict.fromkeys(names[one] for one in cell)) for cell in row] for row in nodes.tolist()]
+    hosts = [[", ".join(dict.fromkeys(names[node] for node in cell)) for cell in row] for row in nodes.tolist()]
     hovers = [
         [
             f"{hosts[stage][replica]}<br>ranks {runs_of(cells[stage, replica])}<br>GPUs {runs_of(gpus[stage, replica])}"
@@ -127,7 +127,7 @@ def _grid(plan: Plan, kinds: Mapping[str, str]) -> "Figure":
 
 
 def runs_of(numbers: np.ndarray) -> str:
-    """Whole numbers with their runs joined, e.g. ``0-3, 8-11``."""
+    """Format whole numbers as ranges, e.g. ``0-3, 8-11``."""
     given = np.unique(numbers)
     pieces = np.split(given, np.flatnonzero(np.diff(given) != 1) + 1)
-    return ", ".join(f"{one[0]}" if len(one) == 1 else f"{one[0]}-{one[-1]}" for one in pieces)
+    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in pieces)

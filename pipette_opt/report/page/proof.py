@@ -1,4 +1,4 @@
-"""What is proven: the gap, what was searched and what was not, and who ruled out what."""
+"""Panels of the proof: the gap, the searched space, and the reasons that ruled configurations out."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def certificate_panel(plan: Plan) -> Panel:
-    """The gap, and what it covers."""
+    """Panel of the gap, and of the space that it covers."""
     proof = plan.certificate
     rows = [
-        (name, number(getattr(proof, field), text(getattr(proof, field)), f"certificate.{field}"), said)
-        for name, field, text, said in (
+        (name, number(getattr(proof, field), text(getattr(proof, field)), f"certificate.{field}"), meaning)
+        for name, field, text, meaning in (
             ("iteration time", "objective_s", seconds_text, "of the plan: the critical path of the real schedule"),
             ("at least", "lower_bound_s", seconds_text, "no plan searched is faster"),
             *_gaps(proof),
@@ -36,7 +36,7 @@ def certificate_panel(plan: Plan) -> Panel:
     )
     body = [
         paragraph(element("strong", lead)),
-        table(f"Certificate: {proof.status}", ("what", "figure >", "meaning"), rows),
+        table(f"Certificate: {proof.status}", ("name", "figure >", "meaning"), rows),
         *_chosen(plan),
     ]
     if proof.joint_model is not None:
@@ -49,7 +49,7 @@ def certificate_panel(plan: Plan) -> Panel:
 
 
 def _gaps(proof: Certificate) -> list[tuple[str, str, Callable[[float], str], str]]:
-    """The plan's own gap, and that of the search where another plan was the fastest."""
+    """Return the gap of the plan, and that of the search if another plan was the fastest."""
     if proof.fastest_s is None:
         return [("gap", "gap", percent, "of the iteration time: at most this could be gained")]
     return [
@@ -59,7 +59,7 @@ def _gaps(proof: Certificate) -> list[tuple[str, str, Callable[[float], str], st
 
 
 def _chosen(plan: Plan) -> list[Element]:
-    """What is proven of the objective, where that is not the time alone."""
+    """Return the proven bound on an objective other than the time."""
     found, choice, target = [], plan.certificate.chosen_by, plan.target
     if choice is not None:
         at = "certificate.chosen_by"
@@ -76,13 +76,13 @@ def _chosen(plan: Plan) -> list[Element]:
         )
     if target is not None:
         rows = []
-        for place, one in enumerate(target.sizes):
+        for place, size in enumerate(target.sizes):
             fields = [("iteration_time_s", seconds_text), ("lower_bound_s", seconds_text), ("value", _short)]
             cells = [
-                number(getattr(one, field), text(getattr(one, field)), f"objective.sizes.{place}.{field}")
+                number(getattr(size, field), text(getattr(size, field)), f"objective.sizes.{place}.{field}")
                 for field, text in fields
             ]
-            rows.append((f"{one.num_gpus:,}", one.status, *cells))
+            rows.append((f"{size.num_gpus:,}", size.status, *cells))
         found += [
             paragraph(
                 f"Chosen for {words(target.objective)}: ",
@@ -117,7 +117,7 @@ def _value(value: object) -> str:
 
 
 def funnel_panel(plan: Plan) -> Panel:
-    """How many configurations reach each step of the proof, and who ruled out the others."""
+    """Panel of the configurations that reach each step of the proof, and the reasons that ruled out the others."""
     proof = plan.certificate
     total = sum(part.configurations for part in proof.proof)
     rows, steps, left = [], [], total
@@ -126,19 +126,19 @@ def funnel_panel(plan: Plan) -> Panel:
         left -= part.configurations
         at = f"certificate.proof.{number_}"
         named = part.named or (None,)
-        for place, one in enumerate(named):
+        for place, reason in enumerate(named):
             first = place == 0
             bound = number(part.bound_s, seconds_text(part.bound_s), f"{at}.bound_s") if first and part.bound_s else ""
-            count = one.configurations if one else part.configurations
-            field = f"{at}.named.{place}.configurations" if one else f"{at}.configurations"
-            same = one is None or one.name == part.by
+            count = reason.configurations if reason else part.configurations
+            field = f"{at}.named.{place}.configurations" if reason else f"{at}.configurations"
+            same = reason is None or reason.name == part.by
             rows.append(
                 (
                     part.by,
-                    "" if one is None or same else one.name,
+                    "" if reason is None or same else reason.name,
                     number(count, f"{count:,}", field),
                     bound,
-                    one.example if one else "",
+                    reason.example if reason else "",
                 )
             )
     checked = number(proof.num_candidates, counted(proof.num_candidates, "configuration"), "certificate.num_candidates")
@@ -146,7 +146,7 @@ def funnel_panel(plan: Plan) -> Panel:
         return Panel(
             name="search",
             title="Search",
-            body=[paragraph(checked, " fit; who ruled them out is not recorded in this plan.")],
+            body=[paragraph(checked, " fit; the reasons for the others are not recorded in this plan.")],
         )
     return Panel(
         name="search",
@@ -163,7 +163,7 @@ def funnel_panel(plan: Plan) -> Panel:
         shows="Configurations that reach each step, on a scale of powers of ten.",
         tables=[
             table(
-                "Who ruled out what",
+                "Configurations by the reason that ruled them out",
                 ("ruled out by", "name", "configurations >", "takes at least >", "for example"),
                 rows,
             )

@@ -1,4 +1,4 @@
-"""The schedule of the slowest replica, as a strip of time for each stage."""
+"""Panel of the schedule of the slowest replica: a strip of time for each stage."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 MAX_BINS, MAX_CELLS = 2000, 60_000
-"""Moments of an iteration that are drawn, and moments of all rows together: a page stays light at any size."""
+"""Most moments of an iteration that are drawn, and most cells of all rows: a page stays light at any size. Chosen."""
 
 KINDS = {
     "forward": ("#56b4e9", "#0072b2"),
@@ -34,7 +34,7 @@ IDLE = "#ffffff"
 
 
 def schedule_panel(plan: Plan, instance: Instance, placement: Placement) -> Panel:
-    """Two strips for each stage: computation, and messages with what becomes of the gradients."""
+    """Panel with two strips for each stage: computation, and messages with the work on gradients."""
     times = placed_times(instance, plan.config, placement)
     rounds = microbatches_of(instance.training, plan.config)
     events = trace_events(times, rounds, instance.p2p)
@@ -81,10 +81,10 @@ def _strips(events: Sequence[Event], stages: int, total: float) -> "Figure":
 
     bins = min(MAX_BINS, MAX_CELLS // (2 * stages))
     colours = [IDLE, *(colour for shades in KINDS.values() for colour in shades)]
-    first = {kind: 1 + sum(len(one) for one in list(KINDS.values())[:place]) for place, kind in enumerate(KINDS)}
+    first = {kind: 1 + sum(len(shades) for shades in list(KINDS.values())[:place]) for place, kind in enumerate(KINDS)}
     codes = np.zeros((2 * stages, bins), dtype=np.uint8)
     texts = [["idle"] * bins for _ in range(2 * stages)]
-    for event in sorted(events, key=lambda one: one.start_s):
+    for event in sorted(events, key=lambda event: event.start_s):
         network = event.row != COMPUTE
         row, kind = 2 * event.stage + network, event.category.split(" ")[0]
         start, end = (round(seconds / total * bins) for seconds in (event.start_s, event.end_s))

@@ -1,4 +1,4 @@
-"""The plan's time again, with one input a tenth slower, and a tenth faster."""
+"""Sensitivity of the plan's time: each input a tenth slower, and a tenth faster."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import ClusterSpec, Instance
 
 SLOWER, FASTER = 0.9, 1.1
-"""Rates over the given ones: about as far as measured rates of like machines are apart. Chosen."""
+"""Factors on the rates: about as far apart as measured rates of like machines. Chosen."""
 
 _FIXED_COSTS = (
     "kernel_s",
@@ -21,11 +21,11 @@ _FIXED_COSTS = (
     "iteration_s",
     "collective_s",
 )
-"""Seconds of a stack that are the same for any size of work."""
+"""Fields of a stack whose seconds do not depend on the size of the work."""
 
 
 class Changed(NamedTuple):
-    """An input, and seconds of an iteration with it slower and faster."""
+    """An input, and the seconds of an iteration with it slower and faster."""
 
     name: str
     slower_s: float
@@ -33,7 +33,7 @@ class Changed(NamedTuple):
 
 
 def sensitivities(instance: Instance, config: ParallelConfig, placement: Placement) -> list[Changed]:
-    """Iteration times with each input changed alone; only of inputs that the job has."""
+    """Return iteration times with one input changed at a time, for the inputs that the job has."""
 
     def seconds(change: Callable[[Instance, float], Instance], share: float) -> float:
         return estimate(change(instance, share), config, placement).iteration_time_s
@@ -60,8 +60,10 @@ def _between(instance: Instance, share: float) -> Instance:
         instance,
         replace(
             cluster,
-            link_matrices=tuple(replace(one, bytes_per_s=one.bytes_per_s * share) for one in cluster.link_matrices),
-            levels=tuple(replace(one, bytes_per_s=one.bytes_per_s * share) for one in cluster.levels),
+            link_matrices=tuple(
+                replace(matrix, bytes_per_s=matrix.bytes_per_s * share) for matrix in cluster.link_matrices
+            ),
+            levels=tuple(replace(level, bytes_per_s=level.bytes_per_s * share) for level in cluster.levels),
             node_bytes_per_s=None if cluster.node_bytes_per_s is None else cluster.node_bytes_per_s * share,
             gpu_links=None
             if gpus is None
@@ -93,12 +95,12 @@ def _gpus(instance: Instance, share: float) -> Instance:
         for kind in cluster.gpu_kinds
     }
     return _on(
-        instance, replace(cluster, nodes=tuple(replace(one, gpu=changed[one.gpu.name]) for one in cluster.nodes))
+        instance, replace(cluster, nodes=tuple(replace(node, gpu=changed[node.gpu.name]) for node in cluster.nodes))
     )
 
 
 def _fixed(instance: Instance, share: float) -> Instance:
-    """A tenth slower: a tenth more seconds."""
+    """Scale latencies and fixed costs; ``share`` 0.9 (a tenth slower) means a tenth more seconds."""
     cluster, more = instance.cluster, 2.0 - share
     stack = replace(instance.stack, **{name: getattr(instance.stack, name) * more for name in _FIXED_COSTS})
     slower = replace(
@@ -106,6 +108,6 @@ def _fixed(instance: Instance, share: float) -> Instance:
         inter_node_latency_s=cluster.inter_node_latency_s * more,
         intra_node_latency_s=cluster.intra_node_latency_s * more,
         known_latency_s=None if cluster.known_latency_s is None else cluster.known_latency_s * more,
-        levels=tuple(replace(one, latency_s=one.latency_s * more) for one in cluster.levels),
+        levels=tuple(replace(level, latency_s=level.latency_s * more) for level in cluster.levels),
     )
     return replace(_on(instance, slower), stack=stack)

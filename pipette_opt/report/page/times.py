@@ -1,4 +1,4 @@
-"""Where the time goes: by cause, of the plan, of its critical path and of what came next; and when it changes."""
+"""Panels of the time by cause (plan, critical path, next best), and of its sensitivity."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def time_panel(plan: Plan) -> Panel:
-    """Seconds by cause, of the plan and the next best."""
+    """Panel of seconds by cause, of the plan and the next best."""
     estimate = plan.estimate
     bars: list[tuple[str, Mapping[str, float]]] = [("this plan", estimate.breakdown)]
     if estimate.critical_path:
         bars.append(("its critical path", estimate.critical_path))
-    next_best = [one for one in plan.alternatives if one.breakdown]
-    bars += [(wrapped(one.config.label()), one.breakdown) for one in next_best]
+    next_best = [other for other in plan.alternatives if other.breakdown]
+    bars += [(wrapped(other.config.label()), other.breakdown) for other in next_best]
     causes = list(dict.fromkeys(cause for _, parts in bars for cause in parts))
     total = estimate.iteration_time_s
     rows: list[Sequence[Child]] = []
@@ -108,29 +108,33 @@ def _stacked(bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[s
 def _baselines(plan: Plan) -> Element:
     rows = [
         (
-            one.name,
-            one.config.label(),
-            number(one.iteration_time_s, seconds_text(one.iteration_time_s), f"baselines.{place}.iteration_time_s"),
-            percent(one.iteration_time_s / plan.estimate.iteration_time_s - 1, "+"),
+            baseline.name,
+            baseline.config.label(),
+            number(
+                baseline.iteration_time_s,
+                seconds_text(baseline.iteration_time_s),
+                f"baselines.{place}.iteration_time_s",
+            ),
+            percent(baseline.iteration_time_s / plan.estimate.iteration_time_s - 1, "+"),
         )
-        for place, one in enumerate(plan.baselines)
+        for place, baseline in enumerate(plan.baselines)
     ]
     return table("What other methods choose", ("method", "configuration", "iteration >", "to the plan >"), rows)
 
 
 def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
-    """How much the time of this plan changes with each input."""
+    """Panel of the change of the plan's time with each input."""
     total = plan.estimate.iteration_time_s
-    ordered = sorted(changed, key=lambda one: -abs(one.slower_s - one.faster_s))
+    ordered = sorted(changed, key=lambda change: -abs(change.slower_s - change.faster_s))
     rows = [
         (
-            one.name,
-            f"{one.slower_s:.4f} s",
-            percent(one.slower_s / total - 1, "+"),
-            f"{one.faster_s:.4f} s",
-            percent(one.faster_s / total - 1, "+"),
+            change.name,
+            f"{change.slower_s:.4f} s",
+            percent(change.slower_s / total - 1, "+"),
+            f"{change.faster_s:.4f} s",
+            percent(change.faster_s / total - 1, "+"),
         )
-        for one in ordered
+        for change in ordered
     ]
     most = ordered[0]
     return Panel(
@@ -157,7 +161,7 @@ def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
 def _tornado(changed: Sequence[Changed], total: float) -> "Figure":
     from plotly.graph_objects import Bar
 
-    names = [wrapped(one.name) for one in changed]
+    names = [wrapped(change.name) for change in changed]
     traces = [
         Bar(
             name=name,
@@ -168,8 +172,8 @@ def _tornado(changed: Sequence[Changed], total: float) -> "Figure":
             hovertemplate="%{y}, " + name + ": %{x:+.2f} %<extra></extra>",
         )
         for name, colour, values in (
-            ("a tenth slower", BAD, [one.slower_s for one in changed]),
-            ("a tenth faster", "#0072b2", [one.faster_s for one in changed]),
+            ("a tenth slower", BAD, [change.slower_s for change in changed]),
+            ("a tenth faster", "#0072b2", [change.faster_s for change in changed]),
         )
     ]
     return figure(
