@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from benchmarks.command import run_command
 from benchmarks.placement.speed import speeds
 from benchmarks.placement.tables import environment
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import show, show_json
+from pipette_opt.cli.program import run_command
 
 
 def annealing(

@@ -16,12 +16,13 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.command import INSTANCES, run_command
+from benchmarks.command import INSTANCES
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import counted, gib, percent
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import say, show, show_json
+from pipette_opt.cli.program import run_command
 from pipette_opt.costs.collectives import RingTraffic, inter_node_ring_s, intra_node_ring_s
 from pipette_opt.costs.experts import stage_expert_parameters
 from pipette_opt.costs.messages import slowest_pair

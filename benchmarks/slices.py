@@ -18,13 +18,14 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.command import INSTANCES, OF_SOLVE, run_command
+from benchmarks.command import INSTANCES, OF_SOLVE
 from benchmarks.whole_hosts import whole_host_config
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import percent
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import show, show_json
+from pipette_opt.cli.program import run_command
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.messages import inter_node_message_s, slowest_pair

@@ -23,13 +23,14 @@ from typing import Annotated, Literal
 import numpy as np
 from ortools.sat.python import cp_model
 
-from benchmarks.command import OF_SOLVE, run_command
+from benchmarks.command import OF_SOLVE
 from benchmarks.whole_hosts import whole_host_config
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import ceil_div, counted, percent
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import say_progress, show, show_json
+from pipette_opt.cli.program import run_command
 from pipette_opt.costs.collectives import all_reduce_traffic, inter_node_ring_s
 from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
 from pipette_opt.costs.messages import inter_node_message_s, p2p_bytes, slowest_pair

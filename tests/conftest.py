@@ -32,7 +32,7 @@ from instances import enumerated
 
 ROOT = Path(__file__).parents[1]
 
-collect_ignore = [] if (ROOT / "benchmarks").is_dir() else ["benchmarks"]
+collect_ignore = [] if (ROOT / "benchmarks").is_dir() else ["benchmarks", "test_every_module.py"]
 
 FOLDERS_OF_SEARCHES = ("cli", "clients")
 """Folders without unit tests: whole commands, and whole launches."""

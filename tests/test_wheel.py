@@ -33,6 +33,10 @@ def test_a_wheel_plans_from_an_empty_folder(tmp_path: Path) -> None:
         "pipette_opt/report/page/page.css",
         "pipette_opt/report/page/page.js",
     } <= names
+    assert {name for name in names if "models" in Path(name).parts} == {
+        "pipette_opt/_shipped/models/memory.md",
+        "pipette_opt/_shipped/models/memory.npz",
+    }
     assert not any(name.startswith("benchmarks") for name in names)
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)

@@ -22,10 +22,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from readers import SEEDS
 
+from models.memory.collect import collect
+from pipette_opt.cli import main as pipette_opt
+from pipette_opt.cli.program import run_command
 from pipette_opt.read.runs import read_rows
 from pipette_opt.read.stack import read_stack
 from pipette_opt.report.plan_file import read_plan
@@ -48,12 +52,15 @@ class Job:
         Of the program; files are in the folder that it runs in.
     outputs
         Files that it writes, and how each is read when it is whole.
+    main
+        Function that runs the program.
     grows
         A file whose lines are finished work, and whose next run goes on; empty for none.
     """
 
     arguments: tuple[str, ...]
     outputs: dict[str, Callable[[Path], object]]
+    main: Callable[[], None] = pipette_opt
     grows: str = ""
 
 
@@ -88,8 +95,9 @@ def jobs(folder: Path) -> dict[str, Job]:
             outputs={"launch/*": whole_script},
         ),
         "collect": Job(
-            arguments=("memory", "collect", "--out", "traces.csv", "--num-points", str(POINTS), "--workers", "1"),
+            arguments=("--out", "traces.csv", "--num-points", str(POINTS), "--workers", "1"),
             outputs={"traces.csv": whole_table},
+            main=partial(run_command, collect),
             grows="traces.csv",
         ),
     }
@@ -103,23 +111,21 @@ def jobs(folder: Path) -> dict[str, Job]:
     return found
 
 
-def command(arguments: tuple[str, ...], folder: Path, errors: Path) -> None:
-    """The program, in a forked process and a process group of its own."""
+def command(job: Job, folder: Path, errors: Path) -> None:
+    """Run the program, in a forked process and a process group of its own."""
     os.setsid()
     os.chdir(folder)
     with Path(os.devnull).open("w") as nothing, errors.open("w") as said:
         os.dup2(nothing.fileno(), 1)
         os.dup2(said.fileno(), 2)
-    sys.argv = ["pipette-opt", *arguments]
-    from pipette_opt.cli import main as program
-
-    program()
+    sys.argv = ["pipette-opt", *job.arguments]
+    job.main()
 
 
 def run(job: Job, folder: Path, after_s: float | None) -> float:
     """Seconds that the command took; killed after so many, with all its processes."""
     errors = folder / "errors.txt"
-    process = FORKED.Process(target=command, args=(job.arguments, folder, errors))
+    process = FORKED.Process(target=command, args=(job, folder, errors))
     begin = time.perf_counter()
     process.start()
     process.join(after_s)
@@ -161,9 +167,8 @@ def main() -> None:
     given = parser.parse_args()
     draw = random.Random(given.seed)
     rows, failed = [], False
-    for module in ("cli.app", "optimize", "replan", "calibrate", "export", "measure.memory.collect"):
-        with contextlib.suppress(ModuleNotFoundError):
-            importlib.import_module(f"pipette_opt.{module}")
+    for module in ("cli.app", "optimize", "replan", "calibrate", "export"):
+        importlib.import_module(f"pipette_opt.{module}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.command import INSTANCES, run_command
+from benchmarks.command import INSTANCES
 from benchmarks.layers.compare import compare_layers
 from benchmarks.layers.profile import read_profile
 from benchmarks.memory.evaluation import measured_folder
@@ -16,6 +16,7 @@ from pipette_opt.base.units import percent
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 from pipette_opt.cli.output import check_place, check_stdout, say, show, show_json, write_csv
+from pipette_opt.cli.program import run_command
 from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
 PROFILE = "galvatron_llama2_7b_profiles.json"

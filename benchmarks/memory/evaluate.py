@@ -16,21 +16,21 @@ import numpy as np
 import typer
 from joblib import Parallel, delayed
 
-from benchmarks.command import run_command
 from benchmarks.memory.evaluation import SPLITS, Evaluation, evaluate_memory, measured_folder
 from benchmarks.memory.learning import DRAWS, learning_rows, reliability_rows
 from benchmarks.memory.parts import measured_parts, parts_rows
 from benchmarks.memory.stacks import leave_each_out, scale_out, scale_out_rows, stack_peaks, stack_rows
 from benchmarks.memory.stress import stress_rows
 from benchmarks.memory.tables import coverage_rows, method_rows, slice_rows
+from models.memory.fit import load_dataset
+from models.memory.tune import Lessons
+from models.memory.tuning import tune_memory, tuning_rows
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.calibrate.memory_tuning import tune_memory, tuning_rows
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import check_place, check_stdout, show_json
-from pipette_opt.measure.memory.fit import load_dataset
-from pipette_opt.measure.memory.tune import Lessons
+from pipette_opt.cli.program import run_command
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
@@ -146,7 +146,7 @@ def _tables(evaluation: Evaluation) -> dict[str, list[dict[str, str]]]:
 
 
 def tuned_rows(folder: Path) -> list[dict[str, str]]:
-    """What `memory train --runs` is worth on the H100 sweep."""
+    """What `python -m models.memory.train --runs` is worth on the H100 sweep."""
     path = folder / "hf_ultrascale_h100.csv"
     if not path.is_file():
         return []
@@ -230,8 +230,8 @@ def report(
             learning_rows(evaluation.learning),
         ),
         (
-            "## Fine-tuning\n\nThe network goes on learning from the runs themselves (`memory train --runs`); H100 "
-            "sweep, mean errors on what was left out.\n\n",
+            "## Fine-tuning\n\nThe network goes on learning from the runs themselves (`python -m models.memory.train "
+            "--runs`); H100 sweep, mean errors on what was left out.\n\n",
             tuning,
         ),
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.memory.learning import LearningPoint, Reliability, learning_curve, reliability
+from benchmarks.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.memory import framework_of_stack, known_memory
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, upper_gib
-from pipette_opt.measure.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
 from pipette_opt.memory.framework import Framework
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack

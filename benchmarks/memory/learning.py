@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from benchmarks.memory.rivals import Verdicts, verdicts, wilson
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability
-from pipette_opt.measure.memory.rivals import Verdicts, verdicts, wilson
 from pipette_opt.memory.framework import Framework
 
 SIZES = (0, 5, 10, 20, 50, 100, 200)

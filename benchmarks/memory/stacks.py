@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.memory.evaluation import Split, known_pairs, split_cases
+from benchmarks.memory.residual import STEPS, learn_residual
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_calibration import SPREADS, fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
-from pipette_opt.measure.memory.residual import STEPS, learn_residual
 from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
 from pipette_opt.read.runs import MeasuredRun
 

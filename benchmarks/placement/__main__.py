@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from benchmarks.command import INSTANCES, run_command
+from benchmarks.command import INSTANCES
 from benchmarks.placement.clusters import CLUSTERS
 from benchmarks.placement.instances import SHAPES, WEIGHTS, SetName
 from benchmarks.placement.instances import instances as instances_of
@@ -20,6 +20,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 from pipette_opt.cli.output import check_place, check_stdout, say, show_json
+from pipette_opt.cli.program import run_command
 
 
 def placement(

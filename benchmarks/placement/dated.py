@@ -11,8 +11,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.command import run_command
 from benchmarks.placement.__main__ import placement
+from pipette_opt.cli.program import run_command
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.command import OF_SOLVE, run_command
+from benchmarks.command import OF_SOLVE
 from benchmarks.squares.compare import claims, compare_squares
 from benchmarks.squares.costs import square_traffic
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import percent
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import say, show, show_json
+from pipette_opt.cli.program import run_command
 from pipette_opt.report.cells import columns_table, seconds_text, spaced
 
 WIDTHS = (64, 128, 64)

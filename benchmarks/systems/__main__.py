@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.command import INSTANCES, run_command
+from benchmarks.command import INSTANCES
 from benchmarks.systems.instances import cases
 from benchmarks.systems.methods import SystemRow, run_case
 from benchmarks.systems.tables import markdown
@@ -16,6 +16,7 @@ from pipette_opt.base.files import is_stdout, write_atomically
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 from pipette_opt.cli.output import check_place, check_stdout, say, show_json, write_csv
+from pipette_opt.cli.program import run_command
 
 
 def systems(

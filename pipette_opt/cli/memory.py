@@ -1,7 +1,5 @@
-"""``pipette-opt memory``: collect traces, train the predictor, predict the memory of one configuration."""
+"""``pipette-opt memory``: the predicted memory of one configuration."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,146 +13,7 @@ if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.specs import ModelSpec
 
-app = typer.Typer(
-    cls=CommandGroup, help="Peak memory: collect traces, train the predictor, predict.", no_args_is_help=True
-)
-
-Progress = Callable[[int, int], None]
-
-NUM_POINTS = 3000
-"""Points of the shipped data."""
-
-
-@app.command()
-def collect(
-    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file; an unfinished one is continued.")] = Path(
-        "traces.csv"
-    ),
-    num_points: Annotated[int, typer.Option(help="Points in all.", min=1)] = NUM_POINTS,
-    seed: Annotated[int, typer.Option(help="Seed of the points.", min=0)] = 0,
-    workers: Annotated[int | None, typer.Option(help="Processes; all cores by default.", min=1)] = None,
-    device: Annotated[str, typer.Option(help="none: trace only; cuda: run every stage there too.")] = "none",
-) -> None:
-    """
-    Trace random stages without a GPU and write the training data.
-
-    With --device cuda the same stages, those that may fit, run for real on the first GPU, one after the other, and
-    what they allocate, reserve and take of the device stands beside the trace.
-
-    Example: [bold]pipette-opt memory collect -o traces.csv[/]
-    """
-    import os
-
-    from pipette_opt.base.units import counted
-    from pipette_opt.cli.options import one_of
-    from pipette_opt.cli.output import answer, check_file, check_place
-    from pipette_opt.measure.memory.collect import collect as collect_points
-    from pipette_opt.measure.memory.collect import collect_measured
-
-    one_of("--device", device, ("none", "cuda"))
-    check_file(out, "an unfinished one is continued")
-    check_place(out)
-    if device == "cuda":
-        from pipette_opt.measure.memory.measure import CudaDevice
-
-        gpu = CudaDevice()
-        with _progress("running") as report:
-            done = collect_measured(out, gpu, num_points=num_points, seed=seed, progress=report)
-        answer(f"{counted(done, 'stage')} run on {gpu.name}, {out} holds {num_points}.")
-        return
-    with _progress("tracing") as report:
-        done = collect_points(
-            out, num_points=num_points, seed=seed, workers=workers or os.cpu_count() or 1, progress=report
-        )
-    answer(f"{counted(done, 'point')} traced, {out} holds all {num_points}.")
-
-
-@app.command()
-def train(
-    data: Annotated[
-        Path | None, typer.Option(help="What `memory collect` wrote; by default traces.csv here, or the shipped data.")
-    ] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="Measured runs, runs.csv: fine-tune on them instead of training anew.")
-    ] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="Weights to start from with --runs; the shipped ones by default.")
-    ] = None,
-    base: Annotated[str, typer.Option(help="Stack that the runs are fitted from.")] = "megatron-core",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Weights file; the card goes beside it.")] = Path(
-        "memory.npz"
-    ),
-    seed: Annotated[int, typer.Option(help="Seed of the split and of the first weights.", min=0)] = 0,
-) -> None:
-    """
-    Train the predictor and write weights and model card.
-
-    With --runs the network goes on learning from your own runs, what the constants of your stack leave over; both are
-    written (memory.npz, memory.yaml), with their errors on runs and larger jobs left out.
-
-    Example: [bold]pipette-opt memory train --data traces.csv -o memory.npz[/]
-    """
-    from pipette_opt.base.files import write_atomically
-    from pipette_opt.base.shipped import shipped_path
-    from pipette_opt.cli.output import answer, check_file, check_place
-    from pipette_opt.measure.memory.card import markdown_table, model_card
-    from pipette_opt.measure.memory.collect import read_rows
-    from pipette_opt.measure.memory.fit import FitParams, fit, fit_small_predict_large, load_dataset
-    from pipette_opt.memory.weights import write_weights
-
-    check_file(out, "the card is written beside it")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    check_place(out)
-    here = Path("traces.csv")
-    chosen = data or (here if here.is_file() else shipped_path("data", "memory", "traces.csv.gz"))
-    if runs is not None:
-        _tune(runs, chosen, weights, base, out)
-        return
-    if weights is not None:
-        raise InputError("--weights", "is where fine-tuning starts; give --runs too.")
-    dataset, params = load_dataset(chosen), FitParams(seed=seed)
-    with _progress("training") as report:
-        result = fit(dataset, params, report)
-    shift = fit_small_predict_large(dataset, params)
-    seeds = ", ".join(sorted({row["seed"] for row in read_rows(chosen)}))
-    write_weights(out, result.network)
-    write_atomically(out.with_suffix(".md"), model_card(result, shift, seed=seeds))
-    answer(markdown_table(result.errors))
-    answer(f"wrote {out} and {out.with_suffix('.md')} from {chosen}")
-
-
-def _tune(runs: Path, data: Path, weights: Path | None, base: str, out: Path) -> None:
-    """Constants and a fine-tuned network from measured runs."""
-    from dataclasses import replace
-
-    from pipette_opt.base.files import write_atomically
-    from pipette_opt.calibrate.memory_tuning import tune_memory, tuning_rows
-    from pipette_opt.cli.output import answer
-    from pipette_opt.measure.memory.card import tuning_card
-    from pipette_opt.measure.memory.fit import load_dataset
-    from pipette_opt.measure.memory.tune import Lessons
-    from pipette_opt.memory.framework import numbers_of
-    from pipette_opt.memory.predictor import MemoryPredictor
-    from pipette_opt.memory.weights import write_weights
-    from pipette_opt.read.runs import read_runs
-    from pipette_opt.read.stack import read_stack, write_stack
-
-    measured, stack, start = read_runs(runs), read_stack(base), MemoryPredictor.load(weights)
-    dataset = load_dataset(data)
-    traces = Lessons(features=dataset.features, log_ratio=dataset.log_ratio)
-    with _progress("tuning") as report:
-        tuning = tune_memory(measured, stack, start, traces, progress=report)
-    table = _markdown(tuning_rows(tuning))
-    source = f"memory fitted to {runs.name}, with the network {out.name}"
-    write_weights(out, tuning.predictor.network)
-    found = replace(stack, name=out.stem, source=source, memory=numbers_of(tuning.framework))
-    write_stack(found, out.with_suffix(".yaml"))
-    card = tuning_card(table, runs=runs.name, num_runs=tuning.num_runs, improves=tuning.improves)
-    write_atomically(out.with_suffix(".md"), card)
-    answer(table)
-    if not tuning.improves:
-        answer("tuning does not help on runs left out: the network stays as it was, the constants are fitted")
-    answer(f"wrote {out}, {out.with_suffix('.yaml')} and {out.with_suffix('.md')}")
+app = typer.Typer(cls=CommandGroup, help="Peak memory of one configuration.", no_args_is_help=True)
 
 
 @app.command()
@@ -197,7 +56,6 @@ def predict(
         str | None, typer.Option(help="Constants of a stack: a profile of data/frameworks, or a stack's file.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Weights file; the shipped one by default.")] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="Also trace: allocated, reserved, needed when full.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """
@@ -207,8 +65,8 @@ def predict(
     --tensor-parallel 4 --pipeline-parallel 2 --data-parallel 4
     """
     from pipette_opt.base.units import GB, GIB
+    from pipette_opt.candidates.legality import check_legal
     from pipette_opt.cli.options import one_of
-    from pipette_opt.measure.memory.shapes import LocalShapes
     from pipette_opt.memory.predictor import MemoryPredictor
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.framework import read_framework
@@ -253,7 +111,9 @@ def predict(
             zero_stage=zero_stage,
         )
         config.num_microbatches(global_batch_size)
-        LocalShapes.of(spec, training, config)
+        reasons = check_legal(spec, training, config)
+        if reasons:
+            raise InputError("memory predict", f"{reasons[0]}.")
         constants = None if framework is None else read_framework(framework)
         predictor = MemoryPredictor.load(weights, framework=constants)
         prediction = predictor.predict(
@@ -284,22 +144,7 @@ def predict(
             zip(prediction.predicted_bytes, prediction.upper_bytes, prediction.extrapolates, strict=True)
         )
     ]
-    if trace:
-        from pipette_opt.measure.memory.trace import trace_stage
-
-        for row in rows:
-            traced = trace_stage(spec, training, config, row["stage"], need=True)
-            row["traced_gib"] = traced.peak_bytes / GIB
-            row["reserved_gib"], row["needed_gib"] = traced.reserved_bytes / GIB, traced.needed_bytes / GIB
     _show(rows, config, as_json)
-
-
-def _markdown(rows: list[dict[str, str]]) -> str:
-    """A table that reads well in a terminal and in a document."""
-    if not rows:
-        return ""
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _equal_stages(model: "ModelSpec", pipeline_parallel: int, virtual_pipeline: int) -> tuple[int, ...]:
@@ -334,20 +179,3 @@ def _show(rows: list[dict[str, Any]], config: "ParallelConfig", as_json: bool) -
         for row in shown:
             table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
         Console().print(table)
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Progress]:
-    """A bar on a terminal, a line now and then elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    from pipette_opt.cli.output import is_quiet, say_progress
-
-    console = Console(stderr=True)
-    if is_quiet() or not console.is_terminal:
-        yield lambda done, total: say_progress(f"{what}: {done} of {total}")
-        return
-    with Bar(console=console) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

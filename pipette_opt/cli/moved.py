@@ -15,9 +15,23 @@ MOVED = {
     "benchmark stages": "benchmarks.stages",
     "benchmark placement": "benchmarks.placement",
     "benchmark annealing": "benchmarks.annealing",
+    "memory collect": "models.memory.collect",
+    "memory train": "models.memory.train",
     "memory evaluate": "benchmarks.memory.evaluate",
 }
 """The module that replaces each moved command; it takes the same options."""
+
+
+def moved(command: str, module: str, how: str) -> InputError:
+    """
+    Return the error for a command that a module of a checkout replaces.
+
+    Parameters
+    ----------
+    how
+        Options of the new command beside those of the old one, as words that follow its name.
+    """
+    return InputError(command, f"is now `python -m {module}`, {how}, in a checkout of the repository.")
 
 
 class CommandGroup(TyperGroup):
@@ -34,8 +48,5 @@ class CommandGroup(TyperGroup):
         """
         words = f"{ctx.info_name} {cmd_name}"
         if words in MOVED:
-            raise InputError(
-                f"pipette-opt {words}",
-                f"is now `python -m {MOVED[words]}`, with the same options, in a checkout of the repository.",
-            )
+            raise moved(f"pipette-opt {words}", MOVED[words], "with the same options")
         return super().get_command(ctx, cmd_name)

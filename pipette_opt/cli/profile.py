@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
 
 app = typer.Typer(help="Measure links, layers and memory of the machines at hand.", no_args_is_help=True)
@@ -150,58 +149,43 @@ def compute(
 
 @app.command("memory")
 def memory(
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="measured.csv, an unfinished one is continued; or stack.yaml.")
-    ] = None,
-    num_points: Annotated[int, typer.Option(help="Stages to run in all.", min=1)] = 300,
-    seed: Annotated[int, typer.Option(help="Seed of the stages.", min=0)] = 0,
-    plan: Annotated[
-        Path | None, typer.Option(help="Run the fullest rank of this plan in megatron-core instead.")
-    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Run the fullest rank of this plan.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The stack with what that took.")] = Path("stack.yaml"),
     cluster: Annotated[Path | None, typer.Option(help="Where the plan's cluster file is now.")] = None,
-    device: Annotated[str, typer.Option(help="With --plan: cuda, cpu (counts, no GPU), or auto.")] = "auto",
+    device: Annotated[str, typer.Option(help="cuda, cpu (counts, no GPU), or auto.")] = "auto",
 ) -> None:
     """
-    Run stages of random models on the GPU at hand, and write their peaks beside their traces.
+    Run one rank of a plan's fullest stage in megatron-core, all others faked, and write a stack that knows its memory.
 
-    The same as [bold]memory collect --device cuda[/], with fewer stages. With --plan one rank of the plan's fullest
-    stage runs in megatron-core, all others faked; what its tensors took replaces what is counted of that stage, and
-    constants of the stack add the rest. The stack that is written is for solve and estimate, with --calibration. That
-    path was tested without a GPU only; on a real one it was never run by us.
+    What its tensors took replaces what is counted of that stage, and constants of the stack add the rest. The stack
+    that is written is for solve and estimate, with --calibration. This was tested without a GPU only; on a real one it
+    was never run by us.
 
     Example: [bold]pipette-opt profile memory --plan plan.json -o stack.yaml[/]
     """
-    if plan is not None:
-        _run_plan(plan, cluster, device, out or Path("stack.yaml"))
-        return
-    for option, is_given in (("--cluster", cluster is not None), ("--device", device != "auto")):
-        if is_given:
-            raise InputError(option, "has no effect without --plan.")
-    from pipette_opt.cli.memory import collect
-
-    collect(out=out or Path("measured.csv"), num_points=num_points, seed=seed, workers=None, device="cuda")
-
-
-def _run_plan(path: Path, cluster: Path | None, device: str, out: Path) -> None:
-    """Run the plan's fullest rank, and write its stack with what that took."""
     from dataclasses import replace
 
     from pipette_opt.base.units import gib
+    from pipette_opt.cli.moved import moved
     from pipette_opt.cli.output import check_file, check_place, say
     from pipette_opt.library.plans import plan_and_instance
-    from pipette_opt.measure.memory.anchor import anchored, run_fullest, usual_device
+    from pipette_opt.measure.anchor import anchored, run_fullest, usual_device
     from pipette_opt.memory.framework import numbers_of
     from pipette_opt.read.stack import write_stack
     from pipette_opt.simulate.fullness import stack_predictor
 
+    if plan is None:
+        raise moved(
+            "profile memory without --plan", "models.memory.collect --device cuda", "with --num-points 300 for as many"
+        )
     opt.one_of("--device", device, ("auto", "cuda", "cpu"))
     check_file(out, "the stack is written there")
     check_place(out)
     if device == "auto":
         device = usual_device()
-    plan, instance = plan_and_instance(path, cluster)
+    planned, instance = plan_and_instance(plan, cluster)
     predictor = stack_predictor(instance.stack)
-    found = run_fullest(instance, plan.config, predictor, device)
+    found = run_fullest(instance, planned.config, predictor, device)
     framework = anchored(predictor.framework, found)
     write_stack(replace(instance.stack, memory=numbers_of(framework)), out)
     how = "allocated on the GPU" if device == "cuda" else "counted without a GPU, kernels standing as their outputs"

@@ -27,7 +27,7 @@ MAX_LOG_RATIO = 10.0
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NetworkWeights:
     """
-    What :class:`~pipette_opt.measure.memory.network.MemoryNetwork` holds, for numpy.
+    What :class:`~models.memory.network.MemoryNetwork` holds, for numpy.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def read_weights(path: Path) -> NetworkWeights:
     except InputError:
         raise
     except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        problem = f"is no readable weights file ({error}); `memory train` writes one."
+        problem = f"is no readable weights file ({error}); `python -m models.memory.train` writes one."
         raise InputError(str(path), problem) from error
     if str(arrays.get("format")) != FORMAT:
         raise InputError(str(path), f"format must be {FORMAT!r}, got {str(arrays.get('format'))!r}.")

@@ -57,11 +57,6 @@ TYPED = {
         "backtest runs.csv --plot {}: runs.csv",
         "backtest runs.csv --calibration s.yaml -o p.csv --plot {}: s.yaml",
     ],
-    "memory train": [
-        "memory train --data traces.csv -o {}: traces.csv",
-        "memory train --runs runs.csv --data traces.csv -o {}: runs.csv",
-        "memory train --runs runs.csv --weights w.npz -o {}: w.npz",
-    ],
     "profile memory": ["profile memory --plan plan.json -o {}: plan.json c.yaml m.csv"],
     "profile compute": [
         "profile compute --model config.json --seq-length 128 --device cpu -o {}: config.json",
@@ -75,7 +70,6 @@ TYPED = {
 ELSEWHERE = {
     "export": "writes into a folder, see test_folder",
     "init": "reads nothing",
-    "memory collect": "goes on with its output",
     "profile links": "goes on with its log",
 }
 """Other commands with an output, and why it cannot be an input of theirs."""
@@ -98,9 +92,7 @@ def test_every_command_with_an_output_is_here() -> None:
     """A new command says what it reads and writes."""
     outputs = {"out", "csv", "plot", "trace", "moves_out", "log"}
     having = {
-        name
-        for name, command in COMMANDS.items()
-        if any(parameter.name in outputs for parameter in command.params) and name != "memory predict"
+        name for name, command in COMMANDS.items() if any(parameter.name in outputs for parameter in command.params)
     }
     assert having == {*TYPED, *ELSEWHERE}
 
@@ -121,7 +113,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "plan.json").write_text(json.dumps(content))
     (tmp_path / "regions.csv").write_text("region_a,region_b,delay_ms,bandwidth_Gbps\na,b,10,5\n")
     (tmp_path / "s.yaml").write_text("name: s\n")
-    for name in ("megatron.log", "traces.csv", "w.npz", "anything"):
+    for name in ("megatron.log", "anything"):
         (tmp_path / name).write_text("anything")
     return tmp_path
 

@@ -6,8 +6,8 @@ import pytest
 from clients_here import require_megatron_release
 from specs_for_tests import A100_80, LLAMA_8B, cluster, config, instance
 
-from pipette_opt.measure.memory.anchor import anchored, run_fullest
-from pipette_opt.measure.memory.megatron_rank import measure_rank
+from pipette_opt.measure.anchor import anchored, run_fullest
+from pipette_opt.measure.megatron_rank import measure_rank
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table

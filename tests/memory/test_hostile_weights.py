@@ -10,7 +10,6 @@ import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.measure.memory import collect
 from pipette_opt.memory.weights import read_weights
 
 
@@ -56,13 +55,3 @@ def test_refused_in_one_line(name: str, tmp_path: Path) -> None:
     tracemalloc.stop()
     assert peak < 100 << 20
     assert "\n" not in str(found.value)
-
-
-def test_a_compressed_table_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bomb of gzip is not unpacked further than that."""
-    import gzip
-
-    monkeypatch.setattr(collect, "MAX_FILE_BYTES", 1000)
-    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"0" * 100_000))
-    with pytest.raises(InputError, match="when unpacked"):
-        collect.read_rows(tmp_path / "t.csv.gz")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, config
 
+from models.memory.sample import sample_point
 from pipette_opt.base.units import GIB
-from pipette_opt.measure.memory.sample import sample_point
 from pipette_opt.memory.components import COMPONENTS
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import COLUMNS, Framework

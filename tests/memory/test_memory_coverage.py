@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B
 
+from models.memory.trace import trace_stage
 from pipette_opt.base.shipped import shipped_path
-from pipette_opt.measure.memory.trace import trace_stage
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.table import stage_table

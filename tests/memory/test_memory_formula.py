@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from specs_for_tests import LLAMA_8B, config
 
+from models.memory.sample import Point, sample_point
+from models.memory.trace import StageTrace, trace_stage
 from pipette_opt.base.types import RecomputeGranularity
-from pipette_opt.measure.memory.sample import Point, sample_point
-from pipette_opt.measure.memory.trace import StageTrace, trace_stage
 from pipette_opt.memory.features import FEATURE_NAMES, FEATURES, features, table_features
 from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.stage_rows import StageTable, join_tables

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from specs_for_tests import A100_80, LLAMA_8B, TINY, config
 
+from models.memory.sample import sample_point
+from models.memory.trace import trace_stage
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB, MIB
-from pipette_opt.measure.memory.sample import sample_point
-from pipette_opt.measure.memory.trace import trace_stage
 from pipette_opt.memory.features import FEATURE_NAMES
 from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.predictor import SMALLEST_RISK, MemoryPredictor, token_buffer_bytes, user_buffer_bytes

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchmarks_here import typed_benchmark
+from modules_here import typed_benchmark
 
 
 def test_says_when_there_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchmarks_here import typed_benchmark
+from modules_here import typed_benchmark
 
 from benchmarks.memory.evaluation import RISKS, SPLITS, evaluate_memory
 from benchmarks.memory.tables import method_rows, slice_rows

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from benchmarks_here import typed_benchmark
+from modules_here import typed_benchmark
 
 from benchmarks.placement.run import BenchRow
 

@@ -1,0 +1,293 @@
+"""The dataset: traces of random points, collected in parallel into one CSV file, and continued where it stopped."""
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.memory.sample import Point, sample_point
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import MAX_FILE_BYTES, note_continued, read_bytes, write_atomically
+from pipette_opt.base.units import MIB
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import ModelSpec, TrainingSpec
+
+if TYPE_CHECKING:
+    from models.memory.measure import Device
+
+_TARGETS = (
+    "weight_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "placeholder_bytes",
+    "activation_bytes",
+    "step_bytes",
+    "peak_bytes",
+)
+_MODEL = (
+    "name",
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "vocab_size",
+    "max_position_embeddings",
+    "gated_linear_unit",
+    "untie_embeddings_and_output_weights",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "normalization",
+    "position_embedding_type",
+    "hidden_dropout",
+    "attention_dropout",
+    "make_vocab_size_divisible_by",
+    "num_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "num_dense_layers",
+)
+_TRAINING = (
+    "global_batch_size",
+    "seq_length",
+    "precision",
+    "accumulate_allreduce_grads_in_fp32",
+    "attention_kernel",
+    "fp8",
+    "main_params_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
+)
+_CONFIG = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "data_parallel_size",
+    "micro_batch_size",
+    "layers_per_stage",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "sequence_parallel",
+    "recompute_granularity",
+    "use_distributed_optimizer",
+    "recompute_method",
+    "recompute_num_layers",
+    "expert_tensor_parallel_size",
+    "zero_stage",
+)
+COLUMNS = ("seed", "index", *_MODEL, *_TRAINING, *_CONFIG, "stage", *_TARGETS)
+"""Columns of the dataset: where the point comes from, the point, and what its trace counted."""
+
+MEASURED_COLUMNS = (
+    *COLUMNS,
+    "device",
+    "device_memory_bytes",
+    "measured_allocated_bytes",
+    "measured_reserved_bytes",
+    "measured_device_bytes",
+)
+"""Columns of what was run on a device: beside the trace what the device said, empty where it ran out of memory."""
+
+_CHUNK = 64
+
+
+def trace_point(seed: int, index: int) -> dict[str, str]:
+    """Trace the point of that number; one row of the dataset."""
+    from models.memory.trace import trace_stage
+
+    point = sample_point(seed, index)
+    trace = trace_stage(point.model, point.training, point.config, point.stage)
+    row = {"seed": str(seed), "index": str(index), "stage": str(point.stage)}
+    for part, names in ((point.model, _MODEL), (point.training, _TRAINING), (point.config, _CONFIG)):
+        row |= {name: _text(getattr(part, name)) for name in names}
+    return row | {name: str(getattr(trace, name)) for name in _TARGETS}
+
+
+def point_of_row(row: Mapping[str, str]) -> Point:
+    """The point of a row of the dataset."""
+    values: list[dict[str, Any]] = [
+        {name: _value(name, row[name]) for name in names} for names in (_MODEL, _TRAINING, _CONFIG)
+    ]
+    return Point(
+        model=ModelSpec(**values[0]),
+        training=TrainingSpec(**values[1]),
+        config=ParallelConfig(**values[2]),
+        stage=int(row["stage"]),
+    )
+
+
+def collect_traces(
+    path: Path,
+    *,
+    num_points: int,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """
+    Trace points 0 to ``num_points - 1`` that ``path`` does not have yet.
+
+    The file is rewritten, whole, after every few points, so it can be stopped and started again.
+
+    Parameters
+    ----------
+    progress
+        Called with the points done and the points wanted.
+
+    Returns
+    -------
+    int
+        Points traced now.
+    """
+    if path.suffix == ".gz":
+        raise InputError(str(path), "must be an uncompressed .csv to be continued; compress it when it is complete.")
+    note_continued(path)
+    rows = read_rows(path) if path.exists() else []
+    other = sorted({row["seed"] for row in rows} - {str(seed)})
+    if other:
+        raise InputError(str(path), f"holds points of seed {', '.join(other)}, not {seed}; choose another file.")
+    have = {int(row["index"]) for row in rows}
+    wanted = [index for index in range(num_points) if index not in have]
+    done = 0
+    for batch in _batches(_traces(seed, wanted, workers), _CHUNK * workers):
+        rows.extend(batch)
+        done += len(batch)
+        write_rows(path, rows)
+        if progress is not None:
+            progress(len(have) + done, num_points)
+    return done
+
+
+def collect_measured(
+    path: Path,
+    device: "Device",
+    *,
+    num_points: int,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """
+    Run so many points that may fit the device on it, one after the other, those that ``path`` has apart.
+
+    Points are taken in order; the file is rewritten after each, so a run can be stopped and continued.
+
+    Returns
+    -------
+    int
+        Points run now.
+    """
+    from models.memory.measure import can_measure, measure_point
+
+    note_continued(path)
+    rows = read_rows(path, MEASURED_COLUMNS) if path.exists() else []
+    other = sorted({row["device"] for row in rows} - {device.name})
+    if other:
+        raise InputError(str(path), f"holds runs on {', '.join(other)}, not {device.name}; choose another file.")
+    last = max((int(row["index"]) for row in rows), default=-1)
+    done, index = 0, last
+    while len(rows) < num_points:
+        index += 1
+        point = sample_point(seed, index)
+        if not can_measure(point, device):
+            continue
+        peaks = measure_point(point, device)
+        found = {"device": device.name, "device_memory_bytes": str(device.capacity_bytes)}
+        for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
+            found[f"measured_{name}"] = "" if peaks is None else str(getattr(peaks, name))
+        rows.append(trace_point(seed, index) | found)
+        done += 1
+        write_rows(path, rows, MEASURED_COLUMNS)
+        if progress is not None:
+            progress(len(rows), num_points)
+    return done
+
+
+def read_rows(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
+    """Rows of a dataset, compressed if its name ends in ``.gz``; raises ``InputError`` if it is none."""
+    try:
+        reader = csv.DictReader(io.StringIO(_content(path), newline=""))
+        if tuple(reader.fieldnames or ()) != tuple(columns):
+            missing = sorted(set(columns) - set(reader.fieldnames or ()))
+            raise InputError(str(path), f"is no memory dataset: columns {missing or 'in another order'}.")
+        rows = [dict(row) for row in reader]
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(str(path), f"cannot be read as CSV: {error}.") from error
+    for number, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise InputError(f"{path}:{number}", f"must have {len(columns)} columns.")
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, str]], columns: Sequence[str] = COLUMNS) -> None:
+    """Write a dataset, ordered by point, at once."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(sorted(rows, key=lambda row: int(row["index"])))
+    write_atomically(path, text.getvalue())
+
+
+def _content(path: Path) -> str:
+    """Text of a file; one that is compressed may be no larger than others when it is unpacked."""
+    content = read_bytes(path)
+    if path.suffix == ".gz":
+        with gzip.open(io.BytesIO(content)) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise InputError(str(path), f"is larger than {MAX_FILE_BYTES // MIB} MiB when unpacked.")
+    return content.decode()
+
+
+def _traces(seed: int, indices: Sequence[int], workers: int) -> Iterator[dict[str, str]]:
+    """Rows of the points, in any order."""
+    if workers == 1:
+        yield from (trace_point(seed, index) for index in indices)
+        return
+    from joblib import Parallel, delayed
+
+    parallel = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=8)
+    yield from parallel(delayed(trace_point)(seed, index) for index in indices)
+
+
+def _batches(rows: Iterable[dict[str, str]], size: int) -> Iterator[list[dict[str, str]]]:
+    batch: list[dict[str, str]] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _text(value: object) -> str:
+    """A cell: booleans as 0 and 1, nothing for ``None``, layers separated by spaces."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return str(int(value))
+    return "" if value is None else str(value)
+
+
+_TYPES = {field.name: field.type for part in (ModelSpec, TrainingSpec, ParallelConfig) for field in fields(part)}
+
+
+def _value(name: str, text: str) -> object:
+    """The value of a cell, by the declared type of its field."""
+    if name == "layers_per_stage":
+        return tuple(int(count) for count in text.split())
+    if text == "":
+        return None
+    kind = _TYPES[name]
+    if kind is bool:
+        return text == "1"
+    if kind is float:
+        return float(text)
+    return int(text) if text.isdigit() and kind is not str else text

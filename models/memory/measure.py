@@ -1,0 +1,139 @@
+"""
+A stage run for real: the same modules, passes and optimizer steps as in a trace, on a device that has memory.
+
+What a device tells is behind a protocol, so that all but the calls of CUDA is tested without a GPU. Matrix products are
+computed; other kernels are outputs of the right size, as in the trace. What this checks is what the trace and the model
+of the allocator say about allocated and reserved memory, and what the process takes beyond them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from models.memory.sample import Point
+from models.memory.shapes import LocalShapes
+from models.memory.statics import static_sizes
+from models.memory.trace import StageRun, build_stage, score_workspace
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import GIB
+from pipette_opt.measure.live_storages import LiveStorages
+from pipette_opt.measure.stage_passes import passes_of
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.table import stage_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePeaks:
+    """
+    Peak memory of one run, in bytes.
+
+    Parameters
+    ----------
+    allocated_bytes, reserved_bytes
+        ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``.
+    device_bytes
+        In use on the device at the end, whoever uses it, cached segments included (``mem_get_info``).
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+
+
+class Device(Protocol):
+    """Something that runs tensors and knows how much memory they took."""
+
+    name: str
+    torch_device: str
+    capacity_bytes: int
+    out_of_memory: type[BaseException]
+
+    def recording(self) -> AbstractContextManager[Callable[[], DevicePeaks]]:
+        """From an empty cache on; what it yields tells the peaks so far."""
+        ...
+
+
+class CudaDevice:
+    """The first CUDA device that torch sees; raises ``InputError`` if there is none."""
+
+    torch_device = "cuda"
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            problem = "torch sees no CUDA device here; traces need none (leave --device out)."
+            raise InputError("--device cuda", problem)
+        properties = torch.cuda.get_device_properties(0)
+        self.name = str(properties.name)
+        self.capacity_bytes = int(properties.total_memory)
+        self.out_of_memory: type[BaseException] = torch.cuda.OutOfMemoryError
+
+    @contextmanager
+    def recording(self) -> Iterator[Callable[[], DevicePeaks]]:
+        """From an empty cache on; what it yields tells the peaks so far."""
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        yield self._peaks
+        torch.cuda.empty_cache()
+
+    def _peaks(self) -> DevicePeaks:
+        torch.cuda.synchronize()
+        stats = torch.cuda.memory_stats()
+        free, total = torch.cuda.mem_get_info()
+        return DevicePeaks(
+            allocated_bytes=int(stats["allocated_bytes.all.peak"]),
+            reserved_bytes=int(stats["reserved_bytes.all.peak"]),
+            device_bytes=int(total - free),
+        )
+
+
+def measure_point(point: Point, device: Device) -> DevicePeaks | None:
+    """Two iterations of the point's stage on the device; ``None`` if it ran out of memory."""
+    with device.recording() as peaks:
+        try:
+            _iterate(point, device)
+            return peaks()
+        except device.out_of_memory:
+            return None
+
+
+def can_measure(point: Point, device: Device) -> bool:
+    """
+    Whether the stage is worth a run: near enough to the device's memory to fit, and not less than half a GiB.
+
+    With ZeRO 3 the modules of a rank are never there whole, so one device alone cannot stand for it.
+    """
+    if point.config.sharding_stage == 3:
+        return False
+    table = stage_table(point.model, point.training, [point.config], stage=point.stage)
+    expected = float(formula_bytes(table).total[0])
+    return GIB / 2 <= expected <= 1.05 * device.capacity_bytes
+
+
+def _iterate(point: Point, device: Device) -> None:
+    """Weights, gradients, master copies; an iteration; Adam's moments; a second iteration."""
+    model, training, config = point.model, point.training, point.config
+    passes = passes_of(training, config, point.stage)
+    shapes = LocalShapes.of(model, training, config)
+    with torch.device(device.torch_device):
+        chunks = build_stage(model, training, config, shapes, point.stage)
+        statics = static_sizes(chunks, training, config)
+        kept = _buffers((*statics.copies, *statics.gradients, *statics.placeholders, *statics.master))
+        workspace = score_workspace(training, shapes)
+        for iteration in range(2):
+            run = StageRun(chunks, training, shapes, LiveStorages())
+            run.go(passes)
+            del run
+            if iteration == 0:
+                kept += _buffers(statics.moments)
+            step = _buffers(statics.step)
+            del step
+    del kept, workspace, chunks
+
+
+def _buffers(sizes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.empty(size, dtype=torch.uint8) for size in sizes]

@@ -1,0 +1,24 @@
+"""Progress of a long command, for people."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from pipette_opt.cli.output import is_quiet, say_progress
+
+Progress = Callable[[int, int], None]
+"""Function that takes the finished pieces of work and all pieces."""
+
+
+@contextmanager
+def shown_progress(what: str) -> Iterator[Progress]:
+    """Yield a function that draws a bar on a terminal, and writes a line now and then elsewhere."""
+    console = Console(stderr=True)
+    if is_quiet() or not console.is_terminal:
+        yield lambda done, total: say_progress(f"{what}: {done} of {total}")
+        return
+    with Bar(console=console) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,137 @@
+"""
+What a rank of a stage holds all the time: weights, gradients, optimizer state, and shares of them under ZeRO.
+
+Per parameter, in 16 bits with fp32 gradients: 2 + 4 + 12 bytes; ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5)
+divides the 12 among the replicas (stage 1), the gradients too (2), the weights too (3). What is shared is gathered unit
+by unit, a layer, the embeddings or the head, and the next unit while one is in use: two buffers of the largest units,
+as in Megatron-FSDP and PyTorch's FSDP. Experts have replicas of their own.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from torch import nn
+
+from models.memory.transformer.layers import Chunk
+from pipette_opt.base.units import ceil_div
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.specs import TrainingSpec
+from pipette_opt.specs.training import BYTES
+
+
+class _Parameter(NamedTuple):
+    """Elements of one parameter, its shape, and what it is."""
+
+    size: int
+    shape: tuple[int, ...]
+    expert: bool
+    matrix: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticSizes:
+    """
+    Sizes of tensors in bytes.
+
+    Parameters
+    ----------
+    num_parameters
+        Parameters that the rank works with.
+    weights, copies, gradients
+        Buffers, there from the start; copies are those in fp8, and what ZeRO gathers.
+    placeholders
+        Empty gradients of matrices, one for each shape; there from the first backward pass on.
+    optimizer
+        All of the optimizer's state: what ``master`` and ``moments`` are together.
+    master, moments
+        Of each parameter: the master copy, there from the start, and Adam's moments, there from the first step on.
+    step
+        Of each parameter: what the optimizer step needs meanwhile.
+    """
+
+    num_parameters: int
+    weights: tuple[int, ...]
+    copies: tuple[int, ...]
+    gradients: tuple[int, ...]
+    placeholders: tuple[int, ...]
+    optimizer: tuple[int, ...]
+    master: tuple[int, ...]
+    moments: tuple[int, ...]
+    step: tuple[int, ...]
+
+    def during_passes(self) -> Mapping[str, tuple[int, ...]]:
+        """Buffers by kind, as they are from the second iteration on."""
+        return {
+            "weights": (*self.weights, *self.copies),
+            "gradients": self.gradients,
+            "placeholders": self.placeholders,
+            "optimizer": self.optimizer,
+        }
+
+
+def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: ParallelConfig) -> StaticSizes:
+    """Sizes for the modules of a stage."""
+    units = [unit for unit in _units(chunks) if unit]
+    parameters = [one for unit in units for one in unit]
+    zero, replicas = config.sharding_stage, config.data_parallel_size * config.context_parallel_size
+    own = config.expert_model_parallel_size * config.expert_tensor_size
+    expert_replicas = replicas * config.tensor_model_parallel_size // own
+
+    def share(size: int, expert: bool, from_stage: int) -> int:
+        return ceil_div(size, expert_replicas if expert else replicas) if zero >= from_stage else size
+
+    kinds = [(expert, sum(one.size for one in parameters if one.expert == expert)) for expert in (False, True)]
+    kinds = [(expert, size) for expert, size in kinds if size]
+    quantised = training.fp8_copies * training.fp8
+    largest = sorted((sum(one.size for one in unit) for unit in units), reverse=True)[:2]
+    matrices = sorted((sum(one.size for one in unit if one.matrix) for unit in units), reverse=True)[:2]
+    e, g = training.parameter_bytes, training.gradient_bytes
+    if zero == 0:
+        weights = [e * one.size for one in parameters]
+    else:
+        weights = [e * share(size, expert, 3) for expert, size in kinds]
+    if zero == 3:
+        copies = [e * size for size in largest] + [quantised * size for size in matrices if quantised]
+    else:
+        copies = [quantised * one.size for one in parameters if one.matrix and quantised]
+    gradients = [g * share(size, expert, 2) for expert, size in kinds]
+    if zero >= 2:
+        gradients += [g * size for size in largest]
+    shapes = sorted({one.shape for one in parameters if one.matrix and zero < 2})
+    owned = [share(one.size, one.expert, 1) for one in parameters]
+    master = 0 if training.precision == "fp32" else BYTES[training.main_params_dtype]
+    moments = (BYTES[training.exp_avg_dtype], BYTES[training.exp_avg_sq_dtype])
+    return StaticSizes(
+        num_parameters=sum(one.size for one in parameters),
+        weights=tuple(weights),
+        copies=tuple(copies),
+        gradients=tuple(gradients),
+        placeholders=tuple(e * rows * columns for rows, columns in shapes),
+        optimizer=tuple(training.optimizer_bytes * share(size, expert, 1) for expert, size in kinds),
+        master=tuple(master * size for size in owned if master),
+        moments=tuple(moment * size for size in owned for moment in moments),
+        step=tuple(training.step_bytes * size for size in owned if training.step_bytes),
+    )
+
+
+def _units(chunks: nn.ModuleList) -> Iterator[list[_Parameter]]:
+    """Parameters of the embeddings, of each layer, of the head; a table that two share counts once."""
+    seen: set[int] = set()
+    for chunk in chunks:
+        part = cast(Chunk, chunk)
+        for unit, is_layer in (
+            (part.embeddings, False),
+            *((layer, True) for layer in part.layers),
+            (part.head, False),
+        ):
+            if unit is None:
+                continue
+            found = []
+            for name, parameter in unit.named_parameters():
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    expert = ".up_weights." in name or ".down_weights." in name
+                    matrix = is_layer and parameter.dim() == 2 and "router" not in name
+                    found.append(_Parameter(parameter.numel(), tuple(parameter.shape), expert, matrix))
+            yield found

@@ -1,0 +1,90 @@
+"""
+Fine-tuning: the trained network goes on learning, from measured runs, what the constants of a stack leave over.
+
+The traces stay in the loss, so that what the runs say nothing of stays as it was.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipette_opt.base.types import FloatArray
+from pipette_opt.memory.weights import NetworkWeights
+
+MAX_CHANGE = 0.3
+"""Of ``log(peak / formula)``: what differs by more is no matter of the network's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneParams:
+    """
+    How the network goes on learning.
+
+    Parameters
+    ----------
+    beta
+        Errors of runs (of the logarithm) beyond this count linearly.
+    """
+
+    steps: int = 400
+    learning_rate: float = 2e-3
+    beta: float = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lessons:
+    """
+    Features and what the network is to say about them.
+
+    Parameters
+    ----------
+    features
+        Shape ``(num_rows, num_features)``.
+    log_ratio
+        Wanted ``log(peak / formula)``, shape ``(num_rows,)``.
+    """
+
+    features: FloatArray
+    log_ratio: FloatArray
+
+
+def tune_network(
+    network: NetworkWeights, runs: Lessons, traces: Lessons, params: TuneParams | None = None
+) -> NetworkWeights:
+    """The network after some more steps on traces and runs, each with half of the say."""
+    import torch
+
+    from models.memory.network import MemoryNetwork
+
+    if not len(runs.log_ratio):
+        return network
+    params = params or TuneParams()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    module = MemoryNetwork([len(bias) for bias in network.biases[:-1]])
+    state = {"mean": network.mean, "scale": network.scale}
+    for index, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+        state |= {f"layers.{index}.weight": weight, f"layers.{index}.bias": bias}
+    module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
+    pairs = [
+        (torch.from_numpy(one.features), torch.from_numpy(one.log_ratio), torch.nn.SmoothL1Loss(beta=beta))
+        for one, beta in ((traces, params.beta), (runs, params.beta))
+    ]
+    optimizer = torch.optim.Adam(module.parameters(), lr=params.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, params.steps)
+    for _ in range(params.steps):
+        optimizer.zero_grad()
+        sum(loss_of(module(inputs), wanted) for inputs, wanted, loss_of in pairs).backward()
+        optimizer.step()
+        schedule.step()
+    torch.set_num_threads(threads)
+    tuned = {name: tensor.numpy().copy() for name, tensor in module.state_dict().items()}
+    wanted = np.concatenate([network.log_ratio_range, runs.log_ratio])
+    return replace(
+        network,
+        weights=tuple(tuned[f"layers.{index}.weight"] for index in range(len(network.weights))),
+        biases=tuple(tuned[f"layers.{index}.bias"] for index in range(len(network.biases))),
+        lowest=np.minimum(network.lowest, runs.features.min(axis=0)),
+        highest=np.maximum(network.highest, runs.features.max(axis=0)),
+        log_ratio_range=np.array([wanted.min(), wanted.max()]),
+    )

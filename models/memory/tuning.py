@@ -1,0 +1,211 @@
+"""Constants of a stack and a fine-tuned network from measured runs, and what each of the two is worth."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from models.memory.tune import MAX_CHANGE, Lessons, TuneParams, tune_network
+from pipette_opt.base.errors import InputError
+from pipette_opt.calibrate.cases import Case, make_cases
+from pipette_opt.calibrate.memory import framework_of_stack, measured_stages, memory_run, usable_for_memory
+from pipette_opt.calibrate.memory_calibration import fit_constants
+from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
+from pipette_opt.calibrate.memory_spread import FOLDS, fit_framework
+from pipette_opt.memory.features import table_features
+from pipette_opt.memory.formula import formula_bytes
+from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
+from pipette_opt.memory.predictor import MemoryPredictor
+from pipette_opt.memory.table import stage_table
+from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.specs import StackSpec
+
+FEWEST = 5
+"""Peaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningErrors:
+    """
+    Mean absolute relative errors of peaks on runs that were not learnt from.
+
+    Parameters
+    ----------
+    start, constants, tuned
+        Of the starting stack, with fitted constants, and with a fine-tuned network besides.
+    """
+
+    which: str
+    num_peaks: int
+    start: float
+    constants: float
+    tuned: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tuning:
+    """
+    What the runs taught.
+
+    Parameters
+    ----------
+    predictor
+        With the fine-tuned network, or with the one it started from where that is better on runs left out.
+    improves
+        Whether it is the fine-tuned one.
+    """
+
+    predictor: MemoryPredictor
+    framework: Framework
+    errors: tuple[TuningErrors, ...]
+    improves: bool
+    num_runs: int
+
+
+def tune_memory(
+    runs: Sequence[MeasuredRun],
+    stack: StackSpec,
+    start: MemoryPredictor,
+    traces: Lessons,
+    *,
+    params: TuneParams | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tuning:
+    """
+    Fit constants, go on training the network on what they leave, and keep it if that helps on groups left out.
+
+    Raises ``InputError`` with fewer than five peaks of whole jobs.
+    """
+    chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
+    cases = [case for case in make_cases(chosen, stack) if isinstance(case, Case)]
+    peaks = [case for case in cases if case.run.peak_mem_bytes is not None]
+    if len(peaks) < FEWEST:
+        raise InputError(
+            "--runs", f"needs at least {FEWEST} rows with peak_mem_gib that can be predicted, got {len(peaks)}."
+        )
+    lesson = _Lesson(base=framework_of_stack(stack), start=start, traces=traces, params=params or TuneParams())
+    parts = _parts(cases)
+    errors = []
+    for done, (which, splits) in enumerate(parts):
+        errors.append(lesson.judge(which, splits))
+        if progress is not None:
+            progress(done + 1, len(parts) + 1)
+    found = fit_framework([memory_run(case, start) for case in cases], lesson.base)
+    tuned = lesson.tune(cases, found)
+    improves = errors[0].tuned < errors[0].constants
+    if improves:
+        found = fit_framework([memory_run(case, tuned) for case in cases], lesson.base)
+    if progress is not None:
+        progress(len(parts) + 1, len(parts) + 1)
+    return Tuning(
+        predictor=tuned if improves else start,
+        framework=found,
+        errors=tuple(errors),
+        improves=improves,
+        num_runs=len(peaks),
+    )
+
+
+Splits = list[tuple[list[Case], list[Case]]]
+
+
+def _parts(cases: Sequence[Case]) -> list[tuple[str, Splits]]:
+    """Groups left out in turn; the largest jobs left out, where smaller ones can teach."""
+    groups = sorted({_group(case) for case in cases})
+    folds = min(FOLDS, len(groups))
+    fold_of = {group: index % folds for index, group in enumerate(groups)}
+    splits = [
+        (
+            [case for case in cases if fold_of[_group(case)] != fold],
+            [case for case in cases if fold_of[_group(case)] == fold],
+        )
+        for fold in range(folds)
+    ]
+    largest = max(case.run.num_gpus for case in cases)
+    smaller = [case for case in cases if case.run.num_gpus < largest]
+    larger = [case for case in cases if case.run.num_gpus == largest]
+    parts = [("groups left out", splits)]
+    if min(_num_peaks(smaller), _num_peaks(larger)) >= FEWEST:
+        parts.append((f"{largest} GPUs, from fewer", [(smaller, larger)]))
+    return parts
+
+
+def _num_peaks(cases: Sequence[Case]) -> int:
+    return sum(case.run.peak_mem_bytes is not None for case in cases)
+
+
+def _group(case: Case) -> str:
+    run = case.run
+    return f"{run.model} {run.seq_len} tp{run.tp} pp{run.pp} mbs{run.mbs}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Lesson:
+    """What every fit begins with."""
+
+    base: Framework
+    start: MemoryPredictor
+    traces: Lessons
+    params: TuneParams
+
+    def judge(self, which: str, splits: Splits) -> TuningErrors:
+        """Errors on what each split leaves out."""
+        columns: list[np.ndarray] = []
+        for inside, outside in splits:
+            before = [memory_run(case, self.start) for case in outside]
+            known = [memory_run(case, self.start) for case in inside]
+            constants = fit_constants(known, self.base)
+            tuned = self.tune(inside, constants)
+            after = [memory_run(case, tuned) for case in outside]
+            columns.append(np.stack([_off(self.base, before), _off(constants, before), _off(constants, after)]))
+        off = np.concatenate(columns, axis=1)
+        start, fitted, best = off.mean(axis=1).tolist()
+        return TuningErrors(which=which, num_peaks=off.shape[1], start=start, constants=fitted, tuned=best)
+
+    def tune(self, cases: Sequence[Case], framework: Framework) -> MemoryPredictor:
+        """The predictor after what these cases teach beyond the constants."""
+        features, wanted = [], []
+        for case in cases:
+            found = self._wanted(case, framework)
+            if found is not None:
+                features.append(found[0])
+                wanted.append(found[1])
+        if not features:
+            return self.start
+        runs = Lessons(features=np.stack(features), log_ratio=np.array(wanted))
+        return replace(self.start, network=tune_network(self.start.network, runs, self.traces, self.params))
+
+    def _wanted(self, case: Case, framework: Framework) -> tuple[np.ndarray, float] | None:
+        """Features of the measured stage, and what the network should have said; ``None`` where it has no part."""
+        run = memory_run(case, self.start)
+        if run.peak_gib is None:
+            return None
+        stages = measured_stages(case.run, case.config.pipeline_model_parallel_size)
+        weights = run.columns[run.measured_rows] * (framework.vector() * SHOWN)
+        totals = weights.sum(axis=1)
+        fullest = int(totals.argmax())
+        if fullest >= len(stages) or totals[fullest] > predict_memory(framework, run).usable_gib:
+            return None
+        share = weights[fullest, COLUMNS.index("counted")] / totals[fullest]
+        change = np.clip(np.log(run.peak_gib / totals[fullest]) / share, -MAX_CHANGE, MAX_CHANGE)
+        table = stage_table(case.instance.model, case.instance.training, [case.config], stage=int(stages[fullest]))
+        row = table_features(table, formula_bytes(table))
+        return row[0], float(self.start.network.log_ratio(row)[0] + change)
+
+
+def _off(framework: Framework, runs: Sequence[MemoryRun]) -> np.ndarray:
+    return np.abs(np.expm1(-peak_errors(framework, runs)))
+
+
+def tuning_rows(tuning: Tuning) -> list[dict[str, str]]:
+    """The errors, as text."""
+    return [
+        {
+            "runs": one.which,
+            "peaks": str(one.num_peaks),
+            "as shipped": f"{one.start:.1%}",
+            "constants fitted": f"{one.constants:.1%}",
+            "and network tuned": f"{one.tuned:.1%}",
+        }
+        for one in tuning.errors
+    ]

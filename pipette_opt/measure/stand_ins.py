@@ -1,0 +1,75 @@
+"""Kernels that stand as their outputs: of the right size, with what the kernel keeps for its backward pass."""
+# ruff: noqa: D102 (forward and backward are names of torch)
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""Type of a tensor's elements by the name of a precision."""
+
+
+def apply(function: Any, *inputs: Any) -> Tensor:
+    """Apply an operation; torch leaves ``Function.apply`` untyped."""
+    out: Tensor = function.apply(*inputs)
+    return out
+
+
+class Normalise(Function):
+    """LayerNorm (two statistics a row) or RMSNorm (one) over rows of ``width``: keeps input and fp32 statistics."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, width: int, num_statistics: int) -> Tensor:
+        statistics = torch.empty(num_statistics, x.numel() // width, dtype=torch.float32)
+        ctx.save_for_backward(x, statistics)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return torch.empty_like(grads[0]), None, None
+
+
+class NormStandIn(nn.Module):
+    """A fused norm as megatron-core builds one."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__()
+        self.width, self.statistics = hidden_size, 2 if config.normalization == "LayerNorm" else 1
+        self.weight = nn.Parameter(torch.empty(hidden_size, dtype=config.params_dtype))
+        if self.statistics == 2:
+            self.bias = nn.Parameter(torch.empty(hidden_size, dtype=config.params_dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise."""
+        return apply(Normalise, x, self.width, self.statistics)
+
+
+class _FlashAttention(Function):
+    """Keeps query, key, value, output and an fp32 number for each head and token; gradients of the same sizes."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        s, b, heads, width = query.shape
+        out = query.new_empty(s, b, heads * width)
+        sums = torch.empty(b, heads, s, dtype=torch.float32, device=query.device)
+        ctx.save_for_backward(query.clone(), key.clone(), value.clone(), out, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        query, key, value, _, _ = ctx.saved_tensors
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+class AttentionStandIn(nn.Module):
+    """Fused attention as megatron-core builds one."""
+
+    def __init__(self, config: Any, **_: Any) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Attend."""
+        return apply(_FlashAttention, query, key, value)

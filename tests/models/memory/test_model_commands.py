@@ -1,0 +1,97 @@
+"""Commands that collect, train and trace, as they are typed in a checkout."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from modules_here import typed_module
+from plans import plan_of, small_config, small_instance
+
+from models.memory import trace_plan
+from models.memory.dataset import read_rows
+
+SEEDS = Path(__file__).parents[3] / "benchmarks" / "hardening" / "seeds"
+
+
+@pytest.mark.search
+def test_collect_writes_the_points(tmp_path: Path) -> None:
+    """Two points on one process."""
+    code, out, _ = typed_module(tmp_path, "models.memory.collect", "--num-points", "2", "--workers", "1")
+    assert code == 0
+    assert "2 points traced, traces.csv holds all 2." in out
+    assert len(read_rows(tmp_path / "traces.csv")) == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "message"), [("tpu", "must be one of none, cuda"), ("cuda", "torch sees no CUDA device")]
+)
+def test_collect_says_when_there_is_no_gpu(tmp_path: Path, device: str, message: str) -> None:
+    """Other devices are not known; without a GPU the message says how to do without one."""
+    import torch
+
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    code, _, err = typed_module(tmp_path, "models.memory.collect", "--device", device)
+    assert code == 2
+    assert message in err
+
+
+@pytest.mark.search
+def test_train_needs_enough_points(tmp_path: Path) -> None:
+    """Training on two points is refused, and nothing is written."""
+    typed_module(tmp_path, "models.memory.collect", "--num-points", "2", "--workers", "1")
+    code, _, err = typed_module(tmp_path, "models.memory.train", "-o", "memory.npz")
+    assert code == 2
+    assert "traces.csv: holds 2 points, training needs at least 400" in err
+    assert not (tmp_path / "memory.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("--data traces.csv -o {}", "traces.csv"),
+        ("--runs runs.csv --data traces.csv -o {}", "runs.csv"),
+        ("--runs runs.csv --weights w.npz -o {}", "w.npz"),
+    ],
+)
+def test_train_writes_over_no_input(tmp_path: Path, words: str, name: str) -> None:
+    """Refused in a line that names the output, and every file is as it was."""
+    for file in ("traces.csv", "w.npz"):
+        (tmp_path / file).write_text("anything")
+    shutil.copy(SEEDS / "runs.csv", tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    code, _, err = typed_module(tmp_path, "models.memory.train", *words.format(name).split())
+    assert code == 2
+    assert f"{name}: is an input of this command" in err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of two stages, whatever file is named."""
+    given = small_instance()
+    monkeypatch.setattr(trace_plan, "plan_and_instance", lambda *_: (plan_of(given, small_config()), given))
+
+
+@pytest.mark.search
+@pytest.mark.usefixtures("plan")
+def test_stages_of_a_plan_are_traced(tmp_path: Path) -> None:
+    """A row for each stage; the allocator needs no less than the tensors and no more than it reserves."""
+    code, out, err = typed_module(tmp_path, "models.memory.trace_plan", "plan.json", "--json")
+    assert code == 0, err
+    rows = json.loads(out)
+    assert [row["stage"] for row in rows] == [0, 1]
+    for row in rows:
+        assert row["traced_gib"] <= row["needed_gib"] <= row["reserved_gib"] < 1.2 * row["traced_gib"]
+        assert row["predicted_gib"] > row["traced_gib"]
+    code, out, _ = typed_module(tmp_path, "models.memory.trace_plan", "plan.json")
+    assert code == 0
+    assert "needed gib" in out
+
+
+def test_no_plan(tmp_path: Path) -> None:
+    """A file that is not there is named."""
+    code, _, err = typed_module(tmp_path, "models.memory.trace_plan", "plan.json")
+    assert code == 2
+    assert "plan.json" in err
