@@ -40,7 +40,6 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "benchmarks": (259, 311),
     "calibrate": (99, 61),
     "cli": (22, 44),
-    "export": (38, 25),
     "library": (67, 36),
     "measure": (9, 7),
     "models": (24, 12),

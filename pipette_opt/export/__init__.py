@@ -1,1 +1,1 @@
-"""Files that start a plan: one module per target, and the table of all of them in ``targets``."""
+"""Files that start a plan: one module per target; ``targets`` has the table of all of them."""

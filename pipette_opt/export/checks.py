@@ -1,4 +1,4 @@
-"""What must hold of a plan before anything is written from it."""
+"""Checks of a plan before any file is written from it."""
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.recorded import refuse_async_sends
@@ -6,7 +6,7 @@ from pipette_opt.plans.plan import Plan, rank_rows
 
 
 def check_map(plan: Plan) -> None:
-    """Every rank has a GPU of its own that its host has; ``InputError`` names the first that does not."""
+    """Check that every rank has its own GPU of its host. ``InputError`` names the first rank that does not."""
     owner: dict[tuple[str, int], int] = {}
     for row in rank_rows(plan):
         gpu = (row.host, row.local_rank)
@@ -25,7 +25,7 @@ def check_map(plan: Plan) -> None:
 
 def check_equal_microbatches(target: str, plan: Plan) -> None:
     """
-    Every replica has as many micro-batches, which launchers want; otherwise ``InputError``.
+    Raise ``InputError`` unless every replica has equally many micro-batches, as launchers need.
 
     Megatron-Core (``ConstantNumMicroBatchesCalculator``), DeepSpeed (``_batch_assertion``) and torchtitan (``Trainer``)
     assert that data-parallel size times micro-batch size divides the global batch.
@@ -37,7 +37,7 @@ def check_equal_microbatches(target: str, plan: Plan) -> None:
         raise InputError(
             "global_batch_size",
             f"is {batch}, which {len(shares)} replicas do not share in equal numbers of micro-batches of "
-            f"{config.micro_batch_size}; {target} cannot run that: the plan is planned only. What would run in the "
+            f"{config.micro_batch_size}; {target} cannot run that: the plan is planned only. These would run in the "
             f"same time: a global batch of {padded}, of which {padded - batch} sequences are padding with a loss mask "
             "of 0 and the loss is a mean over tokens (your data loader makes these), or all of them data. Else solve "
             "with --micro-batches equal.",
@@ -46,11 +46,11 @@ def check_equal_microbatches(target: str, plan: Plan) -> None:
 
 def expert_tensor_size(plan: Plan, num_experts: int | None) -> int | None:
     """
-    Tensor-parallel size of the experts that megatron-core has to be told, ``None`` for its own default.
+    Return the tensor-parallel size of the experts that megatron-core must be given; ``None`` for its default.
 
-    ``initialize_model_parallel`` (0.16) numbers the ranks of experts too, also of a model without any. In the order
-    that ends with data parallelism it wants as many data-parallel ranks of experts as of everything else, that is
-    ``etp * ep == tp * cp``. Without experts that is only a matter of naming the size; otherwise ``InputError``.
+    ``initialize_model_parallel`` (0.16) numbers the ranks of experts even for a model without experts. In the order
+    that ends with data parallelism it needs ``etp * ep == tp * cp``, so that experts have as many data-parallel ranks
+    as the rest. Without experts naming the size is enough; otherwise ``InputError``.
     """
     config = plan.config
     if config.expert_model_parallel_size > 1 and num_experts is None:
@@ -73,7 +73,7 @@ def expert_tensor_size(plan: Plan, num_experts: int | None) -> int | None:
 
 
 def check_megatron_can(target: str, plan: Plan, *, most_sharded: int = 1) -> None:
-    """Sends are waited for, and replicas share no more than a ZeRO stage; otherwise ``InputError``."""
+    """Raise ``InputError`` unless the plan waits for sends and shards at most ZeRO stage ``most_sharded``."""
     refuse_async_sends(target, plan)
     stage = plan.config.sharding_stage
     if stage > most_sharded:

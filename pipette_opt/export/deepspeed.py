@@ -1,9 +1,9 @@
 """
-DeepSpeed: its launcher's host file, its configuration, and the degrees in Megatron-DeepSpeed's words.
+DeepSpeed: host file of its launcher, its configuration, and the degrees as options of Megatron-DeepSpeed.
 
 The launcher numbers ranks along the host file, GPUs of a host ascending (``deepspeed/launcher/runner.py`` sorts them),
 and ``PipeModelDataParallelTopology`` has tensor ranks next to each other, then replicas, then stages
-(``deepspeed/runtime/pipe/topology.py``, 0.19). What falls outside of that is refused.
+(``deepspeed/runtime/pipe/topology.py``, 0.19). Plans in any other order are refused.
 """
 
 import json
@@ -18,15 +18,15 @@ from pipette_opt.export.recorded import (
     recorded_training,
     refuse_async_sends,
     refuse_second_order,
-    refuse_unsaid,
+    refuse_unwritten,
     tensor_overlap_remark,
 )
 from pipette_opt.export.shell import MASTER_PORT, array_lines, comment, master_lines, quoted
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import TrainingSpec
 
-SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
-SAID_OF_CONFIG = (
+TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+CONFIG_FIELDS = (
     "sequence_parallel",
     "recompute_granularity",
     "recompute_modules",
@@ -37,13 +37,13 @@ SAID_OF_CONFIG = (
 )
 
 SHARDED = ("allgather", "allreduce")
-"""Collectives of ZeRO 1 and 2, which reduces whole buckets and keeps a part (``zero/stage_1_and_2.py`` of 0.19)."""
+"""Collectives of ZeRO 1 and 2, which reduces whole buckets and keeps a part (``zero/stage_1_and_2.py``, 0.19)."""
 
 ONE_CONNECTION = Setting("CUDA_DEVICE_MAX_CONNECTIONS", "1", "Megatron-DeepSpeed's arguments.py stops without it.")
 
 
 def export_deepspeed(plan: Plan) -> dict[str, str]:
-    """Host file, configuration, environment and launch line; ``InputError`` for what DeepSpeed cannot run."""
+    """Write host file, configuration, environment and launch line. ``InputError`` if DeepSpeed cannot run the plan."""
     training = recorded_training(plan)
     _refuse(plan, training)
     shares = node_shares(plan, "DeepSpeed")
@@ -64,13 +64,13 @@ def export_deepspeed(plan: Plan) -> dict[str, str]:
 
 
 def _environment(plan: Plan) -> str:
-    """What the launcher sets on every host; it reads the file that ``DS_ENV_FILE`` names, and knows no comments."""
+    """Variables for every host; the launcher reads the file that ``DS_ENV_FILE`` names, which has no comments."""
     settings = [ONE_CONNECTION, CUDA_ORDER, *nccl_settings(plan, SHARDED)]
-    return "".join(f"{one.name}={one.value}\n" for one in settings)
+    return "".join(f"{setting.name}={setting.value}\n" for setting in settings)
 
 
 def configuration(plan: Plan, training: TrainingSpec) -> dict[str, Any]:
-    """DeepSpeed's configuration: batch, ZeRO stage, number formats."""
+    """Return DeepSpeed's configuration: batch, ZeRO stage, number formats."""
     config = plan.config
     content: dict[str, Any] = {
         "train_batch_size": plan.global_batch_size,
@@ -93,17 +93,17 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
     config = plan.config
     refuse_async_sends("DeepSpeed", plan)
     refuse_second_order("DeepSpeed", plan)
-    refuse_unsaid("DeepSpeed", training, SAID_OF_TRAINING)
-    # Gradients go beside compute with ZeRO and one stage only.
+    refuse_unwritten("DeepSpeed", training, TRAINING_FIELDS)
+    # DeepSpeed overlaps gradients only with ZeRO and a single stage.
     hidden = config.pipeline_model_parallel_size == 1 and config.sharding_stage > 0
-    refuse_unsaid("DeepSpeed", config, (*SAID_OF_CONFIG, *(("overlap_grad_reduce",) if hidden else ())))
+    refuse_unwritten("DeepSpeed", config, (*CONFIG_FIELDS, *(("overlap_grad_reduce",) if hidden else ())))
     if len(set(config.layers_per_stage)) > 1:
         raise InputError(
             "layers_per_stage",
-            f"{list(config.layers_per_stage)} are not equal; DeepSpeed's PipelineModule splits by a rule of its own.",
+            f"{list(config.layers_per_stage)} are not equal; DeepSpeed's PipelineModule splits by its own rule.",
         )
     if config.sharding_stage > 1 and config.pipeline_model_parallel_size > 1:
-        raise InputError("zero_stage", f"is {config.sharding_stage}; DeepSpeed's pipeline goes with stages 0 and 1.")
+        raise InputError("zero_stage", f"is {config.sharding_stage}; DeepSpeed's pipeline supports stages 0 and 1.")
     if config.recompute_granularity == "selective":
         raise InputError(
             "recompute_granularity",
@@ -168,7 +168,7 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
 
 
 def _unnamed(shares: Sequence[NodeShare], gpus_per_node: int) -> list[str]:
-    """Lines that write the host file for the hosts of a file that the user gives, and which of their GPUs are used."""
+    """Lines that write the host file from a file of the user, and the GPUs that are used on each host."""
     gpus = [share.visible_devices for share in shares]
     lines = [
         *hosts_of_file_lines(len(shares)),

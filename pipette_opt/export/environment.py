@@ -1,4 +1,4 @@
-"""Environment variables that a launch sets, each with the reason, which is written above it."""
+"""Environment variables that a launch sets; the reason stands above each of them."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -8,7 +8,7 @@ from pipette_opt.export.shell import comment
 from pipette_opt.plans.plan import Plan, rank_rows
 
 BLACKWELL = 100
-"""Compute capability, times ten, from which on Megatron-LM no longer asks for one connection (0.13 to 0.19)."""
+"""Smallest compute capability, times ten, at which Megatron-LM needs no single connection (0.13 to 0.19)."""
 
 SHARDED, REDUCED = ("allgather", "reducescatter"), ("allreduce",)
 """NCCL's names of the collectives that reduce gradients with a distributed optimizer, and without."""
@@ -20,22 +20,22 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 """
-What ``NCCL_ALGO`` says of a collective, by the algorithm that times assume.
+Value of ``NCCL_ALGO`` for each collective, by the algorithm that the plan's times assume.
 
-The syntax by collective is NCCL's since 2.24 (its user guide, "NCCL_ALGO"). Between hosts ``nvls`` needs a switch that
-reduces; without one it works inside a host only, so that tensor parallelism keeps it. Nothing is said of what times do
-not assume.
+The syntax by collective exists since NCCL 2.24 (its user guide, "NCCL_ALGO"). Between hosts ``nvls`` needs a switch
+that reduces; without such a switch it works inside a host only, so tensor parallelism keeps it. Collectives without
+an assumed algorithm are not set.
 """
 
 
 class Setting(NamedTuple):
     """
-    One variable.
+    A variable of the environment.
 
     Parameters
     ----------
     yields
-        Whether a value that the environment already has counts.
+        Whether a value that the environment already has wins.
     """
 
     name: str
@@ -50,17 +50,17 @@ CUDA_ORDER = Setting(
 
 
 def megatron_settings(plan: Plan) -> list[Setting]:
-    """What Megatron-LM and Megatron-Bridge want."""
+    """Return the variables that Megatron-LM and Megatron-Bridge need."""
     return [*connections(plan), CUDA_ORDER, *nccl_settings(plan)]
 
 
 def connections(plan: Plan) -> list[Setting]:
     """
-    How many queues a process has on its GPU; empty for CUDA's own default of 8.
+    Return the number of CUDA queues of a process; empty for CUDA's default of 8.
 
-    Megatron-LM stops unless there is one where tensor or context parallelism runs on a GPU before Blackwell
-    (``validate_args`` in its ``training/arguments.py``). On Blackwell one would put all communication in a line;
-    Megatron-Bridge takes 32 there (``recipes/run_plugins.py`` of 0.3.1).
+    Megatron-LM stops unless it is 1 where tensor or context parallelism runs on a GPU before Blackwell
+    (``validate_args`` in its ``training/arguments.py``). On Blackwell a single queue would serialise all communication;
+    Megatron-Bridge uses 32 (``recipes/run_plugins.py`` of 0.3.1).
     """
     config = plan.config
     if config.tensor_model_parallel_size == 1 and config.context_parallel_size == 1:
@@ -76,12 +76,12 @@ def connections(plan: Plan) -> list[Setting]:
 
 def nccl_settings(plan: Plan, sharded: Sequence[str] = SHARDED) -> list[Setting]:
     """
-    The algorithm that the plan's times assume of the gradients' reduction, if it goes between hosts.
+    Return the NCCL algorithm that the plan's times assume for gradients, if these are reduced between hosts.
 
     Parameters
     ----------
     sharded
-        Collectives that a distributed optimizer uses.
+        NCCL's names of the collectives of a distributed optimizer.
     """
     known = ALGORITHMS.get(plan.nccl_algorithm, {})
     collectives = sharded if plan.config.sharding_stage else REDUCED
@@ -96,7 +96,7 @@ def nccl_settings(plan: Plan, sharded: Sequence[str] = SHARDED) -> list[Setting]
 
 
 def reduces_between_hosts(plan: Plan) -> bool:
-    """Whether some data-parallel group has ranks on several hosts."""
+    """Return whether any data-parallel group has ranks on several hosts."""
     hosts: dict[tuple[int, int], set[str]] = {}
     for row in rank_rows(plan):
         hosts.setdefault((row.tp, row.pp), set()).add(row.host)
@@ -104,16 +104,16 @@ def reduces_between_hosts(plan: Plan) -> bool:
 
 
 def setting_lines(settings: list[Setting]) -> list[str]:
-    """Lines of bash that set them."""
+    """Return lines of bash that set the variables."""
     lines = []
-    for one in settings:
-        value = f'"${{{one.name}:-{one.value}}}"' if one.yields else one.value
-        lines += [comment(one.why), f"export {one.name}={value}"]
+    for setting in settings:
+        value = f'"${{{setting.name}:-{setting.value}}}"' if setting.yields else setting.value
+        lines += [comment(setting.why), f"export {setting.name}={value}"]
     return lines
 
 
 def _all_blackwell(plan: Plan) -> bool:
-    """Whether every kind of GPU is known to be that new; plans of before 2026-11-24 and own GPUs do not say."""
+    """Return whether every kind of GPU is Blackwell or newer; plans before 2026-11-24 and own GPUs do not say."""
     recorded = plan.inputs.get("gpus")
     if not isinstance(recorded, Mapping) or not recorded:
         return False

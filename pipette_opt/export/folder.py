@@ -1,4 +1,4 @@
-"""The folder of an export: what may be replaced in it."""
+"""Writing an export into a folder, and the rules for replacing files there."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from pipette_opt.base.files import check_targets, read_output, write_atomically,
 from pipette_opt.base.units import counted
 
 RECORD = ".pipette-opt-export.json"
-"""File of the folder with the SHA-256 of each file that was exported there, or of both while one is replaced."""
+"""File of the folder with the SHA-256 of each exported file; while a file is replaced, with old and new hash."""
 
 MAX_NAMED = 3
-"""Files that an error names at most."""
+"""Most files that an error names. Chosen."""
 
 
 def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False) -> None:
     """
-    Write the files of an export and a record of them: all, or none if one must not be replaced.
+    Write the files of an export and a record of their hashes: all files, or none if any must not be replaced.
 
-    ``InputError`` for a link, for an input of the command, and without ``force`` for a folder with files that no export
-    has written to, and for a file there that no export wrote or that was changed since.
+    ``InputError`` for a link and for an input of the command. Without ``force`` also for a folder with files but no
+    earlier export, and for a file there that export did not write or that was changed since.
     """
     recorded = _recorded(folder / RECORD)
     for name in files:
@@ -32,7 +32,7 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
         _check_empty(folder)
     now = {name: _sha256(text.encode()) for name, text in files.items()}
     hashes = recorded | now
-    either = recorded | {name: f"{recorded.get(name, '')} {one}".strip() for name, one in now.items()}
+    either = recorded | {name: f"{recorded.get(name, '')} {digest}".strip() for name, digest in now.items()}
     check_targets(*(folder / name for name in files))
     folder.mkdir(parents=True, exist_ok=True)
     texts = {folder / name: text for name, text in files.items()}
@@ -41,12 +41,12 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
 
 
 def _check_empty(folder: Path) -> None:
-    """Raise ``InputError`` if a folder is someone else's: it has files."""
-    if folder.is_dir() and (names := sorted(one.name for one in folder.iterdir())):
-        some = ", ".join(map(shown, names[:MAX_NAMED])) + (", ..." if len(names) > MAX_NAMED else "")
+    """Raise ``InputError`` if a folder has files, so that it belongs to something else."""
+    if folder.is_dir() and (names := sorted(entry.name for entry in folder.iterdir())):
+        listed = ", ".join(map(shown, names[:MAX_NAMED])) + (", ..." if len(names) > MAX_NAMED else "")
         raise InputError(
             str(folder),
-            f"has {counted(len(names), 'file')} that export did not write: {some}; give another folder, or --force.",
+            f"has {counted(len(names), 'file')} that export did not write: {listed}; give another folder, or --force.",
         )
 
 
@@ -64,7 +64,7 @@ def _check(target: Path, recorded: str | None, *, force: bool) -> None:
 
 
 def _recorded(record: Path) -> dict[str, str]:
-    """Hashes of an older export; nothing of a record that cannot be read."""
+    """Return the hashes of an older export; empty if the record cannot be read."""
     try:
         found = loads(read_output(record))
     except (OSError, ValueError, RecursionError):

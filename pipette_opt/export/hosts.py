@@ -1,4 +1,4 @@
-"""Hosts that nobody named: a launch finds them where it runs, and no invented name is written."""
+"""Plans whose hosts have no names: the launch takes the hosts that it finds, and files name none."""
 
 from collections.abc import Sequence
 
@@ -8,16 +8,16 @@ from pipette_opt.plans.plan import Plan, RankRow
 from pipette_opt.read.nominal import has_named_hosts
 
 PER_LINE = 16
-"""Entries of a bash array on each line."""
+"""Entries of a bash array on each line. Chosen."""
 
 
 def hosts_are_named(plan: Plan) -> bool:
-    """Whether the user named the hosts of a plan."""
+    """Return whether the user named the hosts of a plan."""
     return has_named_hosts(plan.inputs.get("cluster"))
 
 
 def unnamed_note(num_hosts: int) -> str:
-    """For people: what a plan of unnamed hosts runs on."""
+    """Return a note for people about the hosts that a plan without host names runs on."""
     hosts = "one host" if num_hosts == 1 else f"any {num_hosts} equal hosts"
     return (
         f"The hosts of this plan have no names: it runs on {hosts}, in the order in which the launch lists them.\n"
@@ -26,20 +26,20 @@ def unnamed_note(num_hosts: int) -> str:
 
 
 def node_of_ranks(rows: Sequence[RankRow]) -> list[int]:
-    """Each rank's host, counted from 0 in the order of their first ranks."""
+    """Return the host of each rank, counted from 0 in the order of their first ranks."""
     order = launchable(row.host for row in rows)
     return [order.index(row.host) for row in rows]
 
 
 def per_host(rows: Sequence[RankRow]) -> int | None:
-    """Number of ranks of each host if every host has equally many consecutive ones, else ``None``."""
+    """Return the number of consecutive ranks of each host; ``None`` if hosts differ or ranks are scattered."""
     nodes = node_of_ranks(rows)
     number = nodes.count(0)
     return number if nodes == [rank // number for rank in range(len(nodes))] else None
 
 
 def nodes_table(rows: Sequence[RankRow]) -> list[str]:
-    """Definition of the bash array ``NODES``, the host of each rank by its number."""
+    """Definition of the bash array ``NODES``, the number of each rank's host."""
     nodes = node_of_ranks(rows)
     return array_lines("NODES", [nodes[start : start + PER_LINE] for start in range(0, len(nodes), PER_LINE)])
 

@@ -1,10 +1,10 @@
 """
-Kubernetes: torchrun's launch script in a ConfigMap, and one pod per host that runs it with that host's node rank.
+Kubernetes: torchrun's launch script in a ConfigMap, and one pod per host that runs it with its node rank.
 
-Two kinds of job. A JobSet (jobset.x-k8s.io/v1alpha2) has a replicated job for each host, whose node affinity names it.
+A JobSet (jobset.x-k8s.io/v1alpha2) has a replicated job for each host, whose node affinity names the host.
 A PyTorchJob (kubeflow.org/v1) has one template for the first host and one for all the others, spread by
-anti-affinity; each pod finds its node rank from the name of the node it landed on. Every pod takes all GPUs of its
-host, since a device plug-in that hands out some of them chooses which.
+anti-affinity; each pod finds its node rank from the name of its node. Every pod takes all GPUs of its
+host, as a device plug-in that hands out fewer chooses them itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from pipette_opt.plans.plan import Plan
 
 HOST_LABEL = "kubernetes.io/hostname"
 MAX_LABEL = 63
-"""Characters of a label's value (Kubernetes documentation, "Labels and Selectors")."""
+"""Most characters of a label's value (Kubernetes documentation, "Labels and Selectors")."""
 
 Manifest = dict[str, Any]
 
 
 def export_jobset(plan: Plan, options: LaunchOptions) -> dict[str, str]:
-    """``jobset.yaml``: the ConfigMap, and the JobSet with a pod for each host."""
+    """Write ``jobset.yaml``: the ConfigMap, and the JobSet with a pod for each host."""
     shares = _shares(plan)
     # JobSet's DNS names: <jobset>-<replicated job>-<job index>-<pod index>.<subdomain>, the jobset's name by default.
     hosts = _names(shares)
@@ -54,7 +54,7 @@ def export_jobset(plan: Plan, options: LaunchOptions) -> dict[str, str]:
 
 
 def export_pytorchjob(plan: Plan, options: LaunchOptions) -> dict[str, str]:
-    """``pytorchjob.yaml``: the ConfigMap, and the PyTorchJob with a master on the first host and the other hosts."""
+    """Write ``pytorchjob.yaml``: the ConfigMap, and the PyTorchJob with its master on the first host."""
     shares = _shares(plan)
     hosts = _names(shares)
     replicas = {"Master": _replica(plan, options, hosts, 0, 1)}
@@ -73,16 +73,16 @@ def export_pytorchjob(plan: Plan, options: LaunchOptions) -> dict[str, str]:
 
 
 def _replicated_job(name: str, pods: int, template: Manifest) -> Manifest:
-    """A replicated job of a JobSet: one job of some pods."""
+    """Replicated job of a JobSet, with ``pods`` pods."""
     spec = {"parallelism": pods, "completions": pods, "completionMode": "Indexed", "backoffLimit": 0}
     return {"name": name, "replicas": 1, "template": {"spec": {**spec, "template": template}}}
 
 
 def _replica(plan: Plan, options: LaunchOptions, hosts: Sequence[str], start: int, stop: int) -> Manifest:
     """
-    Pods of the hosts from one node rank to another, one on each.
+    Pods of the hosts with node ranks ``start`` to ``stop``, one on each host.
 
-    Without names of hosts the node rank is what the controller calls ``RANK``, the number of the pod.
+    Without names of hosts the node rank is the controller's ``RANK``, the number of the pod.
     """
     ranks = " ".join(f"[{host}]={rank}" for rank, host in enumerate(hosts))
     find = f'declare -A RANKS=({ranks}); NODE_RANK="${{RANKS[$NODE_NAME]}}"' if hosts else 'NODE_RANK="$RANK"'
@@ -91,7 +91,7 @@ def _replica(plan: Plan, options: LaunchOptions, hosts: Sequence[str], start: in
 
 
 def _apart(options: LaunchOptions, pod: Manifest) -> Manifest:
-    """The template of pods of which no host has two."""
+    """Template of pods that never share a host."""
     pod.setdefault("affinity", {})["podAntiAffinity"] = {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"labelSelector": {"matchLabels": {"app": options.job_name}}, "topologyKey": HOST_LABEL}
@@ -102,10 +102,10 @@ def _apart(options: LaunchOptions, pod: Manifest) -> Manifest:
 
 def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts: Sequence[str]) -> Manifest:
     """
-    A pod on one of the hosts; on any without hosts.
+    Pod on one of the hosts, or on any host if ``hosts`` is empty.
 
-    The rendezvous is set in the command: the PyTorchJob controller appends a ``MASTER_ADDR`` of its own to the
-    environment, in which the last entry of a name counts.
+    The command sets the rendezvous: the PyTorchJob controller appends its own ``MASTER_ADDR`` to the
+    environment, and the last entry of a name wins.
     """
     script = f'{node_rank}; MASTER_ADDR={quoted([master])} MASTER_PORT={MASTER_PORT} bash /plan/launch.sh "$NODE_RANK"'
     devices = {"nvidia.com/gpu": str(plan.gpus_per_node)}
@@ -141,7 +141,7 @@ def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts:
 
 
 def _host_access(options: LaunchOptions) -> Manifest:
-    """What a pod shares with its host; names of the cluster are only found with a DNS policy of its own."""
+    """Resources that a pod shares with its host; the host's network needs a DNS policy that finds cluster names."""
     shared: Manifest = {}
     if options.host_network:
         shared |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
@@ -151,7 +151,7 @@ def _host_access(options: LaunchOptions) -> Manifest:
 
 
 def _rdma_rights(options: LaunchOptions) -> Manifest:
-    """RDMA registers buffers with the device, for which they must be locked in memory."""
+    """Right to lock memory, which RDMA needs to register buffers with the device."""
     return {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}} if options.rdma_resource else {}
 
 
@@ -177,7 +177,7 @@ def _shares(plan: Plan) -> list[NodeShare]:
 
 
 def _names(shares: Sequence[NodeShare]) -> list[str]:
-    """Names of the hosts; none where they have no names."""
+    """Return the names of the hosts; empty if they have none."""
     return [share.host for share in shares if share.host is not None]
 
 
@@ -199,14 +199,14 @@ def _text(plan: Plan, name: str, manifests: Sequence[Mapping[str, Any]]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Scripts as blocks, and no anchors."""
+    """YAML writer with scripts as blocks, and without anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quoted where other readers than Python's take it for a number or a truth: hosts may be called 12e4."""
+    """Quote text that other YAML readers take for a number or a boolean: a host may be called 12e4."""
     quotes = "'" if text[:1] in "0123456789.+-" or len(text) == 1 else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else quotes)
 

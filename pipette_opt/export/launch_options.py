@@ -1,4 +1,4 @@
-"""What a launch needs beyond the plan: containers, queues and devices of the user's own cluster."""
+"""Options of a launch that are not in the plan: containers, queues and devices of the user's cluster."""
 
 import re
 from collections.abc import Mapping
@@ -11,46 +11,46 @@ DEFAULT_JOB_NAME = "pretrain"
 
 JOB_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 """
-Job names that Slurm and Kubernetes both take.
+Job names that both Slurm and Kubernetes accept.
 
-Kubernetes wants a DNS label of at most 63 characters (its documentation, "Object Names and IDs"); the names of pods add
-up to 23 to the name of the job.
+Kubernetes allows a DNS label of at most 63 characters (its documentation, "Object Names and IDs"); names of pods add
+up to 23 characters to the name of the job.
 """
 
 WORD = re.compile(r"[A-Za-z0-9_./:@#%+,=-]+")
-"""Values that Slurm's directives and YAML take as they are: no blanks, quotes or shell characters."""
+"""Values that are safe unquoted in Slurm's directives and in YAML: no blanks, quotes or shell characters."""
 
 RESOURCE = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+")
 """Name of an extended resource with its domain (Kubernetes documentation, "Extended resources")."""
 
 QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti)")
-"""Sizes that Kubernetes reads, in powers of two."""
+"""Sizes in powers of two, as Kubernetes reads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
     """
-    Options of ``export``; a field is named like its option.
+    Options of ``export``; each field is named like its option.
 
     Parameters
     ----------
     image
         Container image. Kubernetes needs one; Slurm runs it with pyxis.
     job_name
-        Name of the job, and of what belongs to it.
+        Name of the job, and prefix of its parts.
     account, partition, time
-        Of Slurm. Without one the script has a commented line in its place.
+        Directives of Slurm. Without a value the script has a commented line in its place.
     segment
-        Hosts of a Slurm segment (topology/block): so many lie in one block. Those that a plan uses of each NVLink
-        domain where it is not given.
+        Number of hosts of a Slurm segment (topology/block), which lie in one block. ``None``: the hosts that the plan
+        uses of each NVLink domain.
     container_mounts
-        Folders that the container of a Slurm job sees, ``SOURCE:TARGET`` each.
+        Folders that the container of a Slurm job sees, each as ``SOURCE:TARGET``.
     rdma_resource
-        Devices that a pod asks for, by the name of their extended resource, e.g. ``rdma/hca_shared_devices_a``.
+        Devices that a pod requests, by the name of their extended resource, e.g. ``rdma/hca_shared_devices_a``.
     host_network, host_ipc
         Whether pods use the network and the shared memory segments of their host.
     shm_size
-        Limit of ``/dev/shm`` in a pod, e.g. ``64Gi``; ``None`` for the half of the host's memory.
+        Limit of ``/dev/shm`` in a pod, e.g. ``64Gi``; ``None`` for half of the host's memory.
     """
 
     image: str | None = None
@@ -91,12 +91,12 @@ class LaunchOptions:
 
 
 def option_of(field: str) -> str:
-    """Name on the command line of a field."""
+    """Return the command-line option of a field."""
     return "--" + field.replace("_", "-")
 
 
 def parse_resource(text: str) -> tuple[str, int]:
-    """A resource and how many of it, from ``NAME=COUNT``."""
+    """Parse ``NAME=COUNT`` into a resource and its number."""
     name, _, count = text.partition("=")
     number = whole_number(count)
     if number is None:
@@ -106,12 +106,12 @@ def parse_resource(text: str) -> tuple[str, int]:
 
 def refuse_unused(target: str, options: LaunchOptions, takes: Mapping[str, tuple[str, ...]]) -> None:
     """
-    Raise ``InputError`` for an option that was given and has no effect.
+    Raise ``InputError`` for an option that has no effect on the target.
 
     Parameters
     ----------
     takes
-        Fields that have an effect, by format.
+        Fields with an effect, by target.
     """
     for field in fields(options):
         if getattr(options, field.name) != field.default and field.name not in takes[target]:

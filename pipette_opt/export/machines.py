@@ -1,4 +1,4 @@
-"""Plans of blocks of GPUs, put on the hosts that have these blocks."""
+"""Plans on blocks of GPUs, mapped to the hosts that have these blocks."""
 
 from dataclasses import replace
 
@@ -9,14 +9,14 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.specs.host_names import host_and_first_gpu
 
 ANY_COUNT = ("rankmap-json", "rankmap-csv", "megatron", "nemo", "mpi")
-"""Targets that can say any number of ranks on each host."""
+"""Targets that can express any number of ranks on each host."""
 
 
 def on_machines(target: str, plan: Plan) -> Plan:
     """
-    The plan with the names and GPU numbers of hosts where it has those of blocks; ranks stay as they are.
+    Replace the names and GPU numbers of blocks by those of their hosts; ranks keep their order.
 
-    Raises ``InputError`` for blocks if the target wants equally many ranks on all hosts.
+    ``InputError`` for blocks if the target needs equally many ranks on all hosts.
     """
     blocks = [host_and_first_gpu(name) for name in plan.hosts]
     if all(name == host for name, (host, _) in zip(plan.hosts, blocks, strict=True)):
@@ -24,8 +24,8 @@ def on_machines(target: str, plan: Plan) -> Plan:
     if target not in ANY_COUNT:
         raise InputError(
             "--format",
-            f"{target} wants equally many GPUs on all hosts, and the plan has blocks of {plan.gpus_per_node} GPUs of "
-            f"unequal hosts; {', '.join(ANY_COUNT)} can say it.",
+            f"{target} needs equally many GPUs on all hosts, and the plan has blocks of {plan.gpus_per_node} GPUs of "
+            f"unequal hosts; {', '.join(ANY_COUNT)} can express it.",
         )
     hosts = tuple(dict.fromkeys(host for host, _ in blocks))
     host_of_block = np.array([hosts.index(host) for host, _ in blocks])

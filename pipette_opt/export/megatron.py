@@ -1,5 +1,5 @@
 """
-Arguments of an unmodified Megatron-LM ``pretrain_gpt.py`` that make it run a plan.
+Arguments of an unmodified Megatron-LM ``pretrain_gpt.py`` that run a plan.
 
 Names and defaults are those of ``megatron/training/arguments.py`` beside megatron-core 0.16.
 """
@@ -11,8 +11,8 @@ from itertools import islice
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.splits import is_megatron_split, pipeline_split_options
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
-from pipette_opt.export.passed_on import divided_by_torch, left_out_lines
-from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
+from pipette_opt.export.extra_arguments import divided_by_torch, left_out_lines
+from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.training_options import further_options, offload_options, precision_options
 from pipette_opt.parallel.layout import layout_of
@@ -31,7 +31,7 @@ TRIAL_ITERATIONS = 20
 MEGATRON_ROPE_SCALING_FACTOR = 8.0
 """Default of ``GPTModel`` for Llama 3's scaling of frequencies."""
 
-SAID_OF_TRAINING = (
+TRAINING_FIELDS = (
     "precision",
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
@@ -58,7 +58,7 @@ SAID_OF_TRAINING = (
     "exp_avg_dtype",
     "exp_avg_sq_dtype",
 )
-NOT_SAID_OF_MODEL = (
+MISSING_MODEL_FIELDS = (
     "parallel_residual",
     "pre_norms",
     "post_norms",
@@ -66,12 +66,12 @@ NOT_SAID_OF_MODEL = (
     "local_rotary_base",
     "multipliers",
 )
-"""What Megatron-Core has no layer for."""
+"""Fields of a model that no layer of Megatron-Core has."""
 
-SAID_OF_MODEL = tuple(field.name for field in fields(ModelSpec) if field.name not in NOT_SAID_OF_MODEL)
-"""All else of a model is an argument."""
+MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not in MISSING_MODEL_FIELDS)
+"""Fields of a model that arguments express."""
 
-SAID_OF_CONFIG = (
+CONFIG_FIELDS = (
     "context_parallel_size",
     "expert_model_parallel_size",
     "virtual_pipeline_model_parallel_size",
@@ -96,12 +96,12 @@ SAID_OF_CONFIG = (
 
 
 def export_megatron(plan: Plan) -> dict[str, str]:
-    """One file for bash: the arrays ``MEGATRON_ARGS`` (the plan) and ``TRIAL_ARGS`` (a run on made-up tokens)."""
+    """Write a file for bash with the arrays ``MEGATRON_ARGS`` (the plan) and ``TRIAL_ARGS`` (made-up tokens)."""
     return arguments_file(plan)
 
 
 def arguments_file(plan: Plan) -> dict[str, str]:
-    """The same file, for launchers to put beside theirs."""
+    """Write ``megatron_args.sh``, which launchers put beside their own files."""
     return {"megatron_args.sh": f"#!/bin/bash\n{SOURCED}\n{argument_arrays(plan)}"}
 
 
@@ -119,15 +119,15 @@ def argument_arrays(plan: Plan) -> str:
 
 
 def megatron_arguments(plan: Plan) -> list[str]:
-    """The plan as a flat list of arguments; ``InputError`` if Megatron-LM cannot express it."""
+    """Return the plan as a flat list of arguments. ``InputError`` if Megatron-LM cannot express it."""
     return [word for option in megatron_options(plan) for word in option]
 
 
 def megatron_options(plan: Plan) -> list[Option]:
-    """The same, one entry per option: degrees, batch, memory savers, architecture, number formats."""
+    """Return the plan's options: degrees, batch, memory savers, architecture, number formats."""
     model, training = recorded_model(plan), recorded_training(plan)
-    for spec, said in ((model, SAID_OF_MODEL), (training, SAID_OF_TRAINING), (plan.config, SAID_OF_CONFIG)):
-        refuse_unsaid("Megatron-LM", spec, said)
+    for spec, written in ((model, MODEL_FIELDS), (training, TRAINING_FIELDS), (plan.config, CONFIG_FIELDS)):
+        refuse_unwritten("Megatron-LM", spec, written)
     options = [
         *_parallel_options(plan, model),
         *_batch_options(plan, training),
@@ -140,11 +140,11 @@ def megatron_options(plan: Plan) -> list[Option]:
 
 def builder_notes(model: ModelSpec) -> list[str]:
     """
-    Arguments of the model that some releases of Megatron-LM's ``pretrain_gpt.py`` read and do not hand on.
+    Return notes on arguments of the model that some releases of Megatron-LM read but do not pass to the model.
 
-    Up to core 0.18 ``gpt_builders.py`` leaves out the factor of Llama 3's scaling and the one of interpolation,
-    ``gpt_config_from_args`` of 0.19 (``megatron/training/argument_utils.py``) the first; ``GPTModel`` then has 8, or
-    none. Positions ``yarn`` are an argument since 0.19.
+    Up to core 0.18 ``gpt_builders.py`` leaves out the factor of Llama 3's scaling and that of interpolation;
+    ``gpt_config_from_args`` of 0.19 (``megatron/training/argument_utils.py``) leaves out the first. ``GPTModel`` then
+    uses 8, or none. Positions ``yarn`` are an argument since 0.19.
     """
     notes = []
     if model.rope_scaling_factor not in (None, MEGATRON_ROPE_SCALING_FACTOR):
@@ -155,7 +155,7 @@ def builder_notes(model: ModelSpec) -> list[str]:
     if model.rotary_seq_len_interpolation_factor is not None:
         notes.append(
             "Megatron-LM up to 0.18 reads --rotary-seq-len-interpolation-factor and does nothing with it: hand it to "
-            "GPTModel (seq_len_interpolation_factor) where your script builds it."
+            "Megatron-LM up to 0.18 reads --rotary-seq-len-interpolation-factor and ignores it: hand it to "
         )
     if model.hybrid_layer_pattern is not None:
         notes.append(
@@ -165,23 +165,23 @@ def builder_notes(model: ModelSpec) -> list[str]:
         notes.append("--position-embedding-type yarn needs Megatron-LM 0.19.")
     if model.multi_latent_attention is not None and model.multi_latent_attention.yarn is not None:
         scaling, plain = model.multi_latent_attention.yarn, YarnScaling()
-        unsaid = {name: getattr(scaling, name) for name in YARN_WITHOUT_OPTIONS}
-        told = [f"{name}={value}" for name, value in unsaid.items() if value != getattr(plain, name)]
-        if told:
+        unwritten = {name: getattr(scaling, name) for name in YARN_WITHOUT_OPTIONS}
+        differing = [f"{name}={value}" for name, value in unwritten.items() if value != getattr(plain, name)]
+        if differing:
             notes.append(
-                f"Megatron-LM has no arguments for {', '.join(told)} of latent attention: hand them to "
+                f"Megatron-LM has no arguments for {', '.join(differing)} of latent attention: hand them to "
                 "MLATransformerConfig where your script builds it."
             )
     return notes
 
 
 YARN_WITHOUT_OPTIONS = ("original_max_position_embeddings", "beta_fast", "beta_slow")
-"""Fields of latent attention's scaling that Megatron-LM up to 0.19 has no argument for (``arguments.py``)."""
+"""Fields of latent attention's scaling without an argument in Megatron-LM up to 0.19 (``arguments.py``)."""
 
 
 def trial_options(plan: Plan) -> list[Option]:
     """
-    A short run on made-up tokens, with the vocabulary of the plan.
+    Options of a short run on made-up tokens, with the vocabulary of the plan.
 
     Megatron's ``NullTokenizer`` adds an end-of-document token to ``--vocab-size``.
     """
@@ -200,14 +200,15 @@ def trial_options(plan: Plan) -> list[Option]:
 
 def layout_options(plan: Plan) -> dict[str, str | int | bool]:
     """
-    Which layers and chunks each stage holds, by megatron-core's names; empty for equal stages of one chunk.
+    Return layers and chunks of each stage, by megatron-core's names; empty for equal stages of one chunk.
 
-    Chunks that make room for the embedding or the head are named by that (``account_for_embedding_in_pipeline_split``).
-    Else the first and the last stage have options of their own (``num_layers_in_first_pipeline_stage``); whatever else
-    differs needs ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a layer, ``m`` a
-    depth of multi-token prediction, ``L`` the head (``megatron/core/transformer/pipeline_parallel_layer_layout.py``).
-    Such a string says how many chunks
-    there are.
+    Megatron-core has three forms:
+
+    - chunks that make room for the embedding or the head (``account_for_embedding_in_pipeline_split``);
+    - numbers of layers of the first and the last stage (``num_layers_in_first_pipeline_stage``);
+    - for all other splits ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a
+      layer, ``m`` a depth of multi-token prediction, ``L`` the head
+      (``megatron/core/transformer/pipeline_parallel_layer_layout.py``). It also gives the number of chunks.
     """
     layers, chunks = plan.config.layers_per_stage, plan.config.num_chunks
     if plan.config.pipeline_model_parallel_layout is not None or not is_megatron_split(sum(layers), layers):
@@ -238,7 +239,7 @@ LAYOUT_ARGUMENTS = {
     "account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
     "account_for_loss_in_pipeline_split": "--account-for-loss-in-pipeline-split",
 }
-"""Megatron-LM's arguments for what megatron-core calls otherwise."""
+"""Arguments of Megatron-LM by megatron-core's name of the field, where the two differ."""
 
 
 def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
@@ -279,7 +280,7 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
 
 
 def _overlap_options(plan: Plan) -> list[Option]:
-    """What is sent beside compute."""
+    """Options of communication beside compute."""
     config = plan.config
     options: list[Option] = []
     sharded = config.sharding_stage > 1
@@ -318,9 +319,9 @@ def model_options(
     model: ModelSpec, training: TrainingSpec, layers_per_chunk: Sequence[Sequence[int]] | None = None
 ) -> list[Option]:
     """
-    The architecture, and everything else that makes it the same model.
+    Options of the architecture, and of everything else that defines the model.
 
-    ``layers_per_chunk``: of a pipeline, where a hybrid's pattern is cut by bars.
+    ``layers_per_chunk``: layers of a pipeline's chunks, between which bars cut the pattern of a hybrid.
     """
     return [
         *_shape_options(model),
@@ -337,7 +338,7 @@ def model_options(
 
 
 def _shape_options(model: ModelSpec) -> list[Option]:
-    """Sizes, biases, ties. A tokenizer that tells its size comes before ``--vocab-size``."""
+    """Options of sizes, biases and ties; a tokenizer that gives its size comes before ``--vocab-size``."""
     if model.add_bias_linear and not model.add_qkv_bias:
         raise InputError("model", "Megatron-LM has no biases in all linear layers but the query-key-value projection.")
     options: list[Option] = [
@@ -367,7 +368,7 @@ def _shape_options(model: ModelSpec) -> list[Option]:
 
 
 def _latent_options(latent: LatentAttention) -> list[Option]:
-    """Latent attention; ``rope_type`` is ``yarn`` unless told otherwise."""
+    """Options of latent attention; Megatron-LM's default of ``rope_type`` is ``yarn``."""
     sizes = {name: getattr(latent, name) for name in LATENT_SIZES}
     options: list[Option] = [("--multi-latent-attention",)]
     options += [(f"--{name.replace('_', '-')}", str(value)) for name, value in sizes.items() if value is not None]
@@ -406,7 +407,7 @@ def _activation_options(model: ModelSpec) -> list[Option]:
 
 
 def _position_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """Only learned positions have as many as are said; the others need not fewer than a sequence has tokens."""
+    """Options of positions; only learned positions have a fixed number, others cover at least a sequence."""
     positions = model.max_position_embeddings
     if model.position_embedding_type != "learned_absolute":
         positions = max(positions, training.seq_length)
@@ -431,7 +432,7 @@ def _position_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 
 def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
-    """Options that Megatron-LM has since megatron-core 0.19; older ones refuse ``yarn`` positions."""
+    """Options that Megatron-LM has since megatron-core 0.19; older releases refuse ``yarn`` positions."""
     if yarn is None:
         return []
     rounded = "" if yarn.correction_range_round_to_int else "no-"
@@ -447,14 +448,14 @@ def _yarn_options(yarn: YarnScaling | None) -> list[Option]:
 
 
 def check_chunks(model: ModelSpec, training: TrainingSpec) -> None:
-    """Raise ``InputError`` for chunks of attention that are shorter than sequences: megatron-core has none."""
+    """Raise ``InputError`` for attention chunks shorter than sequences, which megatron-core does not have."""
     if model.attention_chunk_size is not None and model.attention_chunk_size < training.seq_length:
         problem = f"is {model.attention_chunk_size}, for which Megatron-Core has no option, but sequences have"
         raise InputError("attention_chunk_size", f"{problem} {training.seq_length} tokens.")
 
 
 def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """Windows of attention, and its softmax. A chunk that holds the whole sequence needs no argument."""
+    """Options of windows and of the softmax; a chunk that holds the whole sequence needs no argument."""
     check_chunks(model, training)
     options: list[Option] = []
     if model.window_size is not None:
@@ -468,7 +469,7 @@ def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 
 def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """Routed and shared experts, whose products are grouped; the layers without them come first."""
+    """Options of routed and shared experts with grouped products; layers without experts come first."""
     if model.num_experts is None:
         return []
     options: list[Option] = [
@@ -494,7 +495,7 @@ def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 
 def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[int]] | None) -> list[Option]:
-    """Layers with a state: which they are, and their sizes; bars in a pattern are bounds of the chunks of stages."""
+    """Options of layers with a state, and their sizes; bars in a pattern separate the chunks of stages."""
     options: list[Option] = [("--attention-output-gate",)] if model.attention_output_gate else []
     if model.hybrid_layer_pattern is not None:
         chunks = [[model.num_layers]] if layers_per_chunk is None else layers_per_chunk
@@ -516,20 +517,20 @@ def _layer_list_options(model: ModelSpec, layers_per_chunk: Sequence[Sequence[in
 
 
 def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> str:
-    """A hybrid's pattern with bars between the chunks of stages, in model order."""
+    """Return a hybrid's pattern with bars between the chunks of stages, in model order."""
     letters = iter(pattern)
     return "|".join("".join(islice(letters, count)) for chunk in layers_per_chunk for count in chunk)
 
 
 def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
-    """Megatron's pattern: the first of every N, or 0 and 1 for each layer."""
+    """Return Megatron's pattern: N for the first of every N layers, or 0 and 1 for each layer."""
     if isinstance(model.moe_layer_freq, int):
         return model.moe_layer_freq
     return tuple(int(kind.has_experts) for kind in model.layers)
 
 
 def _wide_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """Layers at both ends in 16 bits, which mean something with products in fewer only."""
+    """Options of the first and last layers in 16 bits; they have an effect only with narrower products."""
     first, last = model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16
     if training.recipe is None or not first + last:
         return []
@@ -538,7 +539,7 @@ def _wide_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 
 def _depth_options(model: ModelSpec) -> list[Option]:
-    """Multi-token prediction."""
+    """Options of multi-token prediction."""
     if not model.mtp_num_layers:
         return []
     options: list[Option] = [

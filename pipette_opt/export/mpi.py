@@ -1,8 +1,8 @@
 """
-Open MPI: one process per rank, dealt to hosts by a rankfile.
+Open MPI: one process per rank, placed on hosts by a rankfile.
 
-A rankfile also binds each rank to processors (mpirun's manual, "Rankfiles"). ``slot=*:*`` is every core of every
-socket: the plan says nothing about cores, and a single slot would put a rank and its data loaders on one core.
+A rankfile also binds each rank to processors (mpirun's manual, "Rankfiles"). ``slot=*:*`` means every core of every
+socket: a plan does not place cores, and a single slot would put a rank and its data loaders on one core.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ OPEN_MPI = ProcessVariables("mpirun", rank="OMPI_COMM_WORLD_RANK", size="OMPI_CO
 
 
 def export_mpi(plan: Plan) -> dict[str, str]:
-    """Hosts with their slots, host of each rank, the command, and what each process runs."""
+    """Write hosts with their slots, the host of each rank, the launch script, and the script of each process."""
     rows = rank_rows(plan)
     hosts = launchable(row.host for row in rows)
     ranks = Counter(row.host for row in rows)
@@ -45,7 +45,7 @@ def export_mpi(plan: Plan) -> dict[str, str]:
 
 
 def _unnamed(rows: list[RankRow], slots: list[int]) -> list[str]:
-    """Lines that write host file and rankfile for the hosts of a file that the user gives."""
+    """Lines that write host file and rankfile for the hosts of the user's file."""
     return [
         *hosts_of_file_lines(len(slots)),
         f"export MASTER_PORT=${{MASTER_PORT:-{MASTER_PORT}}}",
@@ -57,7 +57,7 @@ def _unnamed(rows: list[RankRow], slots: list[int]) -> list[str]:
 
 
 def _launch(plan: Plan, rows: list[RankRow], hosts: list[str]) -> str:
-    """The script that starts all processes; ``hosts`` are lines that say where they run."""
+    """Script that starts all processes; ``hosts`` are lines that define their hosts."""
     usage = comment(
         "Run once, from the folder that holds these files, which every host must see under the same path:\n"
         "  bash launch.sh [arguments of the training script]\n"
@@ -71,7 +71,9 @@ def _launch(plan: Plan, rows: list[RankRow], hosts: list[str]) -> str:
             f"HOSTFILE names a file with your hosts.\n{unnamed_note(len({row.host for row in rows}))}"
         )
     settings = megatron_settings(plan)
-    handed_on = " ".join(f"-x {name}" for name in ("MASTER_ADDR", "MASTER_PORT", *(one.name for one in settings)))
+    handed_on = " ".join(
+        f"-x {name}" for name in ("MASTER_ADDR", "MASTER_PORT", *(setting.name for setting in settings))
+    )
     return "\n".join(
         [
             "#!/bin/bash",

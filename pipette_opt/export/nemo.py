@@ -3,9 +3,9 @@ Megatron-Bridge (NeMo): overrides of a recipe, for Hydra's command line and as Y
 
 Names are those of ``ConfigContainer`` (megatron-bridge 0.3.1, ``megatron/bridge/training/config.py``).
 
-- A recipe's degrees, layout and recomputation are set to the plan's, also where the plan has none.
-- Its overlap of communication and its ``comm_overlap`` stay as they are, unless the plan counts on more overlap.
-  A comment says what the plan's times assume.
+- A recipe's degrees, layout and recomputation are set to the plan's, also where the plan does not use them.
+- Its overlap of communication and its ``comm_overlap`` stay, unless the plan needs more overlap.
+  A comment names the overlap that the plan's times assume.
 - The launchers of other targets start it: ``ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py`` before
   ``sbatch job.sbatch`` or ``bash launch.sh``.
 """
@@ -20,7 +20,7 @@ import yaml
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.checks import check_megatron_can, expert_tensor_size
 from pipette_opt.export.megatron import TRIAL_ITERATIONS, Option, barred_pattern, check_chunks, layout_options
-from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unsaid
+from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
@@ -30,7 +30,7 @@ from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.latent import LATENT_SIZES
 from pipette_opt.specs.user_buffers import has_user_buffers
 
-SAID_OF_TRAINING = (
+TRAINING_FIELDS = (
     "precision",
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
@@ -39,7 +39,7 @@ SAID_OF_TRAINING = (
     "moe_flex_dispatcher_backend",
     "moe_flex_dispatcher_num_sms",
 )
-NOT_SAID_OF_MODEL = (
+MISSING_MODEL_FIELDS = (
     "activation_func",
     "other_arguments",
     "parallel_residual",
@@ -49,15 +49,15 @@ NOT_SAID_OF_MODEL = (
     "local_rotary_base",
     "multipliers",
 )
-"""A function, which Hydra's overrides cannot name; words of Megatron-LM; what megatron-core has no layer for."""
+"""Fields without an override: a function, which Hydra cannot name; Megatron-LM's words; layers of no megatron-core."""
 
-OF_GEMMA_3 = ("activation_func", "post_norms", "local_rotary_base")
-"""Of these what Megatron-Bridge's ``Gemma3ModelProvider`` has, so that a recipe of Gemma 3 brings it."""
+GEMMA_3_FIELDS = ("activation_func", "post_norms", "local_rotary_base")
+"""Fields among these that ``Gemma3ModelProvider`` of Megatron-Bridge has, so a recipe of Gemma 3 brings them."""
 
-SAID_OF_MODEL = tuple(field.name for field in fields(ModelSpec) if field.name not in NOT_SAID_OF_MODEL)
-"""All else is overridden; vocabulary and number of positions come with the recipe's tokenizer and sequences."""
+MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not in MISSING_MODEL_FIELDS)
+"""Fields of a model that are overridden; vocabulary and positions come from the recipe's tokenizer and sequences."""
 
-SAID_OF_CONFIG = (
+CONFIG_FIELDS = (
     "context_parallel_size",
     "expert_model_parallel_size",
     "expert_tensor_parallel_size",
@@ -84,32 +84,32 @@ LAYOUT_FIELDS = (
 )
 COUNTED_FIELDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 RECIPE_PRECISION = {("bf16", True): "bf16_mixed", ("fp16", False): "fp16_mixed", ("fp32", True): None}
-"""Megatron-Bridge's names (``training/mixed_precision.py``) by format and whether gradients are kept in fp32."""
+"""Names in Megatron-Bridge's ``training/mixed_precision.py``, by format and whether gradients are kept in fp32."""
 
 
 def export_nemo(plan: Plan) -> dict[str, str]:
-    """The overrides as a file for bash and as YAML; ``InputError`` for what Megatron-Bridge cannot say."""
+    """Write the overrides for bash and as YAML. ``InputError`` if Megatron-Bridge cannot express the plan."""
     sections = overrides(plan)
     recipe = "Megatron-Bridge recipe of Gemma 3" if _is_gemma3(recorded_model(plan)) else "Megatron-Bridge recipe"
     head = f"{plan.config.label()}, global batch {plan.global_batch_size}; overrides of a {recipe}."
-    said = assumed_overlap(plan.config, has_user_buffers(recorded_training(plan), plan.config))
+    overlap = assumed_overlap(plan.config, has_user_buffers(recorded_training(plan), plan.config))
     bash = [
         "#!/bin/bash",
         SOURCED,
         comment(head),
-        comment(said),
+        comment(overlap),
         comment("Started by the launchers of other formats:  ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py ..."),
         *array_lines("MEGATRON_ARGS", [[word] for word in hydra_words(sections)]),
         *array_lines("TRIAL_ARGS", [list(option) for option in _trial_options()]),
         "",
     ]
     text = yaml.dump(sections, Dumper=_Dumper, sort_keys=False)
-    heading = comment(f"{head}\n{said}")
+    heading = comment(f"{head}\n{overlap}")
     return {"nemo_args.sh": "\n".join(bash), "overrides.yaml": f"{heading}\n{text}"}
 
 
 def overrides(plan: Plan) -> dict[str, Any]:
-    """Sections of ``ConfigContainer`` and the fields that the plan decides, ``None`` for unset."""
+    """Return the fields that the plan decides, by section of ``ConfigContainer``; ``None`` unsets a field."""
     model, training, config = recorded_model(plan), recorded_training(plan), plan.config
     _refuse(plan, model, training)
     full = config.recompute_granularity == "full"
@@ -159,9 +159,9 @@ def overrides(plan: Plan) -> dict[str, Any]:
 
 def _optimizer(config: ParallelConfig) -> dict[str, Any]:
     """
-    The distributed optimizer, and what is sent beside compute if the plan counts on it.
+    Fields of the distributed optimizer, and of communication beside compute that the plan needs.
 
-    Only with that optimizer are there parameters to gather, so without it the recipe's overlap of them is set back.
+    Without that optimizer no parameters are gathered, so the recipe's overlap of them is switched off.
     """
     distributed = {"use_distributed_optimizer": config.use_distributed_optimizer}
     gather: dict[str, Any] = {}
@@ -176,7 +176,7 @@ def _optimizer(config: ParallelConfig) -> dict[str, Any]:
 
 
 def assumed_overlap(config: ParallelConfig, tensor_overlap: bool) -> str:
-    """What the plan's times assume to go on beside compute, against what a recipe may do."""
+    """Return the overlap that the plan's times assume, and the freedom that a recipe has."""
     tensor = (
         "half of tensor-parallel communication hidden" if tensor_overlap else "tensor-parallel communication waited for"
     )
@@ -186,19 +186,19 @@ def assumed_overlap(config: ParallelConfig, tensor_overlap: bool) -> str:
     return (
         f"The plan's times have {beside} sent beside compute.\n"
         f"They have {tensor}.\n"
-        "What else the recipe overlaps (ddp.overlap_*, comm_overlap) stays on; an iteration is then faster than said.\n"
-        "A recipe with comm_overlap has a bucket size, and a tp_comm_overlap, of its own."
+        "Other overlap of the recipe (ddp.overlap_*, comm_overlap) stays on; iterations are then faster than planned.\n"
+        "A recipe with comm_overlap has its own bucket size and tp_comm_overlap."
     )
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 HYDRA_WORDS = ("null", "true", "false", "nan", "inf")
-"""Words that Hydra reads as values of other types unless they are quoted, in any case."""
+"""Words that Hydra reads as values of other types unless they are quoted, in upper or lower case."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quote every text but plain names: OmegaConf reads ``1e5`` as a number, which YAML 1.1 does not."""
+    """YAML writer that quotes all text but plain names: OmegaConf reads ``1e5`` as a number, YAML 1.1 does not."""
 
 
 _Dumper.add_representer(
@@ -210,20 +210,20 @@ _Dumper.add_representer(
 
 
 def hydra_words(sections: Mapping[str, Any]) -> list[str]:
-    """``section.field=value`` for each field, as Hydra's override parser reads it."""
+    """Return ``section.field=value`` for each field, as Hydra's override parser reads it."""
     return list(_words("", sections))
 
 
 def _words(prefix: str, value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        for name, one in value.items():
-            yield from _words(f"{prefix}.{name}" if prefix else name, one)
+        for name, field in value.items():
+            yield from _words(f"{prefix}.{name}" if prefix else name, field)
     else:
         yield f"{prefix}={_hydra_value(value)}"
 
 
 def _hydra_value(value: object) -> str:
-    """Hydra's spelling; text that is not a plain name is quoted for it."""
+    """Return Hydra's spelling of a value; text that is not a plain name is quoted."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -235,7 +235,7 @@ def _hydra_value(value: object) -> str:
     text = str(value)
     if not text.isprintable() or any(sign in text for sign in "'\\$"):
         raise InputError(
-            "--format", f"{text[:60]!r} has signs that Hydra takes for quotes or for names of other values."
+            "--format", f"{text[:60]!r} has signs that Hydra takes for quotes or for references to other values."
         )
     return text if _PLAIN.fullmatch(text) and text.lower() not in HYDRA_WORDS else f"'{text}'"
 
@@ -245,7 +245,7 @@ def _trial_options() -> list[Option]:
 
 
 def _norms_and_biases(model: ModelSpec) -> dict[str, Any]:
-    """What makes it the same model beside its sizes; the recipe has the activation."""
+    """Return fields of norms, biases and dropout; the recipe has the activation."""
     return {
         "gated_linear_unit": model.gated_linear_unit,
         "glu_linear_offset": model.glu_linear_offset,
@@ -265,7 +265,7 @@ def _norms_and_biases(model: ModelSpec) -> dict[str, Any]:
 
 
 def _attention(model: ModelSpec) -> dict[str, Any]:
-    """Positions, windows and softmax; ``yarn_...`` are fields of recipes with such positions only."""
+    """Return fields of positions, windows and softmax; only recipes with yarn positions have ``yarn_...`` fields."""
     yarn = {} if model.yarn is None else asdict(model.yarn)
     renamed = {f"yarn_{name}": value for name, value in yarn.items()}
     return {
@@ -285,7 +285,7 @@ def _attention(model: ModelSpec) -> dict[str, Any]:
 
 
 def _is_gemma3(model: ModelSpec) -> bool:
-    """Whether it is what ``Gemma3ModelProvider`` builds: norms after branches, a gated GELU, two rotary bases."""
+    """Return whether ``Gemma3ModelProvider`` builds the model: norms after branches, gated GELU, two rotary bases."""
     is_kind = model.post_norms and model.gated_linear_unit and model.activation_func == "gelu"
     has_bases = model.local_rotary_base is not None and model.position_embedding_type == "rope"
     has_windows = model.window_size is not None and model.window_size[0] >= 0
@@ -293,7 +293,7 @@ def _is_gemma3(model: ModelSpec) -> bool:
 
 
 def _windowless_every(model: ModelSpec) -> int | None:
-    """Every how many layers there is one without a window, if they come so."""
+    """Return the period of layers without a window; ``None`` if they are not periodic."""
     freq = model.window_attn_skip_freq
     if not isinstance(freq, tuple):
         return freq
@@ -303,10 +303,10 @@ def _windowless_every(model: ModelSpec) -> int | None:
 
 def _gemma3(model: ModelSpec) -> dict[str, Any]:
     """
-    Windows and positions in that provider's fields (``models/gemma/gemma3_provider.py``).
+    Return windows and positions as fields of ``Gemma3ModelProvider`` (``models/gemma/gemma3_provider.py``).
 
-    It counts a query's own token as part of the window, has the layers between two without one as a pattern, and a
-    factor of positions in layers without a window only.
+    The provider counts a query's own token as part of the window. It takes the number of windowed layers between two
+    without a window, and scales positions in layers without a window only.
     """
     every, window = _windowless_every(model), model.window_size
     assert every is not None
@@ -323,7 +323,7 @@ def _gemma3(model: ModelSpec) -> dict[str, Any]:
 
 
 def _latent(latent: LatentAttention | None) -> dict[str, Any]:
-    """Latent attention, in the names of ``MLATransformerConfig``."""
+    """Return latent attention by the names of ``MLATransformerConfig``."""
     if latent is None:
         return {}
     sizes = {name: getattr(latent, name) for name in LATENT_SIZES}
@@ -359,7 +359,7 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
 
 
 def _layer_list(model: ModelSpec, config: ParallelConfig) -> dict[str, Any]:
-    """Layers with a state, by megatron-core's names; fields of hybrids are those of their recipes only."""
+    """Return layers with a state by megatron-core's names; only recipes of hybrids have the fields of hybrids."""
     found: dict[str, Any] = {"attention_output_gate": True} if model.attention_output_gate else {}
     if model.hybrid_layer_pattern is not None:
         depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
@@ -386,9 +386,9 @@ def _mixed_precision(training: TrainingSpec) -> str | None:
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
     check_megatron_can("Megatron-Bridge", plan)
-    refuse_unsaid("Megatron-Bridge", model, (*SAID_OF_MODEL, *(OF_GEMMA_3 if _is_gemma3(model) else ())))
+    refuse_unwritten("Megatron-Bridge", model, (*MODEL_FIELDS, *(GEMMA_3_FIELDS if _is_gemma3(model) else ())))
     check_chunks(model, training)
-    refuse_unsaid("Megatron-Bridge", training, SAID_OF_TRAINING)
-    refuse_unsaid("Megatron-Bridge", plan.config, SAID_OF_CONFIG)
+    refuse_unwritten("Megatron-Bridge", training, TRAINING_FIELDS)
+    refuse_unwritten("Megatron-Bridge", plan.config, CONFIG_FIELDS)
     if training.attention_kernel != "flash":
-        raise InputError("attention_kernel", f"is {training.attention_kernel}; recipes choose a fused one.")
+        raise InputError("attention_kernel", f"is {training.attention_kernel}; recipes choose a fused kernel.")

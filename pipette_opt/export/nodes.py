@@ -1,4 +1,4 @@
-"""Hosts in rank order, for launchers that start one agent per host and give it consecutive ranks."""
+"""Hosts in rank order, for launchers that start one agent per host with consecutive ranks."""
 
 from typing import NamedTuple
 
@@ -9,27 +9,27 @@ from pipette_opt.plans.plan import Plan, rank_rows
 
 
 class NodeShare(NamedTuple):
-    """One host and the GPU of each of its ranks, in rank order; ``host`` is ``None`` where it has no name."""
+    """A host and the GPU of each of its ranks, in rank order; ``host`` is ``None`` for a host without a name."""
 
     host: str | None
     gpus: tuple[int, ...]
 
     @property
     def in_order(self) -> bool:
-        """Whether local rank i has GPU i."""
+        """Return whether local rank i has GPU i."""
         return self.gpus == tuple(range(len(self.gpus)))
 
     @property
     def visible_devices(self) -> str:
-        """``CUDA_VISIBLE_DEVICES`` that makes local rank i find its GPU at place i."""
+        """Value of ``CUDA_VISIBLE_DEVICES`` with which local rank i finds its GPU at place i."""
         return ",".join(map(str, self.gpus))
 
 
 def node_shares(plan: Plan, target: str) -> list[NodeShare]:
     """
-    Hosts by node rank; ``InputError`` at the first rank that an agent per host cannot start.
+    Return hosts by node rank. ``InputError`` names the first rank that an agent per host cannot start.
 
-    Every host has equally many consecutive ranks. Their GPUs may be in any order.
+    Every host must have equally many consecutive ranks; their GPUs may be in any order.
     """
     rows, named = rank_rows(plan), hosts_are_named(plan)
     hosts = launchable(row.host for row in rows)

@@ -1,4 +1,4 @@
-"""The rank map alone, for launchers that are not among the targets; hosts without names have numbers from 0."""
+"""The rank map alone, for launchers without a target; hosts without names are numbers from 0."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from pipette_opt.plans.plan import Plan, rank_rows
 
 
 def export_rankmap_json(plan: Plan) -> dict[str, str]:
-    """One JSON object: world size, rank order, and an entry for each rank."""
+    """Write a JSON object: world size, rank order, and an entry for each rank."""
     entries = ",\n".join(f"    {json.dumps(entry, ensure_ascii=False)}" for entry in _entries(plan))
     text = (
         "{\n"
@@ -23,7 +23,7 @@ def export_rankmap_json(plan: Plan) -> dict[str, str]:
 
 
 def export_rankmap_csv(plan: Plan) -> dict[str, str]:
-    """A header and a line for each rank."""
+    """Write a CSV header and a line for each rank."""
     text = io.StringIO()
     entries = _entries(plan)
     writer = csv.writer(text, lineterminator="\n")
@@ -33,7 +33,7 @@ def export_rankmap_csv(plan: Plan) -> dict[str, str]:
 
 
 def _entries(plan: Plan) -> list[dict[str, Any]]:
-    """Each rank with its host, or ``node``, the number of a host without a name."""
+    """Return each rank with its host, or with ``node``, the number of a host without a name."""
     rows = rank_rows(plan)
     if hosts_are_named(plan):
         return [row._asdict() for row in rows]

@@ -1,4 +1,4 @@
-"""What a plan records of its job, and the refusal of whatever a target cannot say."""
+"""Model and training as a plan records them, and the refusal of fields that a target cannot express."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, replace
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 def recorded_model(plan: Plan) -> ModelSpec:
-    """The model, from the plan's inputs; ``InputError`` if it is not there."""
+    """Read the model from the plan's inputs. ``InputError`` if the plan has none."""
     return _recorded(plan, "model", ModelSpec)
 
 
 def recorded_training(plan: Plan) -> TrainingSpec:
     """
-    The training, from the plan's inputs; ``InputError`` if it is not there.
+    Read the training from the plan's inputs. ``InputError`` if the plan has none.
 
-    No plan is made for FlashAttention 2 in place of a GPU's faster kernels; earlier ones recorded 2 for all of them.
+    Plans always use a GPU's fastest FlashAttention; older plans recorded version 2 for all GPUs.
     """
     training = _recorded(plan, "training", TrainingSpec)
     return replace(training, flash_version=3) if training.flash_version == 2 else training
@@ -39,7 +39,7 @@ SOLVE_OPTIONS = {
     "overlap_grad_reduce": "--no-overlap-grad-reduce",
     "overlap_param_gather": "--no-overlap-param-gather",
 }
-"""Options of ``solve`` that give a plan without what a target cannot say, by field of a configuration."""
+"""Options of ``solve`` that exclude a feature, by the field of a configuration that a target may not express."""
 
 ASSUMED = (
     "expert_imbalance",
@@ -50,56 +50,56 @@ ASSUMED = (
     "fp8_copies",
 )
 """
-Fields that say what is assumed of a run, or checked for every target, and words of Megatron-LM, which the plan's notes
-have; nothing sets them.
+Fields that exports never write: assumptions about a run, fields that are checked for every target, and extra arguments,
+which the plan's notes list.
 """
 
 
-def refuse_unsaid(target: str, spec: Any, said: Collection[str]) -> None:
+def refuse_unwritten(target: str, spec: Any, written: Collection[str]) -> None:
     """
-    Raise ``InputError`` for a field with another value than its default that a target's export does not write.
+    Raise ``InputError`` for a field with another value than its default that the target does not write.
 
     Parameters
     ----------
     spec
-        A configuration, a model or a training: a dataclass.
-    said
+        Configuration, model or training: a dataclass.
+    written
         Fields that the target expresses, or checks itself.
     """
-    unsaid = [
+    missing = [
         field
         for field in fields(spec)
-        if field.name not in (*said, *ASSUMED)
+        if field.name not in (*written, *ASSUMED)
         and field.default is not MISSING
         and getattr(spec, field.name) != field.default
     ]
-    if not unsaid:
+    if not missing:
         return
-    first, names = unsaid[0], [field.name for field in unsaid]
+    first, names = missing[0], [field.name for field in missing]
     others = [f"{name}={getattr(spec, name)!r}" for name in names[1:]]
     that = f"that, nor for {', '.join(others)}" if others else "that"
     options = [SOLVE_OPTIONS[name] for name in names if name in SOLVE_OPTIONS]
     hint = f" Solve with {' '.join(options)}." if options and isinstance(spec, ParallelConfig) else ""
-    problem = f"is {getattr(spec, first.name)!r}; an export for {target} has no words for {that}.{hint}"
+    problem = f"is {getattr(spec, first.name)!r}; an export for {target} has no option for {that}.{hint}"
     raise InputError(first.name, problem)
 
 
 def tensor_overlap_remark(target: str, config: ParallelConfig) -> str:
     """
-    Return what a plan with tensor overlap loses at a target that has no words for it; empty for others.
+    Return the loss of a plan with tensor overlap at a target without such an option; empty for other plans.
 
-    Without it the plan is the same but for the time, and takes less memory: it is no reason to refuse.
+    Without overlap only the time grows, and memory falls, so the plan is not refused.
     """
     if not config.tp_comm_overlap:
         return ""
     return (
-        f"The plan's time counts on --tp-comm-overlap, which {target} has no words for: an iteration takes longer.\n"
+        f"The plan's time needs --tp-comm-overlap, which {target} has no option for: an iteration takes longer.\n"
         "For the best plan without it solve with --no-tp-comm-overlap."
     )
 
 
 def refuse_async_sends(target: str, plan: Plan) -> None:
-    """Raise ``InputError`` if the plan's pipeline counts on sends that nobody waits for."""
+    """Raise ``InputError`` if the plan's pipeline assumes asynchronous sends."""
     if plan.p2p == "async" and plan.config.pipeline_model_parallel_size > 1:
         raise InputError(
             "p2p", f"the plan assumes sends that are never waited for; {target} waits. Solve with --p2p blocking."
@@ -107,7 +107,7 @@ def refuse_async_sends(target: str, plan: Plan) -> None:
 
 
 def refuse_second_order(target: str, plan: Plan) -> None:
-    """Raise ``InputError`` if the map only comes out right with pipeline ranks numbered before data ranks."""
+    """Raise ``InputError`` if the plan numbers pipeline stages before data-parallel ranks."""
     config = plan.config
     alike = config.pipeline_model_parallel_size == 1 or config.data_parallel_size == 1
     if plan.placement.order != "tp-cp-ep-dp-pp" and not alike:

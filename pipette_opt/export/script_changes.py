@@ -17,16 +17,16 @@ Action = Literal["change", "add", "drop"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """
-    An option that has another value in the plan, is new there, or goes.
+    An option that the plan changes, adds or drops.
 
     Parameters
     ----------
     line
-        Line of the script that has the option's name; ``None`` where no line, or more than one, has it.
+        Line of the script with the option's name; ``None`` if no line or several have it.
     before, after
-        Values as they are written, empty for a flag; ``None`` where the option is not given.
+        Values as the script writes them, empty for a flag; ``None`` if the option is not given.
     reason
-        Purpose of the option and, where both launches were simulated, the seconds that it moves.
+        Purpose of the option, and the seconds that it moves if both launches were simulated.
     """
 
     option: str
@@ -37,7 +37,7 @@ class Change:
 
     @property
     def action(self) -> Action:
-        """Whether the option stays with another value, comes, or goes."""
+        """Return whether the option changes, is added, or is dropped."""
         if self.before is None:
             return "add"
         return "drop" if self.after is None else "change"
@@ -46,15 +46,15 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
     """
-    A decision of the search, and the options of Megatron that say it.
+    A decision of the search, and the options of Megatron that express it.
 
     Parameters
     ----------
     config_fields
-        Fields of :class:`~pipette_opt.parallel.ParallelConfig` that hold it; equal fields need no change, however the
-        script says them.
+        Fields of :class:`~pipette_opt.parallel.ParallelConfig` that hold the decision. Equal fields need no change,
+        even if the script writes them with other options.
     cause
-        Part of the breakdown of an iteration that it moves most; ``None``: memory.
+        Part of the breakdown of an iteration that the decision moves most; ``None``: memory.
     """
 
     purpose: str
@@ -198,7 +198,7 @@ def script_changes(
     estimate: IterationTime | None = None,
 ) -> list[Change]:
     """
-    Return the options that turn a launch into the plan: those that change, come, and go.
+    Return the options that turn a launch into the plan: changed, added and dropped ones.
 
     Options that the plan does not decide (the model, the data, logs) are left as they are.
 
@@ -230,7 +230,7 @@ def script_changes(
 
 
 def decided_options(plan: Plan) -> list[Option]:
-    """Return the options of Megatron-LM that say what the search decided, in the order of its arguments."""
+    """Return the options of Megatron-LM that express decisions of the search, in the order of its arguments."""
     decided = {field for choice in (*_CHOICES, _ORDER) for field in choice.options}
     return [option for option in megatron_options(plan) if _canonical(option[0]) in decided]
 
@@ -240,13 +240,13 @@ def _equal(choice: _Choice, today: ParallelConfig, plan: ParallelConfig) -> bool
 
 
 def _canonical(option: str) -> str:
-    """The field of an option, by the name that the table has first for it."""
+    """Return the first name that the table of options has for an option's field."""
     known = known_options().get(field_of(option))
     return field_of(option) if known is None else known.field
 
 
 def _words(value: Any) -> str | None:
-    """An option's value as a script has it; ``None`` where it is not given."""
+    """Return an option's value as a script writes it; ``None`` if it is not given."""
     if value is None or value is False:
         return None
     if value is True:
@@ -270,7 +270,7 @@ def _names(name: re.Pattern[str], line: str) -> bool:
 
 
 def _reason(choice: _Choice, today: IterationTime | None, plan: IterationTime) -> str:
-    """Purpose of a decision, and the seconds of its part of the iteration before and after the whole change."""
+    """Return the purpose of a decision, and the seconds of its part of the iteration before and after all changes."""
     if choice.cause is None or today is None:
         return choice.purpose
     before, after = today.breakdown.get(choice.cause, 0.0), plan.breakdown.get(choice.cause, 0.0)
@@ -281,7 +281,7 @@ def _reason(choice: _Choice, today: IterationTime | None, plan: IterationTime) -
 
 def changes_text(changes: Sequence[Change], where: str) -> list[str]:
     """
-    Lines for people: how many options change, then a line for each.
+    Return lines for people: the number of changed options, then a line for each.
 
     Parameters
     ----------
@@ -296,13 +296,13 @@ def changes_text(changes: Sequence[Change], where: str) -> list[str]:
 
 
 def changes_head(changes: Sequence[Change], where: str) -> str:
-    """How many options of a script change, come and go."""
+    """Return how many options of a script are changed, added and dropped."""
     counts = [(action, sum(change.action == action for change in changes)) for action in ("change", "add", "drop")]
     return f"{where}: {', '.join(f'{count} to {action}' for action, count in counts if count)}"
 
 
 def changes_rows(changes: Sequence[Change], most: int) -> list[tuple[str, str]]:
-    """Edit and reason of each change; of more than ``most`` the first, and how many follow."""
+    """Return edit and reason of the first ``most`` changes, and how many follow."""
     left = len(changes) - most
     rows = [_row(change) for change in changes[:most]]
     return [*rows, (f"{left} more: pipette-opt export, with --diff", "")] if left > 0 else rows

@@ -1,4 +1,4 @@
-"""Pieces of bash that several targets write; everything that comes from a plan is quoted."""
+"""Pieces of bash that several targets write; every value of a plan is quoted."""
 
 import re
 import shlex
@@ -7,23 +7,23 @@ from collections.abc import Iterable, Sequence
 from pipette_opt.base.errors import InputError
 
 MASTER_PORT = 29500
-"""Port of the rendezvous, torchrun's own default."""
+"""Port of the rendezvous; torchrun's default."""
 
 FOREIGN_SOURCE = "# shellcheck source=/dev/null"
-"""For ShellCheck: the next line reads a file that is only known when the script runs."""
+"""Directive for ShellCheck: the next line reads a file that is known only when the script runs."""
 
 SOURCED = "# shellcheck disable=SC2034  # The arrays are for the script that reads this file."
-"""For ShellCheck, below the first line of a file of arrays."""
+"""Directive for ShellCheck, below the first line of a file of arrays."""
 
 JOB_ARGUMENTS = 'JOB_ARGS=("$@")\nif (( $# == 0 )); then JOB_ARGS=("${TRIAL_ARGS[@]}"); fi'
-"""A job's own arguments, or else the trial run's."""
+"""Lines that take the script's own arguments, or those of the trial run if it has none."""
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-"""Names and addresses that every launcher takes as they are."""
+"""Names and addresses that every launcher accepts unquoted."""
 
 
 def launchable(hosts: Iterable[str]) -> list[str]:
-    """Each host once, in the given order; ``InputError`` for one that a launcher would misread."""
+    """Return each host once, in order. ``InputError`` for a name that a launcher would misread."""
     order = list(dict.fromkeys(hosts))
     for host in order:
         if not HOST_NAME.fullmatch(host):
@@ -32,22 +32,22 @@ def launchable(hosts: Iterable[str]) -> list[str]:
 
 
 def quoted(words: Iterable[object]) -> str:
-    """Words of a command, each quoted where it needs to be."""
+    """Join words of a command, quoted for the shell."""
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
 def comment(text: str) -> str:
-    """Comment lines; whatever ``text`` holds, none of it is run."""
+    """Return comment lines; no part of ``text`` can run."""
     return "\n".join(f"# {line}" for line in text.splitlines())
 
 
 def array_lines(name: str, entries: Sequence[Sequence[object]]) -> list[str]:
-    """Definition of a bash array, an entry of several words per line."""
+    """Definition of a bash array, with one entry of several words on each line."""
     return [f"{name}=(", *(f"  {quoted(words)}" for words in entries), ")"]
 
 
 def master_lines(host: str | None) -> list[str]:
-    """Where the ranks meet: the given host unless the environment says otherwise; without a host it must say it."""
+    """Lines that set the rendezvous: the given host unless the environment has another; without a host it must."""
     address = ":?is needed: the host of rank 0" if host is None else f":-{quoted([host])}"
     return [
         f"export MASTER_ADDR=${{MASTER_ADDR{address}}}",

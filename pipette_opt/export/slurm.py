@@ -1,5 +1,5 @@
 """
-Slurm: one process per rank, dealt to hosts by an explicit list.
+Slurm: one process per rank, placed on hosts by an explicit list.
 
 ``srun --distribution=arbitrary`` puts task i on line i of ``SLURM_HOSTFILE`` (srun's manual), so ``SLURM_PROCID`` is
 the rank on any map.
@@ -28,12 +28,12 @@ from pipette_opt.read.hosts import expand_hosts
 SLURM = ProcessVariables("srun", rank="SLURM_PROCID", size="SLURM_NTASKS", host="SLURMD_NODENAME")
 
 
-ASKED_OF_EVERY_SITE = ("account", "partition", "time")
-"""Directives that most clusters want; without a value they are comments that show where it goes."""
+SITE_DIRECTIVES = ("account", "partition", "time")
+"""Directives that most clusters need; without a value they are comments that show their place."""
 
 
 def export_slurm(plan: Plan, options: LaunchOptions) -> dict[str, str]:
-    """Batch script, host of each task, and what each task runs."""
+    """Write the batch script, the host of each task, and the script of each task."""
     rows, named = rank_rows(plan), hosts_are_named(plan)
     return {
         "job.sbatch": _job(plan, rows, options),
@@ -53,7 +53,7 @@ def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
     named = hosts_are_named(plan)
     if not named:
         usage = f"{usage}\n{comment(unnamed_note(len(hosts)))}"
-    asked, found, distribution = (_named if named else _unnamed)(rows, hosts)
+    asked, host_lines, distribution = (_named if named else _unnamed)(rows, hosts)
     settings = megatron_settings(plan)
     container = _container_lines(options, settings)
     in_container = '"${CONTAINER[@]}" ' if container else ""
@@ -76,7 +76,7 @@ def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
             'source "${ARGUMENTS:-./megatron_args.sh}"',
             JOB_ARGUMENTS,
             f"export WORLD_SIZE={len(rows)}",
-            *found,
+            *host_lines,
             *setting_lines(settings),
             *container,
             comment("Every task sees all GPUs of its host and takes the one of its LOCAL_RANK."),
@@ -89,14 +89,14 @@ def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
 
 
 def _named(rows: Sequence[RankRow], hosts: Sequence[str]) -> tuple[list[str], list[str], str]:
-    """Directives of the hosts, lines that say where tasks run, and their distribution, for hosts with names."""
-    found = ['export SLURM_HOSTFILE="$PWD/hostfile.txt"', *master_lines(rows[0].host)]
-    return [f"#SBATCH --nodelist={','.join(hosts)}"], found, "arbitrary"
+    """Return directives, lines and distribution for hosts with names: the listed hosts, task by task."""
+    lines = ['export SLURM_HOSTFILE="$PWD/hostfile.txt"', *master_lines(rows[0].host)]
+    return [f"#SBATCH --nodelist={','.join(hosts)}"], lines, "arbitrary"
 
 
 def _unnamed(rows: Sequence[RankRow], hosts: Sequence[str]) -> tuple[list[str], list[str], str]:
-    """The same for hosts without names: those that Slurm gives, in its order."""
-    found = [
+    """Return directives, lines and distribution for hosts without names: those of the job, in Slurm's order."""
+    lines = [
         'mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
         *check_hosts_lines(len(hosts), "the job"),
         "export MASTER_ADDR=${MASTER_ADDR:-${HOSTS[0]}}",
@@ -104,15 +104,15 @@ def _unnamed(rows: Sequence[RankRow], hosts: Sequence[str]) -> tuple[list[str], 
     ]
     number = per_host(rows)
     if number is not None:
-        return [f"#SBATCH --ntasks-per-node={number}"], found, "block"
+        return [f"#SBATCH --ntasks-per-node={number}"], lines, "block"
     written = 'for node in "${NODES[@]}"; do echo "${HOSTS[$node]}"; done > "$SLURM_HOSTFILE"'
     listed = ['export SLURM_HOSTFILE="$PWD/hostfile.$SLURM_JOB_ID.txt"', *nodes_table(rows), written]
-    return [], [*found, *listed], "arbitrary"
+    return [], [*lines, *listed], "arbitrary"
 
 
 def _site_lines(options: LaunchOptions) -> list[str]:
-    """Account, partition and time limit; a second ``#`` makes a directive a comment."""
-    given = {name: getattr(options, name) for name in ASKED_OF_EVERY_SITE}
+    """Lines of account, partition and time limit; a second ``#`` turns a directive into a comment."""
+    given = {name: getattr(options, name) for name in SITE_DIRECTIVES}
     return [
         f"##SBATCH {option_of(name)}=..." if value is None else f"#SBATCH {option_of(name)}={value}"
         for name, value in given.items()
@@ -121,10 +121,10 @@ def _site_lines(options: LaunchOptions) -> list[str]:
 
 def _segment_lines(options: LaunchOptions, hosts: Sequence[str], domains: object) -> list[str]:
     """
-    How many hosts must lie in one block (sbatch's manual, ``--segment``: it divides their number).
+    Lines with the number of hosts that must lie in one block (sbatch's manual, ``--segment``: it divides the hosts).
 
-    As given, or as many as the plan uses of each NVLink domain, where these are equally many: topology/block has a
-    block for each domain.
+    The number is given, or it is that of the plan's hosts in each NVLink domain, if these are equal: topology/block has
+    a block for each domain.
     """
     segment = options.segment or _used_of_a_domain(hosts, domains)
     if segment is None:
@@ -143,9 +143,9 @@ def _used_of_a_domain(hosts: Sequence[str], domains: object) -> int | None:
 
 def _container_lines(options: LaunchOptions, settings: Sequence[Setting]) -> list[str]:
     """
-    Options of srun for pyxis, as a bash array; empty without an image.
+    Return options of srun for pyxis, as a bash array; empty without an image.
 
-    An image's own value of a variable counts more than the job's unless ``--container-env`` names it (pyxis' README).
+    An image's own value of a variable wins unless ``--container-env`` names the variable (pyxis' README).
     """
     if options.image is None:
         if options.container_mounts:
@@ -158,6 +158,6 @@ def _container_lines(options: LaunchOptions, settings: Sequence[Setting]) -> lis
         f"  {quoted([f'--container-image={options.image}'])}",
         f'  --container-mounts="$PWD:$PWD{mounts}"',
         '  --container-workdir="$PWD"',
-        f'  --container-env="{",".join(one.name for one in settings)}"',
+        f'  --container-env="{",".join(setting.name for setting in settings)}"',
         ")",
     ]

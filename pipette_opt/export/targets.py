@@ -1,4 +1,4 @@
-"""All targets in one table."""
+"""Table of all export targets."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -22,17 +22,17 @@ from pipette_opt.plans.plan import Plan
 
 class Target(NamedTuple):
     """
-    One format.
+    A format of ``export``.
 
     Parameters
     ----------
     write
-        From a plan, and the options where it takes some, to the texts of the files by name; ``InputError`` for what
-        the target cannot express.
+        Writer: takes a plan, and options if the target has any; returns file texts by name. ``InputError`` for a part
+        of the plan that the target cannot express.
     maps
-        Which placements it can start.
+        Placements that it can start, in words.
     takes
-        Fields of ``LaunchOptions`` that have an effect.
+        Fields of ``LaunchOptions`` with an effect.
     """
 
     write: Callable[..., dict[str, str]]
@@ -71,20 +71,20 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 
 
 NO_OPTIONS = LaunchOptions()
-"""Nothing but the plan."""
+"""Default options, for a target that needs only the plan."""
 
 
 def export(plan: Plan, target: str, options: LaunchOptions = NO_OPTIONS) -> dict[str, str]:
     """
-    Files that start a plan, by name; all of them belong into one folder.
+    Return the files that start a plan, by name; all of them belong in one folder.
 
-    Raises ``InputError`` if there is no such target, if an option has no effect on it, if the map gives two ranks one
-    GPU, or if the target cannot express the plan.
+    ``InputError`` if the target is unknown, if an option has no effect on it, if two ranks share a GPU,
+    or if the target cannot express the plan.
     """
     if target not in TARGETS:
         raise InputError("--format", f"must be one of {', '.join(TARGETS)}, got {target!r}.")
     chosen = TARGETS[target]
-    refuse_unused(target, options, {name: one.takes for name, one in TARGETS.items()})
+    refuse_unused(target, options, {name: entry.takes for name, entry in TARGETS.items()})
     if chosen.needs_image and options.image is None:
         raise InputError("--image", f"{target} needs the name of a container image.")
     plan = on_machines(target, plan)

@@ -1,4 +1,4 @@
-"""What each process runs under a launcher that starts one per rank: its place in the plan, then its command."""
+"""Script of each process, for launchers that start one per rank: it sets rank and GPU, then runs its command."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ ENTRIES_PER_LINE = 16
 
 
 class ProcessVariables(NamedTuple):
-    """Environment variables in which a launcher tells a process its number, their count and its host."""
+    """Environment variables with a process's rank, the number of processes, and the host, by launcher."""
 
     launcher: str
     rank: str
@@ -22,17 +22,17 @@ def task_script(
     rows: Sequence[RankRow], variables: ProcessVariables, *, foreign_hosts: bool, named: bool = True
 ) -> str:
     """
-    Script that sets a rank's environment and runs the rest of its command line.
+    Return a script that sets a rank's environment and runs the rest of its command line.
 
-    The GPU comes from the plan's own table: a launcher's local rank numbers the processes of a host as they come,
-    whatever the map says. A process on the wrong host stops.
+    The GPU comes from the plan's table: a launcher numbers the processes of a host as they start, in any order.
+    A process on the wrong host stops.
 
     Parameters
     ----------
     foreign_hosts
-        Whether the launcher may know a host by a name that is not in the plan; such a name is not checked.
+        Whether the launcher may know hosts by names that are not in the plan; such names are not checked.
     named
-        Whether the plan's hosts have names; else none is written, nor checked.
+        Whether the plan's hosts have names; without names no host is written or checked.
     """
     rank, size, host = variables.rank, variables.size, variables.host
     wrong = f'"${{{host}:-${{HOSTS[$RANK]}}}}" != "${{HOSTS[$RANK]}}"'

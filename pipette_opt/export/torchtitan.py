@@ -3,7 +3,7 @@ torchtitan 0.2: a TOML file, and the torchrun lines that place its ranks.
 
 From 0.3 on torchtitan takes Python configurations instead of TOML. Facts below are of 0.2.2: ``config/job_config.py``,
 ``distributed/parallel_dims.py`` (rank order), ``distributed/pipeline_parallel.py`` and
-``models/llama3/infra/parallelize.py`` (what can be combined).
+``models/llama3/infra/parallelize.py`` (features that can be combined).
 """
 
 import json
@@ -20,7 +20,7 @@ from pipette_opt.export.recorded import (
     recorded_training,
     refuse_async_sends,
     refuse_second_order,
-    refuse_unsaid,
+    refuse_unwritten,
     tensor_overlap_remark,
 )
 from pipette_opt.export.torchrun import launch_script, nodes_file
@@ -30,8 +30,8 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 CONFIG_FILE = "torchtitan.toml"
 
-SAID_OF_TRAINING = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
-SAID_OF_CONFIG = (
+TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel")
+CONFIG_FIELDS = (
     "context_parallel_size",
     "virtual_pipeline_model_parallel_size",
     "pipeline_model_parallel_layout",
@@ -45,11 +45,11 @@ SAID_OF_CONFIG = (
     "overlap_param_gather",
     "tp_comm_overlap",
 )
-"""Fully sharded data parallelism overlaps both by itself."""
+"""Fields of a configuration that torchtitan expresses; fully sharded data parallelism always overlaps both."""
 
 
 class Shape(NamedTuple):
-    """What tells the flavors of a model apart."""
+    """Sizes that identify a flavor of a model."""
 
     num_layers: int
     hidden_size: int
@@ -74,14 +74,14 @@ FREE = ("name", "max_position_embeddings", "make_vocab_size_divisible_by")
 
 
 def export_torchtitan(plan: Plan) -> dict[str, str]:
-    """Configuration, node order and launch lines; ``InputError`` for what torchtitan cannot run."""
+    """Write configuration, node order and launch lines. ``InputError`` if torchtitan cannot run the plan."""
     sections = configuration(plan)
     shares = node_shares(plan, "torchrun, which starts torchtitan,")
     usage = (
         "Arguments override torchtitan.toml, e.g. --training.dataset c4 --model.hf_assets_path assets/.\n"
         "MASTER_ADDR and MASTER_PORT may be set."
     )
-    # Sharded parameters are gathered beside compute, which one connection (Megatron-LM's wish) would put in a line.
+    # Parameters are gathered beside compute; a single connection, as for Megatron-LM, would serialise that.
     settings = [CUDA_ORDER, *nccl_settings(plan)]
     program = f'-m torchtitan.train --job.config_file {CONFIG_FILE} "$@"'
     return {
@@ -93,11 +93,10 @@ def export_torchtitan(plan: Plan) -> dict[str, str]:
 
 def configuration(plan: Plan) -> dict[str, dict[str, Any]]:
     """
-    Sections of the TOML file.
+    Return the sections of the TOML file.
 
-    ZeRO's first two stages have no counterpart in torchtitan. Fully sharded data parallelism that never gives
-    parameters back moves as much: one all-gather and one reduce-scatter per iteration; and it shards the optimizer
-    alike.
+    ZeRO 1 and 2 have no counterpart in torchtitan. Fully sharded data parallelism that keeps its parameters
+    moves as much: one all-gather and one reduce-scatter per iteration; it also shards the optimizer.
     """
     model, training, config = recorded_model(plan), recorded_training(plan), plan.config
     _refuse(plan, model, training)
@@ -134,7 +133,7 @@ def configuration(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def module_names(config: ParallelConfig) -> list[list[str]]:
-    """Modules of each chunk in model order; left alone, torchtitan gives the first and the last chunk fewer layers."""
+    """Return the modules of each chunk in model order; torchtitan's default gives the end chunks fewer layers."""
     parts: list[list[str]] = []
     layer = 0
     for chunk in config.layers_per_chunk:
@@ -147,7 +146,7 @@ def module_names(config: ParallelConfig) -> list[list[str]]:
 
 
 def toml_text(plan: Plan, sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """The file. Its values are numbers, names and lists of names, which TOML writes as JSON does."""
+    """Return the file's text; its values are numbers, names and lists of names, which TOML writes as JSON does."""
     lines = [f"# {plan.config.label()}, global batch {plan.global_batch_size}; for torchtitan 0.2."]
     if plan.config.sharding_stage in (1, 2) and plan.config.data_parallel_size > 1:
         lines.append(
@@ -179,7 +178,7 @@ def _flavor(model: ModelSpec) -> str:
 
 def _refuse_another(model: ModelSpec, flavor: str) -> None:
     """
-    Raise ``InputError`` for a model of a flavor's shape that is another one.
+    Raise ``InputError`` for a model that has a flavor's shape but differs otherwise.
 
     All flavors have Llama 3.1's positions (``models/llama3/model/args.py``): base 500,000, frequencies scaled by 8.
     """
@@ -213,8 +212,8 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
     config = plan.config
     refuse_async_sends("torchtitan", plan)
     refuse_second_order("torchtitan", plan)
-    refuse_unsaid("torchtitan", training, SAID_OF_TRAINING)
-    refuse_unsaid("torchtitan", config, SAID_OF_CONFIG)
+    refuse_unwritten("torchtitan", training, TRAINING_FIELDS)
+    refuse_unwritten("torchtitan", config, CONFIG_FIELDS)
     tp, dp, pp = config.tensor_model_parallel_size, config.data_parallel_size, config.pipeline_model_parallel_size
     if tp > 1 and not config.sequence_parallel:
         raise InputError("sequence_parallel", "is off; torchtitan's tensor parallelism always has it.")
@@ -224,7 +223,7 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
             "is selective; torchtitan's selection is not the attention core. Solve with --recompute none,full.",
         )
     if training.attention_kernel != "flash":
-        raise InputError("attention_kernel", f"is {training.attention_kernel}; torchtitan uses a fused one.")
+        raise InputError("attention_kernel", f"is {training.attention_kernel}; torchtitan uses a fused kernel.")
     if training.precision == "fp16":
         raise InputError("precision", "is fp16; torchtitan trains in bf16 or fp32.")
     if not training.accumulate_allreduce_grads_in_fp32 and training.precision == "bf16":

@@ -1,9 +1,9 @@
-"""Arguments of Megatron-LM for a training: number formats, kernels, what the host keeps, what is passed on."""
+"""Arguments of Megatron-LM for a training: number formats, kernels, offload, and extra arguments."""
 
 from collections.abc import Collection, Sequence
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.export.passed_on import goes_with
+from pipette_opt.export.extra_arguments import goes_with
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import TrainingSpec
 from pipette_opt.specs.activations import host_keeps
@@ -13,12 +13,12 @@ Option = tuple[str, ...]
 
 
 def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
-    """Number formats and the attention kernel; bf16 keeps its gradients in fp32 unless told otherwise."""
+    """Options of number formats and the attention kernel; bf16 keeps gradients in fp32 by default."""
     aware = training.use_precision_aware_optimizer or bool(training.narrow_states)
     moved = config.offload is not None and host_keeps(training, config).optimizer_offload_fraction > 0
     if aware and not config.use_distributed_optimizer and not moved:
         raise InputError(
-            "training", "Megatron-LM keeps optimizer states in formats of their own only where they are divided."
+            "training", "Megatron-LM keeps optimizer states in their own formats only if they are divided."
         )
     options: list[Option] = []
     if training.precision != "fp32":
@@ -28,7 +28,7 @@ def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Op
         elif training.precision == "bf16":
             options.append(("--grad-reduce-in-bf16",))
     options += _recipe_options(training, config)
-    if aware or moved:  # ``validate_args``: what steps on the host is a part of that optimizer
+    if aware or moved:  # ``validate_args``: an optimizer step on the host is a part of that optimizer
         options += [
             ("--use-precision-aware-optimizer",),
             *([("--main-grads-dtype", "bf16")] if training.gradient_bytes < 4 and training.precision == "bf16" else []),
@@ -37,26 +37,26 @@ def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Op
             ("--exp-avg-sq-dtype", training.exp_avg_sq_dtype),
         ]
     if training.optimizer == "muon":
-        said = dict(one for one in training.other_arguments or () if len(one) == 2)
-        mode = said.get("--muon-tp-mode", "blockwise")
-        options += [("--optimizer", said.get("--optimizer", "muon")), ("--muon-tp-mode", mode)]
+        extra = dict(words for words in training.other_arguments or () if len(words) == 2)
+        mode = extra.get("--muon-tp-mode", "blockwise")
+        options += [("--optimizer", extra.get("--optimizer", "muon")), ("--muon-tp-mode", mode)]
     if not training.fused_softmax:
         options.append(("--no-masked-softmax-fusion",))
-    said = dict(one for one in training.other_arguments or () if len(one) == 2)
-    return [*options, ("--attention-backend", said.get("--attention-backend", training.attention_kernel))]
+    extra = dict(words for words in training.other_arguments or () if len(words) == 2)
+    return [*options, ("--attention-backend", extra.get("--attention-backend", training.attention_kernel))]
 
 
 def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
     """
-    Products in fewer than 16 bits.
+    Options of products in fewer than 16 bits.
 
-    Weights that are kept in that format only want the distributed optimizer, be it of one replica; MXFP8 the buffer of
-    gradients for what is gathered, which Megatron-FSDP has not.
+    Weights that are kept in such a format only need the distributed optimizer, even with one replica. MXFP8 reuses the
+    buffer of gradients for gathers, except in Megatron-FSDP, which has no such buffer.
     """
     if training.recipe is None:
         return []
     kind = "fp4" if training.fp4 else "fp8"
-    formats = {one[0]: one[1] for one in training.other_arguments or () if one[1:]}
+    formats = {words[0]: words[1] for words in training.other_arguments or () if words[1:]}
     usual = "e2m1" if training.fp4 else "hybrid"
     options: list[Option] = [
         ("--transformer-impl", "transformer_engine"),
@@ -74,7 +74,7 @@ def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Opti
 
 
 def offload_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
-    """What is on the host meanwhile, as the search chose or the job says."""
+    """Options of offload to the host's memory, as the search chose or the job says."""
     options: list[Option] = []
     offload = host_keeps(training, config)
     if offload.cpu_offloading_num_layers:
@@ -93,28 +93,28 @@ def offload_options(training: TrainingSpec, config: ParallelConfig) -> list[Opti
     return options
 
 
-def _token_options(training: TrainingSpec, said: Collection[str]) -> list[Option]:
-    """Whose kernels send tokens, and on how many multiprocessors, by the word that every release has."""
+def _token_options(training: TrainingSpec, extra: Collection[str]) -> list[Option]:
+    """Options of the dispatcher's kernels and their multiprocessors, by names that every release has."""
     backend, used = training.moe_flex_dispatcher_backend, training.moe_flex_dispatcher_num_sms
     options: list[Option] = []
-    if not {"--moe-flex-dispatcher-backend", "--moe-enable-deepep"}.intersection(said):
+    if not {"--moe-flex-dispatcher-backend", "--moe-enable-deepep"}.intersection(extra):
         options.append(("--moe-flex-dispatcher-backend", backend))
-    if used is not None and not any(name.startswith("--moe-") and name.endswith("-num-sms") for name in said):
+    if used is not None and not any(name.startswith("--moe-") and name.endswith("-num-sms") for name in extra):
         options.append((f"--moe-{backend}-num-sms", str(used)))
     return options
 
 
 def further_options(training: TrainingSpec, config: ParallelConfig, options: Sequence[Option]) -> list[Option]:
-    """What the launch said that no number counts, and that goes with the plan; beside options that are written."""
-    written = {one[0] for one in options}
+    """Return extra arguments of the launch that fit the plan and are not among ``options``."""
+    written = {words[0] for words in options}
     others = training.other_arguments or ()
     if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:
         others = (*others, ("--tp-comm-overlap",))
-    if training.cp_comm_type != "p2p" and not any(one[0] == "--cp-comm-type" for one in others):
+    if training.cp_comm_type != "p2p" and not any(words[0] == "--cp-comm-type" for words in others):
         others = (*others, ("--cp-comm-type", training.cp_comm_type))
     if training.moe_token_dispatcher_type == "flex":
-        others = (*others, *_token_options(training, {one[0] for one in others}))
-    if training.cuda_graph and not any("cuda-graph" in one[0] for one in others):
+        others = (*others, *_token_options(training, {words[0] for words in others}))
+    if training.cuda_graph and not any("cuda-graph" in words[0] for words in others):
         modules = training.cuda_graph_modules
         others = (*others, ("--cuda-graph-impl", "local"), *([("--cuda-graph-modules", *modules)] if modules else []))
-    return [one for one in others if one[0] not in written and goes_with(one[0], config)]
+    return [words for words in others if words[0] not in written and goes_with(words[0], config)]

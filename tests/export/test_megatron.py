@@ -274,7 +274,7 @@ def test_rotary_positions_cover_the_sequence() -> None:
         ),
         (
             lambda plan: with_training(plan, flash_version=1),
-            "flash_version: is 1; an export for Megatron-LM has no words",
+            "flash_version: is 1; an export for Megatron-LM has no option",
         ),
     ],
 )

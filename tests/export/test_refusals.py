@@ -18,7 +18,7 @@ from pipette_opt.export.checks import expert_tensor_size
 from pipette_opt.export.launch_options import LaunchOptions
 from pipette_opt.export.megatron import megatron_options
 from pipette_opt.export.nemo import hydra_words, overrides
-from pipette_opt.export.recorded import SOLVE_OPTIONS, refuse_unsaid
+from pipette_opt.export.recorded import SOLVE_OPTIONS, refuse_unwritten
 from pipette_opt.export.targets import export
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.plan import Plan
@@ -160,9 +160,9 @@ def test_options_of_refusals_are_options_of_solve() -> None:
 def test_unknown_fields_are_refused() -> None:
     """A field that an export has never heard of may not get lost; with its default value it says nothing."""
     plan = llama_plan()
-    refuse_unsaid("anything", replace(plan.config, use_distributed_optimizer=False, sequence_parallel=False), ())
+    refuse_unwritten("anything", replace(plan.config, use_distributed_optimizer=False, sequence_parallel=False), ())
     with pytest.raises(InputError, match="sequence_parallel: is True"):
-        refuse_unsaid("anything", plan.config, ("use_distributed_optimizer",))
+        refuse_unwritten("anything", plan.config, ("use_distributed_optimizer",))
 
 
 @pytest.mark.parametrize("target", ["torchtitan", "deepspeed"])

@@ -12,14 +12,14 @@ from specs_for_tests import LLAMA_8B, cluster, config, instance
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import (
-    NOT_SAID_OF_MODEL,
+    MISSING_MODEL_FIELDS,
     YARN_WITHOUT_OPTIONS,
     argument_arrays,
     builder_notes,
     megatron_arguments,
     model_options,
 )
-from pipette_opt.export.recorded import refuse_unsaid
+from pipette_opt.export.recorded import refuse_unwritten
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import list_models, read_model
@@ -54,17 +54,17 @@ YARN_DEFAULTS: dict[str, Any] = {name: getattr(YarnScaling(), name) for name in 
 def test_presets_come_back(name: str) -> None:
     """To the last field; what Megatron-LM has no argument for is refused by name: parallel layers, norms, factors."""
     model = read_model(name)
-    said = {field.name for field in fields(ModelSpec)} - {*NOT_SAID_OF_MODEL}
-    usual = {field.name: field.default for field in fields(ModelSpec) if field.name in NOT_SAID_OF_MODEL}
+    written = {field.name for field in fields(ModelSpec)} - {*MISSING_MODEL_FIELDS}
+    usual = {field.name: field.default for field in fields(ModelSpec) if field.name in MISSING_MODEL_FIELDS}
     if any(getattr(model, name) != value for name, value in usual.items()):
         with pytest.raises(InputError, match=rf"({'|'.join(usual)}): is .*; an export for Megatron-LM has no"):
-            refuse_unsaid("Megatron-LM", model, said)
+            refuse_unwritten("Megatron-LM", model, written)
         model = replace(model, **usual)
     if model.activation_func == "gelu":
         with pytest.raises(InputError, match="activation_func: is gelu with a gate"):
             written_and_read(model)
         model = replace(model, activation_func=None)
-    refuse_unsaid("Megatron-LM", model, said)
+    refuse_unwritten("Megatron-LM", model, written)
     assert written_and_read(model) == as_said(model)
 
 

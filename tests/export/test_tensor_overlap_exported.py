@@ -33,7 +33,7 @@ def test_a_target_without_words_still_exports() -> None:
     """The plan runs without it, and its launch says what is lost."""
     for overlaps in (True, False):
         launch = export(recorded(JOB, overlaps=overlaps), "deepspeed")["launch.sh"]
-        assert ("counts on --tp-comm-overlap, which DeepSpeed has no words for" in launch) == overlaps
+        assert ("needs --tp-comm-overlap, which DeepSpeed has no option for" in launch) == overlaps
         assert ("--no-tp-comm-overlap" in launch) == overlaps
     config = small_config()
     assert tensor_overlap_remark("torchtitan", config) == ""

@@ -1,4 +1,4 @@
-"""Arguments of a launch that no number counts, in a plan with other degrees than the launch had."""
+"""Extra arguments of a launch that no number counts, in a plan with other degrees than the launch."""
 
 from collections.abc import Callable, Mapping
 
@@ -38,25 +38,24 @@ NEEDED: Mapping[str, Callable[[ParallelConfig], bool]] = {
     "--use-precision-aware-optimizer": lambda config: config.use_distributed_optimizer,
 }
 """
-What some arguments need of the degrees, by how they begin, from Megatron-Core's own checks (``validate_args`` in
-``megatron/training/arguments.py``, ``TransformerConfig.__post_init__``). All others go with any degrees.
+Conditions on the configuration by prefix of an argument, from Megatron-Core's own checks (``validate_args`` in
+``megatron/training/arguments.py``, ``TransformerConfig.__post_init__``). All other arguments fit any configuration.
 """
 
 
 def goes_with(option: str, config: ParallelConfig) -> bool:
-    """Whether Megatron-LM accepts an argument of the launch with the degrees of a plan."""
+    """Return whether Megatron-LM accepts an argument of the launch with the configuration of a plan."""
     return all(holds(config) for begin, holds in NEEDED.items() if option.startswith(begin))
 
 
 def divided_by_torch(training: TrainingSpec, config: ParallelConfig) -> bool:
-    """Whether the launch has PyTorch's fully sharded data parallelism, and the plan may: it says all of that."""
+    """Return whether launch and plan use PyTorch's fully sharded data parallelism, which replaces other options."""
     option = "--use-torch-fsdp2"
     return (option,) in (training.other_arguments or ()) and goes_with(option, config)
 
 
 def left_out_lines(training: TrainingSpec, config: ParallelConfig) -> list[str]:
-    """For people: arguments of the launch that the export of a plan leaves out."""
-    left_out = [" ".join(one) for one in training.other_arguments or () if not goes_with(one[0], config)]
-    return [f"Of the launch that the job was read from, without effect or refused here: {', '.join(left_out)}."] * bool(
-        left_out
-    )
+    """Return a comment for people: arguments of the launch that the export leaves out; empty if there are none."""
+    left_out = [" ".join(words) for words in training.other_arguments or () if not goes_with(words[0], config)]
+    text = f"Of the launch that the job was read from, without effect or refused here: {', '.join(left_out)}."
+    return [text] if left_out else []
