@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 VAGUE = (
     r"(?:The same|Of|What|So|All that|All there|Those|These|Which|Where|How|Such|As|That|There|Some|It|Everything"
-    r"|Nothing|Who|Why|One (?:that|of|which|more)|When|If)\b"
+    r"|Nothing|Who|Why|One (?:that|of|which|more))\b"
 )
 """First words that name nothing: a reader needs the function above, or a second reading."""
 SUMMARY = re.compile(rf"\s*(?:{VAGUE}|Whether\b)")
@@ -20,24 +20,22 @@ PARAMETER = re.compile(rf"^ *\*{{0,2}}[a-z_]\w*(?:, [a-z_]\w*)*\n +{VAGUE}", re.
 NAMES = {"one", "some", "there", "said", "told", "what"}
 """Variables, parameters and attributes that say nothing of what they hold."""
 BUDGETS: dict[str, tuple[int, int]] = {
-    "annealing": (31, 10),
+    "annealing": (30, 10),
     "base": (22, 5),
-    "baselines": (12, 18),
-    "candidates": (32, 20),
-    "certify": (69, 111),
-    "costs": (152, 93),
+    "baselines": (11, 18),
+    "candidates": (31, 20),
+    "costs": (151, 93),
     "memory": (83, 45),
     "optimize": (8, 16),
     "parallel": (35, 1),
-    "plans": (82, 20),
+    "plans": (81, 20),
     "prepare": (14, 9),
-    "problem": (88, 41),
+    "problem": (85, 41),
     "replan": (27, 53),
-    "simulate": (70, 70),
-    "solver": (119, 119),
+    "simulate": (64, 70),
     "specs": (124, 24),
     "verify": (23, 55),
-    "benchmarks": (259, 311),
+    "benchmarks": (258, 311),
     "calibrate": (99, 61),
     "cli": (22, 44),
     "library": (67, 36),

@@ -1,25 +1,28 @@
 """
-The simulator's certificate: no plan of the searched space is faster by the simulator than a proven bound.
+Certificate of the simulator: a proven bound below which no plan of the searched space has a simulated time.
 
-The simulated time is a maximum over paths through the event graph of a schedule, and every path is linear in the times
-of work and links. So each candidate starts with a few paths, and this goes round: place it for the longest of its paths
-(a lower form), simulate the placement, and add the critical paths that the simulator found there. At that placement the
-form now is the simulated time; where the simulator is slower than the form said, the form has been cut. First annealing
-places, which is quick and finds most of the paths that matter, then the solver, which proves. When the solver's optimum
-is a placement at which form and simulate agree, nothing is left between bound and plan.
+The simulated time is a maximum over paths through the event graph of a schedule. Every path is linear in the times of
+work and links. So each candidate starts with a few paths, a relaxation, and three steps repeat:
 
-Where expert-parallel groups span hosts the lower form counts their all-to-alls over the best links, and where
-collectives run beside compute it counts waits for parameters, slowdown and queued reductions over the best rings that
-the rows of the grid can have at once. Such candidates are simulated on every placement if these are few, which settles
-them, and otherwise by exchanging hosts; the form, or the simulator over the best links, remains their bound.
+1. place the candidate for the longest of its paths;
+2. simulate the placement;
+3. add the critical paths that the simulator found, which makes the relaxation exact at this placement.
 
-Candidates that cannot be faster than the best plan are not placed: by their plain paths over the best links, or by
-the simulator itself over links that are all as fast as the fastest, as no operation starts later when a time gets
-shorter. Only a few are after the proof (``beside``): those that may be plainer, less risky, or shown as the next best.
+Annealing places first: it is quick and finds most of the paths that matter. Then the solver proves. When the solver's
+optimum is a placement whose relaxation equals the simulated time, the gap is closed.
 
-:func:`certify` has the steps in their order: ``opening`` (best links), ``placing`` (few placements, annealing, the
-simulate alone) and ``proving`` (the solver), in rounds until one brings nothing. ``budget`` says how long each may
-take.
+Some relaxations never become exact. Where expert-parallel groups span hosts, they count all-to-alls over the best
+links. Where collectives overlap with compute, they count waits for parameters, slowdown and queued reductions over the
+best rings that the rows of the grid can have at once. Such candidates are simulated on every placement if these are
+few, which settles them. Otherwise hosts are swapped by local search, and the relaxation, or the simulator over the best
+links, remains their bound.
+
+Candidates that cannot beat the best plan are not placed. They are ruled out by their paths over the best links, or by
+simulating with all links as fast as the fastest: no operation starts later when a time gets shorter. After the proof,
+``beside`` places a few of them that may be plainer, less risky, or shown as the next best.
+
+:func:`certify` runs the steps in order: ``opening`` (best links), ``placing`` (few placements, annealing, swapping
+hosts) and ``proving`` (the solver), in rounds until a round changes nothing. ``budget`` divides the time among them.
 """
 
 from pipette_opt.certify.certificate import Certified, certify

@@ -1,10 +1,10 @@
 """
-Plans beside the fastest: plainer ones, less risky ones, and the next best that differ from it.
+Plans beside the fastest: plainer ones, less risky ones, and the next best of other kinds.
 
-The proof of the fastest plan rules most configurations out without placing them. Here some of them are placed, whose
-bounds say that they may be what is looked for. Each question is about a group of configurations: which of their plans
-is the fastest? The configuration with the least bound is bounded by the simulator over the best links, then placed,
-until no bound of the group is below the best plan found.
+The proof of the fastest plan rules most configurations out without placing them. This search places those whose bounds
+admit an answer. Each question is about a group of configurations: which of their plans is the fastest? The
+configuration with the least bound is bounded by the simulator over the best links, then placed, until no bound of the
+group is below the best plan found.
 """
 
 import threading
@@ -30,19 +30,17 @@ from pipette_opt.problem.ticks import SharedLinks
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 
 SHARES = (0.5, 0.4, 1.0)
-"""
-Shares of the time that is left in which plainer plans, less risky ones and the next best are looked for, in this order.
-Chosen.
-"""
+"""Shares of the remaining time for plainer plans, less risky ones and the next best, in this order. Chosen."""
 
 RANK_SHARE = 0.5
 """
-Share of the time left for plainer plans in which configurations of one rank are looked at, so that loose bounds of
-plain configurations do not take all of it. Chosen.
+Share of the time for plainer plans that one rank of plainness may take.
+
+It keeps loose bounds of plain configurations from taking all of it. Chosen.
 """
 
 PLACING_SHARE = 0.25
-"""Share of the time left for a question in which a single configuration is placed. Chosen."""
+"""Share of a question's remaining time for placing one configuration. Chosen."""
 
 Kind = tuple[object, ...]
 """Degrees, micro-batch and kind of recomputation (:func:`~pipette_opt.plans.plainness.kind_of`)."""
@@ -58,7 +56,7 @@ class Beside:
     simulated
         Placements found.
     bounds_s
-        No searched plan of a kind of configuration is faster: seconds.
+        Lower bound on all searched plans of a kind of configuration, seconds.
     """
 
     simulated: tuple[SimulatedSolution, ...] = ()
@@ -66,7 +64,7 @@ class Beside:
 
 
 def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
-    """Risks of running out of memory for which the fastest plan is looked for; none where memory does not count."""
+    """Return the out-of-memory risks for which the fastest plan is looked for; none where memory does not count."""
     if max_oom_risk >= IGNORED_RISK:
         return ()
     return tuple(sorted({max_oom_risk, RISK_SHARE * max_oom_risk, SMALLEST_RISK}, reverse=True))
@@ -89,13 +87,13 @@ def look_beside(
     Parameters
     ----------
     simulated
-        Plans known, at least one.
+        Known plans, at least one.
     reasons
-        Bounds of configurations, as the certificate has them.
+        Bounds of configurations, as in the certificate.
     num_alternatives
         Number of kinds of configuration wanted beside that of the plan.
     seconds
-        Wall time for all of it.
+        Wall time of all three questions.
     """
     finder = _Finder(prepared, simulated, reasons, preference, stop, loading, seed)
     plainer, safer, others = SHARES
@@ -111,7 +109,7 @@ def look_beside(
 
 class _Finder:
     """
-    Configurations that fit, what is known of each, and the placements found.
+    Configurations that fit, their bounds, and the placements found.
 
     Attributes
     ----------
@@ -120,7 +118,7 @@ class _Finder:
     found
         Placements found, in their order.
     ends_s
-        Time of :attr:`elapsed_s` at which the question being asked is given up.
+        Time of :attr:`elapsed_s` at which the present question is given up.
     """
 
     def __init__(
@@ -141,11 +139,13 @@ class _Finder:
         self._links = SharedLinks(prepared.problem.tick_s)
         self._loaded: set[tuple[bool, bool]] = set()
         self._best: dict[ParallelConfig, SimulatedSolution] = {}
-        for one in simulated:
-            self._take(one)
+        for plan in simulated:
+            self._take(plan)
         pruned = prepared.pruned
-        known = {one.config for one in prepared.problem.candidates}
-        self.checked = {one.config: one for one in prepared.memory.fitting if pruned is not None or one.config in known}
+        known = {candidate.config for candidate in prepared.problem.candidates}
+        self.checked = {
+            fits.config: fits for fits in prepared.memory.fitting if pruned is not None or fits.config in known
+        }
         self._bounds_s = {config: reason.bound_s for config, reason in reasons.items()}
         for config in self.checked:
             by_links = 0.0 if pruned is None else pruned.bounds_s.get(without_overlap(config), 0.0)
@@ -153,11 +153,11 @@ class _Finder:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the beginning, without the loading of kernels."""
+        """Seconds since the start, without the compilation of kernels."""
         return time.perf_counter() - self._begun
 
     def part_of(self, ends_s: float, share: float) -> float:
-        """When a share of the time until then is over."""
+        """Return the end of a share of the time until ``ends_s``."""
         now_s = self.elapsed_s
         return now_s + share * max(ends_s - now_s, 0.0)
 
@@ -167,23 +167,23 @@ class _Finder:
 
     @property
     def simulated(self) -> list[SimulatedSolution]:
-        """The best plan of each configuration, the fastest first."""
+        """Best plan of each configuration, the fastest first."""
         return best_first(list(self._best.values()))
 
     def kinds(self) -> list[tuple[Kind, list[ParallelConfig]]]:
-        """Configurations that fit by their kind."""
+        """Return the configurations that fit, grouped by kind."""
         groups: dict[Kind, list[ParallelConfig]] = {}
         for config in self.checked:
             groups.setdefault(kind_of(config), []).append(config)
         return list(groups.items())
 
     def bound_s(self, config: ParallelConfig) -> float:
-        """No plan of a configuration is faster."""
+        """Lower bound on all plans of a configuration, seconds."""
         known = self._best.get(config)
         return min(self._bounds_s[config], float("inf") if known is None else known.estimate.iteration_time_s)
 
     def least_s(self, configs: Iterable[ParallelConfig]) -> float:
-        """No plan of some configurations is faster."""
+        """Lower bound on all plans of some configurations, seconds."""
         return min(map(self.bound_s, configs), default=float("inf"))
 
     def look_for_plainest(self, ends_s: float) -> None:
@@ -192,12 +192,12 @@ class _Finder:
         limit = (1 + WITHIN) * preference.value(fastest)
 
         def near(configs: Iterable[ParallelConfig]) -> list[ParallelConfig]:
-            return [one for one in configs if preference.factor(one) * self.bound_s(one) <= limit]
+            return [config for config in configs if preference.factor(config) * self.bound_s(config) <= limit]
 
         configs = near(self.checked)
         if (level := RISK_SHARE * preference.max_oom_risk) < RISK_SHARE:
             configs += near(self._with_less_risk(configs, max(level, SMALLEST_RISK)))
-        ranks = {one: preference.rank(one, self._least_risk(one)) for one in dict.fromkeys(configs)}
+        ranks = {config: preference.rank(config, self._least_risk(config)) for config in dict.fromkeys(configs)}
         for rank, group in groupby(sorted(ranks, key=ranks.__getitem__), ranks.__getitem__):
             shown = preference.choose(self.simulated, self._risk_of)
             self.ends_s = ends_s
@@ -208,17 +208,17 @@ class _Finder:
             self._place_fastest(members, below_s * (1 + CLOSE_ENOUGH))
 
     def look_for_safer(self, ends_s: float) -> None:
-        """Place the fastest configurations of each risk of running out of memory."""
+        """Place the fastest configurations at each level of out-of-memory risk."""
         self.ends_s = ends_s
         for level in risk_levels(self.preference.max_oom_risk)[1:]:
-            safe_s = (one.estimate.iteration_time_s for one in self.simulated if self._risk_of(one) <= level)
+            safe_s = (plan.estimate.iteration_time_s for plan in self.simulated if self._risk_of(plan) <= level)
             below_s = next(safe_s, float("inf"))
-            promising = [one for one in self.checked if self.bound_s(one) < below_s]
+            promising = [config for config in self.checked if self.bound_s(config) < below_s]
             promising += self._with_less_risk(promising, level)
-            self._place_fastest([one for one in dict.fromkeys(promising) if self._least_risk(one) <= level])
+            self._place_fastest([config for config in dict.fromkeys(promising) if self._least_risk(config) <= level])
 
     def look_for_next_best(self, number: int, ends_s: float) -> None:
-        """Place the fastest configurations of so many kinds beside that of the plan."""
+        """Place the fastest configurations of ``number`` kinds beside that of the plan."""
         self.ends_s = ends_s
         shown = self.preference.choose(self.simulated, self._risk_of)
         groups = {kind: group for kind, group in self.kinds() if kind != kind_of(shown.candidate.config)}
@@ -232,26 +232,26 @@ class _Finder:
 
     def _with_less_risk(self, configs: Iterable[ParallelConfig], level: float) -> list[ParallelConfig]:
         """
-        Those with block recomputation of more layers, as many as a smaller risk asks for.
+        Return variants with block recomputation of more layers, as many as a smaller risk needs.
 
-        They are no faster than with fewer layers (:mod:`pipette_opt.memory.fewest`), whose bound is theirs.
+        They are no faster than with fewer layers (:mod:`pipette_opt.memory.fewest`), so they share that bound.
         """
         risky = {
-            with_whole_layers(one, "block", 1): one
-            for one in configs
-            if one.recomputation == "block" and self._least_risk(one) > level
+            with_whole_layers(config, "block", 1): config
+            for config in configs
+            if config.recomputation == "block" and self._least_risk(config) > level
         }
         if not risky:
             return []
         memory = check_memory(self.prepared.instance, list(risky), self.prepared.predictor, level)
-        for one in memory.fitting:
-            self.checked.setdefault(one.config, one)
-            fewer = risky[with_whole_layers(one.config, "block", 1)]
-            self._bounds_s.setdefault(one.config, self._bounds_s[fewer])
-        return [one.config for one in memory.fitting]
+        for fits in memory.fitting:
+            self.checked.setdefault(fits.config, fits)
+            fewer = risky[with_whole_layers(fits.config, "block", 1)]
+            self._bounds_s.setdefault(fits.config, self._bounds_s[fewer])
+        return [fits.config for fits in memory.fitting]
 
     def _least_risk(self, config: ParallelConfig) -> float:
-        """Risk of running out of memory on the hosts with the most of it."""
+        """Return the out-of-memory risk on the hosts with the most memory."""
         predicted, room = self.checked[config].prediction, self.prepared.memory.capacity_bytes.max()
         risks = self.prepared.predictor.oom_probability(predicted.predicted_bytes, int(room), predicted.spread)
         return float(risks.max())
@@ -259,9 +259,9 @@ class _Finder:
     def _place_fastest(
         self, configs: Sequence[ParallelConfig], below_s: float = float("inf")
     ) -> SimulatedSolution | None:
-        """The fastest plan of some configurations that takes less than this, as far as there is time."""
+        """Return the fastest plan of some configurations below ``below_s`` seconds, as far as time allows."""
         numbers = count()
-        waiting = [(self._bounds_s[one], next(numbers), one) for one in configs]
+        waiting = [(self._bounds_s[config], next(numbers), config) for config in configs]
         heapify(waiting)
         best: SimulatedSolution | None = None
         for config in configs:
@@ -282,7 +282,10 @@ class _Finder:
     def _better(
         self, best: SimulatedSolution | None, config: ParallelConfig, below_s: float
     ) -> SimulatedSolution | None:
-        """The faster of a plan and the best known of a configuration, if that takes less than this."""
+        """
+        Return the faster of ``best`` and the best known plan of a configuration, if that takes less than
+        ``below_s``.
+        """
         known = self._best.get(config)
         if known is None or known.estimate.iteration_time_s >= below_s:
             return best
@@ -316,24 +319,25 @@ class _Finder:
         self._learn(config, ledger)
 
     def _learn(self, config: ParallelConfig, ledger: Ledger) -> None:
-        """Keep the bound and the placements that a ledger has."""
+        """Keep the bound and the placements of a ledger."""
         self._bounds_s[config] = max(self._bounds_s[config], ledger.bound_s)
-        for one in ledger.simulated:
-            if self._take(one):
-                self.found.append(one)
+        for plan in ledger.simulated:
+            if self._take(plan):
+                self.found.append(plan)
 
-    def _take(self, one: SimulatedSolution) -> bool:
-        """Keep a plan if it is the best of its configuration."""
-        config = one.candidate.config
+    def _take(self, plan: SimulatedSolution) -> bool:
+        """Keep a plan if it is the best of its configuration. Return whether it was kept."""
+        config = plan.candidate.config
         known = self._best.get(config)
-        if known is not None and known.estimate.iteration_time_s <= one.estimate.iteration_time_s:
+        if known is not None and known.estimate.iteration_time_s <= plan.estimate.iteration_time_s:
             return False
-        self._best[config] = one
+        self._best[config] = plan
         return True
 
     def _load(self, alone: Prepared) -> None:
-        """Load kernels for kinds of schedule that were not there before."""
-        kinds = {(one.config.num_chunks > 1, one.has_closed_form) for one in alone.problem.candidates}
+        """Compile the kernels of kinds of schedule that were not used before."""
+        candidates = alone.problem.candidates
+        kinds = {(candidate.config.num_chunks > 1, candidate.has_closed_form) for candidate in candidates}
         if not kinds <= self._loaded:
             self._loaded |= kinds
             begun = time.perf_counter()

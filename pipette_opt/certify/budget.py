@@ -1,4 +1,4 @@
-"""How the time limit of a search is shared out among its parts."""
+"""Division of a search's time limit among its parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,60 +16,59 @@ from pipette_opt.specs.objective import Objective
 
 JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.6
 """
-Shares of the time limit that the joint model over all splits of the layers may take. The second is for several kinds of
-GPU, whose layers only it can deal, and for groups of hosts that are far apart, which only its families know. The first
-is also that of the time left which it has again once a plan is known. Chosen.
+Shares of the time limit for the joint model over all layer partitions.
+The second is for several GPU kinds, whose layers only the joint model can assign, and for groups of hosts that are far
+apart, which only its families know. The first is also the share of the remaining time once a plan is known. Chosen.
 """
 
 MIN_JOINT_SHARE = 0.5
 """
-Share of the time left that the joint model may take before the simulator's certificate while its bound is the least of
-all, as nothing else raises that of the plan. Chosen.
+Share of the remaining time for the joint model while its bound is the least of all. Chosen.
+
+Nothing else then raises the bound of the plan, so the joint model comes before the simulator's certificate.
 """
 
 HINT_SHARE = 0.2
-"""Share of the time limit that annealing for a hint may take. Chosen."""
+"""Largest share of the time limit for annealing a warm start. Chosen."""
 
 MAX_HINT_S = 2.0
-"""Largest number of seconds for the same. Chosen."""
+"""Largest time for annealing a warm start, seconds. Chosen."""
 
 TIES_SHARE = 0.05
-"""Share of the time limit that the choice among equally fast plans may take. Chosen."""
+"""Share of the time limit for the choice among equally fast plans. Chosen."""
 
 BESIDE_SHARE = 0.1
-"""
-Share of the time limit for plans beside the fastest: plainer and less risky ones, and the next best. Chosen.
-"""
+"""Share of the time limit for plans beside the fastest: plainer and less risky ones, and the next best. Chosen."""
 
 MIN_BESIDE_SHARE = 0.05
-"""Smallest share for the same, so that a plainer plan is looked for after a long preparation, too. Chosen."""
+"""Least share of the time limit for plans beside the fastest, even after a long preparation. Chosen."""
 
 MIN_CERTIFYING_S = 0.01
-"""Smallest number of seconds that the simulator's certificate gets where a plan is known. Chosen."""
+"""Least time of the simulator's certificate where a plan is known, seconds. Chosen."""
 
 MIN_PLACING_S = 0.5
-"""The same where none is known, so that something is placed. Chosen."""
+"""Least time of the simulator's certificate without a known plan, so that a plan is placed; seconds. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeParams:
     """
-    How hard to search, and what risk to take.
+    Limits, accepted risk and objective of a search.
 
     Parameters
     ----------
     time_limit_s
         Wall-clock time of the whole search, from listing configurations on; compiling kernels does not count.
     gap_limit
-        Stop when the gap is proven to be at most this.
+        Stop when the gap is proven to be at most this, in [0, 1).
     max_oom_risk
-        Probability of running out of memory that a plan may have; 1: memory does not count.
+        Accepted probability of running out of memory; 1: memory does not count.
     num_alternatives
-        Plans reported beside the best.
+        Number of plans reported beside the best.
     objective
-        What the plan is to be best at.
+        Objective that the plan minimises.
     to_beat_s
-        A plan this slow is not wanted: the search ends once no plan can be faster.
+        Time that a plan has to beat: the search ends once no plan can be faster.
     prefer
         ``fastest``: the fastest plan found; ``simple``: the plainest of those within 1 % of it.
     """
@@ -101,12 +100,12 @@ class OptimizeParams:
 
 class Budget:
     """
-    The seconds of a search.
+    Seconds of each part of a search.
 
     Parameters
     ----------
     limit_s
-        Of the time limit, what is not kept for the order of GPUs inside their hosts.
+        Time limit without the share kept for the order of GPUs inside hosts.
     """
 
     def __init__(self, instance: Instance, params: OptimizeParams, watcher: Watcher) -> None:
@@ -117,29 +116,29 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Of the limit; nothing once the search was stopped."""
+        """Remaining seconds of the limit; 0 once the search was stopped."""
         return 0.0 if self.watcher.stop.is_set() else self.limit_s - self.watcher.elapsed_s
 
     @property
     def ties_s(self) -> float:
-        """For the choice among equally fast plans."""
+        """Seconds for the choice among equally fast plans."""
         return TIES_SHARE * self.limit_s
 
     @property
     def kept_s(self) -> float:
-        """Kept from the proof for plans beside the fastest."""
+        """Seconds kept from the proof for plans beside the fastest."""
         return BESIDE_SHARE * self.limit_s
 
     @property
     def beside_s(self) -> float:
-        """For plans beside the fastest; nothing once the search was stopped."""
+        """Seconds for plans beside the fastest; 0 once the search was stopped."""
         if self.watcher.stop.is_set():
             return 0.0
         return max(min(self.kept_s, self.left_s - self.ties_s), MIN_BESIDE_SHARE * self.limit_s)
 
     @property
     def joint(self) -> JointLimits:
-        """The joint model's, of the time that is left, before anything else."""
+        """Limits of the first run of the joint model, a share of the remaining time."""
         seconds = self._joint_share * self.left_s
         return JointLimits(
             time_limit_s=seconds,
@@ -149,16 +148,16 @@ class Budget:
         )
 
     def joint_again_s(self, *, is_least: bool) -> float:
-        """The joint model's once a plan is known; more where its bound is the least of all."""
+        """Return the joint model's seconds once a plan is known; more where its bound is the least of all."""
         return (MIN_JOINT_SHARE if is_least else JOINT_SHARE) * self.left_s
 
     def hint_s(self, simulated: Sequence[SimulatedSolution]) -> float:
-        """For annealing a hint; without any plan all that annealing may take."""
+        """Return the seconds for annealing a warm start; without any plan, all that annealing may take."""
         left_s = self.limit_s - self.watcher.elapsed_s if simulated else self.limit_s
         return min(MAX_HINT_S, HINT_SHARE * self.limit_s, left_s)
 
     def certifying(self, simulated: Sequence[SimulatedSolution]) -> CertifyParams:
-        """How the simulator's certificate may work in the time left."""
+        """Return the parameters of the simulator's certificate for the remaining time."""
         least_s = MIN_CERTIFYING_S if simulated else MIN_PLACING_S
         return CertifyParams(
             time_limit_s=max(least_s, self.limit_s - self.ties_s - self.kept_s - self.watcher.elapsed_s),

@@ -1,4 +1,4 @@
-"""The certificate, step by step."""
+"""Certificate of the simulator, step by step."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,18 @@ from pipette_opt.simulate.solutions import SimulatedSolution
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Certified:
     """
-    What the simulator's certificate says.
+    Result of the simulator's certificate.
 
     Parameters
     ----------
     bound_s
-        No plan of any candidate is faster by the simulator.
+        Lower bound on the simulated time of all candidates, seconds.
     simulated
-        The placements that were simulated on the way, as candidates of ``prepared.problem``.
+        Placements simulated on the way, as candidates of ``prepared.problem``.
     is_closed
-        Whether nothing can be faster than the fastest plan known by more than the gap limit.
+        Whether the gap between bound and fastest known plan is at most the gap limit.
     reasons
-        Of each configuration of the problem which bound or engine rules it out, and that bound in seconds.
+        Bound or engine that rules out each configuration of the problem, with its bound in seconds.
     """
 
     bound_s: float
@@ -51,9 +51,9 @@ def certify(
     Parameters
     ----------
     known
-        Plans simulated before; the bound is never above the fastest of these and of what is found.
+        Plans simulated before; the bound is never above the fastest of these and of the plans found.
     backend
-        Processes over which the proof is spread; threads of this one without it.
+        Processes for the proof; ``None``: threads of this process.
     """
     ledger = Ledger(prepared, known, params, report, stop or threading.Event())
     report("bounding the simulator", None, None)
@@ -61,7 +61,7 @@ def certify(
     settle_few_orders(ledger)
     anneal_open(ledger)
     before = None
-    while before != (ledger.fastest_s, ledger.bound_s) and not ledger.is_over:  # until a round brings nothing
+    while before != (ledger.fastest_s, ledger.bound_s) and not ledger.is_over:  # until a round changes nothing
         before = ledger.fastest_s, ledger.bound_s
         swap_hosts(ledger)
         prove(ledger, backend)

@@ -1,7 +1,7 @@
 """
-Kernels that a search needs, compiled before its time counts: once per installation, in processes side by side.
+Compilation of a search's kernels before its time counts: once per installation, in parallel processes.
 
-The processes leave what they compile in the cache (:mod:`pipette_opt.base.jit`), from which this one loads it.
+The processes fill the cache (:mod:`pipette_opt.base.jit`), from which this process loads the kernels.
 """
 
 import logging
@@ -27,18 +27,18 @@ from pipette_opt.specs import Instance
 logger = logging.getLogger(__name__)
 
 COMPILED_WITH = 8
-"""Candidates of either kind on which kernels are tried."""
+"""Number of candidates of either kind on which kernels are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
     """
-    A problem of a single candidate.
+    Problem of a single candidate.
 
     Parameters
     ----------
     given
-        The job with the links of single GPUs; the same as ``instance`` where they are not known.
+        Job with the links of single GPUs; equal to ``instance`` where they are not known.
     """
 
     instance: Instance
@@ -47,13 +47,13 @@ class Sample:
 
     @property
     def nodes(self) -> IntArray:
-        """The hosts as they are listed, shape of the grid."""
+        """Hosts in their listed order, shape of the grid."""
         grid = self.data.candidates[0].grid
         return np.arange(int(np.prod(grid))).reshape(grid)
 
 
 def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
-    """Load all that a search of these candidates calls, compiled if need be."""
+    """Load all kernels that a search of these candidates calls, compiled if needed."""
     from pipette_opt.annealing.swaps import anneal_grid
 
     samples = list(_samples(prepared))
@@ -62,7 +62,7 @@ def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
         try:
             _compile_beside(samples, stop)
         except OSError as error:
-            logger.info("kernels are compiled in this process alone, as others cannot be started: %s", error)
+            logger.info("kernels are compiled in this process, as no others can be started: %s", error)
     for part in PARTS:
         _compile((part, samples, stop))
 
@@ -70,12 +70,12 @@ def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
 def _samples(prepared: Prepared) -> Iterator[Sample]:
     for data in (prepared.with_closed_form, prepared.without_closed_form):
         for candidate in data.candidates[:: -(-len(data.candidates) // COMPILED_WITH) or 1]:
-            one = replace(data, candidates=(candidate,))
-            yield Sample(instance=prepared.instance, given=prepared.given, data=one)
+            sample_data = replace(data, candidates=(candidate,))
+            yield Sample(instance=prepared.instance, given=prepared.given, data=sample_data)
 
 
 def _compile_beside(samples: list[Sample], stop: threading.Event) -> None:
-    """Each part in a process of its own."""
+    """Compile each part in a process of its own."""
     backend = JoblibBackend(min(len(PARTS), os.cpu_count() or 1))
     if backend.num_workers > 1:
         for _ in backend.run(_compile, [(part, samples, None) for part in PARTS], stop):
@@ -118,4 +118,4 @@ def _simulate(sample: Sample) -> None:
 
 
 PARTS = (_anneal, _simulate, _bound)
-"""What takes longest first."""
+"""Uses of kernels, the slowest to compile first."""

@@ -1,9 +1,9 @@
 """
-Why there is no plan at all: the fewest requirements that cannot be met together, in words.
+Explanation why no plan exists: smallest sets of requirements that cannot be met together.
 
-A deletion filter (Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991): requirements are taken away one after
-the other; one without which nothing is possible still stays away. What is left is irreducible: without any of these
-something is legal and fits. Other orders find other such sets; the shortest are told first.
+A deletion filter (Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991) drops requirements one after the other. A
+requirement stays dropped if no plan exists without it either. The rest is irreducible: without any one of these, some
+configuration is legal and fits. Other orders find other such sets; the shortest are reported first.
 """
 
 import time
@@ -24,27 +24,27 @@ from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
 SHORT_SEQUENCE = 4096
-"""Tokens of a sequence up to which its length is no requirement to blame. Chosen."""
+"""Sequences of at most this many tokens are never reported as the reason why no plan exists. Chosen."""
 
 MORE_HOSTS = (1, 2, 3, 4, 5, 8, 16, 32)
-"""How many times the hosts are tried where their number is to blame."""
+"""Multiples of the hosts that are tried to find out whether their number is a reason."""
 
 MAX_HOSTS = 512
-"""Hosts that are tried at most. Chosen: more take long to enumerate."""
+"""Largest number of hosts tried, as more take long to enumerate. Chosen."""
 
 ODD_PARTS = 3 * 5 * 7
-"""Numbers of stages and replicas that a batch divides into where its size is to blame, beside powers of two. Chosen."""
+"""Odd factor of the batch tried to find out whether its size is a reason: stages and replicas may divide it. Chosen."""
 
 PREDICTED_AT_ONCE = 256
-"""Configurations whose memory is predicted together, those that need least first. Chosen."""
+"""Number of configurations whose memory is predicted together, those that need least first. Chosen."""
 
 MORE_ORDERS_S = 4.0
-"""Seconds after which no other order is tried. Chosen."""
+"""Time after which no further order of requirements is tried, seconds. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Question:
-    """A job, the space and the accepted risk of running out of memory."""
+    """Job, search space and accepted out-of-memory risk."""
 
     instance: Instance
     space: SearchSpace
@@ -54,14 +54,14 @@ class Question:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requirement:
     """
-    Something that is asked for, and the questions that are left without it: one of them must have an answer.
+    A requirement, and the questions without it, one of which must have a plan for the requirement to be a reason.
 
     Parameters
     ----------
     name
-        In words, as short as can be.
+        Short text for people.
     relaxed
-        Questions without it, the nearest first; what answers the question itself answers one of them.
+        Questions without the requirement, the nearest first. A plan of the original question also answers one of them.
     """
 
     name: str
@@ -72,18 +72,18 @@ def conflicts(
     instance: Instance, space: SearchSpace, max_oom_risk: float, more_orders_s: float = MORE_ORDERS_S
 ) -> list[tuple[str, ...]]:
     """
-    Sets of requirements that cannot be met together, each irreducible, the shortest first; none if there is a way.
+    Return irreducible sets of requirements that cannot be met together, the shortest first; none if a plan may exist.
 
-    An empty set says that nothing is possible even without all of them.
+    An empty set means that no configuration is legal even without all requirements.
     """
     asked = Question(instance=instance, space=space, risk=max_oom_risk)
     required, begun = requirements(asked), time.perf_counter()
     known: dict[frozenset[str], bool] = {}
 
     def possible(kept: Sequence[Requirement]) -> bool:
-        key = frozenset(one.name for one in kept)
+        key = frozenset(requirement.name for requirement in kept)
         if key not in known:
-            known[key] = _possible(asked, [one for one in required if one not in kept])
+            known[key] = _possible(asked, [requirement for requirement in required if requirement not in kept])
         return known[key]
 
     if possible(required):
@@ -92,11 +92,11 @@ def conflicts(
     turned = [[*required[turn:], *required[:turn]] for turn in range(1, len(required))]
     for order in (required, required[::-1], *turned):
         kept = list(required)
-        for one in order:
-            fewer = [other for other in kept if other is not one]
+        for requirement in order:
+            fewer = [other for other in kept if other is not requirement]
             if not possible(fewer):
                 kept = fewer
-        names = tuple(one.name for one in kept)
+        names = tuple(requirement.name for requirement in kept)
         found[frozenset(names)] = names
         if time.perf_counter() - begun > more_orders_s:
             break
@@ -105,7 +105,7 @@ def conflicts(
 
 
 def in_words(sets: Sequence[tuple[str, ...]]) -> str:
-    """A line for each set of requirements; empty without any."""
+    """Return a line for each set of requirements; empty without any."""
     lines = [
         f"these cannot go together: {', '.join(names)}" if names else "nothing is legal, whatever is given up"
         for names in sets
@@ -114,7 +114,7 @@ def in_words(sets: Sequence[tuple[str, ...]]) -> str:
 
 
 def requirements(asked: Question) -> list[Requirement]:
-    """What a job asks for: its pins, its batch, its hosts and their memory."""
+    """Return the requirements of a job: pins, batch, hosts and their memory."""
     instance, space, unpinned = asked.instance, asked.space, SearchSpace()
     training, cluster = instance.training, instance.cluster
     found = []
@@ -129,7 +129,7 @@ def requirements(asked: Question) -> list[Requirement]:
     if batch != training.global_batch_size:
         word = f"a batch of {training.global_batch_size:,}"
         relaxed = _trained(global_batch_size=batch)
-        found.append(Requirement(name=word, relaxed=lambda one: [one, *relaxed(one)]))
+        found.append(Requirement(name=word, relaxed=lambda question: [question, *relaxed(question)]))
     if training.seq_length > SHORT_SEQUENCE:
         word = f"sequences of {training.seq_length:,} tokens"
         found.append(Requirement(name=word, relaxed=_trained(seq_length=SHORT_SEQUENCE)))
@@ -138,7 +138,7 @@ def requirements(asked: Question) -> list[Requirement]:
     if asked.risk < IGNORED_RISK:
         room = max(load_predictor(asked.risk, instance).usable_bytes(gpu) for gpu in cluster.gpu_kinds)
         word = f"{gib(room):.1f} GiB of memory a GPU at a risk of {asked.risk:.3%}".replace(".000%", "%")
-        found.append(Requirement(name=word, relaxed=lambda one: [replace(one, risk=IGNORED_RISK)]))
+        found.append(Requirement(name=word, relaxed=lambda question: [replace(question, risk=IGNORED_RISK)]))
         if space.offload is None and training.offload.is_nothing:
             found.append(Requirement(name="nothing in the hosts' memory (--offload optimizer)", relaxed=_offloaded))
     return found
@@ -146,57 +146,61 @@ def requirements(asked: Question) -> list[Requirement]:
 
 def _without_pin(name: str) -> Callable[[Question], Sequence[Question]]:
     free = getattr(SearchSpace(), name)
-    return lambda one: [replace(one, space=replace(one.space, **{name: free}))]
+    return lambda question: [replace(question, space=replace(question.space, **{name: free}))]
 
 
-def _offloaded(one: Question) -> Sequence[Question]:
-    """The same where optimizer states may be in the host's memory."""
-    return [replace(one, space=replace(one.space, offload=("optimizer",)))]
+def _offloaded(question: Question) -> Sequence[Question]:
+    """Allow optimizer states in the host's memory."""
+    return [replace(question, space=replace(question.space, offload=("optimizer",)))]
 
 
 def _trained(**changes: object) -> Callable[[Question], Sequence[Question]]:
-    def relaxed(one: Question) -> Sequence[Question]:
-        training = replace(one.instance.training, **changes)  # type: ignore[arg-type]
-        return [replace(one, instance=replace(one.instance, training=training))]
+    def relaxed(question: Question) -> Sequence[Question]:
+        training = replace(question.instance.training, **changes)  # type: ignore[arg-type]
+        return [replace(question, instance=replace(question.instance, training=training))]
 
     return relaxed
 
 
-def _with_more_hosts(one: Question) -> Sequence[Question]:
-    """The same on these hosts and several times as many like them, on as many GPUs as there are or are asked for."""
-    cluster = one.instance.cluster
+def _with_more_hosts(question: Question) -> Sequence[Question]:
+    """Return the question on these hosts and on multiples of them, with as many GPUs as asked for or available."""
+    cluster = question.instance.cluster
     sizes = [times * cluster.num_nodes for times in MORE_HOSTS if times == 1 or times * cluster.num_nodes <= MAX_HOSTS]
-    return [replace(one, instance=replace(one.instance, cluster=_like(cluster, size))) for size in sizes]
+    return [replace(question, instance=replace(question.instance, cluster=_like(cluster, size))) for size in sizes]
 
 
 def _like(cluster: ClusterSpec, num_hosts: int) -> ClusterSpec:
-    """So many hosts of the same kinds; links do not matter for what is legal and fits."""
+    """Return ``num_hosts`` hosts of the same kinds; links do not matter for legality and memory."""
     nodes = tuple(replace(cluster.nodes[index % cluster.num_nodes], host=f"host{index}") for index in range(num_hosts))
     links = LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_hosts, num_hosts), cluster.intra_node_bytes_per_s))
     return replace(cluster, nodes=nodes, link_matrices=(links,), known_latency_s=None, levels=(), gpu_links=None)
 
 
 def _possible(asked: Question, without: Sequence[Requirement]) -> bool:
-    """Whether anything is legal and fits without some requirements."""
+    """Return whether a configuration is legal and fits without some requirements."""
     questions = [asked]
-    for one in without:
-        questions = [other for question in questions for other in one.relaxed(question)]
-    return any(_has_candidate(one) for one in questions)
+    for requirement in without:
+        questions = [other for question in questions for other in requirement.relaxed(question)]
+    return any(map(_has_candidate, questions))
 
 
 def _has_candidate(asked: Question) -> bool:
-    """Whether a configuration is legal and fits; those that split and recompute most are looked at first."""
+    """
+    Return whether a configuration is legal and fits; those with most parallelism and recomputation are
+    tried first.
+    """
     instance = replace(asked.instance, cluster=asked.instance.cluster.relaxed())
     try:
         candidates = enumerate_with_reasons(instance, asked.space).candidates
-    except InputError:  # more GPUs than there are
+    except InputError:  # more GPUs than the cluster has
         return False
     if asked.risk >= IGNORED_RISK:
         return bool(candidates)
     predictor = load_predictor(asked.risk, instance)
     if _state_bytes(asked) > sum(node.num_gpus * predictor.usable_bytes(node.gpu) for node in instance.cluster.nodes):
         return False
-    order = sorted((one for one in candidates if not one.overlap_grad_reduce), key=_need) or list(candidates)
+    plain = [config for config in candidates if not config.overlap_grad_reduce]
+    order = sorted(plain, key=_need) or list(candidates)
     return any(
         check_memory(instance, order[first : first + PREDICTED_AT_ONCE], predictor, asked.risk).fitting
         for first in range(0, len(order), PREDICTED_AT_ONCE)
@@ -207,7 +211,7 @@ def _state_bytes(asked: Question) -> float:
     """
     Lower bound on the bytes that all GPUs hold together: each weight and optimizer state at least once.
 
-    Weights alone where the optimizer may be in the hosts' memory.
+    Only weights where the optimizer may be in the hosts' memory.
     """
     training = asked.instance.training
     on_hosts = asked.space.offload is not None or not training.offload.is_nothing
@@ -216,7 +220,7 @@ def _state_bytes(asked: Question) -> float:
 
 
 def _need(config: ParallelConfig) -> tuple[bool, int, int, bool]:
-    """Small for configurations that need little memory."""
+    """Sort key that is small for configurations that need little memory."""
     parts = config.tensor_model_parallel_size * config.pipeline_model_parallel_size * config.context_parallel_size
     return (
         config.recomputation != "full",
@@ -227,6 +231,6 @@ def _need(config: ParallelConfig) -> tuple[bool, int, int, bool]:
 
 
 def explained(error: InfeasibleError, instance: Instance, space: SearchSpace, max_oom_risk: float) -> InfeasibleError:
-    """The same error that begins with the requirements that cannot be met together, if there are such."""
-    said = in_words(conflicts(instance, space, max_oom_risk))
-    return InfeasibleError(f"{said}\n{error}") if said else error
+    """Return the error with the requirements that cannot be met together in front, if there are any."""
+    reasons = in_words(conflicts(instance, space, max_oom_risk))
+    return InfeasibleError(f"{reasons}\n{error}") if reasons else error

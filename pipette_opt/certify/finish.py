@@ -1,12 +1,13 @@
 """
-The certificate of a plan and the plan itself: made in one place, from what was simulated and what was proven.
+Final plan and certificate, made from the simulated solutions and the proofs.
 
-There is one gap, of the simulated time. Where
-links of single GPUs are known, the search was on relaxed hosts, and each host is given an order of its GPUs here.
+The gap is that of the simulated time. Where links of single GPUs are known, the search was on relaxed hosts, and each
+host is given an order of its GPUs here.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import Any
 
 from pipette_opt.candidates import covered
@@ -44,7 +45,10 @@ from pipette_opt.simulate.solutions import (
 from pipette_opt.specs import Instance
 
 SHOWN_IMBALANCE = 1.3
-"""Tokens of the busiest rank of experts over the mean for which a plan of even experts is simulated again. Chosen."""
+"""
+Load of the busiest rank of experts over the mean, at which a plan of evenly loaded experts is simulated
+again. Chosen.
+"""
 
 
 def finish_plan(
@@ -62,22 +66,22 @@ def finish_plan(
     bounds_s: Mapping[Kind, float] | None = None,
 ) -> Plan:
     """
-    Make the plan of the preferred simulated solution, with its certificate and what came next.
+    Make the plan of the preferred simulated solution, with its certificate and the alternatives.
 
     Parameters
     ----------
     certified
-        What is proven about the simulated time; by default the bound that needs no search.
+        Proof about the simulated time; by default the bound that needs no search.
     time_limit_s
-        Of the search; orders of GPUs may take half of their share of it.
+        Time limit of the search, seconds; ordering GPUs may take half of their share of it.
     shown
-        The preferred solution, if it was chosen before; where links of single GPUs are known it is chosen again.
+        Preferred solution, if it was chosen before; where links of single GPUs are known, it is chosen again.
     bounds_s
-        No searched plan of a kind of configuration is faster.
+        Lower bound on all searched plans of a kind of configuration, seconds.
     """
     if prepared.has_slots:
         watcher.report("assigning the GPUs of each host")
-        seconds = SLOTS_SHARE / 2 * time_limit_s  # of the first plan, and of the last
+        seconds = SLOTS_SHARE / 2 * time_limit_s  # half for the first plan, half for the last
         also = () if shown is None else (shown,)
         simulated = with_slots(
             prepared.given, prepared.problem, simulated, num_alternatives, seconds, watcher.stop, also
@@ -88,16 +92,17 @@ def finish_plan(
     best = shown or preference.choose(ranked, risk_of)
     is_fastest = best.candidate.config == fastest.candidate.config
 
-    def memory_of(one: SimulatedSolution) -> tuple[StageMemory, ...]:
-        return stage_memory(instance, one.candidate.config, one.placement, prepared.predictor, preference.max_oom_risk)
+    def memory_of(plan: SimulatedSolution) -> tuple[StageMemory, ...]:
+        config, placement = plan.candidate.config, plan.placement
+        return stage_memory(instance, config, placement, prepared.predictor, preference.max_oom_risk)
 
-    def alternative(one: SimulatedSolution) -> Alternative:
-        return _alternative(instance, best, one, memory_of(one))
+    def alternative(other: SimulatedSolution) -> Alternative:
+        return _alternative(instance, best, other, memory_of(other))
 
     memory = memory_of(best)
     others = [
-        replace(alternative(one), lower_bound_s=_bound_of(one, bounds_s))
-        for one in _others(ranked, best)[:num_alternatives]
+        replace(alternative(other), lower_bound_s=_bound_of(other, bounds_s))
+        for other in _others(ranked, best)[:num_alternatives]
     ]
     plan = make_plan(
         instance,
@@ -114,8 +119,8 @@ def finish_plan(
         plan,
         fastest=None if is_fastest else alternative(fastest),
         risks=tuple(
-            _risk_choice(level, alternative(one), memory_of(one))
-            for level, one in _least_times(ranked, preference.max_oom_risk, risk_of)
+            _risk_choice(level, alternative(safe), memory_of(safe))
+            for level, safe in _least_times(ranked, preference.max_oom_risk, risk_of)
         ),
         imbalance=_imbalance(prepared, best, preference.max_oom_risk),
     )
@@ -129,12 +134,12 @@ def finish_certificate(
     fastest: SimulatedSolution | None = None,
 ) -> Certificate:
     """
-    The certificate of the best solution: the gap, what it covers, and who ruled out what.
+    Make the certificate of the best solution: gap, coverage, and who ruled out which configurations.
 
     Parameters
     ----------
     fastest
-        The fastest solution, where the best is a plainer one.
+        Fastest solution, where the best is a plainer one.
     """
     bounds = [_bound_without_search_s(prepared) if certified is None else certified.bound_s]
     if prepared.joined is not None:
@@ -167,15 +172,16 @@ def make_certificate(
     fastest_s: float | None = None,
 ) -> Certificate:
     """
-    What is proven about the best solution: the gap between the fastest simulated time and the bound on the simulated
-    time.
+    Make the certificate of the best solution from its simulated time and the bound.
 
     Parameters
     ----------
     data
-        What was searched.
+        Problem that was searched.
+    simulate_bound_s
+        Lower bound on the simulated time of every plan, seconds.
     fastest_s
-        Time of the fastest solution, where the best is a plainer one.
+        Time of the fastest solution, seconds, where the best is a plainer one.
     """
     objective_s = best.estimate.iteration_time_s
     fastest = objective_s if fastest_s is None else fastest_s
@@ -198,44 +204,44 @@ def make_certificate(
 
 
 def is_proven(bound_s: float, seconds: float) -> bool:
-    """Whether a bound closes the gap, up to rounding."""
+    """Return whether a bound closes the gap, up to rounding."""
     return bound_s >= (1 - PROVEN_WITHIN) * seconds
 
 
 def joint_model_up_to(model: JointModel, best_s: float) -> JointModel:
-    """What the joint model said; of what is slower than the fastest plan found, it is not said by how much."""
+    """Return the joint model's result with its bound capped at the fastest plan found."""
     bound_s = min(model.bound_s, best_s)
     if model.status == "INFEASIBLE" and not is_proven(bound_s, best_s):
-        # It compared with a faster plan than this one: on relaxed hosts, or one that there was no time to place.
+        # The model had a faster plan to beat: on relaxed hosts, or one that there was no time to place.
         return replace(model, bound_s=bound_s, status="FEASIBLE")
     return replace(model, bound_s=bound_s)
 
 
 def _bound_without_search_s(prepared: Prepared) -> float:
-    """No plan is faster of those with usual splits, by the cheap bounds alone."""
+    """Lower bound on plans with usual partitions, by the bounds without a search, seconds."""
     return min(judge_lower_bound_s(prepared.lower), prepared.ruled_out_s)
 
 
 def _others(ranked: Sequence[SimulatedSolution], best: SimulatedSolution) -> list[SimulatedSolution]:
-    """The fastest of each kind of configuration, but not the best itself."""
-    fastest_of = {kind_of(one.candidate.config): one for one in reversed(ranked)}
-    others = (one for one in ranked if one.candidate.config != best.candidate.config)
-    return [one for one in others if fastest_of[kind_of(one.candidate.config)] is one]
+    """Return the fastest solution of each kind of configuration, without the best itself."""
+    fastest_of = {kind_of(plan.candidate.config): plan for plan in reversed(ranked)}
+    others = (plan for plan in ranked if plan.candidate.config != best.candidate.config)
+    return [plan for plan in others if fastest_of[kind_of(plan.candidate.config)] is plan]
 
 
-def _bound_of(one: SimulatedSolution, bounds_s: Mapping[Kind, float] | None) -> float | None:
-    """No searched plan of the configuration's kind is faster; ``None`` where nobody says."""
-    bound_s = (bounds_s or {}).get(kind_of(one.candidate.config))
-    return None if bound_s is None else min(bound_s, one.estimate.iteration_time_s)
+def _bound_of(plan: SimulatedSolution, bounds_s: Mapping[Kind, float] | None) -> float | None:
+    """Lower bound on searched plans of the plan's kind of configuration, seconds; ``None`` where no bound is known."""
+    bound_s = (bounds_s or {}).get(kind_of(plan.candidate.config))
+    return None if bound_s is None else min(bound_s, plan.estimate.iteration_time_s)
 
 
 def _least_times(
     ranked: Sequence[SimulatedSolution], max_oom_risk: float, risk_of: RiskOf
 ) -> list[tuple[float, SimulatedSolution]]:
-    """The fastest plan at each level of risk, where there is one."""
+    """Return the fastest plan at each level of risk, where one exists."""
     found = []
     for level in risk_levels(max_oom_risk):
-        safe = next((one for one in ranked if risk_of(one) <= level), None)
+        safe = next((plan for plan in ranked if risk_of(plan) <= level), None)
         found += [] if safe is None else [(level, safe)]
     return found
 
@@ -248,7 +254,10 @@ def _risk_choice(level: float, plan: Alternative, memory: Sequence[StageMemory])
 
 
 def _imbalance(prepared: Prepared, best: SimulatedSolution, max_oom_risk: float) -> Imbalance | None:
-    """The plan with :data:`SHOWN_IMBALANCE`, where experts are taken to be evenly loaded and may be unevenly."""
+    """
+    Simulate the plan with :data:`SHOWN_IMBALANCE`; ``None`` unless experts are assumed evenly loaded and
+    may not be.
+    """
     config, instance = best.candidate.config, prepared.given
     groups = config.expert_model_parallel_size
     if instance.model.num_experts is None or groups == 1 or instance.training.imbalance(groups) != 1.0:
@@ -265,7 +274,7 @@ def _imbalance(prepared: Prepared, best: SimulatedSolution, max_oom_risk: float)
 def _alternative(
     instance: Instance, best: SimulatedSolution, other: SimulatedSolution, memory: Sequence[StageMemory]
 ) -> Alternative:
-    worst = max(memory, key=lambda one: one.oom_probability)
+    worst = max(memory, key=attrgetter("oom_probability"))
     return Alternative(
         config=other.candidate.config,
         hosts=tuple(instance.cluster.hosts[node] for node in other.nodes.ravel()),

@@ -1,8 +1,9 @@
-"""First plans: placements annealed by the closed forms, or that run today, and what the simulator says of them."""
+"""Warm starts: placements annealed by the analytical 1F1B model, or running today, and their simulated times."""
 
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 MAX_HINTS_SIMULATED = 64
-"""Largest number of annealed placements that are shown to the simulator. Chosen."""
+"""Largest number of annealed placements that are simulated. Chosen."""
 
 
 def anneal_closed_forms(
@@ -30,32 +31,33 @@ def anneal_closed_forms(
     known: Sequence[Solution] = (),
 ) -> Result:
     """
-    Anneal the candidates that have a closed form, on every thread with a seed of its own.
+    Anneal the candidates with an analytical 1F1B model, on every thread with a seed of its own.
 
     Parameters
     ----------
+    seconds
+        Time limit; 0: anneal nothing.
     known
         Placements that are kept where nothing better is found.
-    seconds
-        Nothing is annealed without.
     """
     if seconds <= 0:
         return _with_known(Result(status="UNKNOWN", lower_bound_ticks=0, solution=None), known)
     settings = AnnealingParams(time_limit_s=seconds, seed=seed)
     first, *others = anneal_on_threads(prepared.with_closed_form, settings, workers, stop)
-    return _with_known(_with_known(first, [one for other in others for one in other.solutions]), known)
+    more = [solution for other in others for solution in other.solutions]
+    return _with_known(_with_known(first, more), known)
 
 
 def simulate_closed_forms(prepared: Prepared, result: Result) -> list[SimulatedSolution]:
     """Simulate the best solutions of a result."""
     return [
-        simulate_solution(prepared.instance, prepared.with_closed_form, one)
-        for one in result.solutions[:MAX_HINTS_SIMULATED]
+        simulate_solution(prepared.instance, prepared.with_closed_form, solution)
+        for solution in result.solutions[:MAX_HINTS_SIMULATED]
     ]
 
 
 def simulate_first_plan(prepared: Prepared) -> list[SimulatedSolution]:
-    """The plan on the listed hosts that others were left out for, if there is one."""
+    """Simulate the plan on listed hosts that gave the time to beat in pruning, if there is one."""
     first = None if prepared.pruned is None else prepared.pruned.first
     if first is None:
         return []
@@ -64,22 +66,23 @@ def simulate_first_plan(prepared: Prepared) -> list[SimulatedSolution]:
         for index, candidate in enumerate(prepared.problem.candidates)
         if (candidate.config, candidate.block) == (first.config, first.block)
     ]
-    return [simulate_solution(prepared.instance, prepared.problem, one) for one in solutions]
+    return [simulate_solution(prepared.instance, prepared.problem, solution) for solution in solutions]
 
 
 def _with_known(hint: Result, known: Sequence[Solution]) -> Result:
-    """The hint with the better of its own and the known placements of each candidate."""
+    """Merge known placements into a warm start: the better placement of each candidate."""
     if not known:
         return hint
-    ranked = sorted((*known, *hint.solutions), key=lambda one: (one.objective_ticks, one.candidate))
-    best_of = {one.candidate: one for one in reversed(ranked)}
-    best, *others = sorted(best_of.values(), key=lambda one: (one.objective_ticks, one.candidate))
+    order = attrgetter("objective_ticks", "candidate")
+    ranked = sorted((*known, *hint.solutions), key=order)
+    best_of = {solution.candidate: solution for solution in reversed(ranked)}
+    best, *others = sorted(best_of.values(), key=order)
     status = "FEASIBLE" if hint.status in ("INFEASIBLE", "UNKNOWN") else hint.status
     return replace(hint, status=status, solution=best, pool=tuple(others))
 
 
 def first_plan(instance: Instance, config: ParallelConfig, placement: Placement, seconds: float) -> FirstPlan | None:
-    """A placement as hosts in a grid; ``None`` where it is no packing of whole hosts with equal blocks."""
+    """Express a placement as hosts of a grid; ``None`` where it is no tiling of whole hosts with equal tiles."""
     for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
         nodes = _grid_of(config, block, placement)
         if nodes is not None:
@@ -88,7 +91,7 @@ def first_plan(instance: Instance, config: ParallelConfig, placement: Placement,
 
 
 def _grid_of(config: ParallelConfig, block: NodeBlock, placement: Placement) -> IntArray | None:
-    """Hosts of the grid of a block, if a placement is one of these."""
+    """Return the hosts of a tile's grid; ``None`` if the placement does not fit it."""
     shape = block.node_grid(config)
     cells = block_placement(config, block, np.arange(int(np.prod(shape))).reshape(shape))
     if cells.order != placement.order or gpus_of_a_host(config, block) * int(np.prod(shape)) != len(placement.node):

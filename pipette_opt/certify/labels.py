@@ -1,4 +1,7 @@
-"""Configurations as people type them: ``tp8 pp4``, ``tp=8,pp=4``, ``--tp 8 --pp 4``, or a label of a table."""
+"""
+Parser of configurations as people type them: ``tp8 pp4``, ``tp=8,pp=4``, ``--tp 8 --pp 4``, or a label
+of a table.
+"""
 
 import difflib
 import re
@@ -14,10 +17,10 @@ from pipette_opt.parallel.layout import layout_layers
 from pipette_opt.parallel.recompute import RECOMPUTE_MODULES, known_word
 
 WHERE = "the configuration"
-"""Place that errors name."""
+"""Place that error messages name."""
 
 SWITCH = {"on": True, "off": False, "yes": True, "no": False, "true": True, "false": False, "1": True, "0": False}
-"""Words of a choice."""
+"""Accepted words for on and off."""
 
 Pin = tuple[str, str]
 """A name of :data:`PINS` and its value, as typed."""
@@ -30,7 +33,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _split(text: str) -> tuple[tuple[int, ...], ...]:
-    """Layers of each stage, as labels have them: ``12x6,8``."""
+    """Read the layers of each stage as labels write them: ``12x6,8``."""
     layers: list[int] = []
     for part in text.replace(";", ",").split(","):
         number, _, times = part.partition("x")
@@ -61,7 +64,7 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "layers": ("layers_per_stage", _split),
     "layout": ("more_layouts", lambda text: (text,)),
 }
-"""What can be asked for: field of the search space, and how its value is read."""
+"""Names that can be pinned: field of the search space, and reader of the value."""
 
 OTHER_NAMES: Mapping[str, str] = {
     "tensor": "tp",
@@ -115,7 +118,7 @@ OF_LABELS: Mapping[str, tuple[Pin, ...]] = {
     "selective": (("recompute", "selective"),),
     "block": (("recompute", "block"),),
 }
-"""Words of labels without a number."""
+"""Pins of words of labels without a number."""
 
 HELP_OF: Mapping[str, str] = {
     "offload": f"must be {OFFLOAD_WORDS}",
@@ -124,7 +127,7 @@ HELP_OF: Mapping[str, str] = {
     "zero": "must be 0 to 3",
     **dict.fromkeys(("sp", "dopt", "tp-overlap", "overlap", "gather", "overlap-p2p"), "must be on or off"),
 }
-"""What a value must be, where it is no whole number."""
+"""Description of valid values, for names whose value is no whole number."""
 
 _LAYERS = r"\d+(?:x\d+)?(?:[,;]\d+(?:x\d+)?)*"
 
@@ -145,17 +148,17 @@ _WORD = re.compile(
     """,
     re.VERBOSE,
 )
-"""A name with its value, at the place where the text is read; letters other than a layout's are lower case."""
+"""Pattern of a name with its value; letters other than a layout's are lower case."""
 
 _BETWEEN = re.compile(r"[\s,;/|_-]*")
-"""Characters that separate names: blanks, commas, slashes, and dashes before options and between degrees."""
+"""Separators of names: blanks, commas, slashes, and dashes before options and between degrees."""
 
 
 def pinned(space: SearchSpace, text: str) -> SearchSpace:
     """
-    Return the space with what a text pins.
+    Return the space with the pins of a text.
 
-    Raises ``InputError`` for an unknown name or value, with the nearest that there are.
+    Raises ``InputError`` for an unknown name or value, and suggests the nearest ones.
     """
     changes: dict[str, Any] = {}
     for name, value in pins(text):
@@ -165,13 +168,13 @@ def pinned(space: SearchSpace, text: str) -> SearchSpace:
         except (KeyError, IndexError, ValueError):
             raise InputError(WHERE, f"{name}={value}: {HELP_OF.get(name, 'must be a whole number >= 1')}.") from None
         if changes.get(field_name, found) != found:
-            raise InputError(WHERE, f"{name} is said twice, {shown(text)}.")
+            raise InputError(WHERE, f"{name} is given twice, with different values, in {shown(text)}.")
         changes[field_name] = found
     return replace(space, **_with_chunks(changes))
 
 
 def _with_chunks(changes: dict[str, Any]) -> dict[str, Any]:
-    """Pins of a layout: its chunks and the layers of each stage."""
+    """Add the chunks and the layers of each stage that a layout implies."""
     layouts = changes.get("more_layouts")
     if not layouts:
         return changes
@@ -190,8 +193,8 @@ def separate(words: Sequence[str]) -> list[str]:
     """
     Return the configurations that several arguments of a command line ask for.
 
-    Each argument is one if any has several names; else they are one together, up to a name that comes again:
-    ``tp8 pp4`` is one, ``tp8 tp4`` are two.
+    If any argument has several names, each argument is a configuration. Otherwise arguments are joined up to a repeated
+    name: ``tp8 pp4`` is one configuration, ``tp8 tp4`` are two.
     """
     named = [[name for name, _ in pins(word)] for word in words]
     if any(len(set(names)) > 1 for names in named):
@@ -208,17 +211,17 @@ def separate(words: Sequence[str]) -> list[str]:
 
 
 def pins(text: str) -> list[Pin]:
-    """Return the names and values that a text has, by the names of :data:`PINS`; ``InputError`` for none."""
+    """Return the names and values of a text, by the names of :data:`PINS`; ``InputError`` for none."""
     found = list(_read(_lower(text), text))
     if not found:
-        raise InputError(WHERE, f"must say a degree, e.g. tp=8,pp=2; got {shown(text)}.")
-    if ("recompute", "block") in found:  # a label says both: whole layers, of the first ones of each chunk
+        raise InputError(WHERE, f"must name a degree, e.g. tp=8,pp=2; got {shown(text)}.")
+    if ("recompute", "block") in found:  # a label has both words: whole layers, the first ones of each chunk
         found = [pin for pin in found if pin != ("recompute", "full")]
     return found
 
 
 def _lower(text: str) -> str:
-    """The text in lower case, but for layouts."""
+    """Return the text in lower case, except layouts."""
     at = re.search(r"layout\s*[=:\s]\s*", text, re.IGNORECASE)
     return text.lower() if at is None else text[: at.end()].lower() + text[at.end() :]
 
@@ -246,14 +249,14 @@ def _pins_of(found: re.Match[str], whole: str) -> Iterator[Pin]:
         yield name, found["value"] or found["number"]
     elif found["no"] is not None:
         yield "recompute", "none"
-    elif found["uniform"] is not None:  # how many layers are recomputed at a time: the word before says that all are
+    elif found["uniform"] is not None:  # layers recomputed at a time: the word before already means that all are
         return
     else:
         yield from _pins_of_word(found["flag"] or found["plain"] or "block", whole)
 
 
 def _pins_of_word(word: str, whole: str) -> tuple[Pin, ...]:
-    """A word without a value."""
+    """Return the pins of a word without a value."""
     name = word.strip("-+").replace("_", "-")
     name = OTHER_NAMES.get(name, name)
     if name in OF_LABELS:
@@ -266,7 +269,7 @@ def _pins_of_word(word: str, whole: str) -> tuple[Pin, ...]:
 
 
 def _unknown(word: str, whole: str) -> InputError:
-    """An error with the nearest names."""
+    """Return an error that suggests the nearest name."""
     known = [*PINS, *OTHER_NAMES, *OF_LABELS]
     near = difflib.get_close_matches(word.strip("0123456789=:,").replace("_", "-"), known, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(PINS)}, e.g. tp=8,pp=2."

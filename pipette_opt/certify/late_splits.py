@@ -1,4 +1,4 @@
-"""What the joint model proves of splits of the layers that are not searched, and finds, once a plan is known."""
+"""Continued proof of the joint model about layer partitions that are not searched, once a plan is known."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,24 +22,24 @@ def prove_splits(
     is_over: Callable[[], bool] | None = None,
 ) -> tuple[Prepared, list[SimulatedSolution]]:
     """
-    The same with what the joint model proves in so many seconds, if it has not proven enough before.
+    Continue the joint model's proof for ``seconds``, unless it has proven enough before.
 
     Parameters
     ----------
     simulated
         Plans of the problem, at least one.
     to_beat_s
-        A plan this slow is not wanted.
+        Time that a plan has to beat, seconds.
     gap_limit
-        Share of the fastest plan's time that the bound may be below.
+        Accepted gap, as share of the fastest plan's time.
     is_over
-        Whether there is no more time to bound and build the splits that are found. ``None``: nothing is searched
-        afterwards, so that no split is handed on but that of a faster plan, which the bound then still covers.
+        Predicate: no time is left to bound and build new partitions. ``None``: nothing is searched afterwards, so only
+        the partition of a faster plan is handed on, and the bound still covers it.
 
     Returns
     -------
     tuple[Prepared, list[SimulatedSolution]]
-        The problem, and the faster plan that the joint model found, if it did.
+        The problem, and the faster plan that the joint model found, if any.
     """
     joined, known = prepared.joined, fastest_plan(simulated)
     fastest_s = min(known.seconds, to_beat_s)
@@ -59,7 +59,7 @@ def prove_splits(
 
 
 def fastest_plan(simulated: Sequence[SimulatedSolution]) -> FirstPlan:
-    """The fastest of some plans, as a plan that is known."""
+    """Return the fastest of some plans as a warm start."""
     best = best_first(simulated)[0]
     return FirstPlan(
         config=best.candidate.config,

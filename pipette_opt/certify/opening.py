@@ -1,6 +1,7 @@
-"""Which candidates could be faster than the best plan, and the paths that they begin with."""
+"""First step of the certificate: candidates that could be faster than the best plan, and their first paths."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -21,19 +22,19 @@ SLOWEST_HOST = "judge with the slowest host"
 """Name of the bound of :func:`bound_by_slowest_host`."""
 
 OPENED_PER_PLACING = 4
-"""Candidates that are opened before the most promising of them that has no placement yet gets one. Chosen."""
+"""Number of candidates opened before the most promising unplaced one is placed. Chosen."""
 
 SLOWER_LINK = 1.5
-"""What one link after the other is slowed down by, to find the paths that a slow link there would be on."""
+"""Factor by which each link in turn is slowed down, to find the paths through a slow link there."""
 
 
 def open_candidates(ledger: Ledger) -> None:
     """Open the candidates that could be faster if all links were as fast as the fastest, the most promising first."""
-    of_links = [optimistic_ticks(ledger.data, one) for one in ledger.data.candidates]
-    known = [_known_ticks(ledger, one) for one in ledger.data.candidates]
+    of_links = [optimistic_ticks(ledger.data, candidate) for candidate in ledger.data.candidates]
+    known = [_known_ticks(ledger, candidate) for candidate in ledger.data.candidates]
     bounds = list(map(max, of_links, known))
     nodes_of: dict[tuple[object, object], IntArray] = {}
-    for plan in sorted(ledger.known, key=lambda one: -one.estimate.iteration_time_s):
+    for plan in sorted(ledger.known, key=lambda plan: -plan.estimate.iteration_time_s):
         nodes_of[plan.candidate.config, plan.candidate.block] = plan.nodes
     order = [index for index in np.argsort(bounds, kind="stable").tolist() if bounds[index] < UNUSABLE_TICKS]
     unplaced: list[OpenCandidate] = []
@@ -44,36 +45,36 @@ def open_candidates(ledger: Ledger) -> None:
                 by_family = known[other] > of_links[other] and _is_by_family(ledger, ledger.data.candidates[other])
                 ledger.close(bounds[other] * ledger.data.tick_s, other, "any layers" if by_family else "best links")
             break
-        one = _opened(ledger, index, candidate, bounds[index])
-        if one is None:
+        entry = _opened(ledger, index, candidate, bounds[index])
+        if entry is None:
             continue
-        ledger.open.append(one)
+        ledger.open.append(entry)
         hint = nodes_of.get((candidate.config, candidate.block))
         if hint is not None:
-            ledger.look(one, hint)
-        unplaced.append(one)
+            ledger.look(entry, hint)
+        unplaced.append(entry)
         if not np.isfinite(ledger.fastest_s) or len(ledger.open) % OPENED_PER_PLACING == 0:
-            promising = min(unplaced, key=lambda each: (each.bound_ticks, each.index))
+            promising = min(unplaced, key=attrgetter("bound_ticks", "index"))
             unplaced.remove(promising)
             place_once(ledger, promising)
 
 
-def place_once(ledger: Ledger, one: OpenCandidate) -> None:
-    """Anneal a candidate unless it is ruled out; before the first time with the paths over slow links, too."""
-    if one.visits == 0 and ledger.may_be_faster(one):
-        slow_links_down(ledger, one)
-    if ledger.may_be_faster(one):
-        ledger.anneal_once(one)
+def place_once(ledger: Ledger, entry: OpenCandidate) -> None:
+    """Anneal a candidate unless it is ruled out; before its first annealing, add paths over slow links."""
+    if entry.visits == 0 and ledger.may_be_faster(entry):
+        slow_links_down(ledger, entry)
+    if ledger.may_be_faster(entry):
+        ledger.anneal_once(entry)
 
 
 def _is_by_family(ledger: Ledger, candidate: CandidateData) -> bool:
-    """Whether a family of the joint model bounded a configuration before its packings were built."""
+    """Return whether a family of the joint model bounded the configuration before its tilings were built."""
     pruned = ledger.prepared.pruned
     return pruned is not None and without_overlap(candidate.config) in pruned.by_family
 
 
 def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
-    """What was proven of a configuration before its packings were built, or by an earlier certificate, ticks."""
+    """Bound of a configuration from before its tilings were built, or from an earlier certificate, ticks."""
     config, pruned = candidate.config, ledger.prepared.pruned
     seconds = ledger.prepared.proven_s.get(config, 0.0)
     if pruned is not None:
@@ -82,7 +83,7 @@ def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
 
 
 def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
-    """The candidate with the paths of the best links; ``None`` if the simulator rules it out there."""
+    """Return the candidate with the paths over the best links; ``None`` if the simulator rules it out there."""
     deciding = np.ones(candidate.num_stages, dtype=np.bool_)
     best = _over_best_links(ledger, candidate)
     if best is not None:
@@ -91,7 +92,7 @@ def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: i
             ledger.close(ideal_s, index, "judge over best links")
             return None
         deciding = _deciding_stages(candidate, best.backward_s / ledger.data.tick_s)
-        found = [critical_counts(one, candidate.num_microbatches, ledger.data.p2p) for one in best.times]
+        found = [critical_counts(times, candidate.num_microbatches, ledger.data.p2p) for times in best.times]
         found = [counts.ending_at(deciding) for counts in found]
         candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, found)
         ideal_ticks = int(ideal_s / ledger.data.tick_s)
@@ -100,7 +101,7 @@ def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: i
 
 
 def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | None:
-    """The simulator over the best links, of each kind of GPU where there are several; ``None`` if that is not known."""
+    """Simulate over the best links, for each GPU kind where there are several; ``None`` if links are not known."""
     instance = ledger.prepared.instance
     if len(instance.cluster.gpu_kinds) > 1:
         several = instance.cluster.most_in_domain > 1
@@ -112,21 +113,24 @@ def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | No
     return BestKinds(seconds=seconds, times=(times,), backward_s=times.backward_s[0].min(axis=1))
 
 
-def bound_by_slowest_host(ledger: Ledger, one: OpenCandidate) -> None:
-    """Raise the bound to the simulated time over the best links, the slowest host in the row that suits it best."""
+def bound_by_slowest_host(ledger: Ledger, entry: OpenCandidate) -> None:
+    """
+    Raise the bound to the simulated time over the best links, with the slowest host in the row that
+    suits it best.
+    """
     least_s = float("inf")
-    for row in range(one.candidate.grid[0]):
-        times = best_links_times(ledger.prepared.instance, one.candidate, slow_row=row)
+    for row in range(entry.candidate.grid[0]):
+        times = best_links_times(ledger.prepared.instance, entry.candidate, slow_row=row)
         if times is None or ledger.is_over:
             return
-        simulated = simulate_times(times, one.candidate.num_microbatches, ledger.data.p2p)
+        simulated = simulate_times(times, entry.candidate.num_microbatches, ledger.data.p2p)
         least_s = min(least_s, simulated.iteration_time_s)
-    one.raise_bound(int(least_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s), SLOWEST_HOST)
+    entry.raise_bound(int(least_s * (1 - FLOAT_MARGIN) / ledger.data.tick_s), SLOWEST_HOST)
 
 
-def slow_links_down(ledger: Ledger, one: OpenCandidate) -> None:
+def slow_links_down(ledger: Ledger, entry: OpenCandidate) -> None:
     """Add the paths that become critical when one of the links between hosts is slower than all others."""
-    times, candidate = best_links_times(ledger.prepared.instance, one.candidate), one.candidate
+    times, candidate = best_links_times(ledger.prepared.instance, entry.candidate), entry.candidate
     if times is None:
         return
     rows = np.arange(candidate.num_stages) // candidate.block.stages
@@ -136,22 +140,22 @@ def slow_links_down(ledger: Ledger, one: OpenCandidate) -> None:
         for side in sends:
             side[stage] *= SLOWER_LINK
         slower = replace(times, send_forward_s=sends[0], send_backward_s=sends[1])
-        found.append(critical_counts(slower, candidate.num_microbatches, ledger.data.p2p).ending_at(one.deciding))
-    one.candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, found)
-    one.raise_bound(candidate_bound(ledger.data, one.candidate))
+        found.append(critical_counts(slower, candidate.num_microbatches, ledger.data.p2p).ending_at(entry.deciding))
+    entry.candidate = with_paths(ledger.prepared.instance, ledger.data, candidate, found)
+    entry.raise_bound(candidate_bound(ledger.data, entry.candidate))
 
 
 def _deciding_stages(candidate: CandidateData, backward_ticks: np.ndarray) -> BoolArray:
     """
-    Stages whose last backward can decide the iteration.
+    Return the stages whose last backward pass can decide the iteration.
 
-    The first stage is finished later than stage ``s`` by the backward passes before ``s``. Stage ``s`` matters only if
-    its reduction can be longer than the first stage's by more. Tied embeddings follow both ends alike.
+    The first stage ends later than stage ``s`` by the backward passes before ``s``. So stage ``s`` matters only if its
+    reduction can be longer than the first stage's by more. Tied embeddings follow both ends alike.
 
     Parameters
     ----------
     backward_ticks
-        Backward pass of the first chunk of each stage, at least, shape ``(pp,)``.
+        Least backward pass of the first chunk of each stage, ticks, shape ``(pp,)``.
     """
     longest, shortest = candidate.ring_floor_ticks.copy(), candidate.ring_floor_ticks.copy()
     if candidate.ring_length > 1:

@@ -1,4 +1,7 @@
-"""Placing candidates for the simulator without a solver: annealing, and those that no form times exactly."""
+"""
+Placement of candidates for the simulator without a solver: annealing, and swapping hosts where relaxations
+stay loose.
+"""
 
 import time
 
@@ -12,41 +15,42 @@ from pipette_opt.solver.pruning import FLOAT_MARGIN
 from pipette_opt.specs import Instance
 
 MAX_MOVES = 640_000
-"""Moves of a candidate's longest annealing. Chosen."""
+"""Number of moves of a candidate's longest annealing. Chosen."""
 
 ANNEALING_SHARE = 0.3
-"""Share of the time left that annealing may take. Chosen."""
+"""Largest share of the remaining time for annealing. Chosen."""
 
 RESEATING_SHARE = 0.5
-"""Part of the time left after that for candidates whose lower form never reaches the simulated time. Chosen."""
+"""Share of the time left afterwards for candidates whose relaxation never reaches the simulated time. Chosen."""
 
 EVERY_PLACEMENT = "judge of every placement"
-"""Name of the bound that a candidate has once all its placements are simulated."""
+"""Name of the bound of a candidate whose placements were all simulated."""
 
 FEW_ORDERS = 120
-"""Placements of a candidate up to which all are simulated before anything is annealed: 5 hosts in any order. Chosen."""
+"""Largest number of placements of a candidate that are all simulated before annealing: 5 hosts in any order. Chosen."""
 
 
 def anneal_open(ledger: Ledger) -> None:
-    """Place, simulate and cut each candidate until that teaches nothing more, or its share of the time is over."""
+    """Place, simulate and cut each candidate until annealing teaches nothing new, or its share of the time is over."""
     ends = time.perf_counter() + ANNEALING_SHARE * max(ledger.seconds_left, 0.0)
     while not ledger.is_over and time.perf_counter() < ends:
-        able = [one for one in ledger.could_win() if one.moves <= MAX_MOVES]
+        able = [entry for entry in ledger.could_win() if entry.moves <= MAX_MOVES]
         if not able:
             return
         ledger.report(f"placing {counted(len(able), 'candidate')} for the simulator")
-        for one in able:
+        for entry in able:
             if ledger.is_over or time.perf_counter() >= ends:
                 return
-            place_once(ledger, one)
+            place_once(ledger, entry)
 
 
 def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
-    Whether paths through the schedule reach the simulated time at some placement.
+    Return whether paths through the schedule reach the simulated time at some placement.
 
-    They may not where experts send to other hosts (best links are counted), collectives run beside compute (what they
-    add is that of the best rings), or rings have several hosts in each of some NVLink domains (as many as can be).
+    They may not in three cases: experts send to other hosts (best links are counted), collectives overlap with compute
+    (counted with the best rings), or rings have several hosts in some NVLink domains (counted with as many as
+    possible).
     """
     config, block = candidate.config, candidate.block
     certain = experts_stay_inside(instance, config, block) and hops_decide(instance, config, block)
@@ -54,43 +58,43 @@ def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
 
 
 def settle_few_orders(ledger: Ledger) -> None:
-    """Simulate every placement of candidates that have next to none, before anything is annealed."""
-    for one in ledger.could_win():
-        if ledger.is_over or num_orders(ledger.data, one.candidate) > FEW_ORDERS:
+    """Simulate every placement of candidates that have very few, before annealing."""
+    for entry in ledger.could_win():
+        if ledger.is_over or num_orders(ledger.data, entry.candidate) > FEW_ORDERS:
             continue
         ledger.report("simulating every placement")
-        _simulate_all(ledger, one, ledger.ends)
+        _simulate_all(ledger, entry, ledger.ends)
 
 
-def _simulate_all(ledger: Ledger, one: OpenCandidate, ends: float) -> bool:
-    """The best placement of a candidate, and its time as its bound; whether there was time enough."""
-    settled = best_of_all(ledger.prepared.instance, ledger.data, one.candidate, ends, ledger.stop)
+def _simulate_all(ledger: Ledger, entry: OpenCandidate, ends: float) -> bool:
+    """Find a candidate's best placement, whose time is its bound. Return whether time sufficed."""
+    settled = best_of_all(ledger.prepared.instance, ledger.data, entry.candidate, ends, ledger.stop)
     if settled is None:
         return False
     nodes, seconds = settled
     if nodes is not None:
-        ledger.look(one, nodes)
-    one.raise_bound(int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS)), EVERY_PLACEMENT)
+        ledger.look(entry, nodes)
+    entry.raise_bound(int(min(seconds * (1 - FLOAT_MARGIN) / ledger.data.tick_s, UNUSABLE_TICKS)), EVERY_PLACEMENT)
     return True
 
 
 def swap_hosts(ledger: Ledger) -> None:
-    """Place candidates by the simulator alone whose lower form is not exact."""
+    """Improve placements by the simulator, by swapping hosts, for candidates whose relaxation is not exact."""
     ends = time.perf_counter() + RESEATING_SHARE * max(ledger.seconds_left, 0.0)
     instance = ledger.prepared.instance
-    for one in ledger.could_win():
-        candidate = one.candidate
+    for entry in ledger.could_win():
+        candidate = entry.candidate
         if form_is_exact(instance, candidate):
             continue
         if time.perf_counter() >= ends or ledger.is_over:
             return
         ledger.report("placing by the simulator")
-        bound_by_slowest_host(ledger, one)
-        if not ledger.may_be_faster(one):
+        bound_by_slowest_host(ledger, entry)
+        if not ledger.may_be_faster(entry):
             continue
         if num_orders(ledger.data, candidate) <= MAX_ORDERS:
-            _simulate_all(ledger, one, ends)
-        elif one.best is not None:
+            _simulate_all(ledger, entry, ends)
+        elif entry.best is not None:
             ledger.look(
-                one, climb(instance, ledger.data, candidate, one.best.nodes, ends, ledger.stop, ledger.params.seed)
+                entry, climb(instance, ledger.data, candidate, entry.best.nodes, ends, ledger.stop, ledger.params.seed)
             )

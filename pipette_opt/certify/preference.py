@@ -1,7 +1,8 @@
 """
-Which of the plans that predictions cannot tell apart is shown: the plainest (:mod:`pipette_opt.plans.plainness`).
+Choice of the shown plan among those that predictions cannot tell apart: the plainest.
 
-A plan's value is its time, or what another objective makes of its configuration, its hosts and its time.
+:mod:`pipette_opt.plans.plainness` defines plainness. A plan's value is its time, or another objective's value of its
+configuration, hosts and time.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,20 +21,20 @@ RiskOf = Callable[[SimulatedSolution], float]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
     """
-    How a plan is chosen among those that are as good as the best.
+    Choice of a plan among those that are as good as the best.
 
     Parameters
     ----------
     prefer
         ``fastest``: the fastest plan; ``simple``: the plainest of those within 1 % of it.
     max_oom_risk
-        Accepted risk of running out of memory.
+        Accepted probability of running out of memory.
     today
         Configuration that runs today, if it is known.
     factor
-        Value of a configuration over its iteration time; infinite where it is not wanted.
+        Objective's value of a configuration over its iteration time; infinite where it is not wanted.
     hosts_factor
-        Value of hosts over the iteration time of a plan on them.
+        Objective's value of hosts over the iteration time of a plan on them.
     """
 
     prefer: Prefer = "fastest"
@@ -42,13 +43,13 @@ class Preference:
     factor: Callable[[ParallelConfig], float] = lambda config: 1.0
     hosts_factor: Callable[[IntArray], float] = lambda nodes: 1.0
 
-    def value(self, one: SimulatedSolution) -> float:
+    def value(self, plan: SimulatedSolution) -> float:
         """Value of a plan, the smaller the better."""
-        config, seconds = one.candidate.config, one.estimate.iteration_time_s
-        return self.factor(config) * self.hosts_factor(one.nodes) * seconds
+        config, seconds = plan.candidate.config, plan.estimate.iteration_time_s
+        return self.factor(config) * self.hosts_factor(plan.nodes) * seconds
 
     def rank(self, config: ParallelConfig, oom_probability: float) -> tuple[int, ...]:
-        """Plainness of a configuration with this risk."""
+        """Return the plainness of a configuration with this risk."""
         return plainness(config, oom_probability, self.max_oom_risk, self.today)
 
     def choose(self, ranked: Sequence[SimulatedSolution], risk_of: RiskOf) -> SimulatedSolution:
@@ -63,19 +64,19 @@ class Preference:
         if self.prefer == "fastest":
             return ranked[0]
         limit = (1 + WITHIN) * self.value(ranked[0])
-        near = [one for one in ranked if self.value(one) <= limit]
-        return min(near, key=lambda one: self.rank(one.candidate.config, risk_of(one)))
+        near = [plan for plan in ranked if self.value(plan) <= limit]
+        return min(near, key=lambda plan: self.rank(plan.candidate.config, risk_of(plan)))
 
 
 def risks_of(prepared: Prepared, max_oom_risk: float) -> RiskOf:
-    """Return a function of the risk of placed configurations, each of which is predicted once."""
+    """Return a function of the risk of placed configurations that predicts each of them once."""
     known: dict[tuple[ParallelConfig, bytes], float] = {}
 
-    def risk_of(one: SimulatedSolution) -> float:
-        config = one.candidate.config
-        key = config, one.nodes.tobytes()
+    def risk_of(plan: SimulatedSolution) -> float:
+        config = plan.candidate.config
+        key = config, plan.nodes.tobytes()
         if key not in known:
-            stages = stage_memory(prepared.given, config, one.placement, prepared.predictor, max_oom_risk)
+            stages = stage_memory(prepared.given, config, plan.placement, prepared.predictor, max_oom_risk)
             known[key] = max(stage.oom_probability for stage in stages)
         return known[key]
 

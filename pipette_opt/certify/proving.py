@@ -1,4 +1,4 @@
-"""Proving the bound: the solver on the lower forms of all candidates that could be faster."""
+"""Proof of the bound: the solver on the relaxations of all candidates that could be faster."""
 
 from dataclasses import replace
 
@@ -12,39 +12,40 @@ from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 def prove(ledger: Ledger, backend: Backend | None = None) -> None:
     """
-    Let the solver place for the lower forms, simulate and cut, until nothing can be faster or time is over.
+    Place by the solver on the relaxations, simulate and cut, until nothing can be faster or time is over.
 
-    Each round is a solve of its own, whose engines begin anew with the paths found before.
+    Each round is a new solve, whose engines start from the paths found so far.
     """
-    for one in ledger.could_win():
+    for entry in ledger.could_win():
         if ledger.is_over:
             return
-        one.raise_bound(candidate_bound(ledger.data, one.candidate), WITHOUT_SEARCH)
+        entry.raise_bound(candidate_bound(ledger.data, entry.candidate), WITHOUT_SEARCH)
     share = 0.5
     while not ledger.is_over:
         able = ledger.could_win()
         if not able:
             return
-        before = [one.bound_ticks for one in able]
+        before = [entry.bound_ticks for entry in able]
         result = _solve_once(ledger, able, share * ledger.seconds_left, backend)
         learned = False
         for solution in result.solutions:
             learned |= ledger.look(able[solution.candidate], solution.nodes)
         if result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned):
             return
-        if not learned and share == 1.0 and before == [one.bound_ticks for one in able]:
-            return  # no engine can do anything more
+        if not learned and share == 1.0 and before == [entry.bound_ticks for entry in able]:
+            return  # no engine has anything left to do
         share = share if learned else 1.0
 
 
 def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:
-    """The solver on the lower forms of some candidates; what it proves is kept."""
+    """Run the solver on the relaxations of some candidates, and keep its bounds."""
     from pipette_opt.solver.params import SolverParams
     from pipette_opt.solver.solve import solve
 
-    known = (replace(one.candidate, least_ticks=one.bound_ticks) for one in able)
+    known = (replace(entry.candidate, least_ticks=entry.bound_ticks) for entry in able)
     data = replace(ledger.data, candidates=tuple(known))
-    hints = [checked_solution(data, number, one.best.nodes) for number, one in enumerate(able) if one.best is not None]
+    placed = [(number, entry.best.nodes) for number, entry in enumerate(able) if entry.best is not None]
+    hints = [checked_solution(data, number, nodes) for number, nodes in placed]
 
     step = f"bounding the simulator over {counted(len(able), 'candidate')}"
 
@@ -59,11 +60,11 @@ def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backe
             workers=ledger.params.workers,
             seed=ledger.params.seed,
         ),
-        hint=[one for one in hints if one is not None],
+        hint=[solution for solution in hints if solution is not None],
         on_progress=on_progress,
         stop=ledger.stop,
         backend=backend,
     )
-    for one, ticks, name in zip(able, result.candidate_bounds.tolist(), result.proven_by, strict=True):
-        one.raise_bound(ticks, name)
+    for entry, ticks, name in zip(able, result.candidate_bounds.tolist(), result.proven_by, strict=True):
+        entry.raise_bound(ticks, name)
     return result

@@ -1,4 +1,4 @@
-"""What a certificate covers: the values searched, what was left out, and which reason ruled out how much."""
+"""Coverage of a certificate: values searched, choices left out, and how many configurations each reason ruled out."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,41 +15,41 @@ from pipette_opt.prepare import Prepared
 
 
 def searched(prepared: Prepared) -> dict[str, tuple[Any, ...]]:
-    """The values of each dimension among the legal configurations."""
+    """Return the values of each dimension among the legal configurations."""
     return searched_values(prepared.instance, prepared.enumeration)
 
 
 def not_searched(prepared: Prepared) -> tuple[str, ...]:
-    """What the job could have and the search space has not, each a short text."""
+    """Return the choices of the job that the search space leaves out, each as a short text."""
     any_split = prepared.joined is not None
     return left_out(prepared.instance, prepared.space, prepared.enumeration, any_split=any_split)
 
 
 def scope(prepared: Prepared) -> str:
-    """What the bound covers, and what it does not."""
+    """Describe which plans the bound covers, and which it does not."""
     return covered(prepared.instance, not_searched(prepared))
 
 
 def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple[Proof, ...]:
     """
-    Who ruled out how many configurations: steps of the search, each with its rules, bounds and engines by name.
+    Count the configurations ruled out by each step of the search, with its rules, bounds and engines by name.
 
     Parameters
     ----------
     reasons
-        Of each configuration that was not left out before.
+        Reason of each configuration that was not ruled out before the certificate.
     """
     enumeration, memory, pruned = prepared.enumeration, prepared.memory, prepared.pruned
     found = dict(reasons)
-    for one in memory.fitting:
-        if one.config not in found and pruned is not None:
-            base = without_overlap(one.config)
+    for fits in memory.fitting:
+        if fits.config not in found and pruned is not None:
+            base = without_overlap(fits.config)
             step: ProofStep = "work alone" if base in pruned.by_work else "best links"
             if base in pruned.by_family:
                 step = "any layers"
-            found[one.config] = Reason(step, step, pruned.bounds_s[base])
+            found[fits.config] = Reason(step, step, pruned.bounds_s[base])
     nothing = Reason("best links", "best links", float("inf"))
-    placed = {one.config: found.get(one.config, nothing) for one in memory.fitting}
+    placed = {fits.config: found.get(fits.config, nothing) for fits in memory.fitting}
     unplaced = [config for config, reason in placed.items() if reason.bound_s == float("inf")]
     legality = tuple(
         RuledOut(name=rule, configurations=number, example=enumeration.examples[rule])
@@ -57,25 +57,27 @@ def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple
     )
     parts = [
         _part("legality rules", legality),
-        _part("memory", _named({one.config: "predicted peak" for one in memory.rejected})),
+        _part("memory", _named({miss.config: "predicted peak" for miss in memory.rejected})),
         _part("fewer recomputed layers", _named(dict.fromkeys(memory.spared, "fewer fit"))),
         _part("less on the host", _named(dict.fromkeys(memory.kept_on_gpu, "less fits"))),
         _part("tensor overlap", _named(dict.fromkeys(memory.not_overlapped, "fits with it"))),
         _part("no placement", _named(dict.fromkeys(unplaced, "hosts or links"))),
     ]
     for step in get_args(ProofStep):
-        those = {one: reason for one, reason in found.items() if reason.step == step and reason.bound_s < float("inf")}
-        bound_s = min((reason.bound_s for reason in those.values()), default=None)
-        parts.append(_part(step, _named({one: reason.name for one, reason in those.items()}), bound_s))
+        by_step = {
+            config: reason for config, reason in found.items() if reason.step == step and reason.bound_s < float("inf")
+        }
+        bound_s = min((reason.bound_s for reason in by_step.values()), default=None)
+        parts.append(_part(step, _named({config: reason.name for config, reason in by_step.items()}), bound_s))
     return tuple(part for part in parts if part.configurations)
 
 
 def _part(by: str, named: tuple[RuledOut, ...], bound_s: float | None = None) -> Proof:
-    return Proof(by=by, configurations=sum(one.configurations for one in named), bound_s=bound_s, named=named)
+    return Proof(by=by, configurations=sum(part.configurations for part in named), bound_s=bound_s, named=named)
 
 
 def _named(names: Mapping[ParallelConfig, str]) -> tuple[RuledOut, ...]:
-    """Configurations by name, most first, with the first of each as example."""
+    """Group configurations by name, most frequent first, each with its first configuration as example."""
     counts, examples = Counter(names.values()), dict[str, str]()
     for config, name in names.items():
         if name not in examples:
@@ -86,7 +88,7 @@ def _named(names: Mapping[ParallelConfig, str]) -> tuple[RuledOut, ...]:
 
 
 def why_nothing(prepared: Prepared) -> InfeasibleError:
-    """Why there is no plan although some candidates are legal and fit: in the time there was, or at all."""
+    """Explain why no plan was found although some candidates are legal and fit: in the time given, or at all."""
     counts = prepared.problem.candidates
     cluster = prepared.instance.cluster
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes

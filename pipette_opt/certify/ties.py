@@ -1,8 +1,8 @@
 """
-Among equally fast plans, the one that people would choose: simpler, on fewer hosts, in the order that they know.
+Choice among equally fast plans: the simpler one, on fewer hosts, in the usual order of hosts.
 
-Equal is what ticks cannot tell apart. The order that people know is that of the cluster file, or that of the hosts that
-run today.
+Plans are equal if ticks cannot tell them apart. The usual order is that of the cluster file, or of the hosts that run
+today.
 """
 
 import time
@@ -22,7 +22,7 @@ from pipette_opt.simulate.reseat import has_room
 from pipette_opt.simulate.solutions import TIE, SimulatedSolution, simplicity, simulate_solution
 
 TIES_AT_ONCE = 64
-"""Placements that are simulated together."""
+"""Number of placements simulated together."""
 
 
 def settle_ties(
@@ -33,26 +33,27 @@ def settle_ties(
     seconds: float,
 ) -> list[SimulatedSolution]:
     """
-    Plans as fast as the best that come before it: simpler ones that were simulated or need no search, in listed order.
+    Return plans as fast as the best, and the preferred one of them last.
+
+    They are simpler ones that were simulated or need no search; the last one has its hosts in the usual order.
 
     Parameters
     ----------
     order
-        Hosts, the one to be used first at the front, each of the cluster once.
+        Hosts in the order of their use, each of the cluster once.
     seconds
-        That this may take.
+        Time limit.
     """
     ends = time.perf_counter() + seconds
     limit_s = (1 + TIE) * best.estimate.iteration_time_s
-    equal = [one for one in simulated if one.estimate.iteration_time_s <= limit_s]
-    equal += [one for one in _simpler(prepared, best) if one.estimate.iteration_time_s <= limit_s]
-    chosen = min(equal, key=lambda one: simplicity(one.candidate.config))
+    equal = [plan for plan in (*simulated, *_simpler(prepared, best)) if plan.estimate.iteration_time_s <= limit_s]
+    chosen = min(equal, key=lambda plan: simplicity(plan.candidate.config))
     nodes = in_order(prepared, chosen, order, limit_s, ends)
     return [*equal, _simulated(prepared, chosen, nodes)]
 
 
 def _simpler(prepared: Prepared, best: SimulatedSolution) -> Iterator[SimulatedSolution]:
-    """The same hosts in the same blocks, with a simpler configuration of the same degrees."""
+    """Yield simpler configurations of the same degrees, on the same hosts in the same tiles."""
     for index, candidate in enumerate(prepared.problem.candidates):
         if (candidate.grid, candidate.block) != (best.candidate.grid, best.candidate.block):
             continue
@@ -65,7 +66,7 @@ def _simpler(prepared: Prepared, best: SimulatedSolution) -> Iterator[SimulatedS
             )
 
 
-def _same_degrees(one: ParallelConfig, other: ParallelConfig) -> bool:
+def _same_degrees(config: ParallelConfig, other: ParallelConfig) -> bool:
     names = (
         "tensor_model_parallel_size",
         "pipeline_model_parallel_size",
@@ -74,22 +75,22 @@ def _same_degrees(one: ParallelConfig, other: ParallelConfig) -> bool:
         "expert_model_parallel_size",
         "micro_batch_size",
     )
-    return all(getattr(one, name) == getattr(other, name) for name in names)
+    return all(getattr(config, name) == getattr(other, name) for name in names)
 
 
 def in_order(
     prepared: Prepared, best: SimulatedSolution, order: Sequence[int], limit_s: float, ends: float
 ) -> IntArray:
     """
-    Hosts of a plan as near to a given order as an equally fast plan allows.
+    Return hosts of an equally fast plan, as near as possible to the usual order.
 
-    The first of :func:`orders` that is as fast; from there rows and columns change places, and then, cell by cell, the
-    earliest host is taken that is as fast there.
+    Start with the first of :func:`orders` that is as fast. Then swap rows and columns. Then, cell by cell, take the
+    earliest host that keeps the plan as fast.
 
     Parameters
     ----------
     limit_s
-        What a placement may take to be called as fast.
+        Largest time of a placement that counts as equally fast, seconds.
     """
     place = np.empty(len(order), dtype=np.int64)
     place[np.asarray(order)] = np.arange(len(order))
@@ -97,13 +98,13 @@ def in_order(
 
     def first_as_fast(placements: Iterator[IntArray]) -> IntArray | None:
         with_room = (nodes for nodes in placements if has_room(data, candidate, nodes))
-        while some := list(islice(with_room, TIES_AT_ONCE)):
+        while batch := list(islice(with_room, TIES_AT_ONCE)):
             if time.perf_counter() >= ends:
                 return None
-            placed = [(candidate.config, block_placement(candidate.config, candidate.block, one)) for one in some]
+            placed = [(candidate.config, block_placement(candidate.config, candidate.block, nodes)) for nodes in batch]
             fast = np.flatnonzero(estimate_many(prepared.instance, placed) <= limit_s)
             if len(fast):
-                return some[int(fast[0])]
+                return batch[int(fast[0])]
         return None
 
     found = first_as_fast(orders(best.nodes, place))
@@ -124,12 +125,12 @@ def in_order(
 
 def orders(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
     """
-    Placements in an order that people know: the first hosts; the same hosts; the same in each row; the same columns.
+    Yield placements in usual orders: the first hosts; the same hosts; the same in each row; the same columns.
 
     Parameters
     ----------
     place
-        Place of each host in that order, shape ``(num_nodes,)``.
+        Rank of each host in the usual order, shape ``(num_nodes,)``.
     """
     first = np.argsort(place)[: nodes.size]
     yield first.reshape(nodes.shape)
@@ -138,19 +139,19 @@ def orders(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
     yield nodes[:, np.argsort(place[nodes].min(axis=(0, 2)))]
 
 
-def _comes_before(one: IntArray, other: IntArray, place: IntArray) -> bool:
-    before, after = place[one.ravel()], place[other.ravel()]
+def _comes_before(nodes: IntArray, other: IntArray, place: IntArray) -> bool:
+    before, after = place[nodes.ravel()], place[other.ravel()]
     different = before != after
     first = int(different.argmax())
     return bool(different[first] and before[first] < after[first])
 
 
 def _with_lines_exchanged(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
-    """Two rows exchanged, two columns exchanged, or one row in order."""
+    """Yield placements with two rows swapped, two columns swapped, or one row sorted."""
     for axis in (0, 1):
-        for one, other in combinations(range(nodes.shape[axis]), 2):
+        for first, second in combinations(range(nodes.shape[axis]), 2):
             lines = np.arange(nodes.shape[axis])
-            lines[[one, other]] = other, one
+            lines[[first, second]] = second, first
             yield np.take(nodes, lines, axis=axis)
     for row in range(len(nodes)):
         after = nodes.copy()
@@ -159,7 +160,7 @@ def _with_lines_exchanged(nodes: IntArray, place: IntArray) -> Iterator[IntArray
 
 
 def _with_an_earlier_host(nodes: IntArray, cell: int, place: IntArray) -> Iterator[IntArray]:
-    """Each earlier host in a cell, the earliest first, that is not in a cell before; it changes places."""
+    """Yield placements with an earlier host in a cell, the earliest first; it swaps places with the present host."""
     flat = nodes.ravel()
     before = set(flat[:cell].tolist())
     for host in np.argsort(place).tolist():
@@ -174,6 +175,6 @@ def _with_an_earlier_host(nodes: IntArray, cell: int, place: IntArray) -> Iterat
 
 
 def _simulated(prepared: Prepared, chosen: SimulatedSolution, nodes: IntArray) -> SimulatedSolution:
-    """The same candidate on other hosts."""
+    """Simulate the same candidate on other hosts."""
     data: ProblemData = replace(prepared.problem, candidates=(chosen.candidate,))
     return simulate_solution(prepared.instance, data, Solution(candidate=0, nodes=nodes, objective_ticks=0))

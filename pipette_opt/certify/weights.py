@@ -1,11 +1,11 @@
 """
-Objectives other than time: a factor of each configuration times its iteration time.
+Objectives other than time: each configuration's factor times its iteration time.
 
-The factor takes few values, and the configurations below one of them are those within some limits. So the least of
-factor times time is found by searches for the fastest plan alone. The first is of all configurations; the next is of
-those with a smaller factor than the plan just found, and so on. What a search covers and the next does not has at least
-the factor of the plan found there, and at least its lower bound of the time: their product bounds it. The least of
-these products bounds the objective.
+The factor takes few values, and the configurations with a factor below one of them are those within some limits. So
+searches for the fastest plan suffice. The first search is over all configurations; each next one is over those with a
+smaller factor than the plan just found. A configuration that one search covers and the next does not has at least the
+factor of the plan found, and at least that search's lower bound of time. The product of the two bounds its objective.
+The least of these products bounds the objective.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,16 @@ from pipette_opt.specs.objective import Objective
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Larger:
     """
-    What configurations with more of something have as factor, at least.
+    Least factor of configurations with more than ``most`` of a property.
 
     Parameters
     ----------
     name
         Property of a configuration (:data:`~pipette_opt.candidates.space.LIMITED`).
     most
-        Up to this value the factor is not raised.
+        Largest value at which the factor is not raised.
+    factor
+        Least factor above that value.
     """
 
     name: str
@@ -39,55 +41,60 @@ class Larger:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """
-    The factor of each configuration: the largest of ``base`` and of those of ``larger`` that concern it.
+    Factor of each configuration: the largest of ``base`` and of the applicable ones of ``larger``.
 
     Parameters
     ----------
     base
-        The least factor; positive.
+        Least factor; positive.
     """
 
     base: float
     larger: tuple[Larger, ...]
 
     def factor(self, config: ParallelConfig) -> float:
-        """The objective of a configuration over its iteration time."""
-        return max([self.base, *(one.factor for one in self.larger if getattr(config, one.name) > one.most)])
+        """Return the objective of a configuration over its iteration time."""
+        return max([self.base, *(above.factor for above in self.larger if getattr(config, above.name) > above.most)])
 
     def limits_below(self, factor: float) -> tuple[str, ...] | None:
-        """Limits that hold for just the configurations with a smaller factor than that; ``None`` if none has."""
+        """
+        Return limits that exactly the configurations with a factor below ``factor`` meet; ``None`` if there
+        are none.
+        """
         if self.base >= factor:
             return None
-        return tuple(f"{one.name}<={one.most}" for one in self.larger if one.factor >= factor)
+        return tuple(f"{above.name}<={above.most}" for above in self.larger if above.factor >= factor)
 
     @property
     def num_factors(self) -> int:
-        """How many finite factors there are."""
-        return len({self.base, *(max(one.factor, self.base) for one in self.larger)} - {float("inf")})
+        """Number of different finite factors."""
+        return len({self.base, *(max(above.factor, self.base) for above in self.larger)} - {float("inf")})
 
 
 def robust_weights(instance: Instance) -> Weights:
-    """Upper ends of the bands of a job's configurations, over the predicted time."""
+    """Return the upper ends of the bands of a job's configurations, over the predicted time."""
     bands = job_bands(instance)
     num_gpus = sum(node.num_gpus for node in instance.cluster.nodes)
     farther = (*bands.beyond, *bands.more_gpus(num_gpus))
     return Weights(
         base=bands.ends()[1],
-        larger=tuple(Larger(name=one.name, most=one.most, factor=bands.ends(one.variance)[1]) for one in farther),
+        larger=tuple(
+            Larger(name=beyond.name, most=beyond.most, factor=bands.ends(beyond.variance)[1]) for beyond in farther
+        ),
     )
 
 
 def choice_of(objective: Objective, weights: Weights, steps: Sequence[ChoiceStep], *, is_whole: bool) -> Choice:
     """
-    What some steps prove.
+    Return the choice and the bound that some searches prove.
 
     Parameters
     ----------
     is_whole
-        Whether nothing is left below the factor of the last step.
+        Whether no configuration has a smaller factor than the last search's.
     """
-    values = [one.factor * one.iteration_time_s for one in steps]
-    bounds = [one.factor * one.lower_bound_s for one in steps]
+    values = [step.factor * step.iteration_time_s for step in steps]
+    bounds = [step.factor * step.lower_bound_s for step in steps]
     rest = None if is_whole else weights.base
     if rest is not None:
         bounds.append(rest * steps[-1].lower_bound_s)

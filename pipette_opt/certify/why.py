@@ -1,6 +1,10 @@
-"""Why a configuration is not the plan: illegal by which rule, too big on which stage, or slower, by what."""
+"""
+Explanation why a configuration is not the plan: the rule it breaks, the stage that does not fit, or its
+lost time.
+"""
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal
 
 from pipette_opt.base.units import counted, gib, percent, three_digits
@@ -35,33 +39,33 @@ Verdict = Literal[
 ]
 
 ILLEGAL_S = 1.0
-"""Seconds in which more sets of pins that exclude each other are looked for. Chosen."""
+"""Time for finding further sets of conflicting pins, seconds. Chosen."""
 
 MAX_RULES = 9
-"""Broken rules that an answer lists; chosen so that it fits on a screen."""
+"""Largest number of broken rules that an answer lists; chosen so that it fits on a screen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
     """
-    The answer.
+    Answer to the question why configurations are not the plan.
 
     Parameters
     ----------
     reasons
-        Short sentences, with the numbers.
+        Short sentences with numbers.
     config
-        The nearest legal configuration: that which fits best, or is fastest; ``None`` if none is legal.
+        Nearest legal configuration: that which fits best, or is fastest; ``None`` if none is legal.
     bound_s
-        No plan of these configurations is faster; ``None`` if none fits.
+        Lower bound on all plans of these configurations, seconds; ``None`` if none fits.
     listed_s
-        The fastest of them on the hosts as listed; ``None`` if that was not simulated.
+        Time of the fastest of them on hosts in listed order, seconds; ``None`` if not simulated.
     best_s
-        The time to beat; ``None`` if there is none.
+        Time to beat, seconds; ``None`` if there is none.
     ruled_out_by
-        Who rules them out, in the words of a certificate's proof; empty if nothing does.
+        Step that rules them out, in the words of a certificate's proof; empty if none does.
     space
-        What was asked for, as a search space.
+        Configurations asked for, as a search space.
     """
 
     verdict: Verdict
@@ -82,19 +86,19 @@ def why(
     plan: Plan | None = None,
 ) -> Why:
     """
-    Why the configurations that a text pins are not the plan.
+    Explain why the configurations that a text pins are not the plan.
 
     Parameters
     ----------
     plan
-        What to compare with; by default the fastest configuration of the space on the hosts as listed.
+        Plan to compare with; by default the fastest configuration of the space on hosts in listed order.
     """
     narrow = pinned(space, text)
     return replace(_why(instance, space, narrow, max_oom_risk, plan), space=narrow)
 
 
 def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_risk: float, plan: Plan | None) -> Why:
-    """Why the configurations of a narrow space are not the plan."""
+    """Explain why the configurations of a narrow space are not the plan."""
     enumeration = enumerate_with_reasons(instance, narrow)
     if not enumeration.candidates:
         together = in_words(conflicts(instance, narrow, IGNORED_RISK, ILLEGAL_S)).splitlines()
@@ -102,19 +106,20 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
         return Why(verdict="illegal", reasons=reasons, ruled_out_by="legality rules")
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:
-        miss = min(memory.rejected, key=lambda one: one.short_bytes)
+        miss = min(memory.rejected, key=attrgetter("short_bytes"))
         stages = _too_big(miss, int(memory.capacity_bytes.max()))
         head = f"none of {len(memory.rejected)} legal configurations fits; nearest: {miss.config.label()}"
         return Why(verdict="too big", reasons=(head, *stages), config=miss.config, ruled_out_by="memory")
-    if plan is not None and any(one.config == plan.config for one in memory.fitting):
+    fitting = {fits.config for fits in memory.fitting}
+    if plan is not None and plan.config in fitting:
         time_s = plan.estimate.iteration_time_s
         reasons = (f"{plan.config.label()} is the plan's own configuration, and takes {time_s:.4f} s, simulated",)
         return Why(verdict="the plan", reasons=reasons, config=plan.config, best_s=time_s)
     fastest = None if plan is None else plan.fastest
-    if plan is not None and fastest is not None and any(one.config == fastest.config for one in memory.fitting):
+    if plan is not None and fastest is not None and fastest.config in fitting:
         best_s, time_s = plan.certificate.best_s, plan.estimate.iteration_time_s
-        said = f"{fastest.config.label()} is the fastest found, and takes {best_s:.4f} s, simulated"
-        reasons = (said, f"the plan is plainer, and takes {time_s:.4f} s, simulated")
+        head = f"{fastest.config.label()} is the fastest found, and takes {best_s:.4f} s, simulated"
+        reasons = (head, f"the plan is plainer, and takes {time_s:.4f} s, simulated")
         return Why(verdict="less plain", reasons=reasons, config=fastest.config, best_s=best_s)
     prepared = prepare(instance, narrow, max_oom_risk, keep=lambda config: False)
     if plan is None:
@@ -128,7 +133,7 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
 
 
 def _broken_rules(enumeration: Enumeration) -> tuple[str, ...]:
-    """Every rule once, with how many combinations break it and the first of them; those that most break first."""
+    """List every broken rule with its number of combinations and the first of them, most frequent first."""
     rules = [
         f"{rule}: {enumeration.examples[rule]} ({count:,} of {enumeration.num_combinations:,} combinations)"
         for rule, count in enumeration.rejected.items()
@@ -139,7 +144,7 @@ def _broken_rules(enumeration: Enumeration) -> tuple[str, ...]:
 
 
 def _too_big(miss: CheckedConfig, room: int) -> list[str]:
-    """Each stage that is too big, by how much, and what it is made of."""
+    """List each stage that does not fit, by how much, and the parts of its memory."""
     found = []
     for stage, need in enumerate(miss.need_bytes.tolist()):
         if need <= room:
@@ -154,12 +159,12 @@ def _too_big(miss: CheckedConfig, room: int) -> list[str]:
 
 
 def _not_searched(instance: Instance, plan: Plan, memory: MemoryCheck) -> tuple[str, ...]:
-    """Why the plan's search did not have all that is asked for; nothing if it had."""
+    """Explain why the plan's search did not contain all configurations asked for; empty if it did."""
     if "search" not in plan.inputs:
         return ("the plan does not say what was searched",)
     found = enumerate_with_reasons(instance, recorded_space(plan))
     searched = set(found.candidates)
-    asked = [replace(one.config, recompute_num_layers=1) for one in memory.fitting]  # for every number of layers
+    asked = [replace(fits.config, recompute_num_layers=1) for fits in memory.fitting]  # for every number of layers
     missing = [config for config in asked if config not in searched]
     if not missing:
         return ()
@@ -169,29 +174,30 @@ def _not_searched(instance: Instance, plan: Plan, memory: MemoryCheck) -> tuple[
         wanted, had = getattr(missing[0], property_name), found.values(property_name)
         if wanted not in had:
             values[name.replace("_", " ")] = f"{wanted}, searched were {listed(had)}"
-    told = tuple(f"{name}: {said}" for name, said in values.items())
-    return (head, *(told or ("its layers, or this combination, were not among those searched",)))
+    differences = tuple(f"{name}: {text}" for name, text in values.items())
+    return (head, *(differences or ("its layers, or this combination, were not among those searched",)))
 
 
 def _compared(
     prepared: Prepared, name: str, best: IterationTime | None, proven_s: float, found_s: float = float("inf")
 ) -> Why:
     """
-    Configurations that fit against the time to beat.
+    Compare configurations that fit with the time to beat.
 
     Parameters
     ----------
     name
-        Of what has that time.
+        Name of the plan that has the time to beat.
     proven_s
-        What a search has shown to be their least.
+        Their lower bound from a search, seconds.
     found_s
-        Time of the fastest plan found, which may be less than that of a plainer plan to beat.
+        Time of the fastest plan found, seconds; may be below that of a plainer plan to beat.
     """
     pruned = prepared.pruned
     assert pruned is not None
     bound_s = max(proven_s, min(pruned.bounds_s.values()))
-    if all(optimistic_ticks(prepared.lower, one) >= UNUSABLE_TICKS for one in prepared.lower.candidates):
+    lower = prepared.lower
+    if all(optimistic_ticks(lower, candidate) >= UNUSABLE_TICKS for candidate in lower.candidates):
         reason = "too few hosts have the memory, or links were not measured"
         return Why(verdict="cannot be placed", reasons=(reason,), ruled_out_by="no placement")
     fastest = min(pruned.bounds_s, key=lambda config: pruned.bounds_s[config])
@@ -228,14 +234,14 @@ def _compared(
 
 
 def _where(own: IterationTime, best: IterationTime) -> list[str]:
-    """The causes that take longer than in the plan to beat, the largest first."""
+    """List the causes that take longer than in the plan to beat, the largest first."""
     more = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in own.breakdown.items()}
     causes = sorted((name for name in more if more[name] > 0), key=lambda name: -more[name])[:3]
     return [f"{name.replace('_', ' ')}: {more[name]:+.4f} s on the listed hosts" for name in causes]
 
 
 def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float) -> tuple[str, IterationTime | None]:
-    """The fastest configuration of the whole space on the hosts as listed, in words, and its time."""
+    """Return the fastest configuration of the whole space on hosts in listed order, in words, and its time."""
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:

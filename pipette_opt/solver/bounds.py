@@ -1,12 +1,13 @@
 """
-Lower bounds of a candidate's integer objective that need no search.
+Lower bounds on a candidate's integer objective without a search.
 
-Every hop costs at least the best allowed link of its rows. Beyond that, hops have distinct senders and distinct
-receivers: a set of arcs in which no host sends twice or receives twice has a slowest arc that is at least the
-*level*, the smallest t for which the links of cost <= t contain that many such arcs. Somewhere in the grid a hop
-is that slow; the bound is the minimum over the rows where this may be. The objective never falls when a time
-grows, so each such scenario is valued by the objective itself. Paths go over many links, so there the least cost of so
-many distinct arcs counts, too.
+Every hop costs at least the best allowed link of its rows. Moreover, hops have distinct senders and distinct receivers.
+Take any set of arcs in which no host sends twice or receives twice. Its slowest arc costs at least the *level*: the
+smallest t for which the links of cost <= t contain that many such arcs.
+
+So some hop in the grid costs the level, and the bound is the minimum over the rows where this hop may be. The objective
+never falls when a time grows, so each such scenario is valued by the objective itself. Paths use many links, so they
+also count the least total cost of that many distinct arcs.
 """
 
 import time
@@ -26,18 +27,18 @@ from pipette_opt.solver.matching import bottleneck_level
 from pipette_opt.solver.transfers import Transfers, least_transfers, some_host_has
 
 MAX_KINDS = 256
-"""Largest number of choices of the rows in which a column has hosts of kinds that it cannot do without. Chosen."""
+"""Largest number of choices of the rows in which a column has hosts of scarce kinds. Chosen."""
 
 MAX_HOSTS_TO_BOUND = 200
-"""Hosts above which matching takes too long, and the best links alone are looked at. Chosen."""
+"""Number of hosts above which matching takes too long, and only the best links are used. Chosen."""
 
 
 def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | None = None) -> IntArray:
     """
-    Bound of every candidate, ``UNUSABLE_TICKS`` where no placement exists, shape ``(num_candidates,)``.
+    Lower bounds on every candidate in ticks, ``UNUSABLE_TICKS`` without a placement, shape ``(num_candidates,)``.
 
-    The levels are looked at only where the best links alone stay below ``cutoff``, most promising candidates first,
-    and until the time ``ends`` (of ``time.perf_counter``).
+    Levels are computed only where the bound by best links is below ``cutoff``, most promising candidates first, until
+    ``ends`` (``time.perf_counter``).
     """
     bounds = np.array([optimistic_ticks(data, candidate) for candidate in data.candidates], dtype=np.int64)
     for index in np.argsort(bounds, kind="stable").tolist():
@@ -48,7 +49,7 @@ def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | 
 
 
 def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
-    """No placement of the candidate has a smaller integer objective."""
+    """Lower bound on the integer objective of every placement of the candidate, ticks."""
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
     if data.num_nodes > MAX_HOSTS_TO_BOUND:
@@ -70,11 +71,11 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
 
 def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[PlacedTicks | None]:
     """
-    Sets of scenarios, one per column, of which one must hold; ``None`` if nothing can hold.
+    Yield sets of scenarios, one scenario a column; in each set one must hold. ``None`` if no placement exists.
 
-    First: the slowest transfer is at one boundary or another. Then, for paths: the pair of transfers, there and back,
-    that takes longest together is; and some column's transfers take as long as the mean. Last: where hosts of some
-    kinds cannot fill the grid, some column has as many of the others as the mean, in these rows or those.
+    First: each boundary in turn has the slowest transfer. Then, for paths: each boundary has the pair of transfers,
+    there and back, that takes longest together; and a column's transfers take as long as the mean. Last: where hosts of
+    some kinds cannot fill the grid, a column has as many of the others as the mean, in one choice of rows or another.
     """
     allowed = data.allowed(candidate)
     rows = np.arange(candidate.num_stages) // candidate.block.stages
@@ -91,8 +92,8 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
         yield from _path_transfers(data, candidate, transfers, placed)
     for scarce in scarce_kinds(data, candidate):
         is_scarce = np.isin(data.kind_of_node, scarce)
-        there = allowed & is_scarce
-        places = np.flatnonzero(np.logical_or.reduce(there, axis=1)).tolist()
+        scarce_hosts = allowed & is_scarce
+        places = np.flatnonzero(np.logical_or.reduce(scarce_hosts, axis=1)).tolist()
         others = int(np.logical_or.reduce(allowed & ~is_scarce, axis=0).sum())
         count = ceil_div(candidate.num_cells - others, candidate.num_cells // candidate.grid[0])
         count = min(count, len(places))
@@ -101,12 +102,12 @@ def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[Pla
             listed -= 1
         chosen = list(combinations(places, listed))
         kinds = [
-            _kinds_of(data, candidate, np.where(np.isin(rows, some)[:, None], there[rows], allowed[rows]))
-            for some in chosen
+            _kinds_of(data, candidate, np.where(np.isin(rows, scarce_rows)[:, None], scarce_hosts[rows], allowed[rows]))
+            for scarce_rows in chosen
         ]
         placed = _placed(candidate, kinds, hops, *(side[:, None] for side in transfers.least))
         if candidate.paths is not None and listed < count:
-            more = _least_more(data, candidate, there, allowed, chosen, count - listed)
+            more = _least_more(data, candidate, scarce_hosts, allowed, chosen, count - listed)
             placed = replace(placed, path_work=placed.path_work + more)
         yield placed
 
@@ -115,29 +116,29 @@ def _path_transfers(
     data: ProblemData, candidate: CandidateData, transfers: "Transfers", placed: PlacedTicks
 ) -> Iterator[PlacedTicks]:
     """
-    Scenarios of paths, in which the transfers of a column also add up to what so many distinct links cost at least.
+    Yield scenarios of paths, in which a column's transfers cost at least as much as that many distinct links.
 
     Parameters
     ----------
     placed
-        One for each place of the slowest transfer.
+        Scenarios, one for each boundary of the slowest transfer.
     """
     assert candidate.paths is not None
     _, D, K = candidate.grid
-    there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
-    both = np.where(np.maximum(there, home) < UNUSABLE_TICKS, there + home, UNUSABLE_TICKS)
+    forth, home = candidate.p2p_ticks, candidate.p2p_ticks.T
+    both = np.where(np.maximum(forth, home) < UNUSABLE_TICKS, forth + home, UNUSABLE_TICKS)
     between, count = transfers.between, len(transfers.between)
     often = np.minimum(candidate.paths.up, candidate.paths.down)[:, between]  # both ways, shape (paths, count)
     passes = often > 0
     links = passes.sum(axis=1)
     always = np.where(passes, often, UNUSABLE_TICKS).min(axis=1, initial=UNUSABLE_TICKS) * (links > 0)
 
-    def adding_up(one: PlacedTicks, more: IntArray, columns: int) -> PlacedTicks:
-        """The links of each path, in so many columns together, are distinct."""
+    def adding_up(scenarios: PlacedTicks, more: IntArray, columns: int) -> PlacedTicks:
+        """Raise each path to the least cost of distinct links in this many columns together."""
         least = {number: least_cost(both, number * columns) // columns for number in np.unique(links).tolist()}
-        total = passes @ (one.send_forward + one.send_backward)[between] + more
+        total = passes @ (scenarios.send_forward + scenarios.send_backward)[between] + more
         lacking = np.maximum(np.array([least[number] for number in links.tolist()])[:, None] - total, 0)
-        return replace(one, path_work=one.path_work + lacking * always[:, None])
+        return replace(scenarios, path_work=scenarios.path_work + lacking * always[:, None])
 
     nothing = np.zeros((1, 1), dtype=np.int64)
     yield adding_up(placed, nothing, 1)
@@ -146,7 +147,7 @@ def _path_transfers(
     level = bottleneck_level(both, count * D * K)
     level = max(level, some_host_has(both.min(axis=1), data.allowed(candidate), candidate.num_cells))
     send, back = (np.repeat(side[:, None], count, axis=1) for side in transfers.least)
-    raised = np.maximum(level - (send + back)[between, np.arange(count)], 0)  # (count,): one scenario each
+    raised = np.maximum(level - (send + back)[between, np.arange(count)], 0)  # (count,): a scenario each
     slowest = replace(
         placed,
         send_forward=send,
@@ -163,9 +164,9 @@ def _path_transfers(
 
 def least_cost(ticks: IntArray, number: int) -> int:
     """
-    Least cost of so many arcs of which no two share a sender or a receiver; exact.
+    Least cost of ``number`` arcs of which no two share a sender or a receiver; exact.
 
-    ``UNUSABLE_TICKS`` if there are not that many usable arcs.
+    ``UNUSABLE_TICKS`` if fewer usable arcs exist.
     """
     from ortools.graph.python import min_cost_flow  # takes a while to load
 
@@ -191,73 +192,73 @@ def _placed(
     candidate: CandidateData, kinds: list[BoolArray], hops: tuple[int, int], send: IntArray, send_back: IntArray
 ) -> PlacedTicks:
     """
-    Scenarios as columns; one column stands for all. Rings are added later.
+    Build scenarios as columns; a single column is repeated for all. Rings are added later.
 
     Parameters
     ----------
     kinds
-        Of each scenario, the kinds of GPU that each stage may have, shape ``(num_kinds, pp)``.
+        GPU kinds that each stage may have, shape ``(num_kinds, pp)``, one array a scenario.
     hops
-        Tensor communication of one layer between hosts, forward and backward.
+        Ticks of tensor communication of one layer between hosts, forward and backward.
     """
     layers = np.array(candidate.config.layers_per_stage, dtype=np.int64)[:, None]
     number = max(len(kinds), send.shape[1])
 
-    def columns(ones: list[IntArray]) -> IntArray:
-        together = np.concatenate(ones, axis=1)
+    def columns(parts: list[IntArray]) -> IntArray:
+        together = np.concatenate(parts, axis=1)
         return np.broadcast_to(together, (len(together), number))
 
     return PlacedTicks(
-        forward=columns([best_kind(candidate.forward_ticks, one) + layers * hops[0] for one in kinds]),
-        backward=columns([best_kind(candidate.backward_ticks, one) + layers * hops[1] for one in kinds]),
+        forward=columns([best_kind(candidate.forward_ticks, possible) + layers * hops[0] for possible in kinds]),
+        backward=columns([best_kind(candidate.backward_ticks, possible) + layers * hops[1] for possible in kinds]),
         send_forward=columns([send]),
         send_backward=columns([send_back]),
         ring=np.zeros(candidate.num_stages, dtype=np.int64),
-        path_work=columns([best_path_work(candidate, one, hops) for one in kinds]),
+        path_work=columns([best_path_work(candidate, possible, hops) for possible in kinds]),
     )
 
 
 def _least_more(
     data: ProblemData,
     candidate: CandidateData,
-    there: BoolArray,
+    scarce_hosts: BoolArray,
     allowed: BoolArray,
     chosen: Sequence[tuple[int, ...]],
     count: int,
 ) -> IntArray:
     """
-    What each path takes longer with hosts of scarce kinds in so many more rows, at least, shape ``(paths, scenarios)``.
+    Least additional ticks of each path with ``count`` more rows of hosts of scarce kinds, shape ``(paths, scenarios)``.
 
     Parameters
     ----------
-    there, allowed
+    scarce_hosts, allowed
         Hosts of scarce kinds, and all hosts, that each row may have.
     chosen
-        Rows of each scenario that have hosts of scarce kinds anyway.
+        Rows of each scenario that already have hosts of scarce kinds.
     """
     assert candidate.paths is not None
     rows = candidate.grid[0]
     row = np.arange(candidate.num_stages) // candidate.block.stages
-    usable = [_kinds_of(data, candidate, hosts[row]) for hosts in (there, allowed)]
-    slow, fast = (np.where(one, candidate.paths.work_ticks, UNUSABLE_TICKS).min(axis=1) for one in usable)
+    usable = [_kinds_of(data, candidate, hosts[row]) for hosts in (scarce_hosts, allowed)]
+    slow, fast = (np.where(kinds, candidate.paths.work_ticks, UNUSABLE_TICKS).min(axis=1) for kinds in usable)
     longer = np.zeros((len(slow), rows), dtype=np.int64)
     np.add.at(longer.T, row, np.minimum(slow - fast, UNUSABLE_TICKS).T)
     found = np.zeros((len(slow), len(chosen)), dtype=np.int64)
-    for scenario, some in enumerate(chosen):
-        left = np.sort(np.delete(longer, some, axis=1), axis=1)
+    for scenario, scarce_rows in enumerate(chosen):
+        left = np.sort(np.delete(longer, scarce_rows, axis=1), axis=1)
         found[:, scenario] = np.minimum(left[:, :count], UNUSABLE_TICKS).sum(axis=1)
     return found
 
 
 def _kinds_of(data: ProblemData, candidate: CandidateData, possible: BoolArray) -> BoolArray:
-    """Kinds of GPU among the hosts that each stage may have (shape ``(pp, num_nodes)``), shape ``(num_kinds, pp)``."""
+    """GPU kinds among the hosts that each stage may have (shape ``(pp, num_nodes)``), shape ``(num_kinds, pp)``."""
     kinds = np.zeros((len(candidate.forward_ticks), len(possible)), dtype=np.bool_)
     np.logical_or.at(kinds, data.kind_of_node, possible.T)
     return kinds
 
 
 def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
-    """Least tensor communication of one layer between hosts, forward and backward; ``None`` if there is no link."""
+    """Least ticks of one layer's tensor communication between hosts, forward and backward; ``None`` without a link."""
     if candidate.grid[2] == 1:
         return 0, 0
     hops = int(candidate.tensor_forward_ticks.min()), int(candidate.tensor_backward_ticks.min())
@@ -265,7 +266,7 @@ def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
 
 
 def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
-    """Least reduction of each stage on the hosts that its row may have, shape ``(pp,)``; ``None`` without a ring."""
+    """Least ticks of each stage's reduction on the hosts of its row, shape ``(pp,)``; ``None`` if no ring exists."""
     _, D, K = candidate.grid
     ring = candidate.ring_floor_ticks.copy()
     if candidate.ring_length == 1:
@@ -283,7 +284,7 @@ def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
 
 
 def least_embedding(candidate: CandidateData) -> int:
-    """Least all-reduce of tied embeddings: as many pairs of distinct hosts as the grid is wide have one as slow."""
+    """Least ticks of the all-reduce of tied embeddings: of its ``D * K`` pairs of distinct hosts, the slowest."""
     if not candidate.embedding_ticks.size:
         return candidate.embedding_floor_ticks
     apart = candidate.embedding_ticks.copy()
@@ -293,9 +294,10 @@ def least_embedding(candidate: CandidateData) -> int:
 
 def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | None:
     """
-    Reductions with the slowest hop in each row in turn, shape ``(pp, scenarios)``; ``None`` if there is no ring.
+    Reductions with the slowest hop in each row in turn, ticks, shape ``(pp, scenarios)``; ``None`` if no ring exists.
 
-    With several classes of stages the slowest hop of each class gives such a set; the one with the largest sum counts.
+    With several classes of stages, the slowest hop of each class gives a set of scenarios; the set with the largest sum
+    is returned.
     """
     P, D, K = candidate.grid
     base = _ring_floor(data, candidate)
@@ -303,11 +305,11 @@ def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | N
         return None if base is None else base[:, None]
     rows = np.arange(candidate.num_stages) // candidate.block.stages
     best: IntArray | None = None
-    for which in np.unique(candidate.ring_class):
-        level = bottleneck_level(candidate.ring_ticks[which], P * D * K)
+    for ring_class in np.unique(candidate.ring_class):
+        level = bottleneck_level(candidate.ring_ticks[ring_class], P * D * K)
         if level >= UNUSABLE_TICKS:
             return None
-        slow = candidate.ring_ticks[which] >= level
+        slow = candidate.ring_ticks[ring_class] >= level
         at_level = candidate.ring_ticks[:, slow].min(axis=1)[candidate.ring_class]  # (pp,)
         here = np.equal.outer(rows, np.arange(P))
         raised = np.where(here, np.maximum(base, at_level)[:, None], base[:, None])

@@ -1,4 +1,4 @@
-"""The rules of a placement; each is one function, and its docstring is the rule."""
+"""Rules of a placement: each is one function, whose docstring is the rule."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def add_one_host_per_cell(model: CpModel, data: ProblemData, variables: Variable
 
 
 def add_one_cell_per_host(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """No host has two cells, nor more than its copies."""
+    """No host has two cells, nor a class of hosts more than its members."""
     for grid in variables.grids:
         for node, copies in enumerate(grid.copies.tolist()):
             cells = grid.cells_on(node)
@@ -36,7 +36,7 @@ def add_one_cell_per_host(model: CpModel, data: ProblemData, variables: Variable
 def add_memory_capacity(model: CpModel, data: ProblemData, variables: Variables) -> None:
     """The GPUs of a cell's host have the memory that the stages of the cell's row need."""
     for grid in variables.grids:
-        needs = np.array([one.row_need_mib for one in grid.candidates])  # (members, P)
+        needs = np.array([candidate.row_need_mib for candidate in grid.candidates])  # (members, P)
         chosen = [variables.chosen[index] for index in grid.members]
         for cell in grid.cells:
             hosts = grid.hosts_of(cell)
@@ -45,7 +45,7 @@ def add_memory_capacity(model: CpModel, data: ProblemData, variables: Variables)
 
 
 def add_links_exist(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """Cells that talk are on hosts with a link that the chosen candidate may use."""
+    """Cells that exchange messages are on hosts with a link that the chosen candidate may use."""
     for grid in variables.grids:
         for kind, tail, head in grid.hops():
             usable = [usable_hops(candidate, kind, tail, head, grid.copies) for candidate in grid.candidates]
@@ -58,8 +58,10 @@ def add_links_exist(model: CpModel, data: ProblemData, variables: Variables) -> 
 def _forbid(
     model: CpModel, grid: GridVariables, tail: Cell, head: Cell, pairs: BoolArray, condition: list[IntVar]
 ) -> None:
-    """Under a condition, the two cells are not on these pairs of hosts; two cells on one host are excluded anyway,
-    unless it has copies.
+    """
+    Under a condition, the two cells are not on these pairs of hosts.
+
+    Two cells on one host are excluded anyway, unless it stands for a class with several members.
     """
     heads = grid.hosts_of(head)
     for node, host in grid.hosts_of(tail).items():
@@ -74,11 +76,11 @@ def _forbid(
 
 def add_first_column_has_least_host(model: CpModel, data: ProblemData, variables: Variables) -> None:
     """
-    Of the hosts of the first row, the first cell has the one listed first.
+    The first cell has the host listed first among the hosts of the first row.
 
-    Turning all rings of columns together, or all tensor rings, changes no cost; going round backwards may, and so
-    may reversing the pipeline, so those stay. The parts of a context group stay, too: rings of gradients go through
-    them, column by column.
+    Rotating all rings of columns together, or all tensor rings, changes no cost; reversing a ring or the pipeline may,
+    so these symmetries stay. The parts of a context group also keep their order: rings of gradients go through them,
+    column by column.
     """
     for grid in variables.grids:
         _, D, K = grid.shape
@@ -99,7 +101,7 @@ RULES = (
     add_memory_capacity,
     add_links_exist,
 )
-"""What a placement must keep, in the order in which it is added."""
+"""Rules of every placement, in the order in which they are added."""
 
 CONSTRAINTS = (*RULES, add_first_column_has_least_host)
-"""All of these, and one of equal placements."""
+"""All rules, and one that breaks the symmetry of equal placements."""

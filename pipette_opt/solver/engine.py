@@ -1,4 +1,4 @@
-"""What every engine is: something that proves bounds of candidates and finds placements, a slice of time at a time."""
+"""Interface of an engine: it proves bounds of candidates and finds placements, one time slice after the other."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -10,31 +10,30 @@ from pipette_opt.solver.stoppable import TimeSlice
 
 class Engine(ABC):
     """
-    An engine of the portfolio (:mod:`~pipette_opt.solver.portfolio` says which grid gets which).
+    Engine of the portfolio; :mod:`~pipette_opt.solver.portfolio` assigns engines to grids.
 
     The life of an engine:
 
-    1. ``solve`` makes one of each engine that :attr:`SolverParams.engines` names, before anything is searched.
-    2. :meth:`suits` is asked before each turn. It says whether the engine can do anything (more) for a candidate; the
-       answer is no for ever once a search has ended. The table says whether it may.
-    3. :meth:`run` gives it a slice of time for one candidate. It goes on where it was; what became known elsewhere
-       meanwhile is taken from the incumbent first. It may be called from another thread than before, but never from
-       two at once.
-    4. Meanwhile each better bound goes to :meth:`Incumbent.prove` and each placement to :meth:`Incumbent.offer`, at
-       once, so that an engine may be stopped at any moment. A bound holds for every placement of the candidate that
-       costs less than the incumbent; no engine takes one back.
-    5. It ends soon after its slice is over or stopped. Nothing has to be closed.
+    1. ``solve`` makes each engine that :attr:`SolverParams.engines` names, before the search starts.
+    2. :meth:`suits` is asked before each turn: can the engine still do something for a candidate? Once a search has
+       ended, the answer stays no. The table says whether the engine may work.
+    3. :meth:`run` gives it a time slice for one candidate. It continues its earlier work, and first takes new bounds
+       and plans from the incumbent. Calls may come from different threads, but never from two at once.
+    4. During the slice, each better bound goes to :meth:`Incumbent.prove` and each placement to
+       :meth:`Incumbent.offer` at once, so that an engine may be stopped at any moment. A bound holds for every
+       placement of the candidate that costs less than the incumbent, and is never withdrawn.
+    5. It returns soon after its slice is over or stopped. No resources have to be closed.
 
-    An engine that inherits this should inherit the tests of ``tests/conformance.py``, too.
+    A new engine should also inherit the tests of ``tests/conformance.py``.
 
     Attributes
     ----------
     visits
-        Slices of time that each candidate has had.
+        Number of time slices of each candidate so far.
     """
 
     name: ClassVar[str]
-    """In the words of the field; what :attr:`SolverParams.engines` and the table call it."""
+    """Name of the engine in :attr:`SolverParams.engines` and the table."""
 
     def __init__(self, incumbent: Incumbent) -> None:
         self.incumbent = incumbent
@@ -42,10 +41,10 @@ class Engine(ABC):
 
     @abstractmethod
     def suits(self, index: int) -> bool:
-        """Whether it can do anything more for a candidate."""
+        """Return whether the engine can still do something for a candidate."""
 
     def run(self, index: int, given: TimeSlice) -> bool:
-        """Go on with a candidate for a slice of time; whether its bound has risen."""
+        """Work on a candidate for one time slice. Return whether its bound rose."""
         before = int(self.incumbent.bounds[index])
         self.visits[index] += 1
         self.incumbent.searched.add(index)
@@ -54,12 +53,15 @@ class Engine(ABC):
 
     @abstractmethod
     def _go_on(self, index: int, given: TimeSlice) -> int:
-        """The same; gives back a bound of the candidate."""
+        """Work on a candidate for one time slice. Return a lower bound on it, ticks."""
 
     def prove(self, index: int, bound: int) -> None:
-        """A bound of a candidate."""
+        """Record a lower bound on a candidate, ticks."""
         self.incumbent.prove(index, bound, self.name)
 
     def call_s(self, index: int) -> float:
-        """Seconds that a single call of the solver below takes at present; 0 where slices of any length do."""
+        """
+        Return the seconds that a single call of the underlying solver takes at present; 0 if any slice is long
+        enough.
+        """
         return 0.0

@@ -1,9 +1,9 @@
 """
-Experts on expert-parallel ranks, so that the busiest rank has least to do: CP-SAT.
+Placement of experts on expert-parallel ranks with the least load on the busiest rank, by CP-SAT.
 
-Every rank has equally many slots. An expert takes one slot, or with replicas several on different ranks, among which
-its tokens are dealt evenly (FlexMoE, arXiv 2304.03946, replicates hot experts so). No launcher places or replicates
-experts in training; a placement alone is the same as experts of a checkpoint in another order.
+Every rank has equally many slots. An expert takes one slot, or several on different ranks with replicas, which share
+its tokens evenly (FlexMoE, arXiv 2304.03946, replicates hot experts so). No launcher places or replicates experts in
+training. A placement without replicas is a checkpoint with its experts in another order.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 
 LOAD_RESOLUTION = 100_000
-"""Units that the mean load of a rank is counted in."""
+"""Integer units of a rank's mean load."""
 
 MAX_COPIES = 4
 """Largest number of slots of one expert. Chosen."""
@@ -24,16 +24,16 @@ MAX_COPIES = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertPlacement:
     """
-    Which experts each rank holds.
+    Experts of each rank.
 
     Parameters
     ----------
     experts_of_rank
-        Numbers from 0, ascending.
+        Expert numbers from 0, ascending.
     imbalance
         Load of the busiest rank over the mean.
     bound
-        No placement has less.
+        Lower bound on the imbalance of every placement.
     """
 
     experts_of_rank: tuple[tuple[int, ...], ...]
@@ -43,29 +43,28 @@ class ExpertPlacement:
     @property
     def reduced_experts(self) -> float:
         """
-        What a rank sends at most to keep copies equal, in gradients of one expert.
+        Largest volume that a rank sends to keep copies equal, in gradients of one expert.
 
-        ``2 (c - 1) / c`` for each expert that it holds of which there are ``c`` copies (a ring all-reduce).
+        ``2 (c - 1) / c`` for each of its experts with ``c`` copies (a ring all-reduce).
         """
-        copies = np.bincount([expert for one in self.experts_of_rank for expert in one])
-        return float(max(sum(2 - 2 / copies[expert] for expert in one) for one in self.experts_of_rank))
+        copies = np.bincount([expert for experts in self.experts_of_rank for expert in experts])
+        return float(max(sum(2 - 2 / copies[expert] for expert in experts) for experts in self.experts_of_rank))
 
 
 def place_experts(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> ExpertPlacement:
     """
-    The placement of one layer's experts with the least load on the busiest rank.
+    Place one layer's experts with the least load on the busiest rank.
 
     Parameters
     ----------
     loads
-        Of each expert, shape ``(num_experts,)``, not negative, some above 0.
+        Load of each expert, shape ``(num_experts,)``, not negative, some above 0.
     ranks
-        A divisor of the number of experts.
+        Number of ranks, a divisor of the number of experts.
     spare_slots
-        Slots of each rank beside those that its share of the experts takes; each is filled with one more copy of an
-        expert that the rank does not hold.
+        Further slots of each rank beside its share of the experts; each holds a copy of an expert that the rank lacks.
     work
-        CP-SAT's deterministic time, about seconds; the bound may stay below the placement then.
+        CP-SAT's deterministic time, about seconds; afterwards the bound may be below the placement.
     """
     num_experts = len(loads)
     if ranks < 1 or num_experts % ranks:
@@ -78,20 +77,22 @@ def place_experts(loads: FloatArray, ranks: int, spare_slots: int = 0, work: flo
     if _busiest(first, loads) / mean <= floor * (1 + 1 / LOAD_RESOLUTION):
         return _placement(first, loads, floor)
     found, bound = _solve(loads, ranks, slots, most_copies, first, work)
-    best = min((first, found), key=lambda one: _busiest(one, loads))
+    best = min((first, found), key=lambda held: _busiest(held, loads))
     return _placement(best, loads, max(floor, bound))
 
 
 def _placement(held: list[list[int]], loads: FloatArray, bound: float) -> ExpertPlacement:
     imbalance = _busiest(held, loads) / (loads.sum() / len(held))
     return ExpertPlacement(
-        experts_of_rank=tuple(tuple(sorted(one)) for one in held), imbalance=imbalance, bound=min(bound, imbalance)
+        experts_of_rank=tuple(tuple(sorted(experts)) for experts in held),
+        imbalance=imbalance,
+        bound=min(bound, imbalance),
     )
 
 
 def _busiest(held: list[list[int]], loads: FloatArray) -> float:
-    copies = np.bincount([expert for one in held for expert in one], minlength=len(loads))
-    return max(float(sum(loads[expert] / copies[expert] for expert in one)) for one in held)
+    copies = np.bincount([expert for experts in held for expert in experts], minlength=len(loads))
+    return max(float(sum(loads[expert] / copies[expert] for expert in experts)) for experts in held)
 
 
 def _least_of_hottest(loads: FloatArray, most_copies: int) -> float:
@@ -99,7 +100,7 @@ def _least_of_hottest(loads: FloatArray, most_copies: int) -> float:
 
 
 def _greedy(loads: FloatArray, ranks: int, slots: int, most_copies: int) -> list[list[int]]:
-    """Copies for whoever has most load each; then copies with most load first, each to the least busy rank."""
+    """Give copies to the experts with most load each; then place copies, most load first, on the least busy rank."""
     copies = np.ones(len(loads), dtype=np.int64)
     for _ in range(ranks * slots - len(loads)):
         each = np.where(copies < most_copies, loads / copies, -1.0)
@@ -109,8 +110,8 @@ def _greedy(loads: FloatArray, ranks: int, slots: int, most_copies: int) -> list
     for expert in np.argsort(-loads / copies, kind="stable").tolist():
         for _ in range(int(copies[expert])):
             able = [rank for rank in range(ranks) if len(held[rank]) < slots and expert not in held[rank]]
-            if not able:  # the last slots are on ranks that hold it: another expert makes room
-                rank = next(one for one in range(ranks) if len(held[one]) < slots)
+            if not able:  # the last free slots are on ranks that hold this expert: another expert makes room
+                rank = next(rank for rank in range(ranks) if len(held[rank]) < slots)
                 other, moved = _room(held, expert, rank)
                 held[other].remove(moved)
                 held[other].append(expert)
@@ -118,14 +119,14 @@ def _greedy(loads: FloatArray, ranks: int, slots: int, most_copies: int) -> list
                 busy[other] += (loads[expert] / copies[expert]) - loads[moved] / copies[moved]
                 busy[rank] += loads[moved] / copies[moved]
                 continue
-            rank = min(able, key=lambda one: busy[one])
+            rank = min(able, key=busy.__getitem__)
             held[rank].append(expert)
             busy[rank] += loads[expert] / copies[expert]
     return held
 
 
 def _room(held: list[list[int]], expert: int, rank: int) -> tuple[int, int]:
-    """A rank without the expert, and one of its experts that ``rank`` lacks."""
+    """Return a rank without the expert, and one of its experts that ``rank`` lacks."""
     for other, its in enumerate(held):
         if expert not in its:
             for moved in its:
@@ -137,7 +138,7 @@ def _room(held: list[list[int]], expert: int, rank: int) -> tuple[int, int]:
 def _solve(
     loads: FloatArray, ranks: int, slots: int, most_copies: int, first: list[list[int]], work: float
 ) -> tuple[list[list[int]], float]:
-    """CP-SAT from a first placement: the best that it finds, and its bound on the imbalance."""
+    """Solve with CP-SAT from a first placement: return the best placement found, and a bound on the imbalance."""
     model = cp_model.CpModel()
     unit = loads.sum() / ranks / LOAD_RESOLUTION
     counts = range(1, most_copies + 1)
@@ -159,7 +160,7 @@ def _solve(
                 model.add_bool_or(both, ~held[e, r], ~of[e, c])
                 terms.append(int(loads[e] / c / unit) * both)
         model.add(sum(terms) <= busiest)
-    copies = np.bincount([expert for one in first for expert in one], minlength=len(loads))
+    copies = np.bincount([expert for experts in first for expert in experts], minlength=len(loads))
     for (e, r), variable in held.items():
         model.add_hint(variable, e in first[r])
     for (e, c), variable in of.items():
@@ -169,7 +170,7 @@ def _solve(
     solver.parameters.max_deterministic_time = work
     solver.parameters.num_workers = 1
     status = solver.solve(model)
-    # Loads are rounded down, so the bound holds as it is.
+    # Loads are rounded down, so the bound holds without a margin.
     bound = solver.best_objective_bound / LOAD_RESOLUTION
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return first, bound
@@ -179,12 +180,12 @@ def _solve(
 
 def place_layers(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> tuple[ExpertPlacement, ...]:
     """
-    The experts of each layer.
+    Place the experts of each layer.
 
     Parameters
     ----------
     loads
-        Shape ``(layers, num_experts)``.
+        Loads of experts, shape ``(layers, num_experts)``.
     work
         Deterministic time of all layers together.
     """
@@ -192,6 +193,7 @@ def place_layers(loads: FloatArray, ranks: int, spare_slots: int = 0, work: floa
 
 
 def balanced_imbalance(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> tuple[float, float]:
-    """Mean over the layers of the least imbalance, and of its bound; arguments as of :func:`place_layers`."""
+    """Return the mean over the layers of the least imbalance and of its bound; arguments as of :func:`place_layers`."""
     placed = place_layers(loads, ranks, spare_slots, work)
-    return float(np.mean([one.imbalance for one in placed])), float(np.mean([one.bound for one in placed]))
+    imbalances, bounds = zip(*((layer.imbalance, layer.bound) for layer in placed), strict=True)
+    return float(np.mean(imbalances)), float(np.mean(bounds))

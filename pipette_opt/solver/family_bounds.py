@@ -1,4 +1,4 @@
-"""Bounds of one family by itself, before any model: what the paths through its schedule leave to its stages."""
+"""Bound of a single family without a CP-SAT model: each path of its schedule limits the units of every stage."""
 
 from dataclasses import dataclass
 
@@ -11,24 +11,23 @@ from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.layer_model import LayerSplit, fewest_recomputed
 
 FAMILY_MARGIN = 1e-6
-"""Relative part of a bound that is given up, as bounds are computed in doubles and ticks."""
+"""Relative margin subtracted from a bound, as bounds are computed in doubles and ticks."""
 
 HALVINGS = 14
-"""Number of halvings of the interval in which the bound of a family lies: to 6e-5 of it."""
+"""Number of halvings of the interval that contains a family's bound: to 6e-5 of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FamilyBound:
     """
-    How fast a family may be by itself.
+    Lower bound on a family's iteration time.
 
     Parameters
     ----------
     seconds
-        No split of it is faster, up to the time to beat; infinite if its layers have no room.
+        Lower bound on all partitions, at most the time to beat; infinite if the layers do not fit.
     split
-        One that comes near to it and has room on its kinds of GPU; ``None`` if none was found, or if no split is faster
-        than the time to beat.
+        Partition near the bound that fits on its GPU kinds; ``None`` if none was found or none beats the time to beat.
     """
 
     seconds: float
@@ -36,7 +35,7 @@ class FamilyBound:
 
 
 def load_kernel() -> None:
-    """Compile what :func:`family_bound` calls, if that was not done before: a single stage of a single unit."""
+    """Compile the kernels of :func:`family_bound` if needed, by one call with a single stage of a single unit."""
     from pipette_opt.solver.family_kernel import least_time
 
     times, whole = np.ones((1, 1, 1)), np.ones((1, 1), dtype=np.int64)
@@ -57,21 +56,23 @@ def family_bound(
     least_s: float = 0.0,
 ) -> FamilyBound:
     """
-    The least time in which all units have room, to a bisection.
+    Return the least time in which all units fit, found by bisection.
 
-    Every path leaves a stage no more units than what the path takes elsewhere at least, and all stages together have to
-    hold all units (:mod:`pipette_opt.solver.family_kernel`).
+    In a given time, every path limits each stage to the units that the rest of the path leaves time for. All stages
+    together have to hold all units (:mod:`pipette_opt.solver.family_kernel`).
 
     Parameters
     ----------
+    to_beat_s
+        Partitions that are not faster are ignored, seconds.
     counts
-        Paths of the schedule, of the simulator's critical ones; those that every schedule has by default.
+        Paths of the schedule, such as critical ones; by default those of every schedule.
     halvings
-        Of the interval in which the bound lies; 0 only asks whether a split may be faster than the time to beat.
+        Halvings of the interval of the bound; 0 only asks whether a partition may be faster than the time to beat.
     nodes
-        Nodes of a search over the kinds of GPU of all rows, at most, for each of these questions; 0: none.
+        Node limit of the search over the GPU kinds of all rows, for each halving; 0 for no such search.
     least_s
-        What is known of the bound.
+        Known lower bound, seconds.
     """
     from pipette_opt.solver.family_kernel import least_time
 
@@ -83,7 +84,7 @@ def family_bound(
         return FamilyBound(seconds=float("inf"))
     paths = family_paths(family, plain_counts(*family.schedule) if counts is None else counts)
     base = least_transfers_s(family, paths.moved) + family.least_optimizer_s
-    fixed, unit, again = (np.ascontiguousarray(one[:, order]) for one in paths[:3])
+    fixed, unit, again = (np.ascontiguousarray(ticks[:, order]) for ticks in paths[:3])
     spare = -1 if family.hosts_per_row == 1 else int(hosts_of_kind[order[0]]) - int(able[0]) * family.hosts_per_row
     extra = np.zeros((*most.shape, 1), dtype=np.int64)
     if family.recomputed is not None:
@@ -95,7 +96,7 @@ def family_bound(
     links = family.link_s[np.ix_(order, order)]
     links = links - links[np.isfinite(links)].min(initial=np.inf) if np.isfinite(links).any() else np.zeros_like(links)
     slowest += moved.sum(axis=1) * links[np.isfinite(links)].max(initial=0.0)
-    # Where every unit costs a path the same, rounding alone would leave no room in exactly that time.
+    # Where every unit costs a path the same time, rounding alone could leave no room at exactly the upper end.
     slowest *= 1 + FAMILY_MARGIN
     least, room = np.zeros_like(most), np.zeros_like(most)
     seconds = least_time(
@@ -113,7 +114,7 @@ def family_bound(
         kinds[row] = np.bincount(hosts, minlength=len(order))
     stages = np.arange(len(room[0]))
     kind = classes[stages // per_row]
-    # A row of slow hosts may have a faster one with less memory among them.
+    # A row of slow hosts may contain a faster host with less memory.
     held = kinds[stages // per_row].T > 0
     caps = np.where(held, family.most_units, family.num_units).min(axis=0)
     units = _dealt(family.num_units, room[kind, stages], caps, unit.max(axis=0)[kind, stages])
@@ -125,33 +126,33 @@ def family_bound(
 
 
 def _classes(by_row: IntArray, able: IntArray) -> IntArray:
-    """The slowest kind of each row, by its place: fast hosts go where they make the most room."""
+    """Assign each row its slowest GPU kind, by index in speed order: fast hosts go where they add the most room."""
     rows = by_row.shape[1]
     classes, taken = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.bool_)
     for place, count in enumerate(np.diff(able, prepend=0).tolist()):
         gain = by_row[place] - by_row[place + 1 :].max(axis=0, initial=0)
-        some = np.argsort(np.where(taken, -np.inf, gain))[::-1][:count]
-        classes[some], taken[some] = place, True
+        rows_of_class = np.argsort(np.where(taken, -np.inf, gain))[::-1][:count]
+        classes[rows_of_class], taken[rows_of_class] = place, True
     return classes
 
 
 def _dealt(num_units: int, room: IntArray, caps: IntArray, unit_s: FloatArray) -> tuple[int, ...] | None:
     """
-    All units dealt to stages, as near to the room that a bound leaves as the memory of their hosts allows.
+    Partition all units among stages, near the room that a bound leaves and within memory; ``None`` if impossible.
 
     Parameters
     ----------
     room
         Units that the bound leaves to each stage, shape ``(pp,)``.
     caps
-        Units that the memory of every host of the stage has room for, same shape.
+        Units that fit into the memory of every host of the stage, shape ``(pp,)``.
     unit_s
-        What a unit costs, same shape.
+        Seconds of one unit on each stage, shape ``(pp,)``.
     """
     if caps.min() < 1 or caps.sum() < num_units:
         return None
     units = np.minimum(np.maximum(room, 1), caps)
-    while units.sum() > num_units:  # the longest stage gives one away
+    while units.sum() > num_units:  # the longest stage gives a unit away
         units[int((np.where(units > 1, units, 0) * unit_s).argmax())] -= 1
     while units.sum() < num_units:
         units[int(np.where(units < caps, (units + 1) * unit_s, np.inf).argmin())] += 1

@@ -1,7 +1,7 @@
 """
-What the paths of one family leave to its stages in a given time: propagation of limits, compiled.
+Limits on the units of each stage of one family in a given time, by constraint propagation; compiled.
 
-Plain loops: expressions of arrays take numba twice as long to compile.
+Plain loops: numba compiles array expressions half as fast.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from pipette_opt.base.jit import njit
 from pipette_opt.base.types import FloatArray, IntArray
 
 MAX_ROUNDS = 12
-"""Rounds of propagation at most; limits are valid after each. Chosen."""
+"""Largest number of propagation rounds; limits are valid after each. Chosen."""
 
 
 def least_time(
@@ -34,39 +34,39 @@ def least_time(
     room: IntArray,
 ) -> float:
     """
-    Return a time that no split beats, by halving the interval; ``high`` if no split is faster than that.
+    Return a lower bound on the time of every partition, by bisection; ``high`` if no partition is faster than that.
 
-    Not compiled: numba would compile all that it calls once more.
+    Not compiled: numba would compile all functions that it calls once more.
 
     Parameters
     ----------
     low, high
-        Seconds between which the answer is.
+        Interval of the answer, seconds.
     base
-        What each path takes beside its stages, shape ``(paths,)``.
+        Time of each path outside its stages, shape ``(paths,)``.
     fixed, unit, again
-        Of :class:`~pipette_opt.problem.family_paths.FamilyPaths`, kinds of GPU in the order of their speed.
+        Times as in :class:`~pipette_opt.problem.family_paths.FamilyPaths`, GPU kinds in order of speed.
     extra
-        Units recomputed beside the first that so many units of a stage ask for, shape ``(kinds, pp, 1 + units)``; with
-        a last axis of length 1 there are none.
+        Recomputed units beside the first that a stage with each number of units needs, shape ``(kinds, pp, 1 +
+        units)``; no recomputation if the last axis has length 1.
     most
-        Units that a stage has room for, shape ``(kinds, pp)``.
+        Units that fit into a stage, shape ``(kinds, pp)``.
     units
-        To deal.
+        Total number of units.
     per_row
         Stages of a grid row.
     able
-        Rows that hosts of each kind and the faster ones can fill, shape ``(kinds,)``.
+        Rows that hosts of each kind and all faster kinds can fill, shape ``(kinds,)``.
     spare
-        Hosts of the fastest kind that are left when they have filled those rows; -1 if a row is a single host.
+        Hosts of the fastest kind left after filling those rows; -1 if a row is a single host.
     moved
         Transfers of each path from a row to the next (cyclic), shape ``(paths, rows)``.
     links
-        What a transfer takes between two kinds beyond the least that is in ``base``, shape ``(kinds, kinds)``.
+        Time of a transfer between two kinds beyond the least, which is in ``base``, shape ``(kinds, kinds)``.
     nodes
-        Of the search for classes of all rows, at most; 0: they stay open.
+        Node limit of the search over the classes of all rows; 0: classes stay open.
     least, room
-        Take the limits of each stage's units where all is in time, shape ``(kinds, pp)``.
+        Output: least and largest units of each stage at the last feasible time, shape ``(kinds, pp)``.
     """
     lower, upper = np.zeros_like(most), np.zeros_like(most)
 
@@ -91,9 +91,9 @@ def _search(  # type: ignore[no-untyped-def]
     total, base, fixed, unit, again, extra, most, units, per_row, able, spare, moved, links, nodes, least, room
 ):
     """
-    Whether some classes of all rows leave limits with which no path is over time, as far as so many nodes tell.
+    Return whether some assignment of classes to rows keeps every path in time, as far as ``nodes`` search nodes tell.
 
-    Depth first; a node has the classes of some rows. ``least`` and ``room`` are those of the last node.
+    Depth first; a node fixes the classes of some rows. ``least`` and ``room`` are the limits at the last node.
     """
     kinds, pp = most.shape
     rows = pp // per_row
@@ -115,7 +115,7 @@ def _search(  # type: ignore[no-untyped-def]
         _send(base, moved, links, classes, _are_pure(classes, able, spare), sent)
         if not _in_time(total, sent, fixed, unit, again, extra, own, units, per_row, able, spare, least, room):
             continue
-        # The open row where the class decides over the most units is the next.
+        # Branch on the open row whose class changes the most units.
         chosen, most_at_stake = -1, -1
         for row in range(rows):
             if classes[row] >= 0:
@@ -142,7 +142,10 @@ def _search(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _are_pure(classes, able, spare):  # type: ignore[no-untyped-def]
-    """Whether all hosts of a row are of its class: rows are single hosts, or those of the faster kind are all used."""
+    """
+    Return whether all hosts of a row are of its class: rows are single hosts, or no host of the faster kind is left
+    over.
+    """
     if spare < 0:
         return True
     fastest = 0
@@ -153,17 +156,17 @@ def _are_pure(classes, able, spare):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _send(base, moved, links, classes, are_pure, sent):  # type: ignore[no-untyped-def]
-    """What each path takes beside its stages, with the links between rows whose kinds are known."""
+    """Store the time of each path outside its stages, with links between rows of known kinds."""
     rows = len(classes)
     for path in range(len(base)):
         sent[path] = base[path]
     for row in range(rows):
-        one, other = classes[row], classes[(row + 1) % rows]
-        if min(one, other) < 0 or (max(one, other) > 0 and not are_pure):
+        kind, next_kind = classes[row], classes[(row + 1) % rows]
+        if min(kind, next_kind) < 0 or (max(kind, next_kind) > 0 and not are_pure):
             continue
         for path in range(len(base)):
             if moved[path, row] > 0:
-                sent[path] += moved[path, row] * links[one, other]
+                sent[path] += moved[path, row] * links[kind, next_kind]
 
 
 @njit(cache=True, nogil=True)
@@ -171,10 +174,10 @@ def _in_time(  # type: ignore[no-untyped-def]
     total, base, fixed, unit, again, extra, most, units, per_row, able, spare, least, room
 ):
     """
-    Whether limits of the units of each stage are left with which no path is over time.
+    Return whether limits on the units of each stage remain with which every path ends in time.
 
-    A row is of the class of its slowest kind. ``least`` and ``room`` are the limits of a stage in a row of each class;
-    a row that cannot be of a class has no room there.
+    The class of a row is its slowest kind. ``least`` and ``room`` are the limits of a stage in a row of each class; a
+    row that cannot be of a class has no room there.
     """
     kinds, pp = most.shape
     rows = pp // per_row
@@ -184,7 +187,7 @@ def _in_time(  # type: ignore[no-untyped-def]
             room[kind, stage] = min(most[kind, stage], units - pp + 1)
     held, gain = np.zeros((kinds, rows)), np.zeros(rows)
     for _ in range(MAX_ROUNDS):
-        # Rows: all units have room, and a stage holds what the others have no room for.
+        # Rows: all units must fit, so a stage holds at least what the other stages have no room for.
         _of_rows(room, least, per_row, held)
         if _most_held(held, able, -1, 0, gain) < units:
             return False
@@ -199,7 +202,7 @@ def _in_time(  # type: ignore[no-untyped-def]
                     if own > least[kind, stage]:
                         least[kind, stage] = np.int64(own)
                         changed = True
-        # Paths: what the others take at least leaves the rest of the time to a stage.
+        # Paths: a stage has the time that the least times of the other stages leave.
         slow = _slow_rows(held, able, units, spare)
         if _limit_by_paths(total, base, fixed, unit, again, extra, units, per_row, slow, spare, least, room):
             changed = True
@@ -211,7 +214,7 @@ def _in_time(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _of_rows(room, least, per_row, held):  # type: ignore[no-untyped-def]
-    """Units that each row has room for in each class; -1 where a stage of it has none."""
+    """Store the units that fit into each row in each class; -1 where one of its stages is impossible."""
     kinds, rows = held.shape
     for kind in range(kinds):
         for row in range(rows):
@@ -226,10 +229,10 @@ def _of_rows(room, least, per_row, held):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _most_held(held, able, without, kind, best):  # type: ignore[no-untyped-def]
     """
-    Units that rows have room for, whatever their classes; but for one row, which is of a class.
+    Upper bound on the layers that all rows can hold if row ``without`` is left out and is of class ``kind``.
 
-    So many rows, those that gain the most, have any class, so many more any but the fastest, and so on. Very negative
-    if some row can have none.
+    The rows that gain most may have any class, the next ones any but the fastest, and so on. Very negative if a row has
+    no possible class.
     """
     kinds, rows = held.shape
     total, count = 0.0, 0
@@ -263,9 +266,9 @@ def _most_held(held, able, without, kind, best):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _slow_rows(held, able, units, spare):  # type: ignore[no-untyped-def]
     """
-    How many rows are of the slower of two kinds, hosts of which fill them; -1 if that is not known.
+    Return the number of rows of the slower of two kinds, all filled by its hosts; -1 if it is not known.
 
-    It is known where the units have no room in fewer rows of the faster kind than its hosts fill, and none is left.
+    It is known if the units need all rows that the faster kind can fill, and the faster kind has no host left over.
     """
     kinds, rows = held.shape
     if kinds != 2 or spare > 0 or able[1] < rows:
@@ -282,16 +285,15 @@ def _limit_by_paths(  # type: ignore[no-untyped-def]
     total, base, fixed, unit, again, extra, units, per_row, slow, spare, least, room
 ):
     """
-    Take the room of each stage down to what paths leave it; whether any limit changed.
+    Reduce the room of each stage to the units that all paths leave time for. Return whether a limit changed.
 
-    A unit more on other stages costs a path no less than where it costs the least, so each stage is charged with what
-    its units cost beyond that.
+    Each unit is charged the least time of a unit on any stage; each stage is charged its additional time.
     """
     paths, kinds, pp = fixed.shape
     rows, changed = pp // per_row, False
     cost, of_row, rise = np.zeros((kinds, pp)), np.zeros((kinds, rows)), np.zeros(rows)
     for path in range(paths):
-        # The least that a unit costs, and what each stage costs beyond that.
+        # Least time of a unit, and the additional time of each stage.
         cheapest = np.inf
         for kind in range(kinds):
             for stage in range(pp):
@@ -338,7 +340,10 @@ def _limit_by_paths(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _least_of_others(of_row, without, slow, rise):  # type: ignore[no-untyped-def]
-    """What all rows but one cost at least; with two kinds, so many of them of the slower if that is known (>= 0)."""
+    """
+    Least time of all rows but ``without``; with two kinds, exactly ``slow`` rows of the slower kind if that is
+    >= 0.
+    """
     rows = of_row.shape[1]
     total = 0.0
     if slow < 0:
@@ -354,7 +359,7 @@ def _least_of_others(of_row, without, slow, rise):  # type: ignore[no-untyped-de
         if row == without:
             continue
         fast, slower = of_row[0, row], of_row[1, row]
-        if fast == np.inf:  # it is slow
+        if fast == np.inf:  # the row can only be of the slower kind
             total += slower
             slow -= 1
         else:

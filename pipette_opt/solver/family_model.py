@@ -1,5 +1,5 @@
 """
-One family in the joint model: its variables, the rules on them, and the paths that its time is the longest of.
+Variables and constraints of one family in the joint model; its time is at least each path of its schedule.
 
 All variables of a family that is not chosen are zero.
 """
@@ -12,14 +12,14 @@ from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts
 
 TICKS_TO_BEAT = 10_000_000
-"""Number of ticks in the time to beat: times of the model are whole ticks."""
+"""Number of ticks in the time to beat; times in the model are whole ticks."""
 
 HEAVY = 0.5
-"""Part of the work that a path does in its busiest row from which another row is looked at by kind, too. Chosen."""
+"""Rows with at least this share of a path's busiest row are constrained by each GPU kind separately. Chosen."""
 
 
 def num_variables(family: LayerFamily, num_kinds: int) -> int:
-    """Variables of a family in a model, about."""
+    """Approximate number of variables of a family in a model."""
     rows, pp = family.grid[0], family.config.pipeline_model_parallel_size
     if num_kinds == 1:
         return pp + 3
@@ -29,35 +29,35 @@ def num_variables(family: LayerFamily, num_kinds: int) -> int:
 
 class FamilyModel:
     """
-    The decisions about one family.
+    Decisions about one family.
 
     Parameters
     ----------
     hosts_of_kind
-        Hosts of each kind of GPU.
+        Number of hosts of each GPU kind.
     tick_s
         Seconds of one tick.
     name
-        Ends the names of its variables.
+        Suffix of the variables' names.
 
     Attributes
     ----------
     chosen
-        Whether it is the family that is chosen.
+        1 if the model chooses this family.
     units
         Units of each stage.
     step, time
-        Ticks of the optimizer's step of the largest stage, and of the iteration.
+        Ticks of the optimizer step of the largest stage, and of the iteration.
     present, hosts
-        Whether a row has hosts of a kind, and how many, by row and kind; empty with one kind.
+        Presence and number of hosts of each kind in each row, by row and kind; empty with one kind.
     fastest
-        The kind that a path takes in a row that it goes through quickly, by row and kind.
+        Kind that a quick path meets in each row, by row and kind.
     taken, held
-        Units of a stage if a path takes a kind there, and on a kind that is present, by stage and kind.
+        Units of a stage on the kind that a path takes there, and on each kind present there, by stage and kind.
     further
-        Units of each stage that are recomputed beside the first, at most; ``None`` without block recomputation.
+        Largest number of recomputed units of a stage beside the first; ``None`` without block recomputation.
     again, taken_again, held_again
-        Units of a stage that are recomputed beside the first, and the same as ``taken`` and ``held`` of these.
+        Recomputed units of each stage beside the first; with ``taken`` and ``held`` as for units.
     links
         Ticks of a transfer from one row to the next.
     """
@@ -76,7 +76,7 @@ class FamilyModel:
         self.held_again: list[list[IntVar]] = []
         self.links: list[IntVar] = []
         most = family.most_units.max(axis=0)
-        # CP-SAT branches in the order of variables where nothing tells more: the time, which follows, comes last.
+        # CP-SAT branches in the order of variables by default: the time, which follows from the others, comes last.
         self.chosen = model.new_bool_var(f"family_{name}")
         self.units = [
             model.new_int_var(0, int(min(cap, family.num_units)), f"units_{name}_{stage}")
@@ -103,12 +103,12 @@ class FamilyModel:
             model.add(held <= min(cap, family.num_units) * self.chosen)
 
     def _add_kinds(self) -> None:
-        """Hosts of each row by kind; the units of a stage on each kind that holds it, within that kind's memory."""
+        """Divide the hosts of each row by kind; limit the units of a stage by the memory of each kind that holds it."""
         model, family, kinds = self.model, self.family, range(self.num_kinds)
         rows, per_row = family.grid[0], family.hosts_per_row
         for row in range(rows):
             present = [model.new_bool_var(f"present_{row}_{kind}") for kind in kinds]
-            if per_row == 1:  # a single host is of a single kind
+            if per_row == 1:  # a row of one host has one kind
                 model.add(LinearExpr.sum(present) == self.chosen)
                 self.present.append(present)
                 self.hosts.append(present)
@@ -138,7 +138,7 @@ class FamilyModel:
         self._add_links()
 
     def _on_kinds(self, stage: int, units: IntVar) -> tuple[list[IntVar], list[IntVar]]:
-        """Units of a stage if a path takes a kind there, and on a kind that is present, within its memory."""
+        """Return the units of a stage on the kind that a path takes, and on each kind present, within its memory."""
         family = self.family
         model, kinds, row, most = self.model, range(self.num_kinds), stage // family.block.stages, family.num_units
         taken = [model.new_int_var(0, most, f"taken_{stage}_{kind}") for kind in kinds]
@@ -157,7 +157,7 @@ class FamilyModel:
         return taken, held
 
     def _add_recomputation(self) -> None:
-        """Each stage recomputes its first units, up to one number for all; the first unit is in the fixed times."""
+        """Let each stage recompute its first units, up to one number for all; fixed times include the first unit."""
         family = self.family
         most = max(family.num_units - 1, 0)
         further = self.further = self.model.new_int_var(0, most, "further")
@@ -167,7 +167,7 @@ class FamilyModel:
             self.again.append(again)
 
     def _add_fewest(self, fewest: IntArray) -> None:
-        """The number of recomputed units is as large as the memory of every kind of GPU that holds a stage asks."""
+        """Require as many recomputed units as the memory of every GPU kind of each stage demands."""
         family = self.family
         assert self.further is not None
         for stage, units in enumerate(self.units):
@@ -184,7 +184,7 @@ class FamilyModel:
                     enough.only_enforce_if(self.present[stage // family.block.stages][kind])
 
     def _add_links(self) -> None:
-        """A transfer between rows takes at least the best link between kinds that they have."""
+        """Bound a transfer between rows by the best link between kinds that the rows have."""
         family = self.family
         ticks = self._floor(np.where(np.isfinite(family.link_s), family.link_s, 0.0))
         least, most = int(ticks.min()), int(ticks.max())
@@ -193,20 +193,20 @@ class FamilyModel:
         for row in range(rows if wraps else rows - 1):
             link = self.model.new_int_var(0, most, "link")
             self.model.add(link >= least * self.chosen)
-            here, there = self.present[row], self.present[(row + 1) % rows]
-            for one in range(self.num_kinds):
-                for other in range(self.num_kinds):
-                    apart = [here[kind] for kind in range(self.num_kinds) if kind != one]
-                    apart += [there[kind] for kind in range(self.num_kinds) if kind != other]
+            here, next_row = self.present[row], self.present[(row + 1) % rows]
+            for kind_here in range(self.num_kinds):
+                for kind_there in range(self.num_kinds):
+                    apart = [here[kind] for kind in range(self.num_kinds) if kind != kind_here]
+                    apart += [next_row[kind] for kind in range(self.num_kinds) if kind != kind_there]
                     pure = [~literal for literal in apart]
-                    if not np.isfinite(family.link_s[one, other]):
+                    if not np.isfinite(family.link_s[kind_here, kind_there]):
                         self.model.add_bool_or([*apart, ~self.chosen])
-                    elif ticks[one, other] > least:
-                        self.model.add(link >= int(ticks[one, other])).only_enforce_if([*pure, self.chosen])
+                    elif ticks[kind_here, kind_there] > least:
+                        self.model.add(link >= int(ticks[kind_here, kind_there])).only_enforce_if([*pure, self.chosen])
             self.links.append(link)
 
     def add_paths(self, counts: PathCounts) -> None:
-        """Paths of its schedule: the time is at least each of them."""
+        """Require that the time is at least each of these paths of its schedule."""
         family = self.family
         overlaps, chunks = family.config.overlap_grad_reduce, family.config.num_chunks
         if not overlaps or chunks == 1:
@@ -214,7 +214,7 @@ class FamilyModel:
         again = family.recompute_path_s(family.before_reduction(counts))
         for *seconds, moved in zip(*family.reduced_path_s(counts), again, counts.up + counts.down, strict=True):
             self._add_path(moved, *map(self._floor, seconds))
-        if overlaps and chunks == 1:  # the first stage's reduction may be over with its last backward
+        if overlaps and chunks == 1:  # the first stage's reduction may end with its last backward pass
             own = counts.take(counts.stage == 0)
             again = family.recompute_path_s(own)
             fixed, unit = family.path_s(own)
@@ -224,9 +224,14 @@ class FamilyModel:
 
     def _add_path(self, transfers: IntArray, fixed: IntArray, unit: IntArray, again: IntArray) -> None:
         """
-        One path: transfers from each stage, and ticks on each kind and stage.
+        Add one path.
 
-        Without layers, for each unit, and for each unit that is recomputed beside the first.
+        Parameters
+        ----------
+        transfers
+            Number of transfers from each stage.
+        fixed, unit, again
+            Ticks of each kind and stage: without layers, per unit, and per recomputed unit beside the first.
         """
         family = self.family
         optimizer = int(self._floor(np.array(family.optimizer_s))) * self.chosen + self.step
@@ -241,10 +246,11 @@ class FamilyModel:
 
     def _add_mixed_path(self, fixed: IntArray, unit: IntArray, again: IntArray, rest: LinearExpr) -> None:
         """
-        Some column has any kind that a row has; in the other rows it is at least as slow as their fastest.
+        Add a path where a row may have several kinds.
 
-        So a path is bounded for each row and kind: there by the kind, elsewhere by the fastest. Rows where a path does
-        little are left out, as their kind changes it little.
+        Some column has each kind of a row; in its other rows, that column is at least as slow as their fastest kind. So
+        each row and kind gives one constraint: that kind in that row, the fastest kind elsewhere. Rows with little of
+        the path's work are left out.
         """
         family = self.family
         per_row = family.block.stages
@@ -274,7 +280,7 @@ class FamilyModel:
                 self.model.add(self.time >= LinearExpr.sum(own) + others)
 
     def _sent(self, transfers: IntArray) -> LinearExpr:
-        """Ticks of the transfers of a path; from each stage to the next (cyclic)."""
+        """Ticks of a path's transfers from each stage to the next (cyclic)."""
         family = self.family
         pp, per_row = family.config.pipeline_model_parallel_size, family.block.stages
         rows = np.arange(pp) // per_row
@@ -283,7 +289,7 @@ class FamilyModel:
         parts: list[LinearExpr] = []
         if self.num_kinds == 1:
             sent = float(transfers[~inside].sum())
-            constant += sent * float(family.link_s[0, 0]) if sent else 0.0  # without a link it is infinite
+            constant += sent * float(family.link_s[0, 0]) if sent else 0.0  # infinite without a link
             if family.far_after >= 0:
                 constant += float(transfers[family.far_stage]) * family.far_s
         else:

@@ -1,4 +1,4 @@
-"""A known solution as a starting point of the search."""
+"""A known solution as warm start of the CP-SAT model."""
 
 from ortools.sat.python.cp_model import CpModel
 
@@ -20,7 +20,7 @@ def add_hint(model: CpModel, variables: Variables, solution: Solution) -> None:
 
 
 def _turned(nodes: IntArray) -> IntArray:
-    """The same placement with the rings turned so that the first cell has the least host of the first row."""
+    """Rotate the rings of a placement so that the first cell has the least host of the first row."""
     first = nodes[0]
     column, part = divmod(int(first.argmin()), first.shape[1])
     turned: IntArray = _roll(nodes, column, part)

@@ -1,9 +1,10 @@
-"""What is known of a problem while engines work on it: the best placements, a bound of each candidate, the clock."""
+"""Shared state of the engines of one problem: best placements, bound of each candidate, clock."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 from pipette_opt.solver.params import SolverParams
 
 WITHOUT_SEARCH = "bounds without a search"
-"""Name of the bounds by best links, matching and lifted rings."""
+"""Name under which bounds by best links, matching and lifted rings are reported."""
 
 OnProgress = Callable[[float, int | None, int], None]
 """Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
@@ -22,20 +23,20 @@ OnProgress = Callable[[float, int | None, int], None]
 
 class Incumbent:
     """
-    The best placements and what is proven so far, and the one clock; any thread may add to it.
+    Best placements, bounds proven so far, and the clock; safe to update from any thread.
 
-    The time limit counts from when it is made.
+    The time limit starts when the object is made.
 
     Attributes
     ----------
     data
-        The problem as engines see it: costs of rings may have been raised, which changes no placement's objective.
+        Problem as engines see it: ring costs may be raised, which changes no placement's objective.
     bounds
-        No placement of a candidate has a smaller objective, shape ``(num_candidates,)``.
+        Lower bound on every placement of each candidate, ticks, shape ``(num_candidates,)``.
     proven_by
-        Name of the engine that raised a candidate's bound last; those that no engine raised are not in it.
+        Name of the engine that last raised a candidate's bound; without candidates that no engine raised.
     found
-        The best placement of each candidate that has one.
+        Best placement of each candidate that has one.
     searched
         Candidates that bounds without a search did not rule out.
     """
@@ -62,56 +63,59 @@ class Incumbent:
     def best(self) -> Solution | None:
         """The best solution so far."""
         with self._lock:
-            return min(self.found.values(), key=lambda one: (one.objective_ticks, one.candidate), default=None)
+            return min(self.found.values(), key=attrgetter("objective_ticks", "candidate"), default=None)
 
     @property
     def upper(self) -> int:
-        """Objective of the incumbent; ``UNUSABLE_TICKS`` before the first."""
+        """Objective of the incumbent, ticks; ``UNUSABLE_TICKS`` before the first."""
         with self._lock:
-            return min((one.objective_ticks for one in self.found.values()), default=UNUSABLE_TICKS)
+            return min((found.objective_ticks for found in self.found.values()), default=UNUSABLE_TICKS)
 
     @property
     def lower(self) -> int:
-        """Bound over all candidates."""
+        """Lower bound over all candidates, ticks."""
         return min(self.upper, int(self.bounds.min(initial=UNUSABLE_TICKS)))
 
     def ceiling_of(self, index: int) -> int:
-        """The largest objective of a candidate that is of interest."""
+        """Largest objective of a candidate that would be an improvement, ticks."""
         return self.upper - 1 if self.found else largest_ticks(self.data.candidates[index])
 
     @property
     def passed_s(self) -> float:
-        """Wall time since the start."""
+        """Wall time since the start, seconds."""
         return time.perf_counter() - self.started
 
     @property
     def ends(self) -> float:
-        """When the time is over, as ``time.perf_counter`` tells it."""
+        """End of the time limit, on the clock of ``time.perf_counter``."""
         return self.started + self.params.time_limit_s
 
     @property
     def seconds_left(self) -> float:
-        """Wall time left."""
+        """Remaining wall time, seconds."""
         return self.ends - time.perf_counter()
 
     @property
     def is_over(self) -> bool:
-        """Whether to stop."""
+        """Return whether time is over, the search was stopped, or the gap is small enough."""
         if self.stop.is_set() or self.seconds_left <= 0:
             return True
         return bool(self.found) and self.upper - self.lower <= self.params.gap_limit * self.upper
 
     def open_candidates(self) -> list[int]:
-        """Candidates that may beat the incumbent, least bounds first."""
+        """Return the candidates that may beat the incumbent, least bounds first."""
         open_ones = np.flatnonzero(self.bounds < self.upper)
         return sorted(open_ones.tolist(), key=lambda index: (int(self.bounds[index]), index))
 
     def is_open(self, index: int) -> bool:
-        """Whether a candidate may beat the incumbent."""
+        """Return whether a candidate may beat the incumbent."""
         return bool(self.bounds[index] < self.upper)
 
     def prove(self, index: int, bound: int, by: str = WITHOUT_SEARCH) -> None:
-        """Take a bound of a candidate from an engine; above all it can cost, nothing can be placed."""
+        """
+        Record a bound of a candidate; a bound above its largest possible objective means that it has no
+        placement.
+        """
         if bound > largest_ticks(self.data.candidates[index]):
             bound = UNUSABLE_TICKS
         with self._lock:
@@ -120,7 +124,7 @@ class Incumbent:
             self.report()
 
     def offer(self, solution: Solution) -> None:
-        """Take a solution, if it keeps the rules and is the best of its candidate."""
+        """Record a solution if it keeps all rules and is the best of its candidate."""
         index = solution.candidate
         checked = checked_solution(self.data, index, solution.nodes)
         if checked is None:
@@ -132,12 +136,15 @@ class Incumbent:
                 self.report()
 
     def offer_hosts(self, index: int, nodes: IntArray) -> None:
-        """The same with the hosts of each cell of a candidate, in the order of its grid."""
+        """Record the hosts of each cell of a candidate, in grid order, as :meth:`offer` does."""
         grid = self.data.candidates[index].grid
         self.offer(Solution(candidate=index, nodes=nodes.reshape(grid), objective_ticks=0))
 
     def report(self, batch: Sequence[int] = (), batch_bound: int = 0) -> None:
-        """Tell incumbent and bound, if one has improved; a batch being solved may have a better bound already."""
+        """
+        Call the progress callback if incumbent or bound improved; ``batch_bound`` is a better bound of a running
+        batch.
+        """
         if self._on_progress is None:
             return
         with self._lock:
@@ -150,7 +157,7 @@ class Incumbent:
                 self._on_progress(self.passed_s, upper, 0 if lower >= UNUSABLE_TICKS else lower)
 
     def result(self) -> Result:
-        """What is known now."""
+        """Return the present result."""
         result = result_of(self.found.values(), self.bounds, self.started)
         number = len(self.data.candidates)
         proven_by = tuple(self.proven_by.get(index, WITHOUT_SEARCH) for index in range(number))

@@ -1,16 +1,17 @@
 """
-The joint model over all families of configurations: which layers on which stages on which kinds of GPU.
+Joint model over all families of configurations: layers of each stage and GPU kind of each row, chosen together.
 
-Bounds that look at one family by itself say which families may win. Over these a model decides
-(:mod:`pipette_opt.solver.layer_model`). What it chooses is placed on the hosts as listed and simulated; the simulator's
-critical path becomes a constraint of the model, for every split of the layers and every family with that schedule
-(logic-based Benders decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). So the model comes up to
-the simulated time over the best links. What comes of it: a time to beat, the splits worth searching beside the usual
-ones, and a bound on all others.
+First, bounds of single families say which of them may win. A CP-SAT model (:mod:`pipette_opt.solver.layer_model`) then
+chooses among these. Its choice is placed on the hosts in their listed order and simulated. The simulator's critical
+path becomes a constraint for every layer partition of every family with that schedule (logic-based Benders
+decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). So the model's time rises towards the simulated
+time over the best links.
 
-As one family is chosen, the model falls apart into parts of families: no split of any is faster than the least bound of
-the parts. Parts are of such a size that CP-SAT proves them in about a second, those with the least bound come first,
-and one that needs more time is halved.
+Results: a time to beat, layer partitions worth searching beside the usual ones, and a bound on all others.
+
+A model chooses one family, so families can be divided among several models ("parts"). The least bound of the parts
+bounds every partition. A part is small enough for CP-SAT to prove it in about a second. The part with the least bound
+comes first; a part that needs more time is halved.
 """
 
 import threading
@@ -40,58 +41,60 @@ UNKNOWN_TIME = 4.0
 
 FIRST_CONFIGURATIONS = 512
 """
-Number of configurations that are bounded before the first model, if that takes no more than half the time: the work
-alone, by which they are ordered, knows nothing of tensor groups over hosts. With 32 first, on 16 hosts, bounds took as
-long and the first plan was 2 % slower. Chosen.
+Number of configurations bounded before the first model, if that takes at most half the time.
+
+They are ordered by their compute-only bound, which does not see tensor groups over several hosts. With 32 on 16 hosts,
+bounding took as long and the first plan was 2 % slower. Chosen.
 """
 
 BETWEEN_LOOKS = 128
-"""Number of configurations that are bounded between looks at the clock. Chosen."""
+"""Number of configurations bounded between two checks of the clock. Chosen."""
 
 FAMILIES_GROWTH = 4
-"""Factor by which the number of configurations grows from model to model until a time to beat is settled. Chosen."""
+"""Growth factor of the number of configurations from model to model, until the time to beat is settled. Chosen."""
 
 MAX_VARIABLES = 1000
 """
-Largest number of variables of one model, about; some 80 families with one kind of GPU and 8 with two. CP-SAT proves
-models of 300 variables in a second, and in models of 5,000 it finds nothing in that time. Chosen.
+Approximate largest number of variables of one model: some 80 families with one GPU kind, 8 with two.
+
+CP-SAT proves models of 300 variables in a second; in that time it finds no solution of models of 5,000. Chosen.
 """
 
 MIN_SLICE_S = 1.0
-"""Least time limit of a CP-SAT call that is to prove something, in seconds. Chosen."""
+"""Least time limit of a CP-SAT call that proves bounds, seconds. Chosen."""
 
 SLICE_SHARE = 0.1
-"""Share of the time left that one CP-SAT call may take that is to prove something. Chosen."""
+"""Share of the remaining time that one CP-SAT call for a proof may take. Chosen."""
 
 MAX_SPLITS = 24
-"""Largest number of splits that are handed on to be searched beside the usual ones. Chosen."""
+"""Largest number of layer partitions handed on to the search beside the usual ones. Chosen."""
 
 SETTLED = 1e-3
 """
-Relative difference of simulate and model below which no further critical paths of a split are asked for, where splits
-are to be ruled out. Chosen.
+Relative difference of model and simulator below which a proof asks for no further critical paths of a partition.
+Chosen.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Joined:
     """
-    What the joint model says.
+    Result of the joint model.
 
     Parameters
     ----------
     splits
-        Layers per stage that may be faster than all usual splits.
+        Layers of each stage of partitions that may be faster than all usual ones.
     first
-        The fastest plan that was simulated, on hosts as they are listed; ``None`` if there was none.
+        Fastest simulated plan, on hosts in their listed order; ``None`` if there was none.
     model
-        How large the model was, and what it proved about all other splits.
+        Size of the model, and its proof about all other partitions.
     go_on
-        Proves on, for so many seconds, against a new time to beat; whether more splits may be handed on comes last. The
-        split of a faster plan that is found on the way is handed on in any case, and then in the bound as well.
+        ``go_on(seconds, upper_bound_s, allow_new_splits)`` continues the proof. A faster plan that it finds is handed
+        on in any case; its partition then also counts in the bound.
     split_bound_s
-        No plan of a configuration is faster, whatever is sent beside compute, by the bounds of its families; 0 where
-        there are none.
+        Lower bound on the iteration time of a configuration under every choice of overlap, from the bounds of its
+        families, seconds; 0 without a bound.
     """
 
     splits: tuple[tuple[int, ...], ...]
@@ -119,11 +122,11 @@ def join(
     Parameters
     ----------
     candidates
-        Every legal configuration with one of the usual splits; what is proven is about all other splits.
+        Every legal configuration with one of the usual partitions. The proof is about all other partitions.
     loading
-        Entered where a kind of schedule is simulated for the first time, as that may compile kernels.
+        Context entered when a kind of schedule is simulated for the first time, as that may compile kernels.
     work
-        Bounds by work that were computed before, to be looked up and added to.
+        Compute-only bounds computed before; looked up and extended.
     """
     search = _Joint(
         instance=instance,
@@ -147,9 +150,9 @@ class _Part:
     Parameters
     ----------
     bound_s
-        No other split of theirs is faster.
+        Lower bound on all partitions of these families that are not searched elsewhere, seconds.
     is_given_up
-        Whether a split of theirs may be faster that cannot be handed on any more.
+        Whether a faster partition may exist, but no more partitions may be handed on.
     """
 
     families: list[LayerFamily]
@@ -160,26 +163,26 @@ class _Part:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Joint(OpenFamilies):
-    """The models, one after the other, and what they have in common."""
+    """State of the sequence of joint models."""
 
     report: Callable[[str], None]
     work: WorkBounds
     splits: dict[tuple[int, ...], None] = field(default_factory=dict)
     size: ModelSize = field(default_factory=ModelSize)
     parts: list[_Part] = field(default_factory=list)
-    """Families of which other splits are not yet ruled out."""
+    """Families whose other partitions are not yet ruled out."""
     waiting: list[tuple[float, ParallelConfig]] = field(default_factory=list)
-    """Configurations of which no family was looked at yet, with the least that any split of theirs takes, in order."""
+    """Configurations whose families were not bounded yet, each with its compute-only bound in seconds, ascending."""
     modelled: set[LayerFamily] = field(default_factory=set)
     """Families that were in a model."""
 
     def run(self, candidates: Sequence[ParallelConfig]) -> Joined:
-        """First a time to beat, from the most promising configurations; then all that may beat it."""
+        """Find a time to beat from the most promising configurations, then prove that no other partition beats it."""
         with self.loading():
             load_kernel()
         self.ends = time.perf_counter() + self.limits.time_limit_s
         bounded = [(self.work.of_any_split(base), base) for base in _bases(self.instance, candidates)]
-        bounded = sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
+        bounded = sorted((pair for pair in bounded if pair[0] < float("inf")), key=itemgetter(0))
         count, half = 0, 0.5 * self.limits.time_limit_s
         while True:
             able = bisect_left(bounded, self.to_beat_s, key=itemgetter(0))
@@ -187,9 +190,9 @@ class _Joint(OpenFamilies):
                 break
             enough, families = min(able, max(FIRST_CONFIGURATIONS, FAMILIES_GROWTH * count)), []
             while count < enough and not (count and self.seconds_left < (half if self.first is None else 0.0)):
-                some = bounded[count : min(count + BETWEEN_LOOKS, enough)]
-                families += self._families([base for _, base in some])
-                count += len(some)
+                next_configs = bounded[count : min(count + BETWEEN_LOOKS, enough)]
+                families += self._families([base for _, base in next_configs])
+                count += len(next_configs)
                 if self.first is None:
                     self._bound_again(self._able(families)[:1])
             self._bound_again(self._able(families))
@@ -201,7 +204,7 @@ class _Joint(OpenFamilies):
         return self._joined()
 
     def _list_first(self) -> None:
-        """The split of the time to beat is searched with the usual ones, or nobody would have that plan."""
+        """Hand on the partition of the fastest simulated plan, so that the search contains that plan."""
         first = None if self.first is None else self.first.config
         if first is not None and not self._is_usual(first) and first.layers_per_stage not in self.splits:
             self._hand_on(first.layers_per_stage, self.parts)
@@ -225,50 +228,61 @@ class _Joint(OpenFamilies):
         self.size = self.size.joined(model.size)
         return split, bound_s
 
-    def _parts(self, families: Sequence[LayerFamily], most: int = MAX_VARIABLES) -> list[_Part]:
-        """Families in models of no more variables than that, those with like bounds together."""
+    def _parts(self, families: Sequence[LayerFamily], max_variables: int = MAX_VARIABLES) -> list[_Part]:
+        """Divide families into parts of at most ``max_variables`` variables, those with similar bounds together."""
         ordered = sorted(families, key=lambda family: self.bounds_s[family])
-        return [_Part(families=one, bound_s=self.bounds_s[one[0]]) for one in self._in_models(ordered, most)]
+        return [
+            _Part(families=members, bound_s=self.bounds_s[members[0]])
+            for members in self._in_models(ordered, max_variables)
+        ]
 
-    def _in_models(self, families: Sequence[LayerFamily], most: int = MAX_VARIABLES) -> Iterator[list[LayerFamily]]:
-        """In the order given, as many in each model as it may have variables, and at least one."""
+    def _in_models(
+        self, families: Sequence[LayerFamily], max_variables: int = MAX_VARIABLES
+    ) -> Iterator[list[LayerFamily]]:
+        """
+        Divide families, in the given order, into groups of at most ``max_variables`` variables and at least
+        one family.
+        """
         kinds = len(self.instance.cluster.gpu_kinds)
-        some: list[LayerFamily] = []
+        members: list[LayerFamily] = []
         count = 0
         for family in families:
             more = num_variables(family, kinds)
-            if some and count + more > most:
-                yield some
-                some, count = [], 0
-            some.append(family)
+            if members and count + more > max_variables:
+                yield members
+                members, count = [], 0
+            members.append(family)
             count += more
-        if some:
-            yield some
+        if members:
+            yield members
 
-    def _prove(self, most_splits: int) -> None:
+    def _prove(self, max_splits: int) -> None:
         """
-        Every split but the usual ones: those that may be faster, up to so many, and a bound on the others.
+        Prove a bound on all partitions but the usual ones, and hand on up to ``max_splits`` that may be faster.
 
-        Until no other can be faster than the time to beat, or time is over. The part with the least bound is the next.
+        Work on the part with the least bound, until no partition can beat the time to beat or time is over.
         """
         while (part := self._least_part()) is not None and not self.is_over:
             if part.bound_s >= self.to_beat_s or part.is_given_up:
-                break  # nothing else would raise the bound
+                break  # no other part would raise the bound
             self.parts.remove(part)
-            self.parts += self._proven(part, most_splits)
+            self.parts += self._proven(part, max_splits)
 
     def _least_part(self) -> _Part | None:
-        """The part with the least bound, once no configuration that waits may be below it."""
+        """Return the part with the least bound, after bounding all waiting configurations that may lie below it."""
         while self.waiting and not self.is_over:
             least_s = min((part.bound_s for part in self.parts), default=self.to_beat_s)
             if self.waiting[0][0] >= min(least_s, self.to_beat_s):
                 break
-            some, self.waiting = self.waiting[:BETWEEN_LOOKS], self.waiting[BETWEEN_LOOKS:]
-            self.parts += self._parts(self._able(self._families([base for _, base in some])))
+            next_configs, self.waiting = self.waiting[:BETWEEN_LOOKS], self.waiting[BETWEEN_LOOKS:]
+            self.parts += self._parts(self._able(self._families([base for _, base in next_configs])))
         return min(self.parts, key=lambda part: part.bound_s, default=None)
 
-    def _proven(self, part: _Part, most_splits: int) -> list[_Part]:
-        """What is left of a part after a slice of time: nothing, itself, or its halves with a better bound."""
+    def _proven(self, part: _Part, max_splits: int) -> list[_Part]:
+        """
+        Work on a part for one time slice. Return its remainder: nothing, the part itself, or two halves with a better
+        bound.
+        """
         if part.model is None:
             part.families = self._bound_again(part.families)
             if not part.families:
@@ -293,18 +307,18 @@ class _Joint(OpenFamilies):
                 return self._parts(families, sum(num_variables(family, kinds) for family in families) // 2)
             seconds, new = self._simulate(model, split)
             if new and split.bound_s < (1 - SETTLED) * seconds:
-                continue  # with its critical path the model may turn it down
+                continue  # the model, now with this critical path, may reject the partition
             config = model.families[split.family].with_units(split.units, split.recomputed)
             if not self._is_searched(config) and config.recomputation != "block":
                 self._exclude(model, split.family, config.layers_per_stage)
                 continue
-            if len(self.splits) >= most_splits:
+            if len(self.splits) >= max_splits:
                 part.is_given_up = True
                 return [part]
             self._hand_on(config.layers_per_stage, [part, *self.parts])
 
     def _model_of_others(self, families: Sequence[LayerFamily]) -> LayerModel:
-        """The model of all splits that no list has."""
+        """Return the model without the usual partitions and those handed on."""
         model, num_layers = self._model(families), self.instance.model.num_layers
         for index, family in enumerate(families):
             config = family.config
@@ -314,7 +328,7 @@ class _Joint(OpenFamilies):
         return model
 
     def _hand_on(self, layers: tuple[int, ...], parts: Sequence[_Part]) -> None:
-        """A split is searched beside the usual ones, by others."""
+        """Add a partition to those searched elsewhere, and exclude it from the models of ``parts``."""
         self.splits[layers] = None
         for part in parts:
             if part.model is not None:
@@ -322,7 +336,7 @@ class _Joint(OpenFamilies):
                     self._exclude(part.model, index, layers)
 
     def _go_on(self, time_limit_s: float, to_beat_s: float, hands_on: bool) -> Joined:
-        """What is proven with more time, and with a faster plan to compare with."""
+        """Continue the proof with more time and perhaps a faster plan to beat."""
         self.limits = replace(self.limits, time_limit_s=time_limit_s, to_beat_s=min(to_beat_s, self.to_beat_s))
         self.ends = time.perf_counter() + time_limit_s
         for part in self.parts:
@@ -337,13 +351,16 @@ class _Joint(OpenFamilies):
         return config.layers_per_stage in usual
 
     def _exclude(self, model: LayerModel, index: int, layers: tuple[int, ...]) -> None:
-        """Leave a split out of a family that can have it."""
+        """Exclude a partition from a family that can express it."""
         units = model.families[index].units_of(layers)
         if units is not None:
             model.exclude(index, units)
 
     def _simulate(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
-        """Its time on hosts as they are listed, seconds; and how many of its critical paths were new."""
+        """
+        Return a partition's simulated time on hosts in their listed order, seconds, and the number of its new critical
+        paths.
+        """
         family = model.families[split.family]
         seconds, counts = self._simulated(family, split)
         new = 0 if counts is None else model.add_paths(family.schedule, counts)
@@ -352,7 +369,7 @@ class _Joint(OpenFamilies):
         return seconds, new
 
     def _joined(self) -> Joined:
-        """What is known now; ``INFEASIBLE`` if no other split can be faster than the time to beat."""
+        """Return the present result; ``INFEASIBLE`` if no other partition can be faster than the time to beat."""
         waiting = [bound_s for bound_s, _ in self.waiting[:1]]
         bound_s = min([self.to_beat_s, *waiting, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * FAMILY_MARGIN)
@@ -371,7 +388,7 @@ class _Joint(OpenFamilies):
 
 
 def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator[ParallelConfig]:
-    """One configuration of each family that has stages to deal layers to."""
+    """Yield one configuration of each family that has several stages to partition layers among."""
     seen = set()
     for config in candidates:
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
@@ -382,5 +399,5 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
             yield replace(without_overlap(config), layers_per_stage=(chunks,) * pp, pipeline_model_parallel_layout=None)
 
 
-_FAMILY = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in (*OVERLAPS, *SPLIT)))
-"""What configurations of one family agree in."""
+_FAMILY = attrgetter(*(option.name for option in fields(ParallelConfig) if option.name not in (*OVERLAPS, *SPLIT)))
+"""Fields in which all configurations of a family agree."""

@@ -1,20 +1,18 @@
 """
-The joint model: one CP-SAT model over all families of configurations that bounds leave open.
+Joint CP-SAT model over all families of configurations that bounds leave open.
 
-**Decided**: the family (degrees, micro-batch, chunks, recomputation, packing of the hosts), the layers of each stage,
-with block recomputation up to how many of them every stage recomputes, and for each grid row how many of its hosts are
-of which kind of GPU.
+**Decided**: the family (degrees, micro-batch, chunks, recomputation, tiling of the hosts), the layers of each stage,
+with block recomputation the number of recomputed layers, and the number of hosts of each GPU kind in each grid row.
 
-**Minimised**: the longest of some paths through the schedule, with the best links between hosts of the kinds chosen.
-Any path is a lower bound of the simulated time, so the optimum bounds every configuration of every family; with the
-paths that the simulator found critical it is the simulated time over the best links.
+**Minimised**: the longest of some paths through the schedule, over the best links between hosts of the chosen kinds.
+Any path is a lower bound on the simulated time, so the optimum bounds every configuration of every family. With the
+simulator's critical paths, it is the simulated time over the best links.
 
-**Subject to**: one family; all layers dealt, each stage at least one; each stage within the memory of every kind of
-GPU that holds it, with as many recomputed layers as that asks for; no more hosts of a kind than there are; no split of
-layers that was excluded.
+**Subject to**: one family; all layers assigned, at least one to each stage; each stage within the memory of every GPU
+kind that holds it, with the recomputation that this needs; no more hosts of a kind than exist; no excluded partition.
 
-The variables of families that are not chosen are zero, and the time is the sum over families. So the linear relaxation
-is the convex hull of the families' own, and needs no constants beyond their room.
+Variables of families that are not chosen are zero, and the time is the sum over families. So the linear relaxation is
+the convex hull of the families' relaxations, without big-M constants beyond their limits.
 """
 
 import threading
@@ -41,18 +39,18 @@ from pipette_opt.solver.stoppable import solve_until
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSplit:
     """
-    What the model chose, or what comes near to a bound.
+    Layer partition chosen by the model, or found near a bound.
 
     Parameters
     ----------
     units
         Units of each stage, shape ``(pp,)``.
     kinds
-        Hosts of each kind of GPU in each grid row, shape ``(rows, num_kinds)``.
+        Hosts of each GPU kind in each grid row, shape ``(rows, num_kinds)``.
     bound_s
-        The model's time of it, or the bound.
+        Time of the partition in the model, or the bound, seconds.
     recomputed
-        Units of each stage that are recomputed, in a family with block recomputation.
+        Recomputed units of each stage, in a family with block recomputation.
     family
         Index of the family in its model.
     """
@@ -66,7 +64,7 @@ class LayerSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """How large a model is, how often it was solved, and in what time."""
+    """Size of the largest model, number of solves, and their total seconds."""
 
     families: int = 0
     variables: int = 0
@@ -75,7 +73,7 @@ class ModelSize:
     seconds: float = 0.0
 
     def joined(self, other: "ModelSize") -> "ModelSize":
-        """The larger of two models, and what both took."""
+        """Return the size of the larger model and the total time of both."""
         return ModelSize(
             families=max(self.families, other.families),
             variables=max(self.variables, other.variables),
@@ -87,14 +85,14 @@ class ModelSize:
 
 class LayerModel:
     """
-    The joint model of some families, solved again and again as paths are added and splits excluded.
+    Joint model of some families, solved repeatedly as paths are added and partitions excluded.
 
     Parameters
     ----------
     hosts_of_kind
         Hosts of each kind of GPU, shape ``(num_kinds,)``.
     to_beat_s
-        Splits that are not faster are of no interest.
+        Partitions that are not faster are ignored, seconds.
     """
 
     def __init__(self, families: Sequence[LayerFamily], hosts_of_kind: IntArray, to_beat_s: float) -> None:
@@ -102,14 +100,14 @@ class LayerModel:
         self.tick_s = to_beat_s / TICKS_TO_BEAT
         self.model = CpModel()
         self.size = ModelSize(families=len(families))
-        """The model as it was solved last, and what that took."""
+        """Size of the model when last solved, and the time of that solve."""
         self._variables = [
             FamilyModel(self.model, family, self.hosts_of_kind, self.tick_s, str(index))
             for index, family in enumerate(families)
         ]
         self._seen: dict[tuple[int, int, int], set[bytes]] = {}
-        self.model.add_exactly_one([one.chosen for one in self._variables])
-        self._time = LinearExpr.sum([one.time for one in self._variables])
+        self.model.add_exactly_one([variables.chosen for variables in self._variables])
+        self._time = LinearExpr.sum([variables.time for variables in self._variables])
         self.model.minimize(self._time)
         self._ceiling = TICKS_TO_BEAT
         for schedule in dict.fromkeys(family.schedule for family in families):
@@ -119,12 +117,12 @@ class LayerModel:
         """
         Add paths to all families with a schedule.
 
-        Those that end at the first stage, as none is over before it, and all with the reduction that comes after them.
+        Families choose those that end at the first stage, and all paths with the reduction that follows them.
 
         Returns
         -------
         int
-            How many were new.
+            Number of new paths.
         """
         seen, new = self._seen.setdefault(schedule, set()), []
         for path, row in enumerate(counts.table()):
@@ -132,22 +130,22 @@ class LayerModel:
                 seen.add(key)
                 new.append(path)
         if new:
-            some = counts.take(np.array(new))
-            for one in self._variables:
-                if one.family.schedule == schedule:
-                    one.add_paths(some)
+            new_paths = counts.take(np.array(new))
+            for variables in self._variables:
+                if variables.family.schedule == schedule:
+                    variables.add_paths(new_paths)
         return len(new)
 
     def exclude(self, index: int, units: Sequence[int]) -> None:
-        """Leave one split of a family out: it is dealt with elsewhere."""
+        """Exclude one partition of a family, which is searched elsewhere."""
         variables = self._variables[index]
         if len(variables.units) == 1:
             self.model.add(variables.chosen == 0)
             return
-        self.model.add_forbidden_assignments(variables.units, [tuple(int(one) for one in units)])
+        self.model.add_forbidden_assignments(variables.units, [tuple(int(count) for count in units)])
 
     def below(self, to_beat_s: float) -> None:
-        """Look for splits faster than this only."""
+        """Accept only partitions faster than this."""
         ceiling = int(np.ceil(min(to_beat_s / self.tick_s, TICKS_TO_BEAT))) - 1
         if ceiling < self._ceiling:
             self._ceiling = ceiling
@@ -157,9 +155,10 @@ class LayerModel:
         self, time_limit_s: float, workers: int, seed: int, stop: threading.Event
     ) -> tuple[LayerSplit | None, float]:
         """
-        The best split left, and a bound on all that are left in seconds.
+        Return the best remaining partition, and a bound on all remaining ones in seconds.
 
-        ``None`` if there is none below the time to beat (then the bound is that time), or none was found in time.
+        The partition is ``None`` if none is below the time to beat (the bound is then that time), or none was found in
+        time.
         """
         solver = CpSolver()
         solver.parameters.num_workers = workers
@@ -179,14 +178,14 @@ class LayerModel:
             return None, (self._ceiling + 1) * self.tick_s
         if status not in (OPTIMAL, FEASIBLE):
             return None, max(0.0, np.floor(solver.best_objective_bound + 0.5)) * self.tick_s
-        index = next(index for index, one in enumerate(self._variables) if solver.value(one.chosen))
+        index = next(index for index, family in enumerate(self._variables) if solver.value(family.chosen))
         variables, family = self._variables[index], self.families[index]
         kinds = np.array(
             [[solver.value(count) for count in row] for row in variables.hosts]
             or [[family.hosts_per_row]] * family.grid[0],
             dtype=np.int64,
         )
-        bound, units = np.floor(solver.best_objective_bound + 0.5), [solver.value(one) for one in variables.units]
+        bound, units = np.floor(solver.best_objective_bound + 0.5), [solver.value(count) for count in variables.units]
         split = LayerSplit(
             family=index,
             units=tuple(units),
@@ -198,7 +197,7 @@ class LayerModel:
 
 
 def fewest_recomputed(family: LayerFamily, units: Sequence[int], kinds: IntArray) -> int:
-    """The fewest recomputed units that the memory of each stage's kinds of GPU asks for; 1 at least."""
+    """Return the least recomputed units that fit the memory of each stage's GPU kinds; at least 1."""
     if family.recomputed is None:
         return 1
     fewest = family.recomputed.fewest()

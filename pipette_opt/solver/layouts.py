@@ -1,11 +1,11 @@
 """
-Model chunks of unequal size: layouts near a plan that is known, by the simulator.
+Local search over model chunks of unequal size: chunk layouts near a known plan, by the simulator.
 
-Equal chunks leave the stage with the output head, and the first one with the embedding, as many layers in each chunk as
-any other. From the plan's own stages, and from chunks as equal as can be, layers are moved from one chunk to another,
-one at a time, as long as that makes the plan faster where it is placed. Most moves are sorted out by a rough time: the
-simulator's schedule with the layer's mean time taken from one chunk and added to the other. What comes of it is
-searched beside the usual splits, with all degrees and placements; other layouts are not ruled out.
+With equal chunks, the first stage (with the embedding) and the last one (with the output head) have as many layers as
+any other. The search starts from the plan's own stages and from chunks as equal as possible. It moves single layers
+from chunk to chunk as long as the placed plan becomes faster. A rough time sorts out most moves: the schedule with the
+layer's mean time subtracted from one chunk and added to another. The layouts found are searched beside the usual
+partitions, with all degrees and placements; other layouts are not ruled out.
 """
 
 import threading
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import permutations
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,13 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 LAYOUTS_AT_ONCE = 64
-"""Number of layouts that are simulated together. Chosen."""
+"""Number of layouts simulated together. Chosen."""
 
 WORTHWHILE = 1e-4
-"""Relative gain below which a moved layer is not worth a layout. Chosen."""
+"""Least relative gain of a moved layer. Chosen."""
 
 ROUGHLY = 1e-3
-"""Relative error of the rough time of a layout, against the simulator, by which moves are sorted out. Chosen."""
+"""Assumed relative error of a layout's rough time against the simulator. Chosen."""
 
 
 def near_layouts(
@@ -49,38 +50,42 @@ def near_layouts(
     stop: threading.Event,
 ) -> list[FirstPlan]:
     """
-    Plans with unequal chunks that are faster than a plan, the fastest first: at most one for each number of chunks.
+    Return plans with unequal chunks that are faster than ``first``, fastest first; at most one for each number of
+    chunks.
 
-    On the same hosts and with the same degrees, with any number of chunks that the space allows.
+    All have the hosts and degrees of ``first``, and any number of chunks that the space allows.
 
     Parameters
     ----------
     seconds
-        That this may take.
+        Time limit.
     """
     ends = time.perf_counter() + seconds
     fits = _room(instance, first, predictor, max_oom_risk)
     found = []
     own = first.config.num_chunks
-    for chunks in sorted(_chunk_counts(space), key=lambda one: (one != own, one)):
+    for chunks in sorted(_chunk_counts(space), key=lambda count: (count != own, count)):
         plans = []
         for start in _starts(instance, first.config, chunks):
             if time.perf_counter() < ends and not stop.is_set():
                 plans.append(_climb(instance, replace(first, config=start), fits, ends, stop))
-        able = [one for one in plans if one is not None and one.config.pipeline_model_parallel_layout is not None]
-        found += sorted(able, key=lambda one: one.seconds)[:1]
-    faster = [one for one in found if one.seconds < first.seconds * (1 - WORTHWHILE)]
-    return sorted(faster, key=lambda one: one.seconds)
+        able = [plan for plan in plans if plan is not None and plan.config.pipeline_model_parallel_layout is not None]
+        found += sorted(able, key=attrgetter("seconds"))[:1]
+    faster = [plan for plan in found if plan.seconds < first.seconds * (1 - WORTHWHILE)]
+    return sorted(faster, key=attrgetter("seconds"))
 
 
 def _chunk_counts(space: SearchSpace) -> tuple[int, ...]:
     if space.virtual_pipeline is not None:
-        return tuple(one for one in space.virtual_pipeline if one > 1)
+        return tuple(count for count in space.virtual_pipeline if count > 1)
     return tuple(range(2, space.max_virtual_pipeline + 1))
 
 
 def _starts(instance: Instance, config: ParallelConfig, chunks: int) -> list[ParallelConfig]:
-    """The legal ones of two: its stages with their layers in so many chunks, and all chunks as equal as can be."""
+    """
+    Return the legal start layouts: the plan's stages divided into ``chunks`` chunks, and chunks as equal as
+    possible.
+    """
     pp, layers = config.pipeline_model_parallel_size, sum(config.layers_per_stage)
     if pp == 1:
         return []
@@ -104,7 +109,7 @@ def _starts(instance: Instance, config: ParallelConfig, chunks: int) -> list[Par
 def _room(
     instance: Instance, first: FirstPlan, predictor: MemoryPredictor, max_oom_risk: float
 ) -> Callable[[ParallelConfig], bool]:
-    """Whether a configuration has room on the hosts of a plan."""
+    """Return a predicate: a configuration fits into the memory of a plan's hosts."""
     rows = np.arange(first.config.pipeline_model_parallel_size) // first.block.stages
     nodes = first.nodes.reshape(len(first.nodes), -1)
     capacity = usable_bytes(instance.cluster, predictor)[nodes].min(axis=1)[rows]
@@ -121,21 +126,22 @@ def _room(
 def _climb(
     instance: Instance, plan: FirstPlan, fits: Callable[[ParallelConfig], bool], ends: float, stop: threading.Event
 ) -> FirstPlan | None:
-    """The plan after moves of single layers, each of which made it faster and has room; ``None`` if it has none."""
+    """Move single layers as long as the plan gets faster and fits; ``None`` if no visited layout fits."""
     held: IntArray = np.array(plan.config.layers_per_chunk, dtype=np.int64)
     (seconds,) = _times_s(instance, plan, [plan.config])
     is_known, better = fits(plan.config), True
     while better:
         better = False
         limit_s = seconds * (1 - WORTHWHILE) if is_known else np.inf
-        for some in _promising(instance, plan, held, limit_s):
+        for moves in _promising(instance, plan, held, limit_s):
             if time.perf_counter() >= ends or stop.is_set():
                 break
-            after = [one for source, target in some if (one := _moved(held, source, target)) is not None]
-            configs = [with_layers(plan.config, one) for one in after]
+            tried = (_moved(held, source, target) for source, target in moves)
+            after = [layers for layers in tried if layers is not None]
+            configs = [with_layers(plan.config, layers) for layers in after]
             times = _times_s(instance, plan, configs) if configs else np.zeros(0)
             order = np.argsort(times, kind="stable").tolist()
-            chosen = next((one for one in order if times[one] < limit_s and fits(configs[one])), None)
+            chosen = next((index for index in order if times[index] < limit_s and fits(configs[index])), None)
             if chosen is not None:
                 held, seconds, is_known, better = after[chosen], float(times[chosen]), True, True
                 break
@@ -144,9 +150,9 @@ def _climb(
 
 def _promising(instance: Instance, plan: FirstPlan, held: IntArray, limit_s: float) -> Iterator[list[tuple[int, int]]]:
     """
-    Moves of a layer from one chunk to another that may take less than that, the most promising first, in groups.
+    Yield groups of moves of a layer from chunk to chunk whose rough time is below ``limit_s``, the best first.
 
-    A layer more makes nothing faster: where taking one from a chunk does not help, no move from it does.
+    An additional layer never makes a plan faster: if removing a layer from a chunk does not help, no move from it does.
     """
     size, limit_s = held.size, limit_s * (1 + ROUGHLY)
     without = _roughly_s(instance, plan, held, np.arange(size), None)
@@ -155,24 +161,25 @@ def _promising(instance: Instance, plan: FirstPlan, held: IntArray, limit_s: flo
         times = _roughly_s(instance, plan, held, moves[:, 0], moves[:, 1])
         order = [index for index in np.argsort(times, kind="stable").tolist() if times[index] < limit_s]
         for begin in range(0, len(order), LAYOUTS_AT_ONCE):
-            yield [(int(one), int(two)) for one, two in moves[order[begin : begin + LAYOUTS_AT_ONCE]]]
+            group = moves[order[begin : begin + LAYOUTS_AT_ONCE]]
+            yield [(int(source), int(target)) for source, target in group]
 
 
 def _roughly_s(
     instance: Instance, plan: FirstPlan, held: IntArray, sources: IntArray, targets: IntArray | None
 ) -> FloatArray:
     """
-    About what the plan takes, at least, with a layer less in one chunk, and one more in another: seconds.
+    Approximate time of the plan with one layer less in a chunk, and one more in another; seconds.
 
-    A layer counts as the mean of the chunk that it is taken from, and in the other as that of the fastest chunk of its
-    stage without embedding and head, or of all.
+    The removed layer counts as the mean of its chunk. The added one counts as the mean of its stage's fastest chunk
+    without embedding and head, or of the fastest of all.
 
     Parameters
     ----------
     held
         Layers of each chunk of each stage, shape ``(num_chunks, pp)``.
     sources, targets
-        Chunks by ``chunk * pp + stage``, one of each for a move.
+        Chunks as ``chunk * pp + stage``, one of each for a move.
     """
     config, rows, pp = with_layers(plan.config, held), np.arange(len(sources)), held.shape[1]
     batch = placed_batch(instance, [(config, block_placement(config, plan.block, plan.nodes))])
@@ -197,7 +204,7 @@ def _roughly_s(
 
 
 def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:
-    """The configuration with so many layers in each chunk of each stage, shape ``(num_chunks, pp)``."""
+    """Return the configuration with the given layers in each chunk of each stage, shape ``(num_chunks, pp)``."""
     return replace(
         config,
         layers_per_stage=tuple(held.sum(axis=0).tolist()),
@@ -206,7 +213,7 @@ def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:
 
 
 def _moved(held: IntArray, source: int, target: int) -> IntArray | None:
-    """A layer less in one chunk, one more in another; ``None`` if that leaves a stage without layers."""
+    """Move a layer from chunk ``source`` to ``target``; ``None`` if that leaves a stage without layers."""
     after = held.copy()
     after.flat[source] -= 1
     after.flat[target] += 1
@@ -214,4 +221,4 @@ def _moved(held: IntArray, source: int, target: int) -> IntArray | None:
 
 
 def _times_s(instance: Instance, plan: FirstPlan, configs: list[ParallelConfig]) -> FloatArray:
-    return estimate_many(instance, [(one, block_placement(one, plan.block, plan.nodes)) for one in configs])
+    return estimate_many(instance, [(config, block_placement(config, plan.block, plan.nodes)) for config in configs])

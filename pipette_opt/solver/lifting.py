@@ -1,15 +1,15 @@
 """
-Costs of ring hops raised to what any ring through them takes, which changes no placement's objective.
+Costs of ring hops raised to the least slowest hop of any ring through them; no placement's objective changes.
 
-A row's ring takes as long as its slowest hop. A fast link whose hosts have no other fast links is therefore worth no
-more than these others; but whatever bounds a hop by itself, or merges hosts into classes, would count it as it is. So
-each link is given the least that the slowest hop can be of a ring of ``D`` different hosts through it, or a bound of
-that (``D`` is ``ring_length``: columns, times parts of a context group):
+A row's ring takes as long as its slowest hop. So a fast link is worth no more than the other links of its hosts. But
+bounds that look at single hops, or merge hosts into classes, would count the link at its own cost. Each link therefore
+gets the least possible slowest hop of a ring of ``D`` different hosts through it, or a bound on that (``D`` is
+``ring_length``: columns times parts of a context group):
 
-- the rest of the ring is a path of ``D - 1`` hops between the link's ends. With one hop between, or two, the best path
-  is found exactly; of longer ones, the best walks are that start at either end and never turn back;
-- links that are fast enough join hosts to groups; what is left of a group without its dead ends, and without whatever
-  ends in one, has ``D`` hosts at least.
+- the rest of the ring is a path of ``D - 1`` hops between the link's ends. With one or two hosts in between, the best
+  path is found exactly. For longer paths, the bound is the best walk from either end that never turns back;
+- links of at most a given cost join hosts to groups. After removing dead ends repeatedly, a group must have at least
+  ``D`` hosts.
 """
 
 import math
@@ -22,40 +22,41 @@ from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
 MAX_HOSTS_OF_PATHS = 256
-"""Hosts above which the exact path of three hops takes too long."""
+"""Number of hosts above which the exact path of three hops takes too long. Chosen."""
 
 MAX_STEPS = 8
-"""Hops of walks: longer ones tell little more."""
+"""Largest number of hops of walks; longer ones hardly raise the bound. Chosen."""
 
 
 def lift_rings(data: ProblemData, seconds: float = math.inf) -> ProblemData:
     """
-    The same problem, with the same objective of every placement.
+    Return an equivalent problem with raised ring costs; every placement keeps its objective.
 
     Parameters
     ----------
     seconds
-        Wall time after which candidates are left as they are.
+        Wall time after which the remaining candidates are left unchanged.
     """
     ends = time.perf_counter() + seconds
-    return replace(data, candidates=tuple(_lift(one) if time.perf_counter() < ends else one for one in data.candidates))
+    candidates = (_lift(each) if time.perf_counter() < ends else each for each in data.candidates)
+    return replace(data, candidates=tuple(candidates))
 
 
 def _lift(candidate: CandidateData) -> CandidateData:
     length = candidate.ring_length
     if length < 3 or not candidate.ring_ticks.size:
         return candidate
-    return replace(candidate, ring_ticks=np.stack([lifted(one, length) for one in candidate.ring_ticks]))
+    return replace(candidate, ring_ticks=np.stack([lifted(ticks, length) for ticks in candidate.ring_ticks]))
 
 
 def lifted(ticks: IntArray, length: int) -> IntArray:
     """
-    Bound of the slowest hop of a ring of so many hosts through each link, at least what the link itself costs.
+    Lower bound on the slowest hop of a ring of ``length`` hosts through each link, ticks; at least the link's own.
 
     Parameters
     ----------
     ticks
-        Of each hop, directed, shape ``(n, n)``; the diagonal is left as it is.
+        Ticks of each directed hop, shape ``(n, n)``; the diagonal is kept.
     length
         Hosts of the ring, 3 or more.
     """
@@ -74,12 +75,12 @@ def lifted(ticks: IntArray, length: int) -> IntArray:
 
 
 def _over_one(either: IntArray) -> IntArray:
-    """The best path from host to host over one other."""
+    """Slowest hop of the best path from host to host over one other."""
     return np.stack([np.maximum(row, either).min(axis=1) for row in either])
 
 
 def _over_two(either: IntArray) -> IntArray:
-    """The best path from host to host over two others; exact."""
+    """Slowest hop of the best path from host to host over two others; exact."""
     number = len(either)
     hosts = np.arange(number)
     best = np.full_like(either, UNUSABLE_TICKS)
@@ -96,7 +97,10 @@ def _over_two(either: IntArray) -> IntArray:
 
 
 def _walks(either: IntArray, steps: int) -> IntArray:
-    """The best walk of so many hops from each host, not at first to each, that never turns back."""
+    """
+    Slowest hop of the best walk of ``steps`` hops from each host whose first hop avoids each host, without turning
+    back.
+    """
     hosts = np.arange(len(either))
     walks = np.zeros_like(either)  # from each host, having come from each
     for _ in range(steps):
@@ -110,7 +114,7 @@ def _walks(either: IntArray, steps: int) -> IntArray:
 
 
 def _floor(either: IntArray, length: int) -> int:
-    """The least that the slowest hop of any ring of so many hosts can be; as a bound."""
+    """Lower bound on the slowest hop of any ring of ``length`` hosts, ticks."""
     levels = np.unique(either)
     low, high = 0, len(levels) - 1
     while low < high:
@@ -123,7 +127,7 @@ def _floor(either: IntArray, length: int) -> int:
 
 
 def _has_core(linked: BoolArray, length: int) -> bool:
-    """Whether so many hosts are joined to each other, each with two links at least to others of them."""
+    """Return whether ``length`` hosts are connected, each with at least two links to others of them."""
     hosts = np.arange(len(linked))
     while len(hosts) >= length:
         kept = linked[np.ix_(hosts, hosts)].sum(axis=1) >= 2

@@ -1,4 +1,4 @@
-"""Paths through a family's schedule that are critical at some splits, and the hosts that splits are simulated on."""
+"""Critical paths of random layer partitions, and the hosts on which partitions are simulated."""
 
 from typing import cast
 
@@ -13,16 +13,17 @@ from pipette_opt.specs import Instance
 
 LIKELY_PATHS = 10
 """
-Number of splits, chosen at random, whose critical paths a model begins with for each schedule: with none of them its
-bounds of interleaved schedules stay half as high as the simulator's times for many solves. Chosen.
+Number of random layer partitions whose critical paths a model of a schedule starts with.
+
+Without them, the bounds of interleaved schedules stay at half of the simulated times for many solves. Chosen.
 """
 
 
 def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> PathCounts:
     """
-    The longest paths of a schedule at some splits over the best links, each once.
+    Return the longest paths of a schedule for some layer partitions over the best links, each once.
 
-    Rows get kinds at random, as there are hosts; stages get units by the speed of their kind, up to a random factor.
+    Rows get random GPU kinds, as hosts allow. Stages get units by the speed of their kind, times a random factor.
     """
     rng, rows = np.random.default_rng(0), family.grid[0]
     pool = np.repeat(np.arange(len(hosts_of_kind)), np.maximum(hosts_of_kind // family.hosts_per_row, 0))
@@ -39,7 +40,7 @@ def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> 
 
 
 def longest_path(family: LayerFamily, counts: PathCounts, units: FloatArray, kinds: IntArray) -> PathCounts:
-    """The longest of some paths with so many units in each stage, on these kinds of each row."""
+    """Return the longest of the paths in ``counts``, given the units and GPU kind of each stage's row."""
     fixed, unit = family.reduced_path_s(counts)
     stages = np.arange(len(units))
     length = (fixed + unit * units)[:, np.repeat(kinds, family.block.stages), stages].sum(axis=1)
@@ -51,7 +52,7 @@ def longest_path(family: LayerFamily, counts: PathCounts, units: FloatArray, kin
 
 def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:
     """
-    Hosts in the order in which they are listed, so many of each kind in each row; shape of the family's grid.
+    Return hosts in listed order with the given number of each GPU kind in each row; shape of the family's grid.
 
     Each row has its kinds in the same order, so that slow hosts share columns.
     """

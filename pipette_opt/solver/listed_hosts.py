@@ -1,8 +1,8 @@
 """
-Hosts in the order in which they are listed, for plans that no search has placed yet.
+Hosts in listed order, for plans that no search has placed yet.
 
-Of machines with NVLink domains a stage is in one domain where one has room, and each group of ranks that exchange
-tokens is: hosts in turn would put every second group on two domains if these are no multiples of a stage.
+On machines with NVLink domains, a stage is in one domain where one has room. Otherwise each group of ranks that
+exchange tokens is. Simply taking hosts in turn would cut every second group if domains are no multiples of a stage.
 """
 
 from math import gcd
@@ -16,21 +16,24 @@ from pipette_opt.specs import ClusterSpec
 
 
 def hosts_together(config: ParallelConfig, block: NodeBlock) -> int:
-    """Number of hosts, at least 1, of an expert-parallel group of a stage, or of a tensor or context group."""
+    """
+    Return the number of hosts, at least 1, of an expert-parallel group of a stage, or of a tensor or context
+    group.
+    """
     ranks = config.expert_model_parallel_size * config.expert_tensor_size
     return max(-(-ranks // ranks_of_a_host(config, block)), block.nodes_per_slot)
 
 
 def next_hosts(cluster: ClusterSpec, free: BoolArray, count: int, together: int) -> IntArray | None:
     """
-    The hosts of a row of the grid of stages and replicas, by index; ``None`` if too few are free.
+    Return the next hosts for a row of the grid of stages and replicas, by index; ``None`` if too few are free.
 
     Parameters
     ----------
     free
         Hosts that may be taken, shape ``(num_nodes,)``.
     together
-        Neighbours in the row that are to share an NVLink domain if the row does not fit one.
+        Neighbours in the row that share an NVLink domain if the row does not fit into one.
     """
     able = np.flatnonzero(free)
     if len(able) < count:

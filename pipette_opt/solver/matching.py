@@ -1,4 +1,4 @@
-"""How many arcs there are of which no two share a sender or a receiver, and how slow so many of them must be."""
+"""Bipartite matching: the largest set of arcs without a common sender or receiver, and its bottleneck."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from pipette_opt.problem.data import UNUSABLE_TICKS
 
 def bottleneck_level(ticks: IntArray, number: int) -> int:
     """
-    Smallest t such that ``number`` arcs of cost <= t exist of which no two share a sender or a receiver.
+    Return the smallest t such that ``number`` arcs of cost <= t exist of which no two share a sender or a receiver.
 
-    ``UNUSABLE_TICKS`` if there are not that many usable arcs; 0 if ``number`` is 0.
+    ``UNUSABLE_TICKS`` if fewer usable arcs exist; 0 if ``number`` is 0.
     """
     if number <= 0:
         return 0

@@ -1,8 +1,9 @@
-"""The CP-SAT model that names the hosts, as an engine: a few candidates at a time, in slices of time that double."""
+"""Placement model in CP-SAT with a variable for each host, as an engine: few candidates at a time, doubling slices."""
 
 import logging
 import math
 import threading
+from operator import attrgetter
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -21,22 +22,22 @@ from pipette_opt.solver.variables import Variables
 logger = logging.getLogger(__name__)
 
 MAX_PAIRS = 8_000_000
-"""Largest number of host pairs, over all hops of a model; above, it takes too long to build and to search. Chosen."""
+"""Largest number of host pairs over all hops of a model; a larger one takes too long to build and to search. Chosen."""
 
 PAIRS_PER_S = 500_000
-"""Host pairs that are built into a model in a second; no model is begun that would take half of the time left."""
+"""Host pairs added to a model per second; no model is built that would take half of the remaining time."""
 
 
 class CpSatModel(Engine):
     """
-    The placement model of a few candidates, which says which of them is best, too.
+    Placement model of a few candidates, which also chooses among them.
 
     Attributes
     ----------
     returns
-        How often a candidate has come back.
+        Number of times that a candidate came back unfinished.
     reach
-        How far from bound to incumbent a candidate's ceiling is put; all the way at first.
+        Position of a candidate's ceiling between bound (0) and incumbent (1, the start).
     """
 
     name = "cp-sat-model"
@@ -47,7 +48,7 @@ class CpSatModel(Engine):
         self.reach: dict[int, float] = {}
 
     def suits(self, index: int) -> bool:
-        """Whether the model of a candidate can be built in the time left."""
+        """Return whether a candidate's model can be built in the remaining time."""
         return self._is_possible([index])
 
     def _go_on(self, index: int, given: TimeSlice) -> int:
@@ -55,7 +56,7 @@ class CpSatModel(Engine):
         return int(self.incumbent.bounds[index])
 
     def next_batch(self) -> list[int]:
-        """The open candidates with the least bounds; fewer the more often they have come back."""
+        """Return the open candidates with the least bounds; fewer the more often they came back."""
         ranked = self.incumbent.open_candidates()
         if not ranked:
             return []
@@ -64,20 +65,20 @@ class CpSatModel(Engine):
 
     def solve(self, batch: list[int], workers: int | None = None, seconds: float = math.inf) -> bool:
         """
-        Find something better than the incumbent, or prove that the batch has nothing better.
+        Find a better placement than the incumbent, or prove that the batch has none.
 
-        With all threads by default, and in its own slice of time. False if the batch is too large to be modelled.
+        By default with all threads, in a time slice of its own. Return ``False`` if the batch is too large for a model.
         """
         if not self._is_possible(batch):
             batch = batch[:1]
         if not self._is_possible(batch):
-            logger.info("pairs of hosts are too many for a model in the time left; no more is proven.")
+            logger.info("too many pairs of hosts for a model in the time left; the proof ends here.")
             return False
         visit = max(self.returns.get(index, 0) for index in batch)
         ceiling = self._ceiling(batch)
         bounds = {index: bound for index in batch if (bound := int(self.incumbent.bounds[index])) <= ceiling}
         if not bounds:
-            return True  # a better incumbent or bound came meanwhile
+            return True  # a better incumbent or bound arrived meanwhile
         batch = list(bounds)
         self.incumbent.searched.update(batch)
         workers = self.incumbent.params.num_workers if workers is None else workers
@@ -94,17 +95,17 @@ class CpSatModel(Engine):
         return True
 
     def _is_possible(self, batch: list[int]) -> bool:
-        """Whether a batch can be modelled in the time left, and may be."""
+        """Return whether a batch's model can be built in the remaining time and this engine is enabled."""
         data, left_s = self.incumbent.data, max(self.incumbent.seconds_left, 0.0)
         pairs = sum(_num_pairs(data, data.candidates[index]) for index in batch)
         return self.name in self.incumbent.params.engines and pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS)
 
     def _ceiling(self, batch: list[int]) -> int:
         """
-        The largest objective to look for.
+        Return the largest objective to look for, ticks.
 
-        Below the incumbent; nearer to the bound if that was too hard before, since what is refuted there raises the
-        bound all the same.
+        It is below the incumbent, and nearer to the bound after failures: refuting a lower ceiling also raises the
+        bound.
         """
         if not self.incumbent.found:
             return max(largest_ticks(self.incumbent.data.candidates[index]) for index in batch)
@@ -113,8 +114,10 @@ class CpSatModel(Engine):
 
     def _adapt(self, batch: list[int], run: "_Run", visit: int) -> None:
         """
-        After a failure, more time, and a nearer ceiling, if the incumbent is not nearer now; after an easy success, all
-        the way to the incumbent.
+        Adapt slice and ceiling to the result of a run.
+
+        After a failure: more time, and a nearer ceiling unless the incumbent came nearer. After an easy success: a
+        ceiling just below the incumbent.
         """
         share = self.reach.get(batch[0], 1.0)
         if run.is_complete:
@@ -127,9 +130,9 @@ class CpSatModel(Engine):
 
     def _wait_for(self, run: "_Run", batch: list[int]) -> None:
         """
-        Run in a thread, so that the main one can take signals.
+        Run the model in a thread, so that the main thread can take signals.
 
-        It is stopped when it has been shown elsewhere that the batch has nothing better.
+        Stop it when other engines have proven that the batch has no better placement.
         """
         ended = threading.Event()
         thread = threading.Thread(target=run.run, args=(ended,), daemon=True)
@@ -147,7 +150,7 @@ class CpSatModel(Engine):
 
 
 class _Run:
-    """One model of a batch."""
+    """One solve of a batch's model."""
 
     def __init__(
         self,
@@ -175,17 +178,17 @@ class _Run:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to find."""
+        """Return whether the model was solved to optimality or infeasibility."""
         return self.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
 
     def run(self, ended: threading.Event) -> None:
-        """Build and solve."""
+        """Build and solve the model."""
         try:
             incumbent, model = self.incumbent, cp_model.CpModel()
             variables = build(model, incumbent.data, self.bounds, self.ceiling)
             hints = [incumbent.found[index] for index in self.bounds if index in incumbent.found]
             if hints:
-                add_hint(model, variables, min(hints, key=lambda one: one.objective_ticks))
+                add_hint(model, variables, min(hints, key=attrgetter("objective_ticks")))
             status = self.solver.solve(model, _Callback(self, variables))
             if status == cp_model.MODEL_INVALID:
                 raise AssertionError(f"CP-SAT rejects the model: {model.validate()}")
@@ -196,7 +199,7 @@ class _Run:
             ended.set()
 
     def proven(self, beyond: int) -> int:
-        """No solution of the batch has an objective below this; ``beyond`` if the model has none at all."""
+        """Lower bound on the batch's objective, ticks; ``beyond`` if the model is infeasible."""
         if self.status == cp_model.INFEASIBLE:
             return beyond
         if self.status == cp_model.OPTIMAL:
@@ -205,16 +208,16 @@ class _Run:
 
 
 class _Callback(cp_model.CpSolverSolutionCallback):
-    """Hands every solution to the search at once."""
+    """Callback that hands every solution to the incumbent at once."""
 
     def __init__(self, run: _Run, variables: Variables) -> None:
         super().__init__()
         self.run, self.variables = run, variables
 
     def on_solution_callback(self) -> None:
-        """Read candidate and hosts; the objective is computed again from them."""
+        """Read candidate and hosts, and compute their objective."""
         incumbent = self.run.incumbent
-        index = next(one for one, chosen in self.variables.chosen.items() if self.value(chosen))
+        index = next(index for index, chosen in self.variables.chosen.items() if self.value(chosen))
         grid = self.variables.grid_of(index)
         nodes = np.empty(grid.shape, dtype=np.int64)
         for cell in grid.cells:
@@ -231,14 +234,14 @@ def build(
     ceiling: int,
 ) -> Variables:
     """
-    The placement model of some candidates.
+    Build the placement model of some candidates.
 
     Parameters
     ----------
     bounds
-        Known lower bound of each candidate of the model, by index.
+        Known lower bound of each candidate of the model, ticks, by index.
     ceiling
-        Largest objective of interest.
+        Largest objective to look for, ticks.
     """
     if ceiling < min(bounds.values()):
         raise ValueError(f"ceiling must be >= the least bound {min(bounds.values())}, got {ceiling}.")
@@ -250,12 +253,12 @@ def build(
 
 
 def _num_pairs(data: ProblemData, candidate: CandidateData) -> int:
-    """Host pairs of all hops."""
+    """Number of host pairs of all hops."""
     P, D, K = candidate.grid
     hops = (P - 1) * D * K + (candidate.ring_length > 1) * candidate.num_cells + (K > 1) * candidate.num_cells
     return hops * data.num_nodes**2
 
 
 def _whole(bound: float) -> int:
-    """A bound that CP-SAT holds as an integer, back from its double; 0 if there is none."""
+    """Round CP-SAT's floating-point bound to the integer that it stands for; 0 without a bound."""
     return math.floor(bound + 0.5) if math.isfinite(bound) and bound > 0 else 0

@@ -1,8 +1,8 @@
 """
-The integer objective as linear constraints.
+Integer objective as linear constraints.
 
-Every time enters with a weight that is not negative, so costs are variables bounded from below, and a maximum is
-one constraint for each of its terms.
+Every time has a non-negative weight. So costs are variables bounded from below, and a maximum is one constraint for
+each of its terms.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Expr = LinearExpr | IntVar | int
 
 
 def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """Minimise the objective of the candidate that is chosen."""
+    """Minimise the objective of the chosen candidate."""
     known = [variables.bounds[index] * variables.chosen[index] for index in variables.indices]
     model.add(variables.objective >= LinearExpr.sum(known))
     for index in variables.indices:
@@ -28,7 +28,10 @@ def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Transfer:
-    """One boundary of one column: forward, backward, both together, and what a blocking stage waits."""
+    """
+    Ticks of a transfer at one boundary of one column: forward, backward, both together, and the wait if sends
+    block.
+    """
 
     send: Expr
     back: Expr
@@ -64,19 +67,19 @@ class _CandidateObjective:
     def _add_closed(
         self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer], rings: list[Expr]
     ) -> None:
-        """Round trip and m - 1 periods, minus what is still to do when a stage is finished, plus its reduction."""
+        """Add round trip and m - 1 periods, minus the work left when a stage is finished, plus its reduction."""
         period = self._period(forward, backward, transfers)
         periods = (self.candidate.num_microbatches - 1) * period
         for stage in self._stages_that_end_last():
-            still = [*backward[stage:], *(one.both for one in transfers[stage:])]
-            passed = [*forward, *(one.send for one in transfers[:stage])]
+            still = [*backward[stage:], *(transfer.both for transfer in transfers[stage:])]
+            passed = [*forward, *(transfer.send for transfer in transfers[:stage])]
             self._ends([*passed, *still, periods, rings[stage], self._embedding(stage), self.candidate.optimizer_ticks])
 
     def _add_paths(self, paths: Paths, rings: list[Expr]) -> None:
         """
-        No stage of any column is finished before the longest of its paths.
+        Require that no stage of any column ends before the longest of its paths.
 
-        A path that is below the candidate's bound on the slowest hosts and links decides nothing.
+        Skip paths that stay below the candidate's bound even on the slowest hosts and links.
         """
         known = self.variables.bounds[self.index] - self.candidate.optimizer_ticks
         columns = [self._links(column) for column in range(self.grid.shape[1])]
@@ -91,25 +94,25 @@ class _CandidateObjective:
                 for counts, ends in ((paths.forward_layers, 0), (paths.backward_layers, 1)):
                     terms += [(n, hops[row][ends]) for n, row in zip(counts[path].tolist(), self.rows, strict=True)]
                 total = _together(terms)
-                if sum(count * self._most(one) for count, one in total) > known:
-                    self._ends([count * one for count, one in total] + [self.candidate.optimizer_ticks])
+                if sum(count * self._most(term) for count, term in total) > known:
+                    self._ends([count * term for count, term in total] + [self.candidate.optimizer_ticks])
 
     def _path_work(self, paths: Paths, path: int, row: int, column: int) -> tuple[int, Expr]:
-        """Work of a path on the stages of a grid row."""
+        """Return the work of a path on the stages of a grid row."""
         stages = self.candidate.block.stages
         by_kind = paths.work_ticks[path, :, row * stages : (row + 1) * stages].sum(axis=1)
         return 1, self._slowest_host(row, column, by_kind)
 
     def _links(self, column: int) -> list[tuple[Expr, Expr]]:
-        """Transfers of a column from each stage to the next (cyclic if interleaved) and back."""
+        """Return a column's transfers from each stage to the next (cyclic if interleaved) and back."""
         pp, inside = self.candidate.num_stages, self.candidate.intra_p2p_ticks
         known: dict[int, tuple[Expr, Expr]] = {}
         for row in range(self.grid.shape[0] - 1 + self.candidate.wraps):
-            there = self.candidate.p2p_ticks
+            forth = self.candidate.p2p_ticks
             following = (row + 1) % self.grid.shape[0]
             hops = [((row, column, k), (following, column, k)) for k in range(self.grid.shape[2])]
-            send = self._slowest_hop(hops, there)
-            known[row] = (send, send if (there == there.T).all() else self._slowest_hop(hops, there.T))
+            send = self._slowest_hop(hops, forth)
+            known[row] = (send, send if (forth == forth.T).all() else self._slowest_hop(hops, forth.T))
         return [
             (inside, inside) if self.rows[stage] == self.rows[(stage + 1) % pp] else known[self.rows[stage]]
             for stage in range(self.candidate.num_links)
@@ -120,9 +123,10 @@ class _CandidateObjective:
 
     def _stages_that_end_last(self) -> list[int]:
         """
-        Of stages of a row with equal rings only the first can decide, since later stages end earlier.
+        Return the stages that can decide the end: of a row's stages with equal rings only the first, as later ones end
+        earlier.
 
-        The last one too, if it has tied embeddings to reduce.
+        The last stage also counts if it has tied embeddings to reduce.
         """
         candidate = self.candidate
         tied = {candidate.num_stages - 1} if candidate.has_tied_stages else set()
@@ -130,25 +134,25 @@ class _CandidateObjective:
         return [stage for stage, key in enumerate(keys) if key not in keys[:stage] or stage in tied]
 
     def _period(self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer]) -> Expr:
-        """The period of a column."""
+        """Return the period of a column."""
         if self.candidate.num_microbatches == 1:
             return 0
         period = self._time("period", 0, self.ceiling // (self.candidate.num_microbatches - 1))
         last = self.candidate.num_stages - 1
         if self.data.p2p == "blocking":
             for stage in range(last + 1):
-                waits = [one.wait for one in transfers[max(stage - 1, 0) : stage + 1]]
+                waits = [transfer.wait for transfer in transfers[max(stage - 1, 0) : stage + 1]]
                 self._at_least(period, LinearExpr.sum([forward[stage], backward[stage], *waits]))
             return period
         for first in range(last + 1):
             for end in range(first, last + 1):
                 work = [*forward[first : end + 1], *backward[first : end + 1]]
-                between = [one.both for one in transfers[first:end]]
+                between = [transfer.both for transfer in transfers[first:end]]
                 self._at_least((end - first + 1) * period, LinearExpr.sum([*work, *between]))
         return period
 
     def _work(self, column: int, ticks: IntArray, hops: list[Expr]) -> list[Expr]:
-        """Time of each stage: its slowest host, and tensor communication between hosts for each layer."""
+        """Return the time of each stage: its slowest host, and each layer's tensor communication between hosts."""
         layers = self.candidate.config.layers_per_stage
         times: list[Expr] = []
         for stage, row in enumerate(self.rows):
@@ -163,7 +167,7 @@ class _CandidateObjective:
         least, most = int(possible.min()), int(possible.max())
         if least == most:
             return least
-        parts = [LinearExpr.weighted_sum(list(one.values()), by_host[list(one)].tolist()) for one in hosts]
+        parts = [LinearExpr.weighted_sum(list(cell.values()), by_host[list(cell)].tolist()) for cell in hosts]
         if len(parts) == 1 and len(self.variables.indices) == 1:
             return parts[0]
         slowest = self._time("work", least, most)
@@ -172,7 +176,7 @@ class _CandidateObjective:
         return slowest
 
     def _transfers(self, column: int) -> list[_Transfer]:
-        """Transfers at each boundary of a column."""
+        """Return the transfers at each boundary of a column."""
         inside = self.candidate.intra_p2p_ticks
         here = _Transfer(send=inside, back=inside, both=2 * inside, wait=inside)
         return [
@@ -181,31 +185,31 @@ class _CandidateObjective:
         ]
 
     def _transfer(self, row: int, column: int) -> _Transfer:
-        there = self.candidate.p2p_ticks
+        forth = self.candidate.p2p_ticks
         hops = [((row, column, k), (row + 1, column, k)) for k in range(self.grid.shape[2])]
-        send = self._slowest_hop(hops, there)
-        if (there == there.T).all():
+        send = self._slowest_hop(hops, forth)
+        if (forth == forth.T).all():
             return _Transfer(send=send, back=send, both=2 * send, wait=send)
-        back = self._slowest_hop(hops, there.T)
-        both = self._slowest_hop(hops, there + there.T) if len(hops) == 1 else send + back
+        back = self._slowest_hop(hops, forth.T)
+        both = self._slowest_hop(hops, forth + forth.T) if len(hops) == 1 else send + back
         wait: Expr = 0
         if self.data.p2p == "blocking":
-            wait = self._slowest_hop(hops, np.maximum(there, there.T))
+            wait = self._slowest_hop(hops, np.maximum(forth, forth.T))
         return _Transfer(send=send, back=back, both=both, wait=wait)
 
     def _ring(self, stage: int) -> Expr:
-        """Gradient reduction of a stage: the slowest hop of its row, for its class."""
-        floor, which = int(self.candidate.ring_floor_ticks[stage]), int(self.candidate.ring_class[stage])
+        """Return the gradient reduction of a stage: the slowest hop of its row, for its class."""
+        floor, ring_class = int(self.candidate.ring_floor_ticks[stage]), int(self.candidate.ring_class[stage])
         row = self.rows[stage]
         hops = ring_hops(self.candidate, row)
         if not hops:
             return floor
-        if (row, which, floor) not in self._known:
-            self._known[row, which, floor] = self._slowest_hop(hops, self.candidate.ring_ticks[which], floor)
-        return self._known[row, which, floor]
+        if (row, ring_class, floor) not in self._known:
+            self._known[row, ring_class, floor] = self._slowest_hop(hops, self.candidate.ring_ticks[ring_class], floor)
+        return self._known[row, ring_class, floor]
 
     def _embedding(self, stage: int) -> Expr:
-        """All-reduce of tied embeddings after the reductions of the first and the last stage."""
+        """Return the all-reduce of tied embeddings after the reductions of the first and the last stage."""
         if stage not in (0, self.candidate.num_stages - 1):
             return 0
         if not self.candidate.embedding_ticks.size:
@@ -217,7 +221,7 @@ class _CandidateObjective:
         return self._tied
 
     def _tensor_hop(self, row: int, column: int) -> tuple[Expr, Expr]:
-        """Slowest hop of the rings inside a slot between hosts, forward and backward."""
+        """Return the slowest hop of the rings inside a slot between hosts, forward and backward."""
         hops = slot_hops(self.candidate, row, column)
         if not hops:
             return 0, 0
@@ -227,7 +231,7 @@ class _CandidateObjective:
         )
 
     def _slowest_hop(self, hops: list[tuple[Cell, Cell]], ticks: IntArray, floor: int = 0) -> Expr:
-        """At least ``floor`` and the cost of every hop; unusable links are excluded elsewhere."""
+        """Return a variable of at least ``floor`` and the cost of every hop; other rules exclude unusable links."""
         usable = (ticks < UNUSABLE_TICKS) & pairs_apart(self.variables.copies)
         costs = np.where(usable, np.maximum(ticks, floor), 0)
         least, most = int(costs[usable].min(initial=UNUSABLE_TICKS)), int(costs.max(initial=floor))
@@ -241,7 +245,10 @@ class _CandidateObjective:
     def _follow(
         self, time: IntVar, tails: dict[int, IntVar], heads: dict[int, IntVar], costs: IntArray, least: int
     ) -> None:
-        """The time is at least the cost between the two cells' hosts: one constraint for each host of the first."""
+        """
+        Require that a time is at least the cost between the hosts of two cells: one constraint for each host of the
+        first.
+        """
         for u, tail in tails.items():
             row = [int(costs[u, v]) for v in heads]
             if max(row) > least:
@@ -253,7 +260,7 @@ class _CandidateObjective:
         return variable
 
     def _most(self, time: Expr) -> int:
-        """The largest value of a constant or of a time; what work of a stage may be else is not looked at."""
+        """Return the largest value of a constant or a time variable; ``UNUSABLE_TICKS`` for other expressions."""
         if isinstance(time, int):
             return time
         return self._largest.get(time.index, UNUSABLE_TICKS) if isinstance(time, IntVar) else UNUSABLE_TICKS
@@ -266,14 +273,14 @@ class _CandidateObjective:
 
 
 def _together(terms: list[tuple[int, Expr]]) -> list[tuple[int, Expr]]:
-    """The same sum with each variable, and the constants, once."""
+    """Merge terms: each variable, and the constants, once."""
     constant, counts = 0, {}  # type: ignore[var-annotated]
     others: list[tuple[int, Expr]] = []
-    for count, one in terms:
-        if isinstance(one, int):
-            constant += count * one
-        elif isinstance(one, IntVar):
-            counts[one.index] = (counts.get(one.index, (0, one))[0] + count, one)
+    for count, term in terms:
+        if isinstance(term, int):
+            constant += count * term
+        elif isinstance(term, IntVar):
+            counts[term.index] = (counts.get(term.index, (0, term))[0] + count, term)
         elif count:
-            others.append((count, one))
+            others.append((count, term))
     return [(1, constant), *(pair for pair in counts.values() if pair[0]), *others]

@@ -1,8 +1,9 @@
 """
-Families of configurations that may win: bounded, and simulated at the splits that come near to their bounds.
+Families of configurations that may win, with their bounds and simulated plans.
 
-The critical path of such a split is one more bound of all families with its schedule. So a few rounds raise a bound to
-about the simulated time over the best links, in hundredths of a second, and give a time to beat on the way.
+A family is bounded, and the partition nearest to its bound is simulated. The critical path of that partition is a
+further bound on all families with the same schedule. A few rounds take hundredths of a second. They raise a bound to
+about the simulated time over the best links and yield plans to beat.
 """
 
 import threading
@@ -45,29 +46,33 @@ from pipette_opt.specs.layer_kinds import pattern_of
 
 MAX_TRIES = 6
 """
-Number of times that a family is bounded before a model is made, each with the critical path of the split near to the
-last bound: a hundredth of a second each, where CP-SAT takes a tenth. Chosen.
+Times that a family is bounded before a model is made, each with the critical path of the last near-bound partition.
+
+Each takes a hundredth of a second, where a CP-SAT call takes a tenth. Chosen.
 """
 
 MAX_NODES = 400
-"""Largest number of choices of kinds of GPU for some rows that a bound of a family looks at. Chosen."""
+"""Largest number of nodes of the search over GPU kinds of rows, for one bound of a family. Chosen."""
 
 FEW_HALVINGS = 6
-"""Halvings of the interval in which a bound by such a search lies: to a sixtieth of what a family may gain. Chosen."""
+"""Halvings of the interval of a bound by that search: to a sixtieth of a family's possible gain. Chosen."""
 
 NEARLY_SETTLED = 1e-2
-"""The same where a time to beat is looked for. Chosen."""
+"""
+Relative difference of model and simulator below which a search for a time to beat asks for no further
+paths. Chosen.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointLimits:
     """
-    How long the joint model may take, and with what.
+    Time, threads and seed of the joint model.
 
     Parameters
     ----------
     to_beat_s
-        Splits that are not faster are of no interest, even before a plan is known.
+        Ignore partitions that are not faster than this, even before a plan is known.
     """
 
     time_limit_s: float
@@ -78,9 +83,9 @@ class JointLimits:
 
 def family_key(config: ParallelConfig) -> ParallelConfig | None:
     """
-    The same for all splits of the layers and all that is sent beside compute; ``None`` for a split of no family.
+    Return a configuration that stands for all partitions and overlaps of its family; ``None`` outside every family.
 
-    Families deal units of one layer in each chunk, and find the number of recomputed layers themselves.
+    Families partition units of one layer in each chunk, and choose the number of recomputed layers themselves.
     """
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
     if pp == 1 or len(set(config.layers_per_chunk)) > 1:
@@ -92,12 +97,12 @@ def family_key(config: ParallelConfig) -> ParallelConfig | None:
 
 
 def _num_savers(config: ParallelConfig) -> int:
-    """Number of ways in which a configuration gives up time for memory."""
+    """Count the options by which a configuration saves memory at the cost of time."""
     return (config.recomputation is not None) + (config.offload is not None) + (not config.tp_comm_overlap)
 
 
 def _faster(config: ParallelConfig) -> Iterator[ParallelConfig]:
-    """Configurations that give up some of these ways, or none."""
+    """Yield the configuration without recomputation, offload, or absence of tensor overlap, in all combinations."""
     for recomputed in (config, without_recomputation(config)):
         for moved in (recomputed, with_offload(recomputed, None)):
             yield from (moved, with_tensor_overlap(moved, True))
@@ -105,7 +110,7 @@ def _faster(config: ParallelConfig) -> Iterator[ParallelConfig]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenFamilies:
-    """The families that were bounded, the fastest plan that was simulated, and the paths that are known."""
+    """Families with their bounds, the fastest simulated plan, and the known critical paths."""
 
     instance: Instance
     space: SearchSpace
@@ -116,67 +121,71 @@ class OpenFamilies:
     loading: Callable[[], AbstractContextManager[None]]
     first: FirstPlan | None = None
     learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
-    """Critical paths of the simulator by schedule, for every model that follows."""
+    """Critical paths found by the simulator, by schedule; constraints of every later model."""
     known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
-    """All paths of a schedule, and from how many pieces they were put together."""
+    """All paths of a schedule, and the number of sets that they were merged from."""
     rings: dict[tuple[ParallelConfig, NodeBlock, bool], Rings] = field(default_factory=dict)
-    """Reductions and gathers, by what they depend on."""
+    """Cached reductions and gathers, by configuration, host tile and overlap."""
     loaded: set[tuple[str, bool]] = field(default_factory=set)
-    """What was done before with sorts of schedule (plain, interleaved), so that its kernels are loaded."""
+    """Operations already run on plain or interleaved schedules, whose kernels are therefore compiled."""
     seen: set[tuple[tuple[int, int, int], bytes]] = field(default_factory=set)
-    """Paths that were learned from splits near to bounds."""
+    """Paths learned from near-bound partitions."""
     tried: set[tuple[LayerFamily, tuple[int, ...], bytes]] = field(default_factory=set)
-    """Splits near to bounds that were simulated."""
+    """Near-bound partitions that were simulated."""
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
-    """No other split of the family is faster: at first by its own bound, then by the models it was in."""
+    """
+    Lower bound on the partitions of a family that are not searched elsewhere, seconds: its own, then of
+    its models.
+    """
     roomy: set[ParallelConfig] = field(default_factory=set)
-    """Configurations that have room for all splits on every kind of GPU."""
+    """Configurations whose partitions all fit into memory on every GPU kind."""
     slower: dict[ParallelConfig, ParallelConfig] = field(default_factory=dict)
-    """Configurations that give up something for memory, and the same without that, whose families tell enough."""
+    """Configuration that saves memory -> the faster configuration without that option, whose families bound both."""
     least_s: dict[LayerFamily, float] = field(default_factory=dict)
-    """No split of the family is faster, the usual ones included."""
+    """Lower bound on all partitions of a family, the usual ones included, seconds."""
 
     @property
     def to_beat_s(self) -> float:
-        """Seconds; families that are not faster are of no interest."""
+        """Time that a family has to beat, seconds."""
         return min(self.limits.to_beat_s, float("inf") if self.first is None else self.first.seconds)
 
     @property
     def is_over(self) -> bool:
-        """Whether to stop."""
+        """Return whether time is over or the search was stopped."""
         return self.stop.is_set() or self.seconds_left <= 0
 
     @property
     def seconds_left(self) -> float:
-        """Until the time limit."""
+        """Seconds until the time limit."""
         return self.ends - time.perf_counter()
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         """
-        Families of some configurations that may be faster than the time to beat, bounded.
+        Bound the families of ``bases``, and return those that may beat the time to beat.
 
-        Neither recomputation, nor what the host keeps, nor to go without tensor overlap makes anything faster: where
-        all splits have room without these, those families tell enough.
+        Recomputation, offload and missing tensor overlap never make a plan faster. Where all partitions fit without
+        them, the families of the faster configuration suffice.
         """
         families: list[LayerFamily] = []
-        for number in range(4):  # of these three
-            some = [base for base in bases if _num_savers(base) == number]
-            for base in some:
-                self.slower.update((base, one) for one in _faster(base) if one != base and one in self.roomy)
-            families += self._families_of([base for base in some if base not in self.slower])
+        for number in range(4):  # of these three memory savers
+            same_savers = [base for base in bases if _num_savers(base) == number]
+            for base in same_savers:
+                faster = (config for config in _faster(base) if config != base and config in self.roomy)
+                self.slower.update((base, config) for config in faster)
+            families += self._families_of([base for base in same_savers if base not in self.slower])
         return families
 
     def _families_of(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         plain = layer_families(self.instance, bases, self.predictor, self.max_oom_risk)
         roomy: dict[ParallelConfig | None, bool] = {}
-        for one in plain:
-            key, has_all = family_key(one.config), one.most_units.min() > one.num_units - one.schedule[0]
+        for family in plain:
+            key, has_all = family_key(family.config), family.most_units.min() > family.num_units - family.schedule[0]
             roomy[key] = bool(has_all) and roomy.get(key, True)
         self.roomy.update(base for base in bases if roomy.get(family_key(base), False))
         able = []
         for family in plain:
-            # How many layers have to be recomputed takes predictions: first as if none had to.
+            # The number of recomputed layers takes memory predictions: bound the family without recomputation first.
             bound_s = self._bound(replace(family, recomputed=None), halvings=0).seconds
             if bound_s < self.to_beat_s < float("inf") and family.recomputed is not None:
                 bound_s = self._bound(family, halvings=0).seconds
@@ -184,27 +193,30 @@ class OpenFamilies:
                 able.append(family)
             else:
                 self.least_s[family] = bound_s
-        choices = ((family, overlap_choices(self.space, family.config)) for family in able)
-        more = [with_rings(self.instance, one, config, self.rings) for one, configs in choices for config in configs]
+        more = [
+            with_rings(self.instance, family, config, self.rings)
+            for family in able
+            for config in overlap_choices(self.space, family.config)
+        ]
         for family in more:
             self.bounds_s[family] = self.least_s[family] = self._bound(family).seconds
         return more
 
     def _bound(self, family: LayerFamily, halvings: int = HALVINGS, nodes: int = 0) -> FamilyBound:
-        """By the paths that are known of its schedule."""
+        """Bound a family by all known paths of its schedule."""
         paths, least_s = self._known_paths(family.schedule), self.least_s.get(family, 0.0)
         return family_bound(family, self._hosts_of_kind(), self.to_beat_s, paths, halvings, nodes, least_s)
 
     def _known_paths(self, schedule: tuple[int, int, int]) -> PathCounts:
-        some = [plain_counts(*schedule), *self.learned.get(schedule, [])]
-        number, paths = self.known.get(schedule, (0, some[0]))
-        if number != len(some):
-            paths = PathCounts.joined(some)
-            self.known[schedule] = len(some), paths
+        path_sets = [plain_counts(*schedule), *self.learned.get(schedule, [])]
+        number, paths = self.known.get(schedule, (0, path_sets[0]))
+        if number != len(path_sets):
+            paths = PathCounts.joined(path_sets)
+            self.known[schedule] = len(path_sets), paths
         return paths
 
     def _bound_again(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
-        """Those that may still be faster than the time to beat, by all paths that are known now."""
+        """Bound families by all paths known now. Return those that may still beat the time to beat."""
         able = []
         for family in families:
             if self.is_over:
@@ -219,7 +231,7 @@ class OpenFamilies:
         return able
 
     def _narrowed(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
-        """Those that may still be faster by a search over the kinds of GPU of their rows, the least bounds first."""
+        """Bound families by a search over the GPU kinds of their rows. Return those still open, least bounds first."""
         if len(self._hosts_of_kind()) > 1:
             for family in families:
                 if self.is_over:
@@ -229,7 +241,7 @@ class OpenFamilies:
         return self._able(families)
 
     def _bound_with_tries(self, family: LayerFamily, halvings: int, nodes: int = 0) -> None:
-        """Bound a family with the critical paths of splits near to its bounds, until these are known."""
+        """Bound a family, and again with the critical paths of its near-bound partitions, until these are known."""
         for _ in range(MAX_TRIES):
             found = self._bound(family, halvings, nodes)
             self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
@@ -238,7 +250,7 @@ class OpenFamilies:
                 return
 
     def _able(self, families: Iterable[LayerFamily]) -> list[LayerFamily]:
-        """Those that may be faster than the time to beat, the most promising first."""
+        """Return the families that may beat the time to beat, least bounds first."""
         able = [family for family in families if self.bounds_s[family] < self.to_beat_s]
         return sorted(able, key=lambda family: self.bounds_s[family])
 
@@ -247,16 +259,16 @@ class OpenFamilies:
         return np.bincount(cluster.kind_of_node, minlength=len(cluster.gpu_kinds)).astype(np.int64)
 
     def _learn_likely(self, families: Sequence[LayerFamily]) -> None:
-        """Paths that are critical somewhere, of schedules that are new."""
+        """Add paths that are critical at some partitions, for schedules without learned paths."""
         for family in families:
             if family.schedule not in self.learned:
                 with self._loaded("paths", family):
                     self.learned[family.schedule] = [likely_paths(family, self._hosts_of_kind(), self.instance.p2p)]
 
     @contextmanager
-    def _loaded(self, what: str, family: LayerFamily) -> Iterator[None]:
-        """Where a sort of schedule may be simulated for the first time: compiling is no part of the limit."""
-        sort = what, family.config.num_chunks > 1
+    def _loaded(self, operation: str, family: LayerFamily) -> Iterator[None]:
+        """Extend the time limit by the time of an operation that may compile kernels for a new kind of schedule."""
+        sort = operation, family.config.num_chunks > 1
         if sort in self.loaded:
             yield
             return
@@ -268,12 +280,12 @@ class OpenFamilies:
 
     def _try(self, family: LayerFamily, split: LayerSplit) -> bool:
         """
-        Simulate a split that comes near to the bound of a family, unless it was before: one is often a good plan.
+        Simulate a near-bound partition of a family, unless that was done before; it is often a good plan.
 
         Returns
         -------
         bool
-            Whether its critical path was not known.
+            Whether its critical path is new.
         """
         key = family, split.units, split.kinds.tobytes()
         if key in self.tried:
@@ -282,7 +294,7 @@ class OpenFamilies:
         seconds, counts = self._simulated(family, split)
         if counts is None or split.bound_s >= (1 - NEARLY_SETTLED) * seconds:
             return False
-        # Over the best links, as the bound is.
+        # Take the path over the best links, as the bound does.
         kinds = np.where(split.kinds > 0, family.layer_s.sum(axis=0), 0.0).argmax(axis=1)
         units = np.array(split.units, dtype=np.float64)
         counts = critical_counts(family.times(units, kinds), family.num_microbatches, self.instance.p2p)
@@ -294,7 +306,10 @@ class OpenFamilies:
         return True
 
     def _simulated(self, family: LayerFamily, split: LayerSplit) -> tuple[float, PathCounts | None]:
-        """The time of a split on hosts as they are listed, seconds, and its critical paths; the fastest is kept."""
+        """
+        Return a partition's simulated time on hosts in listed order, seconds, and critical paths; keep the fastest
+        plan.
+        """
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
         config = family.with_units(split.units, split.recomputed)
         placement = block_placement(config, family.block, nodes)
@@ -311,37 +326,42 @@ class OpenFamilies:
 
     def _is_searched(self, config: ParallelConfig) -> bool:
         """
-        Whether a configuration fits, and is searched beside what recomputes or gives up less for memory.
+        Return whether a configuration fits, and the search keeps it beside those that save less memory.
 
-        Where the layers of the model's pattern are alike, families hold no split that does not fit.
+        Where all layers of the model are alike, families hold only partitions that fit.
         """
         is_block, words, overlaps = config.recomputation == "block", self._no_more_than(config), self._overlaps(config)
         is_alone = not is_block and len(words) == len(overlaps) == 1
         if is_alone and config.offload is None and pattern_of(self.instance.model.layers).period == 1:
             return True
-        others = [one for one in pure_configs(config) if one.recomputation in self.space.recompute] if is_block else []
-        those = [
-            with_tensor_overlap(with_offload(one, word), overlap)
+        pure = (
+            [other for other in pure_configs(config) if other.recomputation in self.space.recompute] if is_block else []
+        )
+        variants = [
+            with_tensor_overlap(with_offload(variant, word), overlap)
             for overlap in overlaps
             for word in words
-            for one in (*others, config)
+            for variant in (*pure, config)
         ]
-        memory = check_memory(self.instance, those, self.predictor, self.max_oom_risk)
-        return any(one.config == config for one in memory.fitting)
+        memory = check_memory(self.instance, variants, self.predictor, self.max_oom_risk)
+        return any(fitting.config == config for fitting in memory.fitting)
 
     def _no_more_than(self, config: ParallelConfig) -> list[str | None]:
-        """Choices of the space with no more in the host's memory than a configuration has there."""
+        """Return the space's choices of offload that move a subset of what the configuration offloads."""
         most = offload_of(config.offload)
         return [word for word in self.space.offload or (None,) if most.has_all_of(offload_of(word))]
 
     def _overlaps(self, config: ParallelConfig) -> list[bool]:
-        """Choices of the space with no less tensor overlap than a configuration has."""
+        """Return the space's choices with at least the configuration's tensor overlap."""
         tp, sequence_parallel = config.tensor_model_parallel_size, config.sequence_parallel
         choices = tensor_overlaps(self.instance, self.space, tp, sequence_parallel)
         return [overlap for overlap in choices if overlap or not config.tp_comm_overlap]
 
     def _split_bounds(self) -> Callable[[ParallelConfig], float]:
-        """The bound of single splits: that of their families, or where that is below the time to beat, their own."""
+        """
+        Return the bound of single partitions: of their families, or where that is below the time to beat,
+        their own.
+        """
         of_key: dict[ParallelConfig | None, list[LayerFamily]] = {}
         for family in self.least_s:
             of_key.setdefault(family_key(family.config), []).append(family)
@@ -353,13 +373,16 @@ class OpenFamilies:
         def bound_s(config: ParallelConfig) -> float:
             key = family_key(config)
             families = [] if key is None else of_key.get(key, [])
-            bounds = [self._bound_of_split(one, config, to_beat_s) for one in families]
+            bounds = [self._bound_of_split(family, config, to_beat_s) for family in families]
             return min((bound for bound in bounds if bound is not None), default=0.0)
 
         return bound_s
 
     def _bound_of_split(self, family: LayerFamily, config: ParallelConfig, to_beat_s: float) -> float | None:
-        """No plan of a family with the layers of a configuration is faster; ``None`` if it has no such split."""
+        """
+        Lower bound on plans of a family with the configuration's layers, seconds; ``None`` if it cannot
+        express them.
+        """
         least_s, units = self.least_s[family], family.units_of(config.layers_per_stage)
         if units is None or least_s >= to_beat_s:
             return None if units is None else least_s

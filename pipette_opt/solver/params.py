@@ -1,36 +1,36 @@
-"""How the solver may work."""
+"""Parameters of the solver."""
 
 import os
 from dataclasses import dataclass
 
 MODEL = ("cp-sat-model",)
-"""The CP-SAT model that names the hosts."""
+"""Names of the engines that model single hosts."""
 
 ENGINES = ("class-assignment", *MODEL)
-"""All engines by name; :mod:`~pipette_opt.solver.portfolio` says which works on what."""
+"""Names of all engines; :mod:`~pipette_opt.solver.portfolio` assigns them to grids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverParams:
     """
-    Limits and reproducibility.
+    Limits, threads, seed and engines of one solve.
 
     Parameters
     ----------
     time_limit_s
         Wall time, model building included.
     gap_limit
-        Stop when (objective - bound) / objective is at most this.
+        Stop when (objective - bound) / objective is at most this, in [0, 1).
     workers
-        Search threads; ``None`` for one per core. Processes of a backend have their own number.
+        Search threads; ``None``: one per core. Processes of a backend have their own number.
     seed
-        Of the search.
+        Random seed of the search.
     batch_size
-        Candidates in one model at most.
+        Largest number of candidates in one model.
     first_slice_s
-        Time of a batch's first model; it doubles each time the batch comes back.
+        Time of a batch's first model, seconds; doubles each time the batch comes back.
     engines
-        Names of the engines that may work, of :data:`ENGINES`. Without some less is proven, nothing wrong.
+        Names of the enabled engines, of :data:`ENGINES`. With fewer engines bounds are weaker, but valid.
     log
         Whether CP-SAT writes its log to standard output.
     """
@@ -61,5 +61,5 @@ class SolverParams:
 
     @property
     def num_workers(self) -> int:
-        """Search threads."""
+        """Number of search threads."""
         return self.workers or os.cpu_count() or 1

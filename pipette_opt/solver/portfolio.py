@@ -1,12 +1,12 @@
 """
-Which engine gets which grid, when, and for how long: the one table of it, and the turns that follow from it.
+Table of which engine works on which grid, when and for how long, and the turns that follow from it.
 
-Read :data:`TABLE` from top to bottom. For a candidate, the rows that its grid fits are its engines, in that order.
-Until nothing is open, the few candidates with the least bounds get a turn: each row once, in slices that double from
-turn to turn, and then the model that names the hosts with all of them together. Most plans are proven before any engine
-has its turn. Two things stand with their engine: which candidates a turn has, and how long a call of that model takes
-(:mod:`~pipette_opt.solver.model`); and which hosts fall into classes
-(:mod:`~pipette_opt.solver.class_assignment.search`).
+Read :data:`TABLE` from top to bottom. A candidate's engines are the rows that its grid fits, in that order. Until
+nothing is open, the few candidates with the least bounds get a turn: each row once, in slices that double from turn to
+turn; then the model of single hosts with all of them together. Most plans are proven before any engine has its turn.
+
+Two decisions stand with their engine: the candidates of a turn, and the time of a call of the host model
+(:mod:`~pipette_opt.solver.model`); and the classes of hosts (:mod:`~pipette_opt.solver.class_assignment.search`).
 """
 
 import time
@@ -27,30 +27,33 @@ ENGINE_CLASSES: tuple[type[Engine], ...] = (
 """All engines; :data:`~pipette_opt.solver.params.ENGINES` has their names."""
 
 FEW_CELLS = 20
-"""Cells up to which a grid is small: the CP-SAT model that names the hosts often closes it. Chosen by the placement
-benchmark."""
+"""
+Largest number of cells of a small grid, which the CP-SAT model of single hosts often closes.
+
+Chosen by the placement benchmark.
+"""
 
 NEXT_TO_NOTHING = 0.05
-"""Share of the gap before it that a slice leaves at most for the next slice to follow at once. Chosen."""
+"""Share of the previous gap that a slice may leave for the next slice to follow at once. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """
-    One engine on one sort of grids.
+    Engine for grids of a range of sizes.
 
     Parameters
     ----------
     cells
-        Least and most cells of the grid.
+        Least and largest number of cells of the grid.
     slices
-        Length of a slice in ``first_slice_s``; it doubles with each visit, and the candidates of a turn divide it.
+        Length of a slice in ``first_slice_s``; doubles with each visit, shared among the candidates of a turn.
     calls
-        CP-SAT calls that a slice has time for at least.
+        Least number of CP-SAT calls that a slice has time for.
     repeats
-        Whether the next slice follows at once as long as one leaves :data:`NEXT_TO_NOTHING`.
+        Whether the next slice follows at once while slices leave at most :data:`NEXT_TO_NOTHING`.
     ends_turn
-        Whether the turn is over if it raises the bound.
+        Whether the turn ends when the engine raises the bound.
     """
 
     engine: str
@@ -61,7 +64,7 @@ class Row:
     ends_turn: bool = False
 
     def admits(self, candidate: CandidateData) -> bool:
-        """Whether a grid has such a number of cells."""
+        """Return whether the grid's number of cells is in the row's range."""
         least, most = self.cells
         return least <= candidate.num_cells <= most
 
@@ -72,29 +75,31 @@ TABLE: tuple[Row, ...] = (
     Row(engine="class-assignment", cells=(FEW_CELLS + 1, 160), slices=1, calls=3, ends_turn=True),
 )
 """
-Who works on which grid. Numbers were chosen by the placement benchmark; what leaving an engine out costs is in
-``benchmarks/results/engines.md``.
+Engines by grid size.
+
+Numbers were chosen by the placement benchmark; ``benchmarks/results/engines.md`` has the cost of leaving an engine out.
 """
 
 
 class Portfolio:
     """
-    The engines of one solve, and whose turn it is.
+    Engines of one solve, and their turns.
 
     Attributes
     ----------
     engines
-        By name; only those that :attr:`SolverParams.engines` names.
+        Enabled engines (:attr:`SolverParams.engines`) by name.
     """
 
     def __init__(self, incumbent: Incumbent) -> None:
         self.incumbent = incumbent
         self.model = CpSatModel(incumbent)
         others = [kind(incumbent) for kind in ENGINE_CLASSES if kind is not CpSatModel]
-        self.engines = {one.name: one for one in (*others, self.model) if one.name in incumbent.params.engines}
+        enabled = [engine for engine in (*others, self.model) if engine.name in incumbent.params.engines]
+        self.engines = {engine.name: engine for engine in enabled}
 
     def take_turns(self, batch: Sequence[int]) -> bool:
-        """A turn of each candidate of a batch; whether any engine could do anything."""
+        """Give each candidate of a batch a turn. Return whether any engine had something to do."""
         worked = False
         for index in batch:
             for row in self._rows(index):
@@ -106,12 +111,12 @@ class Portfolio:
         return worked
 
     def left_to_model(self, batch: Sequence[int]) -> list[int]:
-        """Candidates of a batch that the model that names the hosts has its turn with, after the others."""
+        """Return the batch's candidates that are still open for the model of single hosts, after the other engines."""
         able = self.model.name in self.engines
         return [index for index in batch if able and self.incumbent.is_open(index) and self.model.suits(index)]
 
     def _rows(self, index: int) -> list[Row]:
-        """Rows of a candidate, in their order, whose engines can do anything more."""
+        """Return a candidate's rows, in their order, whose engines can still do something."""
         candidate = self.incumbent.data.candidates[index]
         return [
             row
@@ -123,7 +128,11 @@ class Portfolio:
         return self.incumbent.is_open(index) and not self.incumbent.is_over
 
     def _run(self, row: Row, index: int, number: int) -> bool:
-        """A slice of a row for one candidate of so many, and those that follow at once; whether the last one helped."""
+        """
+        Run one engine on a candidate for one time slice, again while its bound keeps rising.
+
+        Return whether the last slice raised it. ``number`` candidates share the turn's time.
+        """
         incumbent, engine = self.incumbent, self.engines[row.engine]
         before = incumbent.ceiling_of(index) - int(incumbent.bounds[index])
         while True:

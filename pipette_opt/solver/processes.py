@@ -1,7 +1,7 @@
 """
-A proof over a backend of processes: rounds of independent pieces.
+Proof over a backend of processes, in rounds of independent pieces.
 
-A piece is the open candidates of one grid shape; each round begins with what those before have found and proven.
+A piece is the open candidates of one grid shape. Each round starts with all plans and bounds of the rounds before.
 """
 
 import time
@@ -17,24 +17,30 @@ from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.params import SolverParams
 
 ROUND_S = 2.0
-"""Seconds of the first round of pieces. Chosen."""
+"""Length of the first round, seconds. Chosen."""
 
 ROUND_GROWTH = 1.5
-"""How much longer each next round is. Chosen."""
+"""Growth factor of the length of rounds. Chosen."""
 
 MIN_ROUND_S = 0.05
-"""Smallest number of seconds of a round, where the time is nearly over."""
+"""Least length of a round, seconds, where time is nearly over. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Piece:
     """
-    Some candidates, to prove for some seconds.
+    Candidates to prove in a process for some seconds.
 
     Parameters
     ----------
+    data
+        Problem with only these candidates.
     indices
-        Of the candidates in the whole problem; ``data`` has only these.
+        Indices of the candidates in the whole problem.
+    params
+        Limits and seed of the piece.
+    start
+        Known solutions as warm starts.
     """
 
     data: ProblemData
@@ -45,7 +51,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """What came out of a piece, in the indices of the whole problem; of each candidate its bound and who raised it."""
+    """Result of a piece, in indices of the whole problem: solutions, and each candidate's bound and engine."""
 
     indices: tuple[int, ...]
     solutions: tuple[Solution, ...]
@@ -54,22 +60,22 @@ class Outcome:
 
 
 def work_on(piece: Piece) -> Outcome:
-    """Do one piece."""
+    """Solve one piece."""
     from pipette_opt.solver.solve import solve
 
     result = solve(piece.data, piece.params, hint=piece.start)
     return Outcome(
         indices=piece.indices,
-        solutions=tuple(replace(one, candidate=piece.indices[one.candidate]) for one in result.solutions),
+        solutions=tuple(replace(found, candidate=piece.indices[found.candidate]) for found in result.solutions),
         bounds=tuple(result.candidate_bounds.tolist()),
         proven_by=tuple(result.proven_by),
     )
 
 
 def prove_in_processes(incumbent: Incumbent, backend: Backend) -> Result:
-    """Rounds until nothing is open or time is up."""
+    """Run rounds until no candidate is open or time is over."""
     data = incumbent.data
-    optimistic = np.array([optimistic_ticks(data, one) for one in data.candidates], dtype=np.int64)
+    optimistic = np.array([optimistic_ticks(data, candidate) for candidate in data.candidates], dtype=np.int64)
     incumbent.bounds = optimistic.copy()
     seconds, made = ROUND_S, 0
     while not incumbent.is_over and incumbent.open_candidates():
@@ -83,14 +89,14 @@ def prove_in_processes(incumbent: Incumbent, backend: Backend) -> Result:
             for index, bound, name in zip(outcome.indices, outcome.bounds, outcome.proven_by, strict=True):
                 incumbent.prove(index, bound, name)
         if known == (incumbent.upper, incumbent.bounds.sum()) and time.perf_counter() < begun + round_s / 2:
-            break  # no engine can do anything more
+            break  # no engine has anything left to do
         seconds *= ROUND_GROWTH
     incumbent.searched.update(np.flatnonzero(optimistic < incumbent.upper).tolist())
     return incumbent.result()
 
 
 def _pieces(incumbent: Incumbent, seconds: float, workers: int, made: int) -> list[Piece]:
-    """A proof of each open shape, as many as there are workers, those with the least bounds first."""
+    """Make a piece of each open grid shape, up to the number of workers, least bounds first."""
     shapes: dict[tuple[int, int, int], list[int]] = {}
     for index in incumbent.open_candidates():
         shapes.setdefault(incumbent.data.candidates[index].grid, []).append(index)
@@ -101,7 +107,7 @@ def _pieces(incumbent: Incumbent, seconds: float, workers: int, made: int) -> li
 def _piece(incumbent: Incumbent, chosen: list[int], seconds: float, number: int) -> Piece:
     best, data, params = incumbent.best, incumbent.data, incumbent.params
     if best is not None and best.candidate not in chosen:
-        chosen = [*chosen, best.candidate]  # so that nothing worse than the incumbent is looked for
+        chosen = [*chosen, best.candidate]  # so that only better placements than the incumbent are looked for
     place = {index: position for position, index in enumerate(chosen)}
     return Piece(
         data=replace(data, candidates=tuple(data.candidates[index] for index in chosen)),
@@ -114,6 +120,8 @@ def _piece(incumbent: Incumbent, chosen: list[int], seconds: float, number: int)
             engines=params.engines,
         ),
         start=tuple(
-            replace(one, candidate=place[one.candidate]) for one in incumbent.found.values() if one.candidate in place
+            replace(found, candidate=place[found.candidate])
+            for found in incumbent.found.values()
+            if found.candidate in place
         ),
     )

@@ -1,11 +1,11 @@
 """
-Before anything expensive: configurations that cannot win, by bounds that look at no reduction and no pair of hosts.
+Pruning before the search: rule out configurations by bounds that ignore reductions and individual links.
 
-A plan that is simulated on the hosts as they are listed gives the time to beat, or annealing finds a faster one if very
-many configurations are left. A first bound is the work of a configuration alone, and costs microseconds
-(:mod:`pipette_opt.costs.work`). Where that is less than the time to beat, packings are built for a second one, a lower
-form over the best links without reductions of gradients. Both hold for every placement, and for every choice of what is
-sent beside compute, so configurations that differ only in that share them.
+The time to beat is that of a plan simulated on hosts in their listed order; annealing improves it if very many
+configurations are left. The first bound is the compute-only bound and costs microseconds
+(:mod:`pipette_opt.costs.work`). Where it is below the time to beat, the tilings of a configuration get a second bound:
+a relaxation over the best links without gradient reductions. Both hold for every placement and every choice of overlap,
+so configurations that differ only in overlap share them.
 """
 
 from collections import Counter
@@ -32,42 +32,47 @@ from pipette_opt.specs import ClusterSpec, Instance
 
 MAX_FIRST_PLANS = 24
 """
-Configurations simulated on the listed hosts to find a time to beat, those with the least bounds; equally many of each
-number of GPUs, as bounds over the best links do not see which stages fit into NVLink domains.
+Number of configurations simulated on listed hosts to find a time to beat, those with the least bounds.
+
+Equally many of each number of GPUs, as bounds over the best links do not see which stages fit into NVLink domains.
 """
 
 KEPT = 12
-"""Configurations kept in any case, those with the least bounds: the next best plans are among them."""
+"""Configurations kept in any case, those with the least bounds; the alternatives to the best plan are among them."""
 
 MAX_KEPT = 600
-"""Largest number of configurations that are kept if time is over: to build them takes ten seconds or so. Chosen."""
+"""Largest number of configurations kept when time is over; building them takes about ten seconds. Chosen."""
 
 MANY = 100
 """
-Number of configurations above which annealing looks for a better time to beat. Where hosts are many, their order costs
-a few percent, and hundreds of configurations lie between. Chosen.
+Number of remaining configurations above which annealing looks for a better time to beat.
+
+With many hosts, their order changes the time by a few percent, and hundreds of configurations lie in between. Chosen.
 """
 
 ANNEALED = 8
-"""Number of the most promising configurations that are annealed for it. Chosen."""
+"""Number of most promising configurations that are annealed for a better time to beat. Chosen."""
 
 UNUSABLY_SLOW = 100.0
-"""Of its own bound; a plan slower than this uses links that no search would use, and is no time to beat."""
+"""Multiple of its own bound above which a plan is no time to beat: it uses links that no search would use."""
 
 CONFIGURATIONS_AT_ONCE = 64
-"""Configurations whose packings are built together, as they share the times of links; a tenth of a second. Chosen."""
+"""Number of configurations whose tilings are built together, as they share link times; takes 0.1 s. Chosen."""
 
 FLOAT_MARGIN = 1e-9
-"""Relative; given back from bounds that are computed in doubles, and allowed where form and simulate are compared."""
+"""Relative margin subtracted from bounds in doubles, and tolerance when a relaxation is compared with the simulator."""
 
 
 SLOTS_SLACK = 1.05
-"""Of a time on relaxed hosts, up to which configurations are kept where links of single GPUs are known. Chosen."""
+"""
+Multiple of the time on relaxed hosts up to which configurations are kept when links of single GPUs are
+known. Chosen.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FirstPlan:
-    """A configuration on some hosts, by default as they are listed, and its simulated time."""
+    """Configuration on hosts, by default in their listed order, with its simulated time in seconds; a warm start."""
 
     config: ParallelConfig
     block: NodeBlock
@@ -78,22 +83,23 @@ class FirstPlan:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pruned:
     """
-    What the bound leaves.
+    Configurations left by pruning, and the bound on those ruled out.
 
     Parameters
     ----------
     kept
         Configurations that may win, and the next best ones.
     bounds_s
-        No plan of any choice of overlap is faster; by configuration without overlap; infinite if none can be placed.
+        Lower bound under every choice of overlap, seconds, by configuration without overlap; infinite if it has no
+        placement.
     by_work, by_family
-        The configurations without overlap whose bound is that of their work alone, or that of their family.
+        Configurations without overlap whose bound is compute-only, or that of their family.
     ruled_out
-        Configurations that are not kept.
+        Number of configurations not kept.
     bound_s
-        No plan of those is faster; infinite if there is none.
+        Lower bound on the configurations ruled out, seconds; infinite if there are none.
     first
-        The time to beat; ``None`` if nothing was simulated.
+        Plan that gives the time to beat; ``None`` if nothing was simulated.
     """
 
     kept: tuple[FittingCandidate, ...]
@@ -105,7 +111,7 @@ class Pruned:
     first: FirstPlan | None
 
     def joined(self, other: "Pruned") -> "Pruned":
-        """With what was bounded later, of other configurations, against a plan that is no slower."""
+        """Merge with the result for other configurations, bounded later against a plan that is no slower."""
         return Pruned(
             kept=(*self.kept, *other.kept),
             bounds_s={**self.bounds_s, **other.bounds_s},
@@ -131,32 +137,32 @@ def prune(
     family_bound_s: Callable[[ParallelConfig], float] = lambda config: 0.0,
 ) -> Pruned:
     """
-    Leave out what cannot be faster than a plan on the listed hosts.
+    Rule out configurations that cannot be faster than a plan on the listed hosts.
 
     Parameters
     ----------
     keep
-        Says which configurations are kept whatever their bound.
+        Predicate of configurations kept regardless of their bound.
     is_over
-        Whether time is over: then a few of the most promising ones that were bounded are kept, and the bound on the
+        Predicate: time is over. A few of the most promising bounded configurations are then kept, and the bound on the
         others may be below the time to beat.
     loading
-        Entered where a kind of schedule is simulated for the first time, as that may compile kernels.
+        Context entered when a kind of schedule is simulated for the first time, as that may compile kernels.
     known
-        A plan that was simulated before; it stays the time to beat unless a faster one is found.
+        Warm start: a simulated plan whose time has to be beaten.
     annealing_s
-        Seconds that may go into a better time to beat where many configurations are left.
+        Seconds for annealing a better time to beat where many configurations are left.
     work
-        Bounds by work that were computed before, to be looked up and added to.
+        Compute-only bounds computed before; looked up and extended.
     given
-        The job with the links of single GPUs, where ``instance`` is on relaxed hosts: then the time to beat is that of
-        a plan which no order of GPUs may reach, so somewhat more is kept.
+        Job with the links of single GPUs, where ``instance`` has relaxed hosts. The time to beat may then be out of
+        reach for every order of GPUs, so more is kept.
     family_bound_s
-        A bound by the layers and kinds of GPU of all stages together, 0 if there is none.
+        Bound by layers and GPU kinds of all stages together, seconds; 0 if there is none.
     """
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
-    for one in fitting:
-        variants.setdefault(without_overlap(one.config), []).append(one)
+    for candidate in fitting:
+        variants.setdefault(without_overlap(candidate.config), []).append(candidate)
     alone = [FittingCandidate(config=base, need_bytes=members[0].need_bytes) for base, members in variants.items()]
     bounded = BoundedPackings(
         instance,
@@ -173,15 +179,15 @@ def prune(
     promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
     if len(promising) > MANY and first is not None and annealing_s > 0:
         bases = [without_overlap(first.config), *sorted(promising, key=lambda base: bounded.bounds_s[base])]
-        some = [one for base in list(dict.fromkeys(bases))[:ANNEALED] for one in variants.get(base, ())]
-        first = _annealed(instance, some, capacity_bytes, loading, first, annealing_s)
+        annealed = [variant for base in list(dict.fromkeys(bases))[:ANNEALED] for variant in variants.get(base, ())]
+        first = _annealed(instance, annealed, capacity_bytes, loading, first, annealing_s)
         promising = bounded.most_promising(KEPT, _to_beat_s(given, first, loading))
     if first is not None:
         promising.add(without_overlap(first.config))
     kept: list[FittingCandidate] = []
     ruled_out, bound_s = 0, float("inf")
     for base, members in variants.items():
-        chosen = members if base in promising else [one for one in members if keep(one.config)]
+        chosen = members if base in promising else [member for member in members if keep(member.config)]
         kept += chosen
         if len(chosen) < len(members):
             ruled_out += len(members) - len(chosen)
@@ -203,7 +209,10 @@ def prune(
 def _to_beat_s(
     given: Instance | None, first: FirstPlan | None, loading: Callable[[], AbstractContextManager[None]]
 ) -> float:
-    """Time from which on a configuration is left out, seconds; with single links at most that of GPUs in turn."""
+    """
+    Return the time at which configurations are ruled out, seconds; with single links at most that of GPUs in
+    turn.
+    """
     if first is None or given is None:
         return float("inf") if first is None else first.seconds
     placement = block_placement(first.config, first.block, first.nodes)
@@ -215,12 +224,12 @@ def _to_beat_s(
 @dataclass(frozen=True, slots=True, order=True)
 class BoundedPacking:
     """
-    One packing of a configuration; in the order of bounds, and of equal bounds of configurations.
+    Bound of one tiling of a configuration, ordered by bound, then by configuration.
 
     Parameters
     ----------
     number
-        Of the configuration as it was given, and of its packing.
+        Index of the configuration as given, and of its tiling.
     """
 
     bound_s: float
@@ -231,26 +240,26 @@ class BoundedPacking:
 
 class BoundedPackings:
     """
-    Packings by their least time over the best links, each once, built as late as that order allows.
+    Iterator over tilings by their least time over the best links, each once, built as late as the order allows.
 
     Parameters
     ----------
     lower_form, reductions
-        As of :func:`~pipette_opt.problem.build.build_problem_data`.
+        Arguments of :func:`~pipette_opt.problem.build.build_problem_data`.
     is_over
-        Whether time is over: none is built any more then, unless there is none.
+        Predicate: time is over. No further tiling is built then, unless there is none yet.
     work
-        Bounds by work that were computed before.
+        Compute-only bounds computed before.
     family_bound_s
-        As of :func:`prune`.
+        Bound by layers and GPU kinds of all stages together, seconds; 0 if there is none.
     enough_s
-        A configuration whose work takes so long is not bounded by its family.
+        Configurations whose compute-only bound reaches this are not bounded by their family, seconds.
     of_families_s
-        Bounds of families, of all other configurations.
+        Bounds of families, for all other configurations, seconds.
     bounds_s
-        What is known so far of each configuration: by its work alone or its family, then over the best links.
+        Best bound so far of each configuration, seconds: compute-only or of its family, then over the best links.
     waiting
-        Configurations whose links were not looked at, the most promising last.
+        Configurations not yet bounded over the best links, the most promising last.
     """
 
     def __init__(
@@ -267,16 +276,19 @@ class BoundedPackings:
         enough_s: float = float("inf"),
     ) -> None:
         work = work or WorkBounds(instance)
-        self.bounds_s = {one.config: work(one.config) for one in fitting}
+        self.bounds_s = {candidate.config: work(candidate.config) for candidate in fitting}
         able = [config for config, bound_s in self.bounds_s.items() if bound_s < enough_s]
         self.of_families_s = {config: family_bound_s(config) for config in able}
-        self.bounds_s.update((config, max(self.bounds_s[config], one)) for config, one in self.of_families_s.items())
-        self.waiting = [one.config for one in reversed(fitting) if self.bounds_s[one.config] < float("inf")]
+        self.bounds_s.update(
+            (config, max(self.bounds_s[config], bound_s)) for config, bound_s in self.of_families_s.items()
+        )
+        configs = [candidate.config for candidate in reversed(fitting)]
+        self.waiting = [config for config in configs if self.bounds_s[config] < float("inf")]
         self.waiting.sort(key=lambda config: self.bounds_s[config], reverse=True)
-        self._fitting = {one.config: (number, one) for number, one in enumerate(fitting)}
+        self._fitting = {candidate.config: (number, candidate) for number, candidate in enumerate(fitting)}
         self._packings: list[BoundedPacking] = []
         self._passed: list[tuple[float, ParallelConfig]] = []
-        # One tick for all, so that equal packings have equal bounds.
+        # All tilings share one tick length, so that equal tilings have equal bounds.
         links = shared_links(instance, self.waiting[-CONFIGURATIONS_AT_ONCE:], least_only=True)
         self._build = partial(
             build_problem_data,
@@ -296,17 +308,17 @@ class BoundedPackings:
                 self._look_at_links()
             if not self._packings:
                 return
-            one = heappop(self._packings)
-            self._passed.append((one.bound_s, one.candidate.config))
-            yield one
+            packing = heappop(self._packings)
+            self._passed.append((packing.bound_s, packing.candidate.config))
+            yield packing
 
     @property
     def _waiting_s(self) -> float:
-        """The least bound of those whose links were not looked at."""
+        """Least bound of the configurations not yet bounded over the best links, seconds."""
         return self.bounds_s[self.waiting[-1]] if self.waiting else float("inf")
 
     def _look_at_links(self) -> None:
-        """Of the next ones that wait."""
+        """Bound the next waiting configurations over the best links."""
         configs = [self.waiting.pop() for _ in range(min(CONFIGURATIONS_AT_ONCE, len(self.waiting)))]
         data = self._build([self._fitting[config][1] for config in configs])
         before = {config: self.bounds_s[config] for config in configs}
@@ -321,10 +333,15 @@ class BoundedPackings:
                 heappush(self._packings, BoundedPacking(bound_s, number, data, candidate))
 
     def most_promising(self, least: int, to_beat_s: float = 0.0) -> set[ParallelConfig]:
-        """So many configurations and all that may take less than ``to_beat_s``; all there are if few can be placed."""
+        """
+        Return the ``least`` configurations with the smallest bounds, and every one whose bound is below ``to_beat_s``.
+
+        Return all configurations if fewer than ``least`` have a placement.
+        """
         found: set[ParallelConfig] = set()
         enough_s = float("inf")
-        for bound_s, config in chain(self._passed.copy(), ((one.bound_s, one.candidate.config) for one in self)):
+        rest = ((packing.bound_s, packing.candidate.config) for packing in self)
+        for bound_s, config in chain(self._passed.copy(), rest):
             if (bound_s >= to_beat_s and bound_s > enough_s) or (len(found) >= MAX_KEPT and self._is_over()):
                 break
             found.add(config)
@@ -340,20 +357,20 @@ def _first_plan(
     loading: Callable[[], AbstractContextManager[None]],
     best: FirstPlan | None,
 ) -> FirstPlan | None:
-    """The fastest of the most promising packings, each choice of overlap, on the hosts as they are listed."""
+    """Return the fastest of the most promising tilings, with each choice of overlap, on hosts in their listed order."""
     loaded: set[bool] = set()
     sizes = {config.world_size for config in variants}
     simulated: Counter[int] = Counter()
-    for one in bounded:
-        if simulated.total() >= MAX_FIRST_PLANS or (best is not None and one.bound_s >= best.seconds):
+    for packing in bounded:
+        if simulated.total() >= MAX_FIRST_PLANS or (best is not None and packing.bound_s >= best.seconds):
             break
-        if simulated[one.candidate.config.world_size] * len(sizes) >= MAX_FIRST_PLANS:
+        if simulated[packing.candidate.config.world_size] * len(sizes) >= MAX_FIRST_PLANS:
             continue
-        simulated[one.candidate.config.world_size] += 1
-        nodes = listed_hosts(instance.cluster, one.data, one.candidate)
+        simulated[packing.candidate.config.world_size] += 1
+        nodes = listed_hosts(instance.cluster, packing.data, packing.candidate)
         if nodes is None:
             continue
-        config, block = one.candidate.config, one.candidate.block
+        config, block = packing.candidate.config, packing.candidate.block
         placement = block_placement(config, block, nodes)
         is_interleaved = config.num_chunks > 1
         for variant in variants[config]:
@@ -363,37 +380,37 @@ def _first_plan(
                 loaded.add(is_interleaved)
             except MissingLinkError:
                 break
-            if seconds < min(UNUSABLY_SLOW * one.bound_s, float("inf") if best is None else best.seconds):
+            if seconds < min(UNUSABLY_SLOW * packing.bound_s, float("inf") if best is None else best.seconds):
                 best = FirstPlan(config=variant.config, block=block, nodes=nodes, seconds=seconds)
     return best
 
 
 def _annealed(
     instance: Instance,
-    some: Sequence[FittingCandidate],
+    candidates: Sequence[FittingCandidate],
     capacity_bytes: IntArray,
     loading: Callable[[], AbstractContextManager[None]],
     best: FirstPlan,
     seconds: float,
 ) -> FirstPlan:
-    """The fastest plan that annealing finds for the lower forms of some configurations, or the best before."""
-    data = build_problem_data(instance, some, capacity_bytes, lower_form=True)
+    """Return the fastest plan that annealing finds for the relaxations of some configurations, or the best before."""
+    data = build_problem_data(instance, candidates, capacity_bytes, lower_form=True)
     with loading():
         anneal(data, AnnealingParams(time_limit_s=None, max_moves=1))
-    for one in anneal(data, AnnealingParams(time_limit_s=seconds)).solutions:
-        candidate = data.candidates[one.candidate]
+    for solution in anneal(data, AnnealingParams(time_limit_s=seconds)).solutions:
+        candidate = data.candidates[solution.candidate]
         config, block = candidate.config, candidate.block
         try:
-            simulated_s = estimate(instance, config, block_placement(config, block, one.nodes)).iteration_time_s
+            simulated_s = estimate(instance, config, block_placement(config, block, solution.nodes)).iteration_time_s
         except MissingLinkError:
             continue
         if simulated_s < best.seconds:
-            best = FirstPlan(config=config, block=block, nodes=one.nodes, seconds=simulated_s)
+            best = FirstPlan(config=config, block=block, nodes=solution.nodes, seconds=simulated_s)
     return best
 
 
 def listed_hosts(cluster: ClusterSpec, data: ProblemData, candidate: CandidateData) -> IntArray | None:
-    """The first hosts listed that have the memory, row by row; ``None`` if that leaves a row without."""
+    """Return the first listed hosts with enough memory, row by row; ``None`` if a row finds too few."""
     together = hosts_together(candidate.config, candidate.block)
     allowed, free = data.allowed(candidate), np.ones(data.num_nodes, dtype=np.bool_)
     rows, width = candidate.grid[0], candidate.num_cells // candidate.grid[0]

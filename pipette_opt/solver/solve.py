@@ -1,4 +1,4 @@
-"""Prune by bounds, let engines work on what is left, keep one certificate over all candidates."""
+"""Solver of the placement problem: prune by bounds, run engines on the rest, keep one certificate."""
 
 import threading
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from pipette_opt.solver.portfolio import Portfolio
 from pipette_opt.solver.processes import prove_in_processes
 
 WITHOUT_SEARCH_SHARE = 0.3
-"""Share of the time limit that bounds without a search may take. Chosen."""
+"""Largest share of the time limit for bounds without a search. Chosen."""
 
 LIFTING_SHARE = 0.1
-"""Share of the time limit in which costs of rings may begin to be raised. Chosen."""
+"""Share of the time limit in which ring costs may start to be raised. Chosen."""
 
 
 def solve(
@@ -31,27 +31,27 @@ def solve(
     """
     Choose one candidate and place it, with a bound over all candidates.
 
-    Candidates whose bound reaches the incumbent are pruned, first by bounds that need no search. The others come in
-    batches, those with the least bounds first. A batch that is not finished in its slice of time comes back with more
-    of it. Who works on what is :data:`~pipette_opt.solver.portfolio.TABLE`. Good placements are for others to find:
-    annealing gives them as hints.
+    Candidates whose bound reaches the incumbent are pruned, first by bounds without a search. The others come in
+    batches, least bounds first. A batch that is unfinished after its time slice comes back with a longer one.
+    :data:`~pipette_opt.solver.portfolio.TABLE` assigns engines. Good placements come from annealing, as hints.
 
     Parameters
     ----------
     hint
-        Known placements, best used with one for each promising candidate; those that break a rule are ignored.
+        Known placements as warm starts, best with one for each promising candidate; those that break a rule are
+        ignored.
     on_progress
         Called whenever the incumbent or the bound improves, from any thread.
     stop
-        When set, the best so far is returned soon. An interrupt from the keyboard does the same, and sets it.
+        When set, the best placement so far is returned soon. An interrupt from the keyboard sets it.
     backend
-        Processes to spread the work over; threads of this process without one.
+        Processes for the work; ``None``: threads of this process.
 
     Returns
     -------
     Result
-        ``lower_bound_ticks`` holds for every candidate, however early the search stops. The pool has the best
-        placement known of each other candidate.
+        ``lower_bound_ticks`` holds for every candidate, however early the search stops. The pool has the best known
+        placement of each other candidate.
     """
     incumbent = Incumbent(data, params, on_progress, stop)
     for solution in hint:
@@ -63,7 +63,7 @@ def solve(
 
 
 def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
-    """Bounds without a search, then batches of the candidates with the least bounds."""
+    """Compute bounds without a search, then work on batches of the candidates with the least bounds."""
     limit_s = max(0.0, incumbent.seconds_left)
     ends = incumbent.ends - (1 - WITHOUT_SEARCH_SHARE) * limit_s
     incumbent.data = lift_rings(incumbent.data, LIFTING_SHARE * limit_s)

@@ -1,4 +1,4 @@
-"""CP-SAT in a thread of its own, so that the caller's can take signals and stop it; slices of time for models."""
+"""Stoppable CP-SAT solves in a thread of their own, and time slices for models."""
 
 import threading
 import time
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from ortools.sat.python import cp_model
 
 POLL_S = 0.05
-"""Seconds between looks at whether to stop."""
+"""Seconds between two checks of the stop event."""
 
 
 class OutOfTimeError(Exception):
-    """A slice of time was over before its model could be solved."""
+    """Raised when a time slice ended before its model could be solved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +22,11 @@ class TimeSlice:
     Parameters
     ----------
     ends
-        When it is over, as ``time.perf_counter`` tells it.
+        End of the slice, on the clock of ``time.perf_counter``.
+    stop
+        Event that ends the slice early.
     share
-        Of what is then left, what a model may take.
+        Share of the remaining time that a model may take.
     """
 
     ends: float
@@ -35,20 +37,20 @@ class TimeSlice:
 
     @property
     def seconds_left(self) -> float:
-        """Wall time left."""
+        """Remaining wall time, seconds."""
         return self.ends - time.perf_counter()
 
     def part(self, share: float) -> "TimeSlice":
-        """A share of what is left when a model is solved."""
+        """Return a slice with ``share`` of the time that is left when a model is solved."""
         return replace(self, share=share * self.share)
 
     def check(self) -> None:
-        """Raise :class:`OutOfTimeError` if it is over, or stopped: for what is done before a model is solved."""
+        """Raise :class:`OutOfTimeError` if the slice is over or stopped; for work before a model is solved."""
         if self.stop.is_set() or time.perf_counter() >= self.ends:
             raise OutOfTimeError
 
     def solve(self, model: cp_model.CpModel, solver: cp_model.CpSolver) -> int:
-        """The status."""
+        """Solve a model within the slice. Return CP-SAT's status."""
         solver.parameters.num_workers = self.workers
         solver.parameters.random_seed = self.seed
         solver.parameters.max_time_in_seconds = max(0.0, self.share * (self.ends - time.perf_counter()))
@@ -60,7 +62,7 @@ class TimeSlice:
 
 
 def solve_until(solver: cp_model.CpSolver, model: cp_model.CpModel, stop: threading.Event) -> int:
-    """Solve; the status, soon after the event is set. An interrupt from the keyboard sets it."""
+    """Solve until the event is set. Return CP-SAT's status. An interrupt from the keyboard sets the event."""
     ended, found, errors = threading.Event(), [int(cp_model.UNKNOWN)], []
 
     def run() -> None:

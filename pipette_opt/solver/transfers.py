@@ -1,4 +1,4 @@
-"""What transfers between stages cost at least, and how slow the slowest is."""
+"""Least costs of transfers between stages, and a bound on the slowest."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,28 +10,28 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.matching import bottleneck_level
 
 TransferCount = Literal["slower", "sum", "faster"]
-"""What of the two directions of a link a bound may count."""
+"""Counting of a link's two directions in a bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Transfers:
     """
-    What transfers cost at least.
+    Least costs of a candidate's transfers.
 
-    A closed form counts the slower direction of a link (if sends are blocking) or the sum of both; the forward one is
-    then taken as fast as any link: of all pairs with that maximum or sum this one ends every stage earliest. Paths
-    count the directions apart; there the level is that of the faster direction, which both reach.
+    The analytical 1F1B model counts the slower direction of a link (blocking sends) or the sum of both. The forward
+    direction is then taken as fast as any link: of all pairs with that maximum or sum, this one ends every stage
+    earliest. Paths count the directions apart; there the level is that of the faster direction, which both reach.
 
     Parameters
     ----------
     least
-        From each stage to the next and back, two arrays ``(num_links,)``.
+        Least ticks from each stage to the next and back, two arrays ``(num_links,)``.
     between
-        The links between hosts.
+        Indices of the links between hosts.
     counts
-        Which of the three it is.
+        Counting of the two directions.
     level
-        Some transfer costs at least this.
+        Cost that at least one transfer reaches, ticks.
     """
 
     least: tuple[IntArray, IntArray]
@@ -40,7 +40,7 @@ class Transfers:
     level: int
 
     def at_level(self, level: int) -> tuple[IntArray, IntArray]:
-        """Transfers if one that costs ``level`` is at each link in turn, two arrays ``(num_links, scenarios)``."""
+        """Transfers with one of cost ``level`` at each link in turn, two arrays ``(num_links, scenarios)``."""
         number = len(self.between)
         send, back = (np.repeat(side[:, None], max(number, 1), axis=1) for side in self.least)
         here = (self.between, np.arange(number))
@@ -54,23 +54,23 @@ class Transfers:
 
 
 def transfer_count(data: ProblemData, candidate: CandidateData) -> TransferCount:
-    """What of the two directions of a link a bound may count."""
+    """Return how bounds of a candidate count the two directions of a link."""
     if not candidate.has_closed_form:
         return "faster"
     return "slower" if data.p2p == "blocking" else "sum"
 
 
 def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
-    """Of each pair of hosts, what :func:`transfer_count` says; ``UNUSABLE_TICKS`` if a direction is missing."""
-    there, home = candidate.p2p_ticks, candidate.p2p_ticks.T
+    """Cost of each pair of hosts by :func:`transfer_count`, ticks; ``UNUSABLE_TICKS`` if a direction is missing."""
+    forth, home = candidate.p2p_ticks, candidate.p2p_ticks.T
     combine = {"slower": np.maximum, "sum": np.add, "faster": np.minimum}[transfer_count(data, candidate)]
-    cost: IntArray = np.where(np.maximum(there, home) < UNUSABLE_TICKS, combine(there, home), UNUSABLE_TICKS)
+    cost: IntArray = np.where(np.maximum(forth, home) < UNUSABLE_TICKS, combine(forth, home), UNUSABLE_TICKS)
     np.fill_diagonal(cost, UNUSABLE_TICKS)
     return cost
 
 
 def least_transfers(data: ProblemData, candidate: CandidateData) -> Transfers | None:
-    """Least transfers of a candidate; ``None`` if there are not enough links."""
+    """Return the least transfers of a candidate; ``None`` without enough links."""
     rows = np.arange(candidate.num_stages) // candidate.block.stages
     following = np.roll(rows, -1)
     between = np.flatnonzero(rows != following)[: candidate.grid[0] - 1 + candidate.wraps]
@@ -99,6 +99,6 @@ def least_transfers(data: ProblemData, candidate: CandidateData) -> Transfers | 
 
 
 def some_host_has(values: IntArray, allowed: BoolArray, num_used: int) -> int:
-    """The largest value that some host of any ``num_used`` hosts reaches."""
+    """Largest value that at least one of any ``num_used`` hosts reaches."""
     possible = np.sort(values[np.logical_or.reduce(allowed, axis=0)])
     return int(possible[num_used - 1])

@@ -1,4 +1,4 @@
-"""The decisions of the placement model, behind questions."""
+"""Decision variables of the placement model, behind named questions."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -13,19 +13,19 @@ Cell = tuple[int, int, int]
 """Pipeline row, data column, part of the slot."""
 
 HopKind = Literal["transfer", "ring", "slot"]
-"""What goes over a hop: activations to the next row, gradients, or what a slot's ring inside a layer moves."""
+"""Traffic of a hop: activations to the next row, gradients around a ring, or a slot's ring inside a layer."""
 
 
 class GridVariables:
     """
-    Placement of one grid shape, shared by the candidates that have it.
+    Placement variables of one grid shape, shared by the candidates that have it.
 
     Parameters
     ----------
     members
         Indices of these candidates.
     copies
-        How many cells each host may be in, shape ``(num_nodes,)``.
+        Number of cells that each host may be in, shape ``(num_nodes,)``.
     """
 
     def __init__(self, model: CpModel, data: ProblemData, members: list[int], copies: IntArray) -> None:
@@ -34,7 +34,7 @@ class GridVariables:
         self.candidates: list[CandidateData] = [data.candidates[index] for index in members]
         self.shape, self.context_nodes = shape_of(self.candidates[0])
         self.num_nodes = data.num_nodes
-        allowed: BoolArray = np.logical_or.reduce([data.allowed(one) for one in self.candidates])
+        allowed: BoolArray = np.logical_or.reduce([data.allowed(candidate) for candidate in self.candidates])
         P, D, K = self.shape
         self.cells: list[Cell] = [(p, d, k) for p in range(P) for d in range(D) for k in range(K)]
         self._hosts: dict[Cell, dict[int, IntVar]] = {
@@ -45,18 +45,18 @@ class GridVariables:
         }
 
     def hosts_of(self, cell: Cell) -> dict[int, IntVar]:
-        """For each host that the cell may have, whether it has it."""
+        """Return a literal for each host that may be in the cell."""
         return self._hosts[cell]
 
     def cells_on(self, node: int) -> list[IntVar]:
-        """For each cell that may be on the host, whether it is."""
+        """Return a literal for each cell that may be on the host."""
         return [hosts[node] for hosts in self._hosts.values() if node in hosts]
 
     def hops(self) -> Iterator[tuple[HopKind, Cell, Cell]]:
         """
-        Every pair of cells that talk: to the next row, around the rings of gradients, around those of slots.
+        Yield every pair of cells that exchange messages: to the next row, around gradient rings, around rings of slots.
 
-        With interleaving also from the last row to the first, which two rows do anyway.
+        Interleaving adds those from the last row to the first; with two rows they are the same pairs.
         """
         P = self.shape[0]
         wraps = P > 2 and any(candidate.wraps for candidate in self.candidates)
@@ -73,19 +73,19 @@ class GridVariables:
 
 class Variables:
     """
-    The choice among some candidates, and the placement of each of their grid shapes.
+    Variables of the choice among some candidates, and of the placement of each of their grid shapes.
 
-    ``objective`` is the integer objective of the candidate chosen.
+    ``objective`` is the integer objective of the chosen candidate.
 
     Parameters
     ----------
     bounds
-        What is known about each candidate: its objective is at least this.
+        Known lower bound of each candidate, ticks.
     ceiling
-        Solutions above are of no interest.
+        Largest objective to look for, ticks.
     copies
-        How many cells each host may be in, shape ``(num_nodes,)``; one if not given. More stand for a class of hosts,
-        which then has costs to itself.
+        Number of cells that each host may be in, shape ``(num_nodes,)``; ``None``: one. A larger number stands for a
+        class of hosts.
     """
 
     def __init__(
@@ -111,27 +111,30 @@ class Variables:
         self.objective: IntVar = model.new_int_var(min(bounds.values()), ceiling, "objective")
 
     def grid_of(self, index: int) -> GridVariables:
-        """The placement of a candidate."""
+        """Return the placement variables of a candidate."""
         return next(grid for grid in self.grids if index in grid.members)
 
     def used(self, grid: GridVariables) -> LinearExpr | IntVar | int:
-        """1 if a candidate of this shape is chosen."""
+        """Return an expression that is 1 if a candidate of this shape is chosen."""
         if len(self.grids) == 1:
             return 1
         return LinearExpr.sum([self.chosen[index] for index in grid.members])
 
     def condition(self, index: int) -> list[IntVar]:
-        """What must hold for a candidate's costs to count: that it is chosen; nothing if it is alone."""
+        """Return the literals under which a candidate's costs count: that it is chosen; none if it is the only one."""
         return [self.chosen[index]] if len(self.indices) > 1 else []
 
 
 def shape_of(candidate: CandidateData) -> tuple[Cell, int]:
-    """What decides which cells talk: the grid, and into how many parts its slots cut context groups."""
+    """
+    Return grid and number of parts of context groups in a slot, which together decide which cells exchange
+    messages.
+    """
     return candidate.grid, candidate.block.context_nodes
 
 
 def ring_hops(candidate: CandidateData, row: int) -> list[tuple[Cell, Cell]]:
-    """Hops of a row's rings of gradients: column by column, in each through the parts of a context group."""
+    """Return the hops of a row's gradient rings: column by column, in each through the parts of a context group."""
     _, D, K = candidate.grid
     if candidate.ring_length == 1:
         return []
@@ -141,7 +144,7 @@ def ring_hops(candidate: CandidateData, row: int) -> list[tuple[Cell, Cell]]:
 
 
 def slot_hops(candidate: CandidateData, row: int, column: int) -> list[tuple[Cell, Cell]]:
-    """Hops of the rings inside a slot."""
+    """Return the hops of the rings inside a slot."""
     K, size = candidate.grid[2], candidate.slot_ring
     if size == 1:
         return []
@@ -149,13 +152,16 @@ def slot_hops(candidate: CandidateData, row: int, column: int) -> list[tuple[Cel
 
 
 def pairs_apart(copies: IntArray) -> BoolArray:
-    """Pairs of hosts that two cells may be on: a host twice only if it has copies, shape ``(num_nodes, num_nodes)``."""
+    """
+    Pairs of hosts on which two cells may be, shape ``(num_nodes, num_nodes)``: a host twice only if it has
+    copies.
+    """
     apart: BoolArray = ~np.diag(copies < 2)
     return apart
 
 
 def usable_hops(candidate: CandidateData, kind: HopKind, tail: Cell, head: Cell, copies: IntArray) -> BoolArray:
-    """Directed host pairs that a candidate may use from one cell to the other, shape ``(num_nodes, num_nodes)``."""
+    """Directed host pairs that a candidate may use between two cells, shape ``(num_nodes, num_nodes)``."""
     if head[0] < tail[0] and not candidate.wraps:
         slowest = np.zeros_like(candidate.p2p_ticks)
     elif kind == "transfer":

@@ -1,8 +1,8 @@
 """
-How many GPUs are searched, where that is left open: all numbers that may be the fastest by their bounds.
+Numbers of GPUs to search where that is open: all that may be the fastest by their bounds.
 
-A plan of the numbers with the least bounds, searched in a small space, is the time to beat. Numbers whose bound is no
-better cannot win; their bounds are kept, so that a certificate counts all numbers of GPUs.
+A search in a small space over the numbers with the least bounds gives the time to beat. Numbers whose bound reaches it
+cannot win. Their bounds are kept, so that a certificate counts all numbers of GPUs.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,26 +20,26 @@ from pipette_opt.solver.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
 
 PROMISING = 1.1
-"""Numbers of GPUs with at most this many times the least bound are looked at for a time to beat. Chosen."""
+"""Numbers of GPUs with a bound up to this multiple of the least one are searched for a time to beat. Chosen."""
 
 MAX_PROMISING = 3
-"""Numbers of GPUs among which a time to beat is looked for. Chosen."""
+"""Largest count of numbers of GPUs searched for a time to beat. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSizes:
     """
-    Numbers of GPUs that are searched.
+    Numbers of GPUs to search.
 
     Parameters
     ----------
     space
-        With ``world_sizes``, that of the fastest plan known first, then by their bounds; as it was where no whole host
-        is legal.
+        Search space with ``world_sizes``: that of the fastest known plan first, then ascending bounds. Unchanged where
+        no whole host is legal.
     first
-        The fastest plan known.
+        Fastest known plan.
     bounds_s
-        Lower bound on the iteration time for each number of GPUs that was looked at, seconds.
+        Lower bound on the iteration time of each number of GPUs that was bounded, seconds.
     """
 
     space: SearchSpace
@@ -47,7 +47,7 @@ class WorldSizes:
     bounds_s: Mapping[int, float]
 
     def left_out_s(self, space: SearchSpace) -> float:
-        """Lower bound on the time of plans on other numbers of GPUs than a space has, seconds; infinite without any."""
+        """Lower bound on plans with other numbers of GPUs than the space has, seconds; infinite without any."""
         return min(
             (bound_s for num_gpus, bound_s in self.bounds_s.items() if num_gpus not in space.world_sizes),
             default=float("inf"),
@@ -64,15 +64,15 @@ def choose_world_sizes(
     first: FirstPlan | None,
 ) -> WorldSizes:
     """
-    Choose the numbers of GPUs of a space that has none.
+    Choose the numbers of GPUs of a space that leaves them open.
 
     Parameters
     ----------
     is_over
-        Whether time is over: then numbers that were not looked at, but the most promising, are left out without a
-        bound, which ``narrowed`` of the space says.
+        Predicate: time is over. Numbers not bounded yet, except the most promising, are then left out without a bound;
+        the space's ``narrowed`` says so.
     first
-        A plan that is known.
+        Known plan.
     """
     work = WorkBounds(instance)
     least = LeastTimes(instance, with_shared_parameters(instance, space), work)
@@ -109,12 +109,12 @@ def _first_plan(
     is_over: Callable[[], bool],
     loading: Callable[[], AbstractContextManager[None]],
 ) -> FirstPlan | None:
-    """The fastest plan of a few configurations on the hosts as they are listed; ``None`` if none fits."""
+    """Return the fastest plan of a few configurations on hosts in listed order; ``None`` if none fits."""
     if not sizes:
         return None
     few = few_values(instance, replace(space, world_sizes=tuple(sizes)))
     memory = check_memory(instance, enumerate_with_reasons(instance, few).candidates, predictor, max_oom_risk)
-    fitting = [FittingCandidate(config=one.config, need_bytes=one.need_bytes) for one in memory.fitting]
+    fitting = [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
     if not fitting:
         return None
     timed = with_edge_loss(instance, memory)

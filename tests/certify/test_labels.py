@@ -150,11 +150,11 @@ def test_several_arguments_are_one_configuration_or_more(words: list[str], asked
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "must say a degree"),
+        ("", "must name a degree"),
         ("tq8", "Known: tp, pp"),
         ("tp8 pipelin=4", "Did you mean pipeline"),
         ("tp", "tp needs a value"),
-        ("tp8 tp4", "tp is said twice"),
+        ("tp8 tp4", "tp is given twice"),
         ("tp0", "whole number >= 1"),
         ("zero7", "must be 0 to 3"),
         ("tp8 xyzzy4", "is not known"),

@@ -1,4 +1,4 @@
-"""Class assignment as an engine: which class of hosts each cell has, finer classes in turn."""
+"""Class assignment as an engine: the host class of each cell, with classes refined step by step."""
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.solver.class_assignment.search import MergedSearch, first_classes
@@ -9,12 +9,12 @@ from pipette_opt.solver.stoppable import TimeSlice
 
 class ClassAssignment(Engine):
     """
-    The CP-SAT model with classes of like hosts in place of hosts; classes are split until, on few hosts, it is exact.
+    CP-SAT model with classes of similar hosts in place of hosts; on few hosts, classes are split until it is exact.
 
     Attributes
     ----------
     begun
-        By candidate; ``None`` where the hosts do not fall into a few classes.
+        Search of each candidate; ``None`` where the hosts do not form a few classes.
     """
 
     name = "class-assignment"
@@ -24,7 +24,7 @@ class ClassAssignment(Engine):
         self.begun: dict[int, MergedSearch | None] = {}
 
     def suits(self, index: int) -> bool:
-        """Whether a candidate's hosts fall into a few classes, and these are not yet searched to their end."""
+        """Return whether a candidate's hosts form a few classes whose search has not ended."""
         incumbent, candidate = self.incumbent, self.incumbent.data.candidates[index]
         if index not in self.begun:
             classes = first_classes(incumbent.data, candidate)
@@ -36,7 +36,7 @@ class ClassAssignment(Engine):
         return search is not None and not search.ended
 
     def call_s(self, index: int) -> float:
-        """Seconds that a CP-SAT call has now; it doubles when a call was too short."""
+        """Return the time limit of the next CP-SAT call, seconds; it doubles when a call was too short."""
         search = self.begun[index]
         assert search is not None
         return search.slice_s

@@ -1,4 +1,4 @@
-"""Patterns of classes as a CP-SAT model."""
+"""CP-SAT model of a pattern: the host class of each cell."""
 
 import itertools
 
@@ -14,22 +14,21 @@ from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.variables import Cell, GridVariables, Variables
 
 MAX_DOUBLED = 30
-"""Rows up to which a host in one outweighs any in those behind."""
+"""Largest number of rows with doubling weights, where a host in one row outweighs any in later rows."""
 
 
 def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Variables:
     """
-    The placement model with classes for hosts, each in as many cells as it has members.
+    Build the placement model with classes as hosts, each in as many cells as it has members.
 
-    Equal patterns are told apart by classes that may change places, not by the columns' order: that would cost more
-    than it saves here.
+    Interchangeable classes break the symmetry of equal patterns; ordering the columns would cost more than it saves.
 
     Parameters
     ----------
     bound
-        A known bound of the candidate.
+        Known lower bound of the candidate, ticks.
     ceiling
-        Largest objective of interest.
+        Largest objective to look for, ticks.
     """
     data, sizes = merged.data, merged.classes.sizes
     variables = Variables(model, data, {0: bound}, ceiling, sizes)
@@ -37,8 +36,8 @@ def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Va
         add(model, data, variables)
     grid = variables.grid_of(0)
     if int(sizes.sum()) == merged.candidate.num_cells:
-        for one, size in enumerate(sizes.tolist()):
-            model.add(LinearExpr.sum(grid.cells_on(one)) == size)
+        for host_class, size in enumerate(sizes.tolist()):
+            model.add(LinearExpr.sum(grid.cells_on(host_class)) == size)
     _add_crossings(model, merged, grid)
     _add_order(model, grid, interchangeable(merged))
     add_objective(model, data, variables)
@@ -47,9 +46,9 @@ def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Va
 
 def _add_crossings(model: CpModel, merged: Merged, grid: GridVariables) -> None:
     """
-    Which two classes each column has in a row and in the next.
+    Add literals for the two classes that each column has in a row and the next.
 
-    Implied by the classes of the cells; relaxations see more through them.
+    The classes of the cells imply them; they strengthen the linear relaxation.
     """
     ticks = merged.candidate.p2p_ticks
     usable = np.maximum(ticks, ticks.T) < UNUSABLE_TICKS
@@ -58,30 +57,30 @@ def _add_crossings(model: CpModel, merged: Merged, grid: GridVariables) -> None:
         tails, heads = grid.hosts_of((row, column, part)), grid.hosts_of((row + 1, column, part))
         crossing = {(a, b): model.new_bool_var("") for a in tails for b in heads if usable[a, b]}
         for a, tail in tails.items():
-            model.add(LinearExpr.sum([one for pair, one in crossing.items() if pair[0] == a]) == tail)
+            model.add(LinearExpr.sum([both for pair, both in crossing.items() if pair[0] == a]) == tail)
         for b, head in heads.items():
-            model.add(LinearExpr.sum([one for pair, one in crossing.items() if pair[1] == b]) == head)
+            model.add(LinearExpr.sum([both for pair, both in crossing.items() if pair[1] == b]) == head)
 
 
 def _add_order(model: CpModel, grid: GridVariables, classes: tuple[int, ...]) -> None:
-    """Of classes that may change places, those listed first have the first rows."""
+    """Order interchangeable classes: those listed first are in the first rows."""
     P = grid.shape[0]
     weight = [2 ** (P - 1 - row) if P <= MAX_DOUBLED else P - row for row in range(P)]
 
-    def first(one: int) -> LinearExpr:
-        cells = [cell for cell in grid.cells if one in grid.hosts_of(cell)]
+    def first(host_class: int) -> LinearExpr:
+        cells = [cell for cell in grid.cells if host_class in grid.hosts_of(cell)]
         return LinearExpr.weighted_sum(
-            [grid.hosts_of(cell)[one] for cell in cells], [weight[cell[0]] for cell in cells]
+            [grid.hosts_of(cell)[host_class] for cell in cells], [weight[cell[0]] for cell in cells]
         )
 
-    for one, other in itertools.pairwise(classes):
-        model.add(first(one) >= first(other))
+    for earlier, later in itertools.pairwise(classes):
+        model.add(first(earlier) >= first(later))
 
 
 def pattern_of(solver: CpSolver, grid: GridVariables) -> IntArray:
-    """Class of each cell, shape of the grid."""
+    """Return the class of each cell, shape of the grid."""
     pattern = np.empty(grid.shape, dtype=np.int64)
     cell: Cell
     for cell in grid.cells:
-        pattern[cell] = next(one for one, host in grid.hosts_of(cell).items() if solver.value(host))
+        pattern[cell] = next(host_class for host_class, host in grid.hosts_of(cell).items() if solver.value(host))
     return pattern

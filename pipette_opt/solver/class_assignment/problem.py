@@ -1,4 +1,4 @@
-"""The problem of a candidate with classes in place of hosts."""
+"""Problem of one candidate with classes in place of hosts."""
 
 from dataclasses import dataclass, replace
 
@@ -13,14 +13,14 @@ from pipette_opt.solver.class_assignment.twins import HostClasses
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Merged:
     """
-    A relaxation of one candidate.
+    Relaxation of one candidate.
 
     Parameters
     ----------
     data
-        The problem of this candidate alone; its hosts are classes, whose costs are the least of their members'.
+        Problem of this candidate alone; its hosts are classes, with the least costs of their members.
     classes
-        Which hosts are merged.
+        Partition of the hosts into classes.
     """
 
     data: ProblemData
@@ -28,18 +28,18 @@ class Merged:
 
     @property
     def candidate(self) -> CandidateData:
-        """With costs between classes."""
+        """Candidate with costs between classes."""
         return self.data.candidates[0]
 
 
 def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses, tolerance: float = 0.0) -> Merged:
     """
-    Costs between classes; members of a class have the same kind of GPU and room for the same rows.
+    Merge hosts into classes; members of a class have the same GPU kind and memory for the same rows.
 
     Parameters
     ----------
     tolerance
-        Relative difference of costs that is not told apart: racks that are equal but for chance are then equal.
+        Relative difference of costs that are treated as equal, so that racks equal up to noise are equal.
     """
     missing = np.maximum(candidate.p2p_ticks, candidate.p2p_ticks.T) >= UNUSABLE_TICKS
 
@@ -52,7 +52,7 @@ def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses, tol
     merged = replace(
         candidate,
         p2p_ticks=least(np.where(missing, UNUSABLE_TICKS, candidate.p2p_ticks)),
-        ring_ticks=np.stack([least(one) for one in candidate.ring_ticks]),
+        ring_ticks=np.stack([least(ticks) for ticks in candidate.ring_ticks]),
         tensor_forward_ticks=least(candidate.tensor_forward_ticks),
         tensor_backward_ticks=least(candidate.tensor_backward_ticks),
         embedding_ticks=least(candidate.embedding_ticks),
@@ -64,28 +64,28 @@ def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses, tol
 
 
 def place_classes(merged: Merged, pattern: IntArray) -> PlacedTicks:
-    """Times of a pattern; two cells of one class are on different hosts."""
+    """Return the times of a pattern; two cells of one class are on different hosts."""
     cells = np.arange(pattern.size).reshape(pattern.shape)
     flat = pattern.ravel()
-    one = merged.candidate
+    relaxed = merged.candidate
 
     def of_cells(ticks: IntArray) -> IntArray:
         return ticks[..., flat[:, None], flat[None, :]] if ticks.size else ticks
 
     candidate = replace(
-        one,
-        p2p_ticks=of_cells(one.p2p_ticks),
-        ring_ticks=of_cells(one.ring_ticks),
-        tensor_forward_ticks=of_cells(one.tensor_forward_ticks),
-        tensor_backward_ticks=of_cells(one.tensor_backward_ticks),
-        embedding_ticks=of_cells(one.embedding_ticks),
+        relaxed,
+        p2p_ticks=of_cells(relaxed.p2p_ticks),
+        ring_ticks=of_cells(relaxed.ring_ticks),
+        tensor_forward_ticks=of_cells(relaxed.tensor_forward_ticks),
+        tensor_backward_ticks=of_cells(relaxed.tensor_backward_ticks),
+        embedding_ticks=of_cells(relaxed.embedding_ticks),
     )
     data = replace(merged.data, candidates=(candidate,), kind_of_node=merged.data.kind_of_node[flat])
     return place(data, candidate, cells)
 
 
 def block_minima(ticks: IntArray, classes: HostClasses) -> IntArray:
-    """Least cost from a host of one class to another host of another, shape ``(C, C)``."""
+    """Least cost from a host of one class to another host of another, ticks, shape ``(C, C)``."""
     apart = np.array(ticks, dtype=np.int64)
     np.fill_diagonal(apart, UNUSABLE_TICKS)
     order = np.argsort(classes.of_host, kind="stable")
@@ -95,7 +95,7 @@ def block_minima(ticks: IntArray, classes: HostClasses) -> IntArray:
 
 
 def merge_levels(ticks: IntArray, tolerance: float) -> IntArray:
-    """Costs that differ by at most so much, relative, are the least of them."""
+    """Lower costs that differ by at most ``tolerance``, relative, to the least of them."""
     values = np.unique(ticks)
     levels, level = np.empty_like(values), -1
     for number, value in enumerate(values.tolist()):

@@ -1,4 +1,4 @@
-"""Bounds of a candidate from patterns of classes: what none of them reaches, finer classes in turn."""
+"""Search over patterns of classes: bounds below which no pattern exists, with classes refined step by step."""
 
 import logging
 import threading
@@ -21,73 +21,80 @@ from pipette_opt.solver.stoppable import TimeSlice
 logger = logging.getLogger(__name__)
 
 FIRST_CLASSES = 8
-"""Classes of hosts at first, at most. Chosen."""
+"""Largest number of host classes at first. Chosen."""
 
 MAX_ALIKE = 24
-"""Classes of hosts at first, at most, on large grids whose hosts are alike. Chosen."""
+"""Largest number of host classes at first, on large grids with similar hosts. Chosen."""
 
 ALIKE_COSTS = 0.02
-"""Relative difference of costs up to which the hosts of a class are alike. Chosen."""
+"""Largest relative difference of costs between similar hosts of a class. Chosen."""
 
 HOSTS_OF_A_CLASS = 4
-"""Hosts to a class, on average, at least, where there are more than :data:`FIRST_CLASSES`. Chosen."""
+"""Least mean number of hosts of a class, where there are more than :data:`FIRST_CLASSES` classes. Chosen."""
 
 FIRST_TOLERANCE = 0.01
-"""Relative difference of costs up to which they are equal at first: symmetric models are soon solved. Chosen."""
+"""Relative difference of costs that are equal at first: symmetric models are solved quickly. Chosen."""
 
 NEAR_PATTERN = 0.125
-"""Share of the gap between bound and ceiling that may lie between bound and best pattern when classes are split."""
+"""Largest distance of bound and best pattern, as share of the gap to the ceiling, at which classes are split."""
 
 FIRST_CALL_S = 2.0
-"""Time limit of the first CP-SAT call for 32 cells or fewer, in seconds; it grows with their cube. Chosen."""
+"""Time limit of the first CP-SAT call for up to 32 cells, seconds; grows with the cube of the cells. Chosen."""
 
 MAX_FIRST_CALL_S = 20.0
-"""Time limit of the first CP-SAT call for any number of cells, in seconds. Chosen."""
+"""Largest time limit of the first CP-SAT call, seconds. Chosen."""
 
 SLICE_GROWTH = 2.0
-"""Factor of the time limit after a call that neither found nor proved anything. Chosen."""
+"""Growth factor of the time limit after a call without any result. Chosen."""
 
 MAX_MINIMISED = 40
-"""Cells up to which the model is minimised; above, ceilings are refuted only. Chosen by the placement benchmark."""
+"""
+Largest number of cells at which the model minimises; larger ones only refute ceilings.
+
+Chosen by the placement benchmark.
+"""
 
 FIRST_REACH = 0.6
-"""Share of the gap that is refuted first on grids that are not minimised: little of it takes as long as much."""
+"""
+Share of the gap that is refuted first on grids that are not minimised: a small share takes as long as a
+large one.
+"""
 
 MAX_FAR = 80
-"""Cells above which one call takes most of the time. Chosen by the placement benchmark."""
+"""Number of cells above which a single call takes most of the time. Chosen by the placement benchmark."""
 
 NEAR_REACH = 0.1
-"""Share of the gap that is refuted first above :data:`MAX_FAR` cells: more is not refuted in time. Chosen."""
+"""Share of the gap that is refuted first above :data:`MAX_FAR` cells; a larger one is not refuted in time. Chosen."""
 
 MIDDLE = 0.5
-"""Share of the gap that is tried after that, and first once a call took too long. Chosen."""
+"""Share of the gap that is tried afterwards, and first once a call took too long. Chosen."""
 
 OnBound = Callable[[int], None]
 """Called with each better bound."""
 
 OnPattern = Callable[[IntArray], int]
-"""Called with hosts that a pattern may stand for, shape of the grid; gives back the largest objective of interest."""
+"""Called with possible hosts of a pattern, shape of the grid. Returns the largest objective to look for, ticks."""
 
 
 class MergedSearch:
     """
-    The search of one candidate, which can go on where it was.
+    Resumable class-assignment search of one candidate.
 
     Parameters
     ----------
     floor
-        A known bound.
+        Known lower bound, ticks.
     ceiling
-        The largest objective of interest.
+        Largest objective to look for, ticks.
     classes
-        Which hosts are merged at first.
+        First partition of the hosts into classes.
 
     Attributes
     ----------
     slice_s
-        Seconds that a model may take.
+        Time limit of a model, seconds.
     ended
-        Whether there is nothing more to do.
+        Whether the search has nothing left to do.
     """
 
     def __init__(
@@ -113,7 +120,7 @@ class MergedSearch:
         self._random = np.random.default_rng(seed)
 
     def narrow(self, floor: int, ceiling: int, nodes: IntArray | None = None) -> None:
-        """What has become known elsewhere, with the hosts of the cells of a good placement if there is one."""
+        """Take a bound and a ceiling found by other engines, and the hosts of a good placement if there is one."""
         self.bound, self.ceiling = max(self.bound, floor), min(self.ceiling, ceiling)
         if nodes is not None:
             self._nodes = nodes
@@ -127,7 +134,7 @@ class MergedSearch:
         on_bound: OnBound = lambda bound: None,
         on_pattern: OnPattern | None = None,
     ) -> int:
-        """Go on for some time; returns the bound, above the ceiling if nothing of interest is left."""
+        """Search for ``seconds``. Return the bound; above the ceiling if no better placement exists."""
         ends = time.perf_counter() + seconds
         stop = stop or threading.Event()
         while self.bound <= self.ceiling and not stop.is_set():
@@ -157,7 +164,7 @@ class MergedSearch:
     def _bisect(
         self, ends: float, workers: int, stop: threading.Event, on_bound: OnBound, on_pattern: OnPattern | None
     ) -> bool:
-        """Look for patterns until the best is near the bound; False if some model took too long."""
+        """Look for patterns until the best is near the bound. Return ``False`` if a model took too long."""
         complete = True
         if self._nodes is not None:
             self._keep(self.merged.classes.of_host[self._nodes])
@@ -190,23 +197,26 @@ class MergedSearch:
 
     @property
     def _near(self) -> float:
-        """Nothing may be left where the best pattern names its hosts: there is nothing to split."""
+        """
+        Distance of bound and best pattern at which classes are split; 0 where the pattern's classes are
+        single hosts.
+        """
         if self._best is None:
             return NEAR_PATTERN
         return 0.0 if (self.merged.classes.sizes[np.unique(self._best[1])] == 1).all() else NEAR_PATTERN
 
     def _solve(self, ceiling: int, seconds: float, workers: int, stop: threading.Event) -> tuple[int, IntArray | None]:
         """
-        A bound, and a pattern that costs at most the ceiling.
+        Return a bound, and a pattern that costs at most the ceiling.
 
-        The best pattern as long as that is soon found; else any, which is shown much sooner not to exist.
+        It is the best pattern while minimising is quick; later any pattern, whose absence is proven much sooner.
         """
         model = cp_model.CpModel()
         variables = build_merged(model, self.merged, min(self.bound, ceiling), ceiling)
         if not self._minimises:
             model.proto.clear_objective()
         solver = cp_model.CpSolver()
-        solver.parameters.linearization_level = 0  # relaxations cost more than they tell here
+        solver.parameters.linearization_level = 0  # linear relaxations cost more time than they save here
         given = TimeSlice(ends=time.perf_counter() + seconds, stop=stop, workers=workers, seed=self.seed)
         status = given.solve(model, solver)
         if status == cp_model.INFEASIBLE:
@@ -219,7 +229,7 @@ class MergedSearch:
         return proven, pattern_of(solver, variables.grid_of(0))
 
     def _keep(self, pattern: IntArray) -> int:
-        """Remember the best pattern; what this one costs."""
+        """Return a pattern's cost, and remember the best pattern."""
         placed = place_classes(self.merged, pattern)
         value = placed_objective_ticks(self.merged.data, self.merged.candidate, placed)
         if self._best is None or value < self._best[0]:
@@ -227,22 +237,22 @@ class MergedSearch:
         return value
 
     def _take(self, pattern: IntArray, on_pattern: OnPattern | None) -> int:
-        """Keep a pattern, and hand on what it may stand for; what it costs."""
+        """Keep a pattern, and offer hosts for it. Return its cost, ticks."""
         if on_pattern is not None:
             self.ceiling = min(self.ceiling, on_pattern(self._hosts(pattern)))
         return self._keep(pattern)
 
     def _hosts(self, pattern: IntArray) -> IntArray:
-        """Any hosts of the classes."""
+        """Choose random hosts of the pattern's classes."""
         nodes = np.empty_like(pattern)
-        for one in np.unique(pattern).tolist():
-            here = pattern == one
-            hosts = np.flatnonzero(self.merged.classes.of_host == one)
+        for host_class in np.unique(pattern).tolist():
+            here = pattern == host_class
+            hosts = np.flatnonzero(self.merged.classes.of_host == host_class)
             nodes[here] = self._random.permutation(hosts)[: int(here.sum())]
         return nodes
 
     def _split(self) -> bool:
-        """Tell costs apart, then split classes; False if all are single hosts."""
+        """Drop the tolerance of costs, then split classes. Return ``False`` if all are single hosts."""
         assert self._best is not None
         classes: HostClasses | None = self.merged.classes
         if self.tolerance == 0.0:
@@ -256,16 +266,16 @@ class MergedSearch:
 
 
 def first_classes(data: ProblemData, candidate: CandidateData) -> HostClasses | None:
-    """Which hosts to merge at first; ``None`` if they do not fall into a few classes."""
+    """Return the first partition of the hosts; ``None`` if they do not form a few classes."""
     alike = alike_classes(data, candidate)
     return alike if alike is not None else host_classes(data, candidate, FIRST_CLASSES)
 
 
 def alike_classes(data: ProblemData, candidate: CandidateData) -> HostClasses | None:
     """
-    More classes than at first elsewhere, of hosts that are alike: racks with hosts that are slow in many ways.
+    Return a finer first partition into classes of similar hosts, such as racks with slow hosts of many kinds.
 
-    Only of large grids whose sends are not blocking: elsewhere fewer classes tell as much, and sooner.
+    Only for large grids with asynchronous sends; elsewhere fewer classes give the same bound sooner.
     """
     if data.p2p != "async" or candidate.num_cells <= MAX_FAR:
         return None

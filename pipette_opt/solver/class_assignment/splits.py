@@ -1,9 +1,9 @@
 """
-Which classes to split, given a pattern of classes that looks better than it is.
+Choice of the classes to split, given a pattern that looks better than any placement.
 
-Each of its links is taken by itself: how slow may it be before the pattern costs more than the ceiling? If few of the
-pairs of hosts that it may stand for are that fast, the two classes are split into hosts that have such a partner and
-hosts that have none. The links that would have to be luckiest come first.
+For each link of the pattern by itself: how slow may it be before the pattern costs more than the ceiling? Often only
+few of the host pairs that it may stand for are that fast. The two classes are then split into hosts with and without
+such a partner. The links that need the most luck come first.
 """
 
 import math
@@ -20,13 +20,13 @@ from pipette_opt.solver.class_assignment.twins import HostClasses
 from pipette_opt.solver.variables import ring_hops, slot_hops
 
 SHARES = (1.0, 0.5, 0.25, 0.125)
-"""Of what the pattern is below the ceiling, what one link may take up; the first that tells anything."""
+"""Shares of the distance from pattern to ceiling that one link may use; the first that yields a split is used."""
 
 CLASSES_GROWTH = 1.3
-"""By how much the number of classes may grow at once."""
+"""Largest growth factor of the number of classes in one split."""
 
 SINGLE = 3
-"""Classes of up to so many hosts fall apart into single ones."""
+"""Largest class that is split into single hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,11 +37,11 @@ class _Hop:
     Parameters
     ----------
     classes
-        Of its two ends.
+        Classes of its two ends.
     cost
-        What sorts pairs of hosts from fast to slow, shape ``(N, N)``.
+        Costs that sort host pairs from fast to slow, shape ``(N, N)``.
     raised
-        Times of the pattern if this link is that of a pair of hosts.
+        Times of the pattern if this link is that of a given host pair.
     """
 
     classes: tuple[int, int]
@@ -53,7 +53,7 @@ def finer(
     data: ProblemData, candidate: CandidateData, merged: Merged, pattern: IntArray, ceiling: int
 ) -> HostClasses | None:
     """
-    Classes that tell more about a pattern than those it is made of; ``None`` if all its hosts are single.
+    Return a finer partition that refutes a pattern; ``None`` if all its hosts are single.
 
     Parameters
     ----------
@@ -66,11 +66,11 @@ def finer(
     of_host = merged.classes.of_host
     for share in SHARES:
         limit = value + int((ceiling - value) * share)
-        lucky = sorted(_lucky(data, merged, hops, limit), key=lambda one: (one[0], one[1].classes))
+        lucky = sorted(_lucky(data, merged, hops, limit), key=lambda vote: (vote[0], vote[1].classes))
         if lucky:
             return _split(merged.classes, [(hop.classes, good) for _, hop, good in lucky])
     sizes = merged.classes.sizes
-    largest = max(np.unique(pattern).tolist(), key=lambda one: int(sizes[one]))
+    largest = max(np.unique(pattern).tolist(), key=lambda host_class: int(sizes[host_class]))
     if sizes[largest] == 1:
         return None
     good = np.zeros((len(of_host), len(of_host)), dtype=np.bool_)
@@ -78,10 +78,10 @@ def finer(
 
 
 def _hops(data: ProblemData, candidate: CandidateData, placed: PlacedTicks, pattern: IntArray) -> Iterator[_Hop]:
-    """All links of a pattern, with what they cost between hosts."""
+    """Yield all links of a pattern, with their costs between hosts."""
     P, D, K = pattern.shape
-    there = candidate.p2p_ticks
-    both = np.where(np.maximum(there, there.T) < UNUSABLE_TICKS, there + there.T, UNUSABLE_TICKS)
+    forth = candidate.p2p_ticks
+    both = np.where(np.maximum(forth, forth.T) < UNUSABLE_TICKS, forth + forth.T, UNUSABLE_TICKS)
     stages = candidate.block.stages
     of_row = [candidate.ring_class[row * stages : (row + 1) * stages] for row in range(P)]
     for row, column, part in np.ndindex(P, D, K):
@@ -128,7 +128,7 @@ def _ring(candidate: CandidateData, placed: PlacedTicks, row: int) -> Callable[[
 
 
 def _tensor(candidate: CandidateData, placed: PlacedTicks, row: int, column: int) -> Callable[[int, int], PlacedTicks]:
-    """As if this hop was the slowest of its group, and nothing were there yet."""
+    """Return the times if this hop were the slowest of its group, without the group's own time."""
     here = slice(row * candidate.block.stages, (row + 1) * candidate.block.stages)
     layers = np.array(candidate.config.layers_per_stage[here])
 
@@ -151,7 +151,7 @@ def _embedding(candidate: CandidateData, placed: PlacedTicks) -> Callable[[int, 
 def _lucky(
     data: ProblemData, merged: Merged, hops: Sequence[_Hop], limit: int
 ) -> Iterator[tuple[float, _Hop, BoolArray]]:
-    """Of each link that only some pairs of hosts are fast enough for: their part of all, and which they are."""
+    """Yield the links for which only some host pairs are fast enough: their share, the link, and these pairs."""
     of_host = merged.classes.of_host
     for hop in hops:
         a, b = hop.classes
@@ -181,7 +181,7 @@ def _lucky(
 
 
 def _split(classes: HostClasses, votes: Sequence[tuple[tuple[int, int], BoolArray]]) -> HostClasses | None:
-    """Hosts with and without a partner apart, as long as there are not too many classes; the first votes first."""
+    """Separate hosts with and without a partner, the first votes first, up to the largest number of classes."""
     of_host, number = classes.of_host.copy(), classes.number
     most = math.ceil(number * CLASSES_GROWTH) + 1
     done: set[int] = set()
@@ -205,7 +205,7 @@ def _split(classes: HostClasses, votes: Sequence[tuple[tuple[int, int], BoolArra
 
 
 def _parts(count: IntArray, by_count: bool) -> IntArray:
-    """0 and 1 for hosts without and with partners, or with few and many; halves if all have as many."""
+    """Return 0 and 1 for hosts without and with partners, or with few and many; halves if all have equally many."""
     if not by_count:
         return (count > 0).astype(np.int64) if 0 < (count > 0).sum() < len(count) else np.zeros_like(count)
     many: IntArray = (count > np.median(count)).astype(np.int64)

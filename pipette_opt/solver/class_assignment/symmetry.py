@@ -1,4 +1,4 @@
-"""Classes that may change places: racks that are equal, with whatever belongs to each."""
+"""Interchangeable classes of hosts, such as equal racks together with all that belongs to each."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.solver.class_assignment.problem import Merged
 
 MAX_CLASSES = 14
-"""Above, nothing is looked for: finer classes are hardly ever equal."""
+"""Number of classes above which no symmetry is looked for: finer classes are hardly ever equal."""
 
 
 def interchangeable(merged: Merged) -> tuple[int, ...]:
     """
-    Classes of which any two can be swapped, the others of them staying, without any pattern costing more or less.
+    Return classes of which any two can be swapped while the others stay, without changing any pattern's cost.
 
-    To swap two, further classes may have to be swapped. The smallest such classes, and the most of these: few slow
-    hosts decide more than many fast ones. Empty if there are none.
+    Swapping two may require swapping further classes. Of all such sets, the one with the smallest classes and the most
+    members is returned: few slow hosts decide more than many fast ones. Empty if there is none.
     """
     number = merged.classes.number
     if number > MAX_CLASSES:
@@ -29,7 +29,7 @@ def interchangeable(merged: Merged) -> tuple[int, ...]:
         for first in members:
             found = [first]
             for other in members:
-                if other > first and all(_swaps(tables, one, other, found) for one in found):
+                if other > first and all(_swaps(tables, member, other, found) for member in found):
                     found.append(other)
             if len(found) > max(1, len(best)):
                 best = tuple(found)
@@ -39,40 +39,49 @@ def interchangeable(merged: Merged) -> tuple[int, ...]:
 
 
 def _tables(merged: Merged) -> IntArray:
-    """All that is known of pairs of classes, and of each on the diagonals, shape ``(tables, classes, classes)``."""
-    one, data = merged.candidate, merged.data
-    pairs = [one.p2p_ticks, *one.ring_ticks, one.tensor_forward_ticks, one.tensor_backward_ticks, one.embedding_ticks]
+    """
+    Stack all costs of pairs of classes, and properties of classes on diagonals, shape ``(tables, classes,
+    classes)``.
+    """
+    relaxed, data = merged.candidate, merged.data
+    pairs = [
+        relaxed.p2p_ticks,
+        *relaxed.ring_ticks,
+        relaxed.tensor_forward_ticks,
+        relaxed.tensor_backward_ticks,
+        relaxed.embedding_ticks,
+    ]
     single = [merged.classes.sizes, data.kind_of_node, data.capacity_mib]
     return np.stack([*(table for table in pairs if table.size), *(np.diag(values) for values in single)])
 
 
 def _swaps(tables: IntArray, a: int, b: int, fixed: list[int]) -> bool:
-    """Whether some swaps, of two classes and of others that are not fixed, leave all tables as they are."""
+    """Return whether swapping ``a`` and ``b``, and perhaps classes that are not fixed, leaves all tables unchanged."""
     number = tables.shape[1]
     image = np.full(number, -1, dtype=np.int64)
     image[a], image[b] = b, a
-    for one in fixed:
-        if one not in (a, b):
-            image[one] = one
+    for host_class in fixed:
+        if host_class not in (a, b):
+            image[host_class] = host_class
     return _agrees(tables, image) and any(True for _ in _completed(tables, image))
 
 
 def _completed(tables: IntArray, image: IntArray) -> Iterator[IntArray]:
-    """Images of all classes, by trial."""
-    open_ones = np.flatnonzero(image < 0)
-    if not len(open_ones):
+    """Yield complete permutations that extend ``image``, by backtracking."""
+    unmapped = np.flatnonzero(image < 0)
+    if not len(unmapped):
         yield image
         return
-    one = int(open_ones[0])
-    for other in open_ones.tolist():
+    first = int(unmapped[0])
+    for other in unmapped.tolist():
         trial = image.copy()
-        trial[one], trial[other] = other, one
+        trial[first], trial[other] = other, first
         if _agrees(tables, trial):
             yield from itertools.islice(_completed(tables, trial), 1)
 
 
 def _agrees(tables: IntArray, image: IntArray) -> bool:
-    """Whether the classes with an image have the same costs there."""
+    """Return whether the classes that have an image have the same costs there."""
     known = np.flatnonzero(image >= 0)
-    here, there = tables[:, known[:, None], known[None, :]], image[known]
-    return bool((here == tables[:, there[:, None], there[None, :]]).all())
+    here, images = tables[:, known[:, None], known[None, :]], image[known]
+    return bool((here == tables[:, images[:, None], images[None, :]]).all())

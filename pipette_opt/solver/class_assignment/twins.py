@@ -1,4 +1,4 @@
-"""Hosts that are near twins."""
+"""Partition of hosts into classes of nearly identical hosts."""
 
 from dataclasses import dataclass
 
@@ -8,23 +8,23 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.problem.data import CandidateData, ProblemData
 
 TOLERANCES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
-"""How much links of twins may differ, relative; tried in turn."""
+"""Relative differences allowed between links of a class, tried in turn."""
 
 MAX_COMPARED = 160
-"""Third hosts whose links are compared, evenly chosen where there are more; bounds hold for any partition."""
+"""Largest number of third hosts whose links are compared, evenly chosen; bounds hold for any partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostClasses:
     """
-    A partition of the hosts; hosts of a class have the same kind of GPU and room for the same rows.
+    Partition of the hosts; hosts of a class have the same GPU kind and memory for the same rows.
 
     Parameters
     ----------
     of_host
         Class of each host, shape ``(num_nodes,)``.
     tolerance
-        By how much links of a class to any third host compared differ at most, relative to the first member's.
+        Largest relative difference of links of a class to a compared third host, from the first member's.
     """
 
     of_host: IntArray
@@ -35,17 +35,17 @@ class HostClasses:
 
     @property
     def sizes(self) -> IntArray:
-        """Hosts of each class."""
+        """Number of hosts of each class."""
         return np.bincount(self.of_host).astype(np.int64)
 
     @property
     def number(self) -> int:
-        """Classes."""
+        """Number of classes."""
         return int(self.of_host.max(initial=-1)) + 1
 
 
 def host_classes(data: ProblemData, candidate: CandidateData, most: int) -> HostClasses | None:
-    """The finest partition by one of :data:`TOLERANCES` that has at most so many classes; ``None`` if none has."""
+    """Return the finest partition by :data:`TOLERANCES` with at most ``most`` classes; ``None`` if none has so few."""
     links = _links(candidate)
     alike = _alike(data, candidate)
     for tolerance in TOLERANCES:
@@ -56,19 +56,22 @@ def host_classes(data: ProblemData, candidate: CandidateData, most: int) -> Host
 
 
 def _links(candidate: CandidateData) -> FloatArray:
-    """Costs between hosts, both directions, in rows of one kind each, shape ``(kinds, num_nodes, num_nodes)``."""
+    """
+    Distinct cost matrices between hosts, in both directions, scaled to their least, shape ``(kinds, num_nodes,
+    num_nodes)``.
+    """
     matrices = [candidate.p2p_ticks, *(candidate.ring_ticks if candidate.ring_length > 1 else ())]
-    both = [side for one in matrices for side in (one, one.T)]
+    both = [side for ticks in matrices for side in (ticks, ticks.T)]
     distinct: list[FloatArray] = []
-    for one in both:
-        scaled = one / max(1, int(one.min(initial=1 << 50)))
+    for ticks in both:
+        scaled = ticks / max(1, int(ticks.min(initial=1 << 50)))
         if not any(np.allclose(scaled, other, rtol=1e-6) for other in distinct):
             distinct.append(scaled)
     return np.stack(distinct)
 
 
 def _alike(data: ProblemData, candidate: CandidateData) -> BoolArray:
-    """Pairs of hosts with the same kind of GPU and room for the same rows."""
+    """Pairs of hosts with the same GPU kind and memory for the same rows."""
     allowed = data.allowed(candidate)
     rooms = np.unique(allowed, axis=1, return_inverse=True)[1].ravel()
     same_rooms: BoolArray = rooms[:, None] == rooms[None, :]
@@ -77,7 +80,7 @@ def _alike(data: ProblemData, candidate: CandidateData) -> BoolArray:
 
 
 def _partition(links: FloatArray, alike: BoolArray, tolerance: float, most: int) -> IntArray | None:
-    """Each host joins the first class whose first member it resembles; ``None`` if there are more than ``most``."""
+    """Put each host into the first class whose first member it resembles; ``None`` for more than ``most`` classes."""
     number = links.shape[1]
     of_host = np.full(number, -1, dtype=np.int64)
     third = np.unique(np.linspace(0, number - 1, min(number, MAX_COMPARED)).astype(np.int64))
@@ -90,9 +93,9 @@ def _partition(links: FloatArray, alike: BoolArray, tolerance: float, most: int)
             return None
         own = seen[:, host : host + 1]
         near = np.abs(seen - own) <= tolerance * np.minimum(seen, own)
-        near |= third == np.arange(number)[:, None]  # a host's own column says nothing
+        near |= third == np.arange(number)[:, None]  # a host has no link to itself to compare
         near[:, :, third == host] = True
-        twins = near.all(axis=(0, 2)) & alike[host] & (of_host < 0)
-        of_host[twins] = count
+        identical = near.all(axis=(0, 2)) & alike[host] & (of_host < 0)
+        of_host[identical] = count
         count += 1
     return of_host
