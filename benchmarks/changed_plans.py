@@ -1,5 +1,5 @@
 """
-Plans that another version of this program would make otherwise: ``python benchmarks/changed_plans.py --before FOLDER``.
+Plans that another version of this program would make otherwise: ``python -m benchmarks.changed_plans --before FOLDER``.
 
 FOLDER is a checkout of that version (``git worktree add FOLDER COMMIT``). Each job is solved by both, in processes of
 their own, and both plans are timed by today's clock.
@@ -117,7 +117,7 @@ CAUSES = "what differs most, seconds of an iteration"
 HEAD = [
     "# Plans that the clock of before would make otherwise",
     "",
-    f"`python benchmarks/changed_plans.py --before FOLDER`: the same jobs solved by both versions, {SECONDS} s each; "
+    f"`python -m benchmarks.changed_plans --before FOLDER`: the same jobs solved by both versions, {SECONDS} s each; "
     "both plans timed by today's clock.",
     "",
 ]

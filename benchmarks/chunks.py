@@ -1,5 +1,5 @@
 """
-What unequal model chunks are worth: ``python benchmarks/chunks.py [--cases N] [--out PAGE]``.
+What unequal model chunks are worth: ``python -m benchmarks.chunks [--cases N] [--out PAGE]``.
 
 Clusters of two to four hosts of four GPUs, made from seeds, of one or two kinds of GPU, and models of 6 to 12 layers
 with small and large vocabularies, dense and with experts. For each, with tensor groups of a host and 2 or 3 chunks a
@@ -225,7 +225,7 @@ def page(rows: Sequence[Row]) -> str:
             "- Equal: the fastest split into stages of any sizes, without interleaving or with equal chunks (embedding",
             "  and head as layers or not). So the gain is that of unequal chunks; degrees and hosts are the same.",
             "- Nothing runs beside compute here.",
-            f"- {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__}, `python benchmarks/chunks.py`; times are the "
+            f"- {datetime.now(UTC):%Y-%m-%d}, pipette-opt {__version__}, `python -m benchmarks.chunks`; times are the "
             "simulator's, no run was measured.",
             "",
         ]

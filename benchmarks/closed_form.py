@@ -1,5 +1,5 @@
 """
-How far the closed form is from the simulator: ``python benchmarks/closed_form.py [--pipelines N] [--out PAGE]``.
+How far the closed form is from the simulator: ``python -m benchmarks.closed_form [--pipelines N] [--out PAGE]``.
 
 Each case is N random pipelines of 2 to 16 stages; backward is about twice forward; a transfer is up to a tenth of a
 forward and backward of an average stage, or up to half of it with slow links; the two directions of a link differ by
@@ -138,7 +138,7 @@ def main() -> None:
     about = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}."
     title = f"# The closed form against the simulator, {datetime.now(UTC).date().isoformat()}"
     told = str(__doc__).split("Each case", 1)[1]
-    head = f"{title}\n\n{about} Made by `python benchmarks/closed_form.py`."
+    head = f"{title}\n\n{about} Made by `python -m benchmarks.closed_form`."
     page = f"{head}\n\nEach case{told}\n```\n{text.getvalue()}```\n"
     write_atomically(arguments.out, page)
 

@@ -1,5 +1,5 @@
 """
-What an estimate costs: ``python benchmarks/estimator.py [--example lab-16x8] [--placements 10000] [--out PAGE]``.
+What an estimate costs: ``python -m benchmarks.estimator [--example lab-16x8] [--placements 10000] [--out PAGE]``.
 
 First the critical path of 1,024 GPUs (16 stages, 64 replicas that all differ) and 512 micro-batches, with the schedule
 known from an earlier call (warm) and not (new schedule); the same as whole estimates, on random links between 128
@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from closed_form import example_instance, random_times
 
+from benchmarks.closed_form import example_instance, random_times
 from pipette_opt import __version__
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import P2PMode
@@ -155,7 +155,7 @@ def main() -> None:
         title = f"# What an estimate costs, {datetime.now(UTC).date().isoformat()}"
         told = str(__doc__).split("\n", 2)[2].strip()
         busy = f"load average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
-        made = f"Made by `python benchmarks/estimator.py`; {busy}: if that is above one, the processor's time counts."
+        made = f"Made by `python -m benchmarks.estimator`; {busy}: if that is above one, the processor's time counts."
         write_atomically(arguments.out, f"{title}\n\n{about} {made}\n\n{told}\n\n```\n{text.getvalue()}```\n")
 
 

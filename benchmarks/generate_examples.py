@@ -5,7 +5,7 @@ Nothing is copied from a real cluster; the statistics are those that measured on
 faster than those that cross, every pair is off by 2-4 %, the two directions of a pair differ by about 1 %, a few
 hosts are slow on all their links, and the flows of a pair gain less than their number, more so across racks.
 
-Run ``python benchmarks/generate_examples.py`` after a change; a test compares the result with the files, byte for
+Run ``python -m benchmarks.generate_examples`` after a change; a test compares the result with the files, byte for
 byte. Normal deviates come from the inverse distribution function at ``random.Random.random()``, which Python keeps
 the same over versions, and are rounded to 1 MB/s, so the files do not depend on versions or machines.
 """

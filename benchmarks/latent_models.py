@@ -1,5 +1,5 @@
 """
-Published times of DeepSeek-V3 and Kimi-K2 against ours: ``python benchmarks/latent_models.py``.
+Published times of DeepSeek-V3 and Kimi-K2 against ours: ``python -m benchmarks.latent_models``.
 
 Rows of Megatron-Bridge's performance tables (``shared/measured/nvidia_perf_tables.csv``) say degrees and precision; all
 else is what NVIDIA's recipe of that family and GPU says (``shared/recipes``), or of the nearest GPU where there is
@@ -8,7 +8,6 @@ none. Nothing is fitted to these rows. Rows without a precision or with dropped 
 
 import csv
 import json
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measured import shared_folder
 from pipette_opt.base.errors import InputError
 from pipette_opt.library.current import current_of
 from pipette_opt.library.jobs import read_job
@@ -24,7 +24,7 @@ from pipette_opt.read.backtests import ComparedRun, write_backtests
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.megatron_args import parse_megatron_args
 
-SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+SHARED = shared_folder()
 
 FAMILIES = {"DeepSeekV3": "deepseek_v3", "DeepSeekV3 (w/o MTP)": "deepseek_v3", "Kimi_K2": "kimi_k2"}
 """Families of recipes by the names of the tables."""

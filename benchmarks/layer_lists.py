@@ -1,5 +1,5 @@
 """
-Published times of GPT-OSS and of hybrids against ours: ``python benchmarks/layer_lists.py``.
+Published times of GPT-OSS and of hybrids against ours: ``python -m benchmarks.layer_lists``.
 
 Rows of Megatron-Bridge's performance tables (``shared/measured/nvidia_perf_tables.csv``) say degrees, sequences and
 precision; all else is what NVIDIA's recipe of that family and GPU says (``shared/recipes``). Nothing is fitted to these
@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 import numpy as np
-from latent_models import NARROW, SHARED, compared_with, recipe_text
 
+from benchmarks.latent_models import NARROW, SHARED, compared_with, recipe_text
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.backtests import write_backtests
 

@@ -1,7 +1,7 @@
 """
 How often planted faults are found, and sound hosts blamed: random clusters of 4 to 32 hosts, in and without racks.
 
-``python benchmarks/link_health.py`` prints the table of docs/links.md.
+``python -m benchmarks.link_health`` prints the table of docs/links.md.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
 """
-A host lost: ``replan`` against ``solve`` on the hosts that are left, in ``python benchmarks/lost_hosts.py``.
+A host lost: ``replan`` against ``solve`` on the hosts that are left, in ``python -m benchmarks.lost_hosts``.
 
 Clusters are drawn: hosts of one kind, links with noise around the rate of their NICs, and two hosts whose links are
 slow. A host that the plan uses is lost. ``replan`` and ``solve`` have the same time limit on the rest; the bound of
@@ -184,7 +184,7 @@ def page(results: Sequence[Result], time_limit_s: float) -> str:
             f"{time_limit_s:g} s each. The bound of `whatif --without` is below all plans in {bounded} of "
             f"{len(results)} cases.",
             "",
-            "`python benchmarks/lost_hosts.py`, one thread; clusters and lost hosts are drawn by a seed.",
+            "`python -m benchmarks.lost_hosts`, one thread; clusters and lost hosts are drawn by a seed.",
             "",
             "| hosts | job | hosts used before | iteration before | `solve` on the rest | `replan` | over `solve` | "
             "`whatif`: found | at best | seconds of `replan` |",

@@ -1,5 +1,5 @@
 """
-Mixed machines against an enumeration: ``python benchmarks/mixed.py [--cases N] [--large N] [--out PAGE]``.
+Mixed machines against an enumeration: ``python -m benchmarks.mixed [--cases N] [--large N] [--out PAGE]``.
 
 Clusters of four hosts of two kinds of GPU, made from seeds: pairs of kinds, 3 + 1, 2 + 2 or 1 + 3 hosts, 4 or 8 GPUs a
 host, links of their own between all hosts, slower between kinds, and models of 7 to 13 billion parameters. ``optimize``
@@ -553,7 +553,7 @@ def write_page(out: Path | None, rows: Sequence[tuple[str, bool]], large: Sequen
             lines += ["| " + " | ".join(title) + " |", "| " + " | ".join(["---"] * len(title)) + " |"]
             lines += [f"| {row} |" for row in body] + [""]
     version = f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}, 2 threads."
-    lines += [version + " Made by `python benchmarks/mixed.py`.", "", *(__doc__ or "").strip().splitlines()[2:]]
+    lines += [version + " Made by `python -m benchmarks.mixed`.", "", *(__doc__ or "").strip().splitlines()[2:]]
     write_atomically(out, "\n".join(lines) + "\n")
 
 

@@ -1,5 +1,5 @@
 """
-What a dimension costs that brings nothing: ``python benchmarks/more_dimensions.py [--repeats N] [--only NAME]``.
+What a dimension costs that brings nothing: ``python -m benchmarks.more_dimensions [--repeats N] [--only NAME]``.
 
 Each job is small enough for its optimum to be proven. It is solved with a dimension held at the value that the optimum
 has, and with the dimension free: it brings nothing, so the time of an iteration must be the same, and the search should
@@ -137,7 +137,7 @@ def page(rows: Mapping[str, Sequence[Row]], arguments: str) -> str:
         "# A dimension more that brings nothing",
         "",
         f"pipette-opt {__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, load "
-        f"{os.getloadavg()[0]:.1f}, {datetime.now(UTC).date()}. Made by `python benchmarks/more_dimensions.py "
+        f"{os.getloadavg()[0]:.1f}, {datetime.now(UTC).date()}. Made by `python -m benchmarks.more_dimensions "
         f"{arguments}`. Every job is solved with a dimension held at the value that its proven optimum has, "
         "and with it free; where the iteration is shorter with it, the default space lacks the dimension and it brings "
         "something. Seconds of the search are those of the processor, one thread, the least of the repeats. "

@@ -1,5 +1,5 @@
 """
-The clock of the network against public curves: ``python benchmarks/network.py [--out PAGE]``.
+The clock of the network against public curves: ``python -m benchmarks.network [--out PAGE]``.
 
 The measurements are read in place, from the folder that the environment variable PIPETTE_OPT_SHARED names or else
 ``../shared`` beside the project; nothing is copied. A source that is not there is left out, and the page says so.
@@ -12,7 +12,6 @@ predicted by each algorithm. Hosts: laws of their number, fitted up to 8, judged
 
 import argparse
 import csv
-import os
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -20,8 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from all_to_all import exchange_lines
 
+from benchmarks.all_to_all import exchange_lines
+from benchmarks.measured import measured_folder
 from pipette_opt import __version__
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
@@ -55,7 +55,7 @@ Run = tuple[str, str, RingTraffic, int, float, float]
 
 def folder() -> Path:
     """Where the measurements are."""
-    return Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured" / "bandwidth"
+    return measured_folder() / "bandwidth"
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -271,7 +271,7 @@ def page() -> str:
     today = datetime.now(UTC).date().isoformat()
     made = (
         f"{today}, pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}: "
-        "`python benchmarks/network.py`. Error: `|predicted / measured - 1|` of the times."
+        "`python -m benchmarks.network`. Error: `|predicted / measured - 1|` of the times."
     )
     if not folder().is_dir():
         return "\n".join(

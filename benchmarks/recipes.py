@@ -1,5 +1,5 @@
 """
-What can be said of NVIDIA's own recipes: ``python benchmarks/recipes.py [--label "some commit"]``.
+What can be said of NVIDIA's own recipes: ``python -m benchmarks.recipes [--label "some commit"]``.
 
 With ``--solve N`` the jobs of a sample are searched, too: ``benchmarks/results/recipes-solved.md``.
 
@@ -14,7 +14,6 @@ import argparse
 import csv
 import json
 import math
-import os
 import re
 import time
 from collections import Counter
@@ -25,8 +24,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import recipes_solved
-
+from benchmarks import recipes_solved
+from benchmarks.measured import shared_folder
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.candidates.legality import broken_rules
@@ -41,7 +40,7 @@ from pipette_opt.read.megatron_options import given_options, option_values, plac
 from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.specs import TrainingSpec
 
-SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+SHARED = shared_folder()
 RESULTS = Path(__file__).parent / "results"
 
 NO_PART_OF_A_PLAN = (
@@ -348,7 +347,7 @@ def with_section(text: str, section: str, label: str) -> str:
 HEAD = """# NVIDIA's recipes, one by one
 
 What becomes of the visible recipes of Megatron-Bridge (`shared/recipes`, 229 Megatron-LM argument files). Made by
-`python benchmarks/recipes.py`.
+`python -m benchmarks.recipes`.
 
 - Accepted: read, and legal by Megatron-Core's rules on the recipe's GPUs; of an illegal recipe: refused for that.
 - Priced: time and memory on equal hosts of the recipe's GPU, links at their usual share of the nominal rate.

@@ -1,7 +1,7 @@
 """
 Whether ``solve`` finds a plan that is at least as fast as the layout of each recipe, on the recipe's own GPUs.
 
-Used by ``python benchmarks/recipes.py --solve N``. The job is the one that ``pipette-opt solve --model RECIPE.args``
+Used by ``python -m benchmarks.recipes --solve N``. The job is the one that ``pipette-opt solve --model RECIPE.args``
 has: model, batch, sequence, precision and all options of the training are the recipe's. Both layouts are timed by the
 same simulator over the same links.
 """
@@ -33,7 +33,7 @@ MAX_OOM_RISK = 0.01
 HEAD = """# NVIDIA's recipes against plans for their jobs
 
 What `solve` makes of the job of each recipe on the recipe's own GPUs, in 60 s, beside the recipe's own layout. Made by
-`python benchmarks/recipes.py --solve N`.
+`python -m benchmarks.recipes --solve N`.
 
 - Ratio: time of an iteration of the plan over that of the recipe, both by the simulator; below 1 the plan is faster.
 - Gap: how much faster than the plan any layout of the searched space may be at most, proven.

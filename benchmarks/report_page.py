@@ -1,5 +1,5 @@
 """
-How fast a page opens: ``python benchmarks/report_page.py report.html [--shots FOLDER]``.
+How fast a page opens: ``python -m benchmarks.report_page report.html [--shots FOLDER]``.
 
 Opens the file in headless Chromium on a laptop's and a phone's width and on paper, prints bytes, milliseconds to first
 paint and until all is drawn, and what the browser complains about; keeps pictures if asked. Needs playwright and

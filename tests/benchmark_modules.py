@@ -15,6 +15,8 @@ def loaded(name: str, benchmark: str = "backtest") -> ModuleType:
     folder = BENCHMARKS / benchmark
     if not folder.is_dir():
         pytest.skip("benchmarks are not beside the installed package")
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    return importlib.import_module(name)
+    if benchmark == "hardening":  # its programs import each other without a package
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+        return importlib.import_module(name)
+    return importlib.import_module(f"benchmarks.{benchmark}.{name}" if benchmark != "." else f"benchmarks.{name}")

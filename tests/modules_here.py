@@ -13,7 +13,8 @@ from pipette_opt.cli.program import program, run_command
 
 COMMANDS = (
     *("benchmarks.annealing", "benchmarks.experts", "benchmarks.layers", "benchmarks.memory.evaluate"),
-    *("benchmarks.placement", "benchmarks.slices", "benchmarks.squares", "benchmarks.stages", "benchmarks.systems"),
+    *("benchmarks.memory.frameworks", "benchmarks.placement", "benchmarks.slices", "benchmarks.squares"),
+    *("benchmarks.stages", "benchmarks.systems"),
     *("models.memory.collect", "models.memory.trace_plan", "models.memory.train"),
 )
 """Modules that take the options of all commands of ``pipette-opt``."""

@@ -1,5 +1,5 @@
 """
-How far public runs were from their predictions, by kind of job: ``python benchmarks/backtest/bands.py [--out FILE]``.
+How far public runs were from their predictions, by kind of job: ``python -m benchmarks.backtest.bands [--out FILE]``.
 
 Every visible row whose job the clock knows is predicted by the shipped stack, with nothing fitted. ``data/bands.yaml``
 gets the middle and the spread of measured over predicted time of each kind, and nothing else of the rows. A row seldom
@@ -13,7 +13,6 @@ source, and the larger jobs. WANT (CC BY-NC-SA) is used for a check of the resul
 """
 
 import argparse
-import os
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, untimed
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--backtests", type=Path, default=ROOT / "data" / "backtests.yaml")
     parser.add_argument("--page", type=Path, help="Where the page of results goes; none without.")
     options = parser.parse_args()
-    folder = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
+    folder = measured_folder()
     missing = [name for name in SOURCES if not (folder / f"{name}.csv").is_file()]
     if missing:
         raise SystemExit(f"{folder} has no {', '.join(missing)}: a table of fewer sources would claim too much.")
@@ -146,7 +146,7 @@ def page_of(points: Sequence[Point], table: Mapping[str, Any], told: Sequence[st
         f"{held['larger']:.0%} of the larger jobs inside that of the smaller ones.",
         *(f"- {line}" for line in told),
         "",
-        "Measured over predicted iteration time, shipped stack, nothing fitted: `python benchmarks/backtest/bands.py "
+        "Measured over predicted iteration time, shipped stack, nothing fitted: `python -m benchmarks.backtest.bands "
         "--page PAGE`. A calibrated stack has bands of its own, of runs that its fit did not see.",
         "",
         "| public runs of | runs | sources | middle | band | source left out | larger jobs |",

@@ -1,5 +1,5 @@
 """
-How good anyone could be on WANT's 30B runs: ``python benchmarks/backtest/ceiling.py [--page PAGE]``.
+How good anyone could be on WANT's 30B runs: ``python -m benchmarks.backtest.ceiling [--page PAGE]``.
 
 What like runs differ by, what the best possible prediction would then show, what our form attains with hindsight, and
 what the residuals go with. The section is appended to the page that ``run.py`` writes, in place of an older one.
@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import page
-from experiments import Runs, want
-from fitting import RISK, fitted_stack, predicted
-from run import ROOT, measured_folder
-from time_ceiling import choice_of, crossed_spread, explained, redrawn, twin_spread, twins
 
+from benchmarks.backtest import page
+from benchmarks.backtest.experiments import Runs, want
+from benchmarks.backtest.fitting import RISK, fitted_stack, predicted
+from benchmarks.backtest.run import ROOT
+from benchmarks.backtest.time_ceiling import choice_of, crossed_spread, explained, redrawn, twin_spread, twins
+from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
@@ -227,7 +228,7 @@ def feature_table(ours: Sequence[Prediction]) -> list[str]:
 
 
 WHAT_IT_IS = """\
-Made by `python benchmarks/backtest/ceiling.py`, which looks at the judged rows on purpose; nothing here is fitted into
+Made by `python -m benchmarks.backtest.ceiling`, which looks at the judged rows on purpose; nothing here is fitted into
 predictions. No 30B run was repeated. The same job was run twice {pairs} times among the 13B runs (with one tensor rank
 sequence parallelism does nothing), within one series of trials, so that is the least that runs scatter. Runs of the
 same degrees with other kernels scatter at most as the crossed rows say: what kernels do in some configurations only is

@@ -1,5 +1,5 @@
 """
-What NVLink domains change of vendors' rows on GB200 and GB300: ``python benchmarks/backtest/domains.py [--out PAGE]``.
+What NVLink domains change of vendors' rows on GB200 and GB300: ``python -m benchmarks.backtest.domains [--out PAGE]``.
 
 The shipped stack predicts every row that the clock knows; nothing is fitted. Three machines: hosts of four GPUs that
 have nothing but their NICs between them; the same hosts in the domains of NVL72 racks; and, as a check, one host of 64
@@ -7,14 +7,14 @@ GPUs in place of each domain, which is what the rows were predicted with before 
 """
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import vendor
 
+from benchmarks.backtest import vendor
+from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, untimed
@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "domains.md")
     options = parser.parse_args()
-    measured = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
+    measured = measured_folder()
     write_atomically(options.out, page(_rows(measured)))
 
 
@@ -42,7 +42,7 @@ def page(groups: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> str:
     lines = [
         "# NVLink domains against vendors' rows",
         "",
-        "Made by `python benchmarks/backtest/domains.py`. Rows on GB200 and GB300 of NVIDIA's tables and of MLPerf",
+        "Made by `python -m benchmarks.backtest.domains`. Rows on GB200 and GB300 of NVIDIA's tables and of MLPerf",
         "Training, shipped stack, nothing fitted. Mean of `|predicted / measured - 1|`, and median of `predicted /",
         "measured` in brackets. *NICs only*: hosts of four GPUs and their NICs, what was predicted without domains.",
         "*Domains*: the same hosts in racks of which jobs use 16. *Large hosts*: 64 GPUs a host, in place of a domain.",

@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import ci_rows
 import numpy as np
-import titan_rows
-import vendor
 
+from benchmarks.backtest import ci_rows, titan_rows, vendor
 from pipette_opt.read.runs import MeasuredRun
 
 Runs = list[MeasuredRun]

@@ -1,5 +1,5 @@
 """
-Calibrate with few runs of a source, and predict its others: ``python benchmarks/backtest/few_runs.py``.
+Calibrate with few runs of a source, and predict its others: ``python -m benchmarks.backtest.few_runs``.
 
 Each source is a stack that nobody fitted. Printed is the mean error of its other runs by the shipped stack, by that
 with the mean factor of the few runs, and by the calibrated stack.
@@ -7,10 +7,10 @@ with the mean factor of the few runs, and by the calibrated stack.
 
 import argparse
 
-import bands
 import numpy as np
-from run import measured_folder
 
+from benchmarks.backtest import bands
+from benchmarks.measured import measured_folder
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, with_stack
 from pipette_opt.calibrate.fit import calibrate_runs

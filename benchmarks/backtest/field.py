@@ -1,16 +1,16 @@
 """
-How far predictions are from runs that people report in threads: ``python benchmarks/backtest/field.py``.
+How far predictions are from runs that people report in threads: ``python -m benchmarks.backtest.field``.
 
 Rows name a model and its degrees; nothing is fitted to them. The page is ``benchmarks/results/field.md``.
 """
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.memory import framework_of_stack, memory_columns
@@ -20,7 +20,7 @@ from pipette_opt.read.stack import read_stack
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MEASURED = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured" / "field_cases.csv"
+MEASURED = measured_folder() / "field_cases.csv"
 
 LIKELY = 0.5
 """Probability of running out from which a job counts as predicted to do so."""
@@ -44,7 +44,7 @@ def page(found: Sequence[Prediction]) -> str:
         f"{sum(one.iter_time_s is not None for one in found)} of {len(found)} rows have a predicted time. Where a time",
         f"was measured, predictions are off by {np.mean(np.abs(timed)):.1%} on average; the median of predicted over",
         f"measured is {1 + np.median(timed):.2f}. Whether a job fits is predicted right for {right} of {len(judged)}.",
-        "Nothing was fitted to these rows. Made by `python benchmarks/backtest/field.py`.",
+        "Nothing was fitted to these rows. Made by `python -m benchmarks.backtest.field`.",
         "",
         f"| {' | '.join(HEADINGS)} |",
         "|---|---|---|---|---|---|---:|---:|---:|---:|---:|---|---:|",

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import page
-from mist_plans import Plan, make_plans
-from mist_times import Links, plan_times, predict_s, read_links
 
+from benchmarks.backtest import page
+from benchmarks.backtest.mist_plans import Plan, make_plans
+from benchmarks.backtest.mist_times import Links, plan_times, predict_s, read_links
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.descent import LeastSquares, descend
 from pipette_opt.calibrate.free import FREE

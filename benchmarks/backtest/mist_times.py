@@ -13,8 +13,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from mist_plans import ATTENTION_DROPOUT, CONTEXT, NUM_KINDS, OPERATORS, SCORES, SOFTMAX, Plan, StagePlan
 
+from benchmarks.backtest.mist_plans import (
+    ATTENTION_DROPOUT,
+    CONTEXT,
+    NUM_KINDS,
+    OPERATORS,
+    SCORES,
+    SOFTMAX,
+    Plan,
+    StagePlan,
+)
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import assumed_cluster, run_training
 from pipette_opt.costs.attention import attention_times_s

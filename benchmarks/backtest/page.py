@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from fitting import RISK
 
+from benchmarks.backtest.fitting import RISK
 from pipette_opt import __version__
 from pipette_opt.calibrate.metrics import measure, measure_predictions
 from pipette_opt.calibrate.predict import Prediction
@@ -27,7 +27,7 @@ def head(today: str) -> str:
     return (
         f"# Back-test, {today}\n\n"
         f"pipette-opt {__version__}, Python {platform.python_version()}, numpy {np.__version__}. Made by "
-        "`python benchmarks/backtest/run.py`.\n\nError: `|predicted / measured - 1|`. Rank: Spearman. Regret: measured "
+        "`python -m benchmarks.backtest.run`.\n\nError: `|predicted / measured - 1|`. Rank: Spearman. Regret: measured "
         "time of the configuration predicted fastest over the fastest measured of the same job (rows of one model name "
         "and number of GPUs may be several jobs: another batch, vocabulary or number of key-value heads), minus one, "
         "worst job of the worst group. Pick: the same of the configuration predicted fastest among those predicted to "

@@ -1,17 +1,17 @@
 """
-How published times of jobs in fewer than 16 bits compare: ``python benchmarks/backtest/precision.py``.
+How published times of jobs in fewer than 16 bits compare: ``python -m benchmarks.backtest.precision``.
 
 Nothing is fitted to these rows: MLPerf Training, NVIDIA's performance tables, and the cards of Megatron-Bridge. The
 page is ``benchmarks/results/precision.md``.
 """
 
-import os
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-import vendor
 
+from benchmarks.backtest import vendor
+from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.calibrate.predict import predict_runs
 from pipette_opt.read.runs import read_runs
@@ -19,7 +19,7 @@ from pipette_opt.read.stack import read_stack
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MEASURED = Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
+MEASURED = measured_folder()
 
 WORDS = {"fp8-hybrid": "fp8", "fp8-mx": "mxfp8"}
 """Names that mean the same."""
@@ -47,7 +47,7 @@ def page() -> str:
         "# Jobs in fewer than 16 bits",
         "",
         "Predicted over published iteration times, less one, with the shipped constants; no row of these was fitted",
-        "to. Made by `python benchmarks/backtest/precision.py`. fp8: scales are not named, or delayed; fp8-cs: of the",
+        "to. Made by `python -m benchmarks.backtest.precision`. fp8: scales are not named, or delayed; fp8-cs: of the",
         "tensor at hand; mxfp8, nvfp4: of blocks. Several rows may be submissions of one job.",
         "",
         "| precision | GPU | rows | mean | mean of sizes |",

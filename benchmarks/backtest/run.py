@@ -1,5 +1,5 @@
 """
-Back-test on public measured runs: ``python benchmarks/backtest/run.py [--out PAGE]``.
+Back-test on public measured runs: ``python -m benchmarks.backtest.run [--out PAGE]``.
 
 The measurements are read in place, from the folder that the environment variable PIPETTE_OPT_SHARED names or else
 ``../shared`` beside the project; nothing is copied. A source that is not there is left out, and the page says so. Each
@@ -7,17 +7,17 @@ experiment fits the constants of a stack to one part of a source and is judged o
 """
 
 import argparse
-import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-import page
-from experiments import EXPERIMENTS, Experiment
-from fitting import fitted_stack, predicted
 from joblib import Parallel, delayed
-from special import SPECIAL, Special
 
+from benchmarks.backtest import page
+from benchmarks.backtest.experiments import EXPERIMENTS, Experiment
+from benchmarks.backtest.fitting import fitted_stack, predicted
+from benchmarks.backtest.special import SPECIAL, Special
+from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
@@ -46,11 +46,6 @@ def main() -> None:
         parts += [detail] if detail else []
     parts.insert(1, page.summary(rows))
     write_atomically(options.out, "\n".join(parts))
-
-
-def measured_folder() -> Path:
-    """Where measurements are read in place."""
-    return Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "measured"
 
 
 def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, str]:

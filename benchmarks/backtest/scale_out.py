@@ -1,5 +1,5 @@
 """
-True at scale: fitted on small jobs, judged on large ones: ``python benchmarks/backtest/scale_out.py [--only NAME]``.
+True at scale: fitted on small jobs, judged on large ones: ``python -m benchmarks.backtest.scale_out [--only NAME]``.
 
 Every term that grows with hosts, ranks or layers must hold beyond the jobs that it was fitted to, so each source is
 parted by the number of its GPUs and nothing else. Measurements are read in place, from the folder that the environment
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import vendor
-from experiments import halves, vtrain_many, vtrain_one, want
-from fitting import fitted_stack
-from run import measured_folder
 
+from benchmarks.backtest import vendor
+from benchmarks.backtest.experiments import halves, vtrain_many, vtrain_one, want
+from benchmarks.backtest.fitting import fitted_stack
+from benchmarks.measured import measured_folder
 from pipette_opt.calibrate.metrics import job_of, measure_predictions, spearman
 from pipette_opt.calibrate.predict import Prediction, predict_runs
 from pipette_opt.read.runs import MeasuredRun, read_runs

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import het_model
-import mist
 import numpy as np
-from experiments import halves
-from page import own_predictor
 
+from benchmarks.backtest import het_model, mist
+from benchmarks.backtest.experiments import halves
+from benchmarks.backtest.page import own_predictor
 from pipette_opt.calibrate.metrics import measure
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.read.runs import read_runs

@@ -1,5 +1,5 @@
 """
-How much of tensor communication user buffers hide in public runs: ``python benchmarks/backtest/tensor_overlap.py``.
+How much of tensor communication user buffers hide in public runs: ``python -m benchmarks.backtest.tensor_overlap``.
 
 NVIDIA's dense runs are predicted with all of it showing, and with all hidden that is beside a product. The share that
 explains best how runs of one source, kind of job and GPU differ is the estimate. A run has the option where it has
@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-import bands
 import numpy as np
-from run import measured_folder
 
+from benchmarks.backtest import bands
+from benchmarks.measured import measured_folder
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case
 from pipette_opt.calibrate.predict import predicted_times_s

@@ -1,7 +1,7 @@
 """
 Commands killed at random moments (SIGKILL, the whole process group): what is lost, and what is left half written.
 
-``python benchmarks/hardening/kill.py --kills 200`` runs each command to its end, then again and again with a kill at a
+``python -m benchmarks.hardening.kill --kills 200`` runs each command to its end, then again and again with a kill at a
 random moment of that time, in a folder that already has the files of the run before. After each kill every file is the
 old one or the new one, whole, and rows of long work that were written are still there. Exit code 1 if not.
 """
@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from readers import SEEDS
-
+from benchmarks.hardening.readers import SEEDS
+from benchmarks.measured import shared_folder
 from models.memory.collect import collect
 from pipette_opt.cli import main as pipette_opt
 from pipette_opt.cli.program import run_command
@@ -83,7 +83,7 @@ def whole_table(path: Path) -> object:
 def jobs(folder: Path) -> dict[str, Job]:
     """All commands; ``folder`` has their inputs."""
     shutil.copy(SEEDS / "plan.json", folder / "given.json")
-    shared = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+    shared = shared_folder()
     runs = shared / "measured" / "vtrain_a100.csv"
     solve = ("solve", "--example", "lab-2x8", "--time-limit", "2")
     replan = ("replan", "spares.json", "--lost", "gpu03", "--time-limit", "2", "--out", "new.json")

@@ -10,7 +10,7 @@ import typer
 from benchmarks.command import INSTANCES
 from benchmarks.layers.compare import compare_layers
 from benchmarks.layers.profile import read_profile
-from benchmarks.memory.evaluation import measured_folder
+from benchmarks.measured import measured_folder
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import percent
 from pipette_opt.cli import options as opt

@@ -16,7 +16,8 @@ import numpy as np
 import typer
 from joblib import Parallel, delayed
 
-from benchmarks.memory.evaluation import SPLITS, Evaluation, evaluate_memory, measured_folder
+from benchmarks.measured import measured_folder
+from benchmarks.memory.evaluation import SPLITS, Evaluation, evaluate_memory
 from benchmarks.memory.learning import DRAWS, learning_rows, reliability_rows
 from benchmarks.memory.parts import measured_parts, parts_rows
 from benchmarks.memory.stacks import leave_each_out, scale_out, scale_out_rows, stack_peaks, stack_rows

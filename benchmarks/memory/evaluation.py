@@ -1,6 +1,5 @@
 """Ours and others on measured memory: errors, missed and false alarms, coverage; calibrated on small jobs only."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,8 +16,6 @@ from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, 
 from pipette_opt.memory.framework import Framework
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
-
-FOLDER_VARIABLE = "PIPETTE_OPT_SHARED"
 
 RISKS = (0.1, 0.05, 0.02, 0.01)
 
@@ -160,12 +157,6 @@ class Evaluation:
     reliability: tuple[Reliability, ...]
     learning: tuple[LearningPoint, ...]
     notes: tuple[str, ...]
-
-
-def measured_folder() -> Path:
-    """The folder of measured runs: ``$PIPETTE_OPT_SHARED/measured``, or beside the project that is worked in."""
-    root = os.environ.get(FOLDER_VARIABLE)
-    return (Path(root) if root else Path.cwd().parent / "shared") / "measured"
 
 
 def evaluate_memory(

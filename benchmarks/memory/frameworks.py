@@ -1,22 +1,26 @@
 """
 Write ``data/frameworks``: memory constants of software stacks, from measured runs where there are any.
 
-Run ``python -m benchmarks.memory.frameworks``; measured runs are looked for in ``$PIPETTE_OPT_SHARED/measured`` or
-``../shared/measured``. What rests on no measurement says "assumed".
+Run ``python -m benchmarks.memory.frameworks``. What rests on no measurement says "assumed".
 """
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 import yaml
 
-from benchmarks.memory.evaluation import SPLITS, measured_folder, split_cases
+from benchmarks.measured import measured_folder
+from benchmarks.memory.evaluation import SPLITS, split_cases
+from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.memory import memory_runs
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.calibrate.memory_spread import fit_framework
+from pipette_opt.cli.program import run_command
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.memory.twins import without_twins
 from pipette_opt.read.runs import read_runs
@@ -35,13 +39,26 @@ RESERVED = replace(Framework(), counted=1.04, placeholders=0.0)
 """What is assumed of stacks whose reserved memory is told: gaps of the allocator, 4 % in the median replayed trace."""
 
 
-def main() -> None:
-    """Every profile."""
-    folder = measured_folder()
+def frameworks(
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of measured runs; measured/ in $PIPETTE_OPT_SHARED by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the profiles.")] = FOLDER,
+) -> None:
+    """
+    Write a profile of the memory of each software stack, fitted to measured runs where there are any.
+
+    Example: [bold]python -m benchmarks.memory.frameworks -o profiles[/]
+    """
+    folder = folder or measured_folder()
+    if not folder.is_dir():
+        raise InputError("--folder", f"is no folder of measured runs: {folder}.")
+    out.mkdir(parents=True, exist_ok=True)
     fitted = fit_framework(memory_runs(read_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), NO_PLACEHOLDERS)
     nanotron = without_twins(fitted)  # constants of a stack, not single runs of others
     judged = memory_runs(read_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
     write(
+        out,
         "nanotron",
         "Memory of nanotron on H100 80 GB.",
         "Fitted to the Ultra-Scale Playbook sweep of Hugging Face (nanotron, H100, 8 to 32 GPUs; peaks reserved by the "
@@ -54,6 +71,7 @@ def main() -> None:
     tests = next(split for split in SPLITS if split.file == "megatron_ci_golden.csv")
     own = [run for _, run in split_cases(tests, folder)[1]]
     write(
+        out,
         "megatron-core",
         "Memory of Megatron-Core.",
         "Counted tensors and allowances, nothing fitted. Checked against the peaks that Megatron-LM's own functional "
@@ -65,6 +83,7 @@ def main() -> None:
     published = memory_runs(read_runs(folder / "published_tables.csv"), read_stack())
     off = np.expm1(-peak_errors(RESERVED, published))
     write(
+        out,
         "torchtitan",
         "Memory of torchtitan: assumed.",
         "Assumed: Megatron-Core's constants, and norms that are one kernel each. Public peaks (pytorch/torchtitan @ "
@@ -76,6 +95,7 @@ def main() -> None:
         replace(RESERVED, spread=0.15),
     )
     write(
+        out,
         "deepspeed",
         "Memory of DeepSpeed with ZeRO: assumed.",
         "Assumed: Megatron-Core's constants, and one bucket each of reduced gradients and gathered parameters in 16 "
@@ -92,12 +112,12 @@ def errors(framework: Framework, runs: list[MemoryRun]) -> str:
     return f"mean {off.mean():.1%}, median {np.median(off):.1%} of {len(off)} peaks"
 
 
-def write(name: str, title: str, source: str, peak: str, error: str, framework: Framework) -> None:
-    """One profile."""
+def write(folder: Path, name: str, title: str, source: str, peak: str, error: str, framework: Framework) -> None:
+    """Write the profile of a stack into a folder."""
     data = {"name": name, "source": source, "peak": peak, "error": error, "memory": numbers_of(framework)}
     text = yaml.safe_dump(data, sort_keys=False, width=118)
-    write_atomically(FOLDER / f"{name}.yaml", f"# {title} {HEAD}\n{text}")
+    write_atomically(folder / f"{name}.yaml", f"# {title} {HEAD}\n{text}")
 
 
 if __name__ == "__main__":
-    main()
+    run_command(frameworks)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pandas as pd
-from tables import NARROW, hardware
 
+from benchmarks.silicon.tables import NARROW, hardware
 from pipette_opt.base.types import FloatArray
 
 BEST, ATTENTION, STREAMING = 0.80, 0.55, 0.80

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
-from tables import EXPERTS, NARROW, experts, hardware
 
+from benchmarks.silicon.tables import EXPERTS, NARROW, experts, hardware
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.expert_layer import SCATTERED_PER_S
 from pipette_opt.read.gpus import measured_gpus

@@ -1,5 +1,5 @@
 """
-Constants of the laws in ``specs/efficiency.py`` out of measured kernels: ``python benchmarks/silicon/fit.py``.
+Constants of the laws in ``specs/efficiency.py`` out of measured kernels: ``python -m benchmarks.silicon.fit``.
 
 It prints the ``measured`` entries of ``data/gpus.yaml``. Errors are relative, under a soft loss, so that kernels that a
 library chose badly do not decide. Memory counts at the shipped stack's share of its bandwidth.
@@ -11,8 +11,19 @@ import numpy as np
 import pandas as pd
 import yaml
 from scipy.optimize import least_squares
-from tables import BLOCK, ELEMENT_BYTES, FP4, GPUS, NARROW, PRODUCTS, WIDE, attention, hardware, products
 
+from benchmarks.silicon.tables import (
+    BLOCK,
+    ELEMENT_BYTES,
+    FP4,
+    GPUS,
+    NARROW,
+    PRODUCTS,
+    WIDE,
+    attention,
+    hardware,
+    products,
+)
 from pipette_opt.base.types import FloatArray
 from pipette_opt.specs import DEFAULT_STACK
 from pipette_opt.specs.efficiency import AttentionLaw, ProductLaw

@@ -1,22 +1,18 @@
 """Whole jobs that vendors and rivals measured, predicted with the shipped stack."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from tables import ROOT, folder
 
+from benchmarks.backtest import vendor
+from benchmarks.silicon.tables import folder
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, untimed
 from pipette_opt.calibrate.predict import predicted_times_s
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec
-
-sys.path.append(str(ROOT / "benchmarks" / "backtest"))
-
-import vendor
 
 SLICES = "SimuMax, Llama slices in bf16 on 8 B200"
 

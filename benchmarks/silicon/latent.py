@@ -1,13 +1,13 @@
 """
-How far measured kernels of latent attention are from the law of ordinary ones: ``python benchmarks/silicon/latent.py``.
+How far measured kernels of latent attention are from the law of ordinary ones: ``python -m benchmarks.silicon.latent``.
 
 Nothing is fitted: the law of ``costs/attention.py`` with the rate of heads as wide as the values. Rows: DeepSeek-V3's
 sizes (keys of 192 channels, values of 128), bf16, sequences of 2,048 tokens and more that fill the chip.
 """
 
 import pandas as pd
-from tables import folder
 
+from benchmarks.silicon.tables import folder
 from pipette_opt.read.gpus import read_gpu
 
 KEYS, VALUES, ELEMENT = 192, 128, 2

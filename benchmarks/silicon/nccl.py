@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
-from tables import collectives, deepep
 
+from benchmarks.silicon.tables import collectives, deepep
 from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.collectives import INSIDE_STEP, OWN_PART
 from pipette_opt.costs.experts import distinct_share

@@ -1,5 +1,5 @@
 """
-How far measured kernels are from the clock's laws: ``python benchmarks/silicon/run.py [--out PAGE]``.
+How far measured kernels are from the clock's laws: ``python -m benchmarks.silicon.run [--out PAGE]``.
 
 Each law is judged on rows that its fit has not seen: whole widths, whole numbers of heads, and whole GPUs, which then
 have the constants of the GPU that they would be said to be like. "Before" is the form that the clock had until this
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from before import attention_before_s, product_before_s
-from experts import expert_lines
-from fit import FORMATS, attention_s, fit_attention, fit_cast_bytes, fit_products, product_s
-from jobs import job_lines
-from nccl import nccl_lines
-from tables import ATTENTION, PRODUCTS, ROOT, SOURCE, STAND_IN, WIDE, attention, folder, products
 
+from benchmarks.silicon.before import attention_before_s, product_before_s
+from benchmarks.silicon.experts import expert_lines
+from benchmarks.silicon.fit import FORMATS, attention_s, fit_attention, fit_cast_bytes, fit_products, product_s
+from benchmarks.silicon.jobs import job_lines
+from benchmarks.silicon.nccl import nccl_lines
+from benchmarks.silicon.tables import ATTENTION, PRODUCTS, ROOT, SOURCE, STAND_IN, WIDE, attention, folder, products
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
 from pipette_opt.read.gpus import read_gpu
@@ -39,7 +39,7 @@ share of the peak for all GPUs was 5 to 53 % off. With the constants of another 
 before, they are 3 to 9 % off, 11 % on B200 in bf16 and 13 % on GB200 in fp8 by blocks. L40S, unlike all others, would
 be 23 % off.
 
-Made by `python benchmarks/silicon/run.py`. Measured: tables of NVIDIA's AIConfigurator, read in place
+Made by `python -m benchmarks.silicon.run`. Measured: tables of NVIDIA's AIConfigurator, read in place
 ({source}); the project ships fitted constants only (`data/gpus.yaml`, fitted by `benchmarks/silicon/fit.py`). Errors
 are `|predicted / measured - 1|`, median / 90th percentile in percent. "Before" is one share
 of the peak for all GPUs; of jobs and collectives, the stack before launches and NCCL were measured.

@@ -5,13 +5,13 @@ Which rows stand for training is said here: kernels that training runs too, rand
 are any, since in a second of repeats B200 and GB200 reach their power limit and bursts of milliseconds do not.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.measured import shared_folder
 from pipette_opt.read.gpus import read_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +95,7 @@ class Hardware:
 
 def folder() -> Path:
     """Where the tables are read in place."""
-    return Path(os.environ.get("PIPETTE_OPT_SHARED", ROOT.parent / "shared")) / "silicon"
+    return shared_folder() / "silicon"
 
 
 def hardware(gpu: str) -> Hardware:

@@ -1,13 +1,13 @@
 """
-How far measured kernels with a window are from the law of whole sequences: ``python benchmarks/silicon/windows.py``.
+How far measured kernels with a window are from the law of whole sequences: ``python -m benchmarks.silicon.windows``.
 
 Nothing is fitted: the law of ``costs/attention.py`` with the tokens that a query sees. Rows: causal, bf16, kernels and
 sizes as those that the law was fitted to, windows shorter than the sequence.
 """
 
 import numpy as np
-from tables import windows
 
+from benchmarks.silicon.tables import windows
 from pipette_opt.read.gpus import read_gpu
 
 ELEMENT = 2

@@ -40,7 +40,7 @@ def test_without_measurements(tmp_path: Path) -> None:
         "PIPETTE_OPT_SHARED": str(tmp_path),
         "PYTHONPATH": str(FOLDER.parents[1]),
     }
-    command = [sys.executable, str(FOLDER / "run.py"), "--out", str(out), "--jobs", "1"]
+    command = [sys.executable, "-m", "benchmarks.backtest.run", "--out", str(out), "--jobs", "1"]
     subprocess.run(command, env=environment, capture_output=True, check=True)
     num_experiments = len(loaded("experiments").EXPERIMENTS) + len(loaded("special").SPECIAL)
     assert out.read_text().count("| not there |") == num_experiments
@@ -56,7 +56,7 @@ def test_ceiling_without_measurements(tmp_path: Path) -> None:
         "PIPETTE_OPT_SHARED": str(tmp_path),
         "PYTHONPATH": str(FOLDER.parents[1]),
     }
-    command = [sys.executable, str(FOLDER / "ceiling.py"), "--page", str(page)]
+    command = [sys.executable, "-m", "benchmarks.backtest.ceiling", "--page", str(page)]
     found = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
     assert "not there" in found.stdout
     assert not page.exists()

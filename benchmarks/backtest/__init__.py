@@ -1,0 +1,1 @@
+"""Predictions beside public measured runs: readers and rules of single sources, fits, pages."""

@@ -1,0 +1,1 @@
+"""Attacks on the product: hostile files, kills, long and parallel runs."""

@@ -1,0 +1,1 @@
+"""Laws of kernels, collectives and whole jobs beside public measurements of them."""
