@@ -36,10 +36,8 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "specs": (124, 24),
     "verify": (23, 55),
     "benchmarks": (258, 311),
-    "calibrate": (99, 61),
     "cli": (22, 44),
     "library": (67, 36),
-    "measure": (9, 7),
     "models": (24, 12),
     "read": (212, 137),
 }

@@ -139,7 +139,7 @@ def fit(seen: Sequence[Plan], base: StackSpec, links: dict[str, Links]) -> Stack
 
     problem = LeastSquares(
         residuals_of=lambda values: np.log(predict_s(seen, stack_of(values), links)) - measured,
-        say=np.ones(len(seen)),
+        weights=np.ones(len(seen)),
         centre=centre,
         spread=np.array([one.spread for one in free]),
         largest=np.log([one.largest for one in free]),

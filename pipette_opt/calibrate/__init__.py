@@ -1,1 +1,1 @@
-"""Constants of a stack from measured runs: predictions of their times and memory, errors, fits."""
+"""Fits of a stack's constants to measured runs, predictions of these runs, and errors."""

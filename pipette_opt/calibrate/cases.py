@@ -30,17 +30,17 @@ from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, Stack
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, fp8_copies
 
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
-"""What a row must say to be predicted."""
+"""Columns without which a row cannot be predicted."""
 
 NORM_KERNEL = "rms kernel"
 
 ONE_HOST_BYTES_PER_S = 1e9
-"""Of links that a run on one host does not have; any rate will do."""
+"""Bandwidth of the unused links of a run on one host; any rate works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
-    """A run that can be predicted."""
+    """A measured run as an instance, a configuration and a placement."""
 
     run: MeasuredRun
     instance: Instance
@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A run that cannot, and why."""
+    """A run that cannot be predicted, and the reason."""
 
     run: MeasuredRun
     reason: str
@@ -60,9 +60,9 @@ def make_cases(
     runs: Sequence[MeasuredRun], stack: StackSpec, cluster: ClusterSpec | None = None
 ) -> list[Case | Skipped]:
     """
-    Every run, in order.
+    Make a case of every run, in order.
 
-    A file in which some rows name a norm kernel (``... + RMS kernel``) has unfused norms in the others.
+    If some rows of a file name a norm kernel (``... + RMS kernel``), the others have unfused norms.
     """
     named = {run.source for run in runs if NORM_KERNEL in run.attention_kernel.lower()}
     hosts = AssumedHosts(stack)
@@ -85,12 +85,12 @@ def make_case(
     fused_norm: bool = True,
 ) -> Case | Skipped:
     """
-    What the row describes, launched in the identity order.
+    Make a case of a row, with ranks in the identity order.
 
     Parameters
     ----------
     cluster
-        The hosts that the runs used, in order; without it equal hosts with the stack's assumed links.
+        Hosts of the runs, in order; without it equal hosts with the stack's assumed links.
     """
     missing = [name for name in NEEDED if getattr(run, name) is None]
     if missing:
@@ -124,7 +124,7 @@ def make_case(
 
 
 def untimed(case: Case) -> str:
-    """Why the run's time is not known, though its memory may be; empty if it is."""
+    """Return the reason why the simulator has no time for the run, though its memory may be known; empty if it has."""
     config = case.config
     try:
         check_timed(case.instance.model, config)
@@ -138,7 +138,7 @@ def untimed(case: Case) -> str:
 
 
 def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | None = None) -> list[Case]:
-    """The same runs with another stack; assumed hosts follow its links, ``cluster`` where there is one stays."""
+    """Return the cases with another stack; assumed hosts follow the stack's links, a given ``cluster`` stays."""
     hosts = AssumedHosts(stack)
     return [
         replace(case, instance=replace(case.instance, stack=stack, cluster=cluster or hosts(case.run)))
@@ -148,10 +148,10 @@ def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | N
 
 def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
     """
-    The job of a row.
+    Return the training of a row.
 
-    Kernels by their names, see :func:`~pipette_opt.read.attention_words.attention_words`. A column ``fused_norm`` says
-    what it says; ``fused_norm`` stands in for it. ``fp8`` and its kin are fp8 products in bf16 training.
+    Kernels go by their names, see :func:`~pipette_opt.read.attention_words.attention_words`. ``fused_norm`` is the
+    default of the column ``fused_norm``. ``fp8`` and other fp8 recipes mean fp8 products in bf16 training.
     """
     words = _attention(run)
     precision = precision_of(run.precision)
@@ -174,7 +174,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
 
 
 def run_config(run: MeasuredRun) -> ParallelConfig:
-    """The degrees of a row, layers as :func:`stage_layers` says, overlap as it or else its framework's recipe says."""
+    """Return the configuration of a row; layers by :func:`stage_layers`, overlap by the row or its framework."""
     assert run.num_layers is not None
     assert run.tp is not None
     assert run.pp is not None
@@ -203,16 +203,16 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
 
 
 def has_experts(run: MeasuredRun) -> bool:
-    """Whether a row's model has experts, which train with sequence parallelism on tensor ranks only (``MoELayer``)."""
+    """Return whether a row's model has experts, whose ``MoELayer`` needs sequence parallelism on tensor ranks."""
     return run_model(run).num_experts is not None
 
 
 def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
     """
-    Layers of each stage: as given; from AMP's boundaries of pseudo-layers; or spread evenly.
+    Return the layers of each stage: as given, from AMP's boundaries of pseudo-layers, or spread evenly.
 
-    What does not divide: the first stages have one more; but where there are chunks, which Megatron-Core has equal, and
-    embedding and head make up for it, they count as layers (``parallel/chunks.py``).
+    If they do not divide, the first stages have one more. With chunks, which Megatron-Core keeps equal, embedding and
+    head count as layers if that makes the chunks equal (``parallel/chunks.py``).
     """
     if run.layers_per_stage is not None:
         if len(run.layers_per_stage) != pp or sum(run.layers_per_stage) != num_layers:
@@ -236,11 +236,11 @@ def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
 
 def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
     """
-    Nanotron's split: a stage takes blocks until all blocks so far reach its share; the head is a block, too.
+    Split layers as Nanotron does: a stage takes blocks until all blocks so far reach its share; the head is a block.
 
-    Its costs are parameters of the matrices (``get_block_compute_costs`` in its models); embeddings cost nothing. The
-    block that reaches the share still belongs to the stage, as the parameters that its first rank reports confirm. A
-    block that meets it to the last bit does so or not by the rounding of its version: where the row has those
+    The cost of a block is the parameters of its matrices (``get_block_compute_costs`` in its models); embeddings are
+    free. The block that reaches the share belongs to the stage, as the parameters that first ranks report confirm.
+    Rounding in Nanotron's version decides about a block that meets the share exactly. If the row has the reported
     parameters (column ``local_params_rank0``), they decide.
     """
     h, ffn, heads = run.hidden or 1, run.ffn_hidden or 1, run.heads or 1
@@ -255,7 +255,7 @@ def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ..
 
 
 def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> tuple[int, ...]:
-    """Stages filled in order; whether one is full whose blocks meet its share exactly."""
+    """Fill stages in order; ``meets``: whether a stage is full when its blocks meet its share exactly."""
     share = (num_layers * layer + head) / pp
     layers, stage = [0] * pp, 0
     for index in range(num_layers):
@@ -268,12 +268,12 @@ def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> 
 
 class AssumedHosts:
     """
-    Hosts of runs whose links nobody measured, as :func:`assumed_cluster` says: the same object for equal ones.
+    Hosts of runs whose links nobody measured, see :func:`assumed_cluster`; equal hosts share one object.
 
     Parameters
     ----------
     stack
-        Whose links are assumed.
+        Stack whose assumed links count.
     """
 
     def __init__(self, stack: StackSpec) -> None:
@@ -281,7 +281,7 @@ class AssumedHosts:
         self._known: dict[tuple[object, ...], ClusterSpec] = {}
 
     def __call__(self, run: MeasuredRun) -> ClusterSpec:
-        """Hosts of a run whose GPU is known."""
+        """Return the hosts of a run whose GPU is in the catalogue."""
         assert run.gpu is not None
         key = (run.gpu.gpu.name, run.gpus_per_node, run.num_gpus, node_bytes_per_s(run, self._stack))
         if key not in self._known:
@@ -291,9 +291,9 @@ class AssumedHosts:
 
 def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:
     """
-    Equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, one NIC for each GPU.
+    Return equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, and a NIC for each GPU.
 
-    In the NVLink domains that are usual for the GPU, and in hosts of their size.
+    Hosts lie in the NVLink domains that are usual for the GPU.
     """
     per_node = min(run.gpus_per_node, run.num_gpus)
     num_nodes = -(-run.num_gpus // per_node)
@@ -315,16 +315,16 @@ def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -
 
 def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
     """
-    What all GPUs of a host send to another at once: as the row says, or as the stack assumes.
+    Aggregate bandwidth between the GPUs of two hosts, bytes per second: the row's, or the stack's assumption.
 
     Raises
     ------
     ValueError
-        If the run has several hosts, the row does not say, and no network is usual for its GPU.
+        If the run has several hosts, the row has no bandwidth, and the catalogue has no usual network for its GPU.
     """
-    told = run.extra.get(BANDWIDTH_COLUMN, "")
-    if told:
-        return float(told) * GB
+    given = run.extra.get(BANDWIDTH_COLUMN, "")
+    if given:
+        return float(given) * GB
     usual = None if run.gpu is None else run.gpu.usual_host
     if usual is None:
         if run.num_gpus > run.gpus_per_node:
@@ -334,7 +334,7 @@ def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
 
 
 def _check_precision(run: MeasuredRun) -> None:
-    """Raise ``ValueError`` for a precision whose matrix products the clock, or the GPU, does not know."""
+    """Raise ``ValueError`` for a precision without a law of matrix products, or one that the GPU lacks."""
     precision = precision_of(run.precision)
     if precision is None:
         raise ValueError(f"precision {run.precision!r} is not one of {KNOWN_PRECISIONS}")
@@ -354,8 +354,8 @@ def _attention(run: MeasuredRun) -> AttentionWords:
 
 
 def _is_flash(run: MeasuredRun) -> bool:
-    """Whether a run that names no kernel has fused attention."""
+    """Return whether a run that names no kernel has fused attention."""
     if run.source.lower().startswith("megatronlm-ci"):
-        # Transformer Engine's own choice where Megatron-LM's tests name no backend, as their peaks show.
+        # Transformer Engine chooses where Megatron-LM's tests name no backend, as the peaks of these tests show.
         return not re.search(r"mcore_tp\d|uninstall_te", run.model)
     return recipe_of(run).fused_attention or any(family in run.model.lower() for family in GATED_FAMILIES)

@@ -9,16 +9,16 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 
 HUBER = 0.05
-"""Residuals (about relative errors) beyond this count linearly."""
+"""Absolute residual (about a relative error) from which on the loss is linear. Chosen."""
 
 NOISE = 0.04
-"""Standard deviation of residuals of many runs, that priors are weighed against."""
+"""Standard deviation of residuals with many runs, against which priors are weighed."""
 
 STEP = 0.02
-"""For derivatives."""
+"""Step of a value for numerical derivatives."""
 
 TOLERANCE, STALE_TOLERANCE = 2e-4, 3e-3
-"""A descent ends when a step with fresh slopes gains less than this share; with old ones they are renewed first."""
+"""Relative gain that ends a descent with fresh derivatives; below the second one old derivatives are renewed."""
 
 MAX_DAMPINGS = 6
 
@@ -26,12 +26,12 @@ MAX_DAMPINGS = 6
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LeastSquares:
     """
-    What is made small.
+    A least-squares problem with priors.
 
     Parameters
     ----------
     residuals_of
-        Of values, shape ``(num_values,)``: residuals, shape ``(num_residuals,)``.
+        Residuals, shape ``(num_residuals,)``, as a function of the values, shape ``(num_values,)``.
     say
         Weight of each residual.
     centre, spread
@@ -45,7 +45,7 @@ class LeastSquares:
     """
 
     residuals_of: Callable[[FloatArray], FloatArray]
-    say: FloatArray
+    weights: FloatArray
     centre: FloatArray
     spread: FloatArray
     largest: FloatArray
@@ -53,12 +53,12 @@ class LeastSquares:
     noise: float = NOISE
 
     def loss(self, residuals: FloatArray, values: FloatArray) -> float:
-        """Badness of the residuals, and how far the values are from their priors."""
+        """Return the Huber loss of the residuals plus the penalty of the priors."""
         prior = 0.5 * ((values - self.centre) / self.spread) ** 2
-        return float((self.say * badness(residuals)).sum() / self.noise**2 + prior.sum())
+        return float((self.weights * badness(residuals)).sum() / self.noise**2 + prior.sum())
 
     def slopes(self, residuals: FloatArray, values: FloatArray) -> FloatArray:
-        """Derivatives of the residuals, one evaluation for each value unless they are known."""
+        """Derivatives of the residuals, with one evaluation for each value unless they are known."""
         if self.known_slopes is not None:
             return self.known_slopes
         slopes = np.empty((len(residuals), len(values)))
@@ -69,7 +69,7 @@ class LeastSquares:
         return slopes
 
     def step(self, residuals: FloatArray, values: FloatArray, slopes: FloatArray, damping: float) -> FloatArray:
-        """Values after one damped step."""
+        """Return the values after one damped step."""
         weights, curvature = self._weights(residuals), self._curvature(residuals, slopes)
         downhill = -(slopes.T @ (weights * residuals) + (values - self.centre) / self.spread**2)
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
@@ -77,7 +77,7 @@ class LeastSquares:
         return trial
 
     def uncertainty(self, residuals: FloatArray, slopes: FloatArray) -> FloatArray:
-        """Standard deviation of each value, beside what the residuals tell: at most that of its prior."""
+        """Posterior standard deviation of each value, at most that of its prior."""
         deviation: FloatArray = np.sqrt(np.diag(np.linalg.inv(self._curvature(residuals, slopes))))
         return deviation
 
@@ -87,20 +87,20 @@ class LeastSquares:
         return curvature
 
     def _weights(self, residuals: FloatArray) -> FloatArray:
-        """Slope of the badness over each residual."""
-        return self.say * np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / self.noise**2
+        """Derivative of the loss by the squared residual, for each residual."""
+        return self.weights * np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-12)) / self.noise**2
 
 
 class Descent(NamedTuple):
     """
-    Where a descent ended.
+    Result of a descent.
 
     Parameters
     ----------
     values, residuals, loss
-        Of the end.
+        Final values, their residuals and their loss.
     slopes
-        Derivatives there, made there or nearby.
+        Derivatives at the final values, or near them.
     """
 
     values: FloatArray
@@ -113,15 +113,15 @@ def descend(
     problem: LeastSquares, values: FloatArray, max_iterations: int, slopes: FloatArray | None = None
 ) -> Descent:
     """
-    Make the loss small, from some values on.
+    Minimise the loss from the given values on.
 
-    Slopes take as many evaluations as there are values, so they are made anew only when the old ones, with what the
-    steps showed since, lead no further.
+    New derivatives cost one evaluation for each value. So they are renewed only when the old ones, updated by the steps
+    since, bring no further gain.
 
     Parameters
     ----------
     slopes
-        Derivatives near the first values, to begin with.
+        Derivatives near the first values.
     """
     residuals = problem.residuals_of(values)
     loss, damping = problem.loss(residuals, values), 1e-2
@@ -133,7 +133,7 @@ def descend(
             trial = problem.step(residuals, values, slopes, damping)
             trial_residuals = problem.residuals_of(trial)
             trial_loss = problem.loss(trial_residuals, trial)
-            # Broyden's update: what the step showed of the slopes, also where it did not help.
+            # Broyden's update: the step shows the derivatives along it, even if it did not reduce the loss.
             moved = trial - values
             if moved.any():
                 slopes = slopes + np.outer(trial_residuals - residuals - slopes @ moved, moved) / (moved @ moved)
@@ -152,7 +152,7 @@ def descend(
 
 
 def badness(residuals: FloatArray) -> FloatArray:
-    """Huber's: squares that become linear."""
+    """Huber loss of each residual: quadratic, then linear."""
     size = np.abs(residuals)
     bad: FloatArray = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
     return bad

@@ -1,4 +1,4 @@
-"""Predictions as CSV and as a scatter plot in SVG."""
+"""Predictions as a CSV file, and as a scatter plot in SVG."""
 
 import csv
 import io
@@ -17,39 +17,39 @@ COLOURS = ("#1b6ca8", "#c8553d", "#3a7d44", "#8e5aa8", "#b8860b", "#4f5d75", "#0
 
 def predictions_csv(predictions: Sequence[Prediction], left_out: Sequence[LeftOut] = ()) -> str:
     """
-    One line for each run, in order: ``row`` (0 for the first), times in seconds, memory in GiB.
+    Write a CSV line for each run, in order: ``row`` (0 for the first), times in seconds, memory in GiB.
 
-    A cell is empty where nothing can be said; ``reason`` then says why. ``left_out`` are rows that could not be read.
+    An empty cell means no value; ``reason`` says why. ``left_out`` are rows that could not be read.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "predicted_iter_time_s", *MEMORY_COLUMNS, *RIVAL_COLUMNS, "reason"])
     lines = [
         (
-            one.run.row,
-            _cell(one.iter_time_s),
-            *(_cell(one.memory.get(name)) for name in MEMORY_COLUMNS),
-            *(_cell(one.rivals_s.get(name)) for name in RIVALS),
-            one.reason,
+            prediction.run.row,
+            _cell(prediction.iter_time_s),
+            *(_cell(prediction.memory.get(name)) for name in MEMORY_COLUMNS),
+            *(_cell(prediction.rivals_s.get(name)) for name in RIVALS),
+            prediction.reason,
         )
-        for one in predictions
+        for prediction in predictions
     ]
     nothing = [""] * (1 + len(MEMORY_COLUMNS) + len(RIVALS))
-    lines += [(one.row, *nothing, one.reason) for one in left_out]
+    lines += [(row.row, *nothing, row.reason) for row in left_out]
     writer.writerows(sorted(lines))
     return text.getvalue()
 
 
 def scatter_svg(predictions: Sequence[Prediction], title: str = "") -> str:
     """
-    Measured (across) against predicted (up), both logarithmic, one colour for each model.
+    Plot measured (across) against predicted time (up), both logarithmic, with a colour for each model.
 
-    The diagonal is a perfect prediction, the lines beside it are 10 % off.
+    The diagonal is a perfect prediction; the lines beside it are 10 % off.
     """
     points = [
-        (one.measured_s, one.iter_time_s, one.run.model)
-        for one in predictions
-        if one.measured_s is not None and one.iter_time_s is not None
+        (prediction.measured_s, prediction.iter_time_s, prediction.run.model)
+        for prediction in predictions
+        if prediction.measured_s is not None and prediction.iter_time_s is not None
     ]
     values = [value for measured, predicted, _ in points for value in (measured, predicted)] or [1.0]
     low, high = math.log10(min(values)) - 0.05, math.log10(max(values)) + 0.05

@@ -2,9 +2,9 @@
 Fit the constants of a stack to measured runs.
 
 Robust least squares: the residual of a run is the logarithm of predicted over measured time, under a Huber loss, so
-that a few spoiled runs do not decide. Every constant has a prior around the starting stack, made as slow as the runs
-are (``common.py``), and as wide as such constants differ between stacks. All runs share every constant; there is none
-for a row, a model or a number of GPUs. What remains teaches the factors of layers (``layers.py``). Cross-validation
+a few bad runs do not decide. Each constant has a prior around the starting stack, scaled by the common slowdown of the
+runs (``common.py``); its width is the spread of such constants among stacks. All runs share all constants: no row,
+model or number of GPUs has its own. The remaining residuals teach factors of layers (``layers.py``). Cross-validation
 leaves out whole groups.
 """
 
@@ -24,10 +24,10 @@ from pipette_opt.calibrate.fit_notes import (
     layer_notes,
     mixed_notes,
     repeat_notes,
-    told_notes,
     version_notes,
+    weak_notes,
 )
-from pipette_opt.calibrate.free import told_constants
+from pipette_opt.calibrate.free import informed_constants
 from pipette_opt.calibrate.held_out import HeldOut
 from pipette_opt.calibrate.left_out import LeftOut, counted, left_out_lines, named, without_copies
 from pipette_opt.calibrate.metrics import UNBELIEVABLE, Errors, measure
@@ -40,47 +40,47 @@ from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
 
 MIN_RUNS = 1
-"""Runs that are fitted at least."""
+"""Fewest runs that are fitted. Chosen."""
 
 MIN_OTHERS = 3
-"""Runs that a fit without the largest jobs, or without the most of a column, needs at least."""
+"""Fewest remaining runs for a fit that leaves out the largest jobs, or the largest values of a column. Chosen."""
 
 OFF = 2.0
-"""Predicted over measured time, or its inverse, from which on a fitted run is called badly off; chosen."""
+"""Ratio of predicted and measured time from which on a fitted run counts as badly off. Chosen."""
 
 MAX_OFF = 0.5
-"""Share of the runs that may be badly off; with more the fit is refused."""
+"""Largest share of badly predicted runs; with more the fit is refused. Chosen."""
 
 VERSION_ROUNDS, GROUP_ROUNDS = 2, 12
 SETTLED = 0.02
-"""Change of what groups are likely to lose that is small enough to end."""
+"""Change of the groups' probabilities of slowdown at which their rounds end. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """
-    A calibrated stack and how far to trust it.
+    A calibrated stack and its errors.
 
     Parameters
     ----------
     kinds
-        Kinds of job of the runs.
+        Kinds of job of the runs, see :func:`~pipette_opt.read.bands.job_kind`.
     errors
-        Over the runs it was fitted to.
+        Errors on the fitted runs.
     middle
-        Mean ratio of measured over predicted time of these runs and of one more that took as long as predicted.
+        Mean ratio of measured over predicted time of these runs and of an additional run predicted exactly.
     held_out
-        Each run predicted by a fit that saw no run of its group; ``None`` with a single group.
+        Errors of runs predicted by fits without their group; ``None`` with a single group.
     larger
-        The largest jobs, predicted by a fit to the others; ``None`` if all have equally many GPUs.
+        Errors of the largest jobs, predicted by a fit to the others; ``None`` if all have equally many GPUs.
     more
-        The same of the runs with the most of a column.
+        Errors of the runs with the largest value of a column, predicted by a fit to the others.
     left_out
-        Runs with a time that was not used, and why.
+        Runs with a time that the fit did not use, with the reason.
     notes
-        What to know before using it, for people.
+        Notes for people about the limits of the fit.
     interrupted
-        Whether cross-validation was, by Ctrl-C; the stack is whole.
+        Whether Ctrl-C ended the cross-validation; the stack is complete.
     """
 
     stack: StackSpec
@@ -97,7 +97,7 @@ class Fit:
 
     @property
     def ranges(self) -> dict[str, list[int]]:
-        """Smallest and largest of what the runs had; beyond it the stack extrapolates."""
+        """Smallest and largest values of the runs; the stack extrapolates beyond them."""
         found = {}
         for name in ("num_gpus", "num_layers", "hidden", "seq_len", "mbs", "tp", "pp", "dp"):
             values = [value for run in self.runs if (value := getattr(run, name)) is not None]
@@ -106,16 +106,18 @@ class Fit:
         return found
 
     def record(self) -> dict[str, object]:
-        """What the stack's file says about its making."""
+        """Return the record of the fit in the stack's file."""
         errors = {"fit": self.errors, "held_out_groups": self.held_out, "larger_jobs": self.larger}
-        errors |= {f"{MORE_OF}{column}": one for column, one in self.more.items()}
-        known = {name: one for name, one in errors.items() if one is not None}
+        errors |= {f"{MORE_OF}{column}": errors_of for column, errors_of in self.more.items()}
+        known = {name: errors_of for name, errors_of in errors.items() if errors_of is not None}
         return {
             "num_runs": len(self.runs),
             "ranges": self.ranges,
-            "mean_error": {name: round(one.mean, 4) for name, one in known.items()},
-            "p90_error": {name: round(one.p90, 4) for name, one in known.items()},
-            "apart": {name: round(one.apart, 3) for name, one in known.items() if one.apart is not None},
+            "mean_error": {name: round(errors_of.mean, 4) for name, errors_of in known.items()},
+            "p90_error": {name: round(errors_of.p90, 4) for name, errors_of in known.items()},
+            "apart": {
+                name: round(errors_of.apart, 3) for name, errors_of in known.items() if errors_of.apart is not None
+            },
             RESIDUALS: {
                 "middle": round(self.middle, 4),
                 "spread": round((self.held_out or self.errors).rms, 4),
@@ -135,17 +137,22 @@ def calibrate_runs(
     validate: bool = True,
 ) -> Fit:
     """
-    Fit the free constants to all runs with a time; ``base`` is where the priors are centred.
+    Fit the free constants to all runs with a time.
 
     Parameters
     ----------
     cluster
-        The hosts of the runs, if their links were measured; then the assumed links are not fitted.
+        Hosts of the runs, if their links were measured; then the assumed links are not fitted.
     max_runs
-        Of more runs a random sample of this size is used for constants, equally many of each group as far as possible;
-        factors of layers are learned from all.
+        Size of the random sample for constants if there are more runs, with groups equally large as far as possible;
+        factors of layers use all runs.
     validate
-        Whether to cross-validate, which takes less time than the fit; Ctrl-C then ends it, and the fit is kept.
+        Whether to cross-validate, which takes less time than the fit. Ctrl-C ends it and keeps the fit.
+
+    Raises
+    ------
+    InputError
+        If no run can be used, or if no constants fit the runs.
     """
     base = replace(base, layers=None, versions=None)
     different, copies = without_copies(runs)
@@ -155,19 +162,19 @@ def calibrate_runs(
         without = len(runs) - len(usable) - len(left_out)
         lines = left_out_lines(left_out, len(runs))
         lines += [f"{without} of {counted(len(runs))} without a time, or out of memory"] if without else []
-        said = "needs a run with a time that can be predicted."
-        raise InputError("calibrate", "\n- ".join([said, *lines]))
+        problem_text = "needs a run with a time that can be predicted."
+        raise InputError("calibrate", "\n- ".join([problem_text, *lines]))
     last = run_version(different[-1])
     indices = _sample([case.run for case in usable], max_runs, np.random.default_rng(seed), last)
     risks = edge_risks(usable, base)
     timed_s = np.array([case.run.iter_time_s for case in usable], dtype=np.float64)
     base = as_slow(base, common_factor(timed_s, predicted_times_s(usable, risks)))
-    free = told_constants([usable[index] for index in indices], base, cluster, risks[indices])
+    free = informed_constants([usable[index] for index in indices], base, cluster, risks[indices])
     loses = np.ones(len(usable))
     every = Problem(times=RunTimes(usable, cluster, {}), edge_risk=risks, loses=loses, base=base, free=free)
     if every.may_lose:
         every = replace(every, base=replace(base, refill_half_gpus=0.0))
-    problem = every.some(indices)
+    problem = every.subset(indices)
     found, stack = problem.fit()
     first = found
     for _ in range(VERSION_ROUNDS):
@@ -175,11 +182,11 @@ def calibrate_runs(
         if not factors:
             break
         every = replace(every, base=replace(every.base, versions=factors))
-        problem = every.some(indices)
+        problem = every.subset(indices)
         found, stack = problem.fit(found, first.slopes)
     for _ in range(GROUP_ROUNDS if every.may_lose else 0):
         before, every = every.loses, every.with_groups(stack)
-        problem = every.some(indices)
+        problem = every.subset(indices)
         found, stack = problem.fit(found, first.slopes)
         if np.abs(every.loses - before).max() < SETTLED:
             break
@@ -193,7 +200,7 @@ def calibrate_runs(
         raise InputError(
             "calibrate",
             f"no constants fit: {len(off)} of {len(problem.runs)} runs ({named(off)}) stay off by more than a factor "
-            f"of {OFF:g}. Check their units and whether their columns say all that was done.",
+            f"of {OFF:g}. Check their units, and that their columns describe the runs completely.",
         )
     held_out = larger = None
     more: dict[str, Errors] = {}
@@ -205,7 +212,7 @@ def calibrate_runs(
             for column in COLUMN_DISTANCES:
                 if (errors := others.with_more(column, MIN_OTHERS)) is not None:
                     more[column] = errors
-    except KeyboardInterrupt:  # the fit, which took its time, is there
+    except KeyboardInterrupt:  # keep the fit, which took its time
         interrupted = True
     return Fit(
         stack=every.with_chance(stack),
@@ -221,7 +228,7 @@ def calibrate_runs(
             *([f"{named(off)} still off by more than a factor of {OFF:g} after the fit"] if off else []),
             *_notes(problem, found.values),
             *mixed_notes(problem.runs, np.log(measured / predicted)),
-            *told_notes(problem.free, problem.told(found), base),
+            *weak_notes(problem.free, problem.relative_uncertainty(found), base),
             *layer_notes(stack),
             *version_notes(stack, problem.runs, last),
             *((INTERRUPTED,) if interrupted else ()),
@@ -235,10 +242,10 @@ def usable_cases(
     runs: Sequence[MeasuredRun], base: StackSpec, cluster: ClusterSpec | None = None
 ) -> tuple[list[Case], list[LeftOut]]:
     """
-    The runs that can teach of time, and why the others with a time cannot.
+    Return the runs that a fit can use, and the reason for each other run with a time.
 
-    What the starting stack cannot time has no slope, and what takes ``UNBELIEVABLE`` times as long as it says, or so
-    much less, is in other units.
+    Unusable are runs that the starting stack cannot time, as they have no derivatives, and runs off by more than the
+    factor ``UNBELIEVABLE``, which are in other units.
     """
     cases = make_cases(_timed(runs), base, cluster)
     reasons = [case.reason if isinstance(case, Skipped) else untimed(case) for case in cases]
@@ -252,8 +259,8 @@ def usable_cases(
         elif not time_s / UNBELIEVABLE < measured_s < UNBELIEVABLE * time_s:
             ratio = measured_s / time_s
             times = f"{ratio:,.0f}" if ratio > 1.0 else f"{ratio:.2g}"
-            said = f"takes {times} times what {base.name} predicts: iter_time_s must be in seconds"
-            left_out.append(LeftOut(case.run.row, said))
+            reason = f"takes {times} times what {base.name} predicts: iter_time_s must be in seconds"
+            left_out.append(LeftOut(case.run.row, reason))
         else:
             usable.append(case)
     return usable, left_out
@@ -265,9 +272,9 @@ def _timed(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator, last: str) -> list[int]:
     """
-    In turn one of each group, at random, until there are enough; their places, in order.
+    Sample runs at random, one of each group in turn; return their places, in order.
 
-    Runs of the last version are groups of their own, so that there are enough of these, too.
+    Runs of the last version form groups of their own, so that the sample has enough of them.
     """
     if len(runs) <= size:
         return list(range(len(runs)))
@@ -284,11 +291,11 @@ def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator, la
 
 
 def _notes(problem: Problem, values: FloatArray) -> tuple[str, ...]:
-    """Constants at a limit or far from what is usual."""
+    """Return notes on constants far from their usual values, and on few runs."""
     notes = []
-    for one, value, centre in zip(problem.free, values.tolist(), problem.centre.tolist(), strict=True):
-        if abs(value - centre) > 2.0 * one.spread:
-            notes.append(f"{one.name} is {np.exp(value):.3g}, unusually far from {np.exp(centre):.3g}")
+    for constant, value, centre in zip(problem.free, values.tolist(), problem.centre.tolist(), strict=True):
+        if abs(value - centre) > 2.0 * constant.spread:
+            notes.append(f"{constant.name} is {np.exp(value):.3g}, unusually far from {np.exp(centre):.3g}")
     if len(problem.runs) < 20:
         notes.append(
             f"only {units.counted(len(problem.runs), 'run')}: most constants stay near those of {problem.base.name}"

@@ -1,4 +1,4 @@
-"""What people should know of a fit before they use it."""
+"""Notes for people on the limits of a fit."""
 
 from collections.abc import Sequence
 
@@ -11,36 +11,36 @@ from pipette_opt.calibrate.versions import run_version
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 
-INTERRUPTED = "cross-validation was interrupted: how far it can be trusted is not known"
-"""Note of a fit that was kept."""
+INTERRUPTED = "cross-validation was interrupted: the errors of the fit on other runs are not known"
+"""Note of a fit whose cross-validation was interrupted."""
 
 
 UNEQUAL = 1.5
-"""Longest over shortest time of one job from which on there is a note; repeats usually differ by a few percent."""
+"""Longest over shortest time of equal jobs from which on a note is made; repeats usually differ by a few percent."""
 
 MAX_REPEATS = 5
-"""Notes on such jobs, the most unequal first."""
+"""Most notes on such jobs, the most unequal first. Chosen."""
 
 JOB_FIELDS = (
     "source", "gpu_name", "gpus_per_node", "num_gpus", "model", "num_layers", "hidden", "ffn_hidden", "heads",
     "kv_heads", "vocab", "seq_len", "gbs", "mbs", "tp", "pp", "dp", "vpp", "cp", "seq_parallel", "zero_stage",
     "recompute_text", "attention_kernel", "precision", "layers_per_stage", "notes",
 )  # fmt: skip
-"""What two rows of one job have in common, besides further columns."""
+"""Columns that are equal in two rows of one job, besides additional columns."""
 
 
 LITTLE = 0.7
-"""Standard deviation of a constant after the fit, over its prior's, from which on its variance is hardly halved."""
+"""Standard deviation of a constant after the fit, over its prior's, above which the runs say little of it. Chosen."""
 
 MIN_OF_A_SET = 3
-"""Runs of a source on one kind of host that are compared with those of others."""
+"""Fewest runs of a source on one kind of host that are compared with other sources. Chosen."""
 
 APART = 1.1
-"""Measured over fitted time of one source over that of another from which on there is a note; chosen."""
+"""Ratio of two sources' measured over fitted times from which on a note is made. Chosen."""
 
 
 def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Rows that say the same and took very different times: something about them is not in the file."""
+    """Notes on equal rows with very different times, which differ in something that the file does not have."""
     jobs: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
         key = (*(getattr(run, name) for name in JOB_FIELDS), *sorted(run.extra.items()))
@@ -57,31 +57,31 @@ def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
     return [note for _, note in found[:MAX_REPEATS]] + more
 
 
-def told_notes(free: Sequence[Free], told: FloatArray, base: StackSpec) -> list[str]:
+def weak_notes(free: Sequence[Free], uncertainty: FloatArray, base: StackSpec) -> list[str]:
     """
-    Constants that the runs say nothing, or little, of.
+    Notes on constants that the runs do not determine, or determine weakly.
 
     Parameters
     ----------
     free
         Constants that were fitted.
-    told
-        Standard deviation of each after the fit, over that before, shape ``(num_free,)``.
+    uncertainty
+        Standard deviation of each constant after the fit, over that of its prior, shape ``(num_free,)``.
     """
-    fitted = {one.name for one in free}
-    nothing = [one.name for one in FREE if one.name not in fitted]
-    little = [one.name for one, left in zip(free, told.tolist(), strict=True) if left > LITTLE]
+    fitted = {constant.name for constant in free}
+    nothing = [constant.name for constant in FREE if constant.name not in fitted]
+    little = [constant.name for constant, left in zip(free, uncertainty.tolist(), strict=True) if left > LITTLE]
     notes = []
     if nothing:
-        notes.append(f"the runs tell nothing of {', '.join(nothing)}: as in {base.name} at the speed of the runs")
+        notes.append(f"the runs say nothing about {', '.join(nothing)}: as in {base.name} at the speed of the runs")
     if little:
-        notes.append(f"the runs tell little of {', '.join(little)}: near those of {base.name}")
+        notes.append(f"the runs say little about {', '.join(little)}: near those of {base.name}")
     return notes
 
 
 def mixed_notes(runs: Sequence[MeasuredRun], residuals: FloatArray) -> list[str]:
     """
-    Runs of several sources, or kinds of host, that one set of constants does not fit together.
+    Notes on sources, or kinds of host, whose times no common set of constants fits.
 
     Parameters
     ----------
@@ -92,23 +92,25 @@ def mixed_notes(runs: Sequence[MeasuredRun], residuals: FloatArray) -> list[str]
     for run, residual in zip(runs, residuals.tolist(), strict=True):
         name = f"{run.source or 'no source'} on {run.gpu_name}, {run.gpus_per_node} a host"
         sets.setdefault(name, []).append(residual)
-    middle = {name: float(np.median(one)) for name, one in sets.items() if len(one) >= MIN_OF_A_SET}
+    middle = {name: float(np.median(logs)) for name, logs in sets.items() if len(logs) >= MIN_OF_A_SET}
     if len(middle) < 2 or max(middle.values()) - min(middle.values()) < np.log(APART):
         return []
-    said = "; ".join(f"{name}: {np.exp(one):.2f}" for name, one in sorted(middle.items(), key=lambda one: one[1]))
-    return [f"sources differ in measured over fitted time ({said}): calibrate each alone, if they are several clusters"]
+    ratios = "; ".join(f"{name}: {np.exp(logs):.2f}" for name, logs in sorted(middle.items(), key=lambda logs: logs[1]))
+    return [
+        f"sources differ in measured over fitted time ({ratios}): calibrate each alone, if they are several clusters"
+    ]
 
 
 def layer_notes(stack: StackSpec) -> list[str]:
-    """What was learned of layers, for people."""
+    """Notes on the learned factors of layers."""
     if stack.layers is None:
-        return ["layers take what the formula says: what their shapes seemed to add did not help runs left out"]
-    factors = [one.factor for one in stack.layers.shapes]
-    return [f"layers of {len(factors)} shapes take {min(factors):.2f} to {max(factors):.2f} of what the formula says"]
+        return ["layers take the time of the formula: factors of their shapes did not help runs left out"]
+    factors = [shape.factor for shape in stack.layers.shapes]
+    return [f"layers of {len(factors)} shapes take {min(factors):.2f} to {max(factors):.2f} of the formula's time"]
 
 
 def version_notes(stack: StackSpec, runs: Sequence[MeasuredRun], last: str) -> list[str]:
-    """Factors of versions, for people, and what is missing of them."""
+    """Notes on factors of versions, and on versions without enough runs."""
     several = len({run_version(run) for run in runs}) > 1
     if several and not stack.versions:
         return [

@@ -1,4 +1,4 @@
-"""Which constants of a stack are fitted to runs, how far they may move, and which of them given runs tell about."""
+"""Constants of a stack that a fit may move, their priors, and the constants that given runs inform."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from pipette_opt.read.runs import BANDWIDTH_COLUMN
 from pipette_opt.specs import ClusterSpec, StackSpec
 
 MIN_AT_EDGE = 1.0
-"""Runs expected at the edge of memory, or near it, for their loss to be fitted."""
+"""Fewest expected runs with near-OOM slowdown for fitting it. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
     """
-    A constant that is fitted, in its logarithm.
+    A constant that is fitted, by its logarithm.
 
     Parameters
     ----------
     spread
         Standard deviation of the prior of the logarithm.
     start
-        Centre of the prior where the starting stack has zero.
+        Centre of the prior if the starting stack has zero.
     slow
-        Where a second descent starts.
+        Value at which a second descent starts.
     largest
         Upper limit.
     between_hosts
-        Whether only runs on several hosts tell anything about it.
+        Whether only runs on several hosts inform it.
     """
 
     name: str
@@ -61,19 +61,19 @@ FREE = (
     Free(name="straggling", spread=1.0, start=0.01, between_hosts=True),
     Free(name="assumed_links", spread=1.0, largest=1.0, between_hosts=True),
 )
-"""What is free, and how much such constants differ between stacks and clusters."""
+"""All constants that a fit may move, with the standard deviations of their logarithms among stacks and clusters."""
 
 
-def told_constants(
+def informed_constants(
     cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None, edge_risk: FloatArray
 ) -> tuple[Free, ...]:
     """
-    The constants that these runs can tell anything about.
+    Return the constants that these runs inform.
 
     Parameters
     ----------
     edge_risk
-        See :func:`~pipette_opt.calibrate.edge.edge_risks`.
+        Probabilities of :func:`~pipette_opt.calibrate.edge.edge_risks`, shape ``(len(cases), 3)``.
     """
     runs = [case.run for case in cases]
     several_hosts = any(run.num_gpus > run.gpus_per_node for run in runs)
@@ -83,21 +83,21 @@ def told_constants(
 
     at_edge, near_edge, near_freed = edge_risk.sum(axis=0) >= MIN_AT_EDGE
 
-    def told(one: Free) -> bool:
+    def is_informed(constant: Free) -> bool:
         known = cluster is not None or all(run.extra.get(BANDWIDTH_COLUMN) for run in runs)
-        if one.name == "assumed_links" and known:
+        if constant.name == "assumed_links" and known:
             return False
-        if one.between_hosts and not several_hosts:
+        if constant.between_hosts and not several_hosts:
             return False
-        told_by = {
+        informed_by = {
             "flash1": flash1,
             "flush_s": at_edge,
             "refill_s": near_edge,
             "refill_s_per_billion": near_freed,
             "group_wait_s": groups,
         }
-        if not told_by.get(one.name, True):
+        if not informed_by.get(constant.name, True):
             return False
-        return flash or not one.name.startswith("attention_")
+        return flash or not constant.name.startswith("attention_")
 
-    return tuple(one for one in FREE if told(one))
+    return tuple(constant for constant in FREE if is_informed(constant))

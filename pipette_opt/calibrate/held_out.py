@@ -1,4 +1,4 @@
-"""How far a fit can be trusted: runs predicted by fits that did not see them."""
+"""Errors of a fit on held-out runs: each run is predicted by a fit without it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,29 +11,29 @@ from pipette_opt.calibrate.metrics import Errors, job_of, measure, pairs_of_jobs
 from pipette_opt.calibrate.problem import Problem
 
 FOLDS = 4
-"""Portions of the groups that are left out in turn."""
+"""Number of portions of groups that are left out in turn. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeldOut:
     """
-    Fits to some of a problem's runs, which begin where the fit to all of them ended and share its derivatives.
+    Fits to parts of a problem's runs.
 
-    Derivatives are where most of the time goes. On five portions of 60 runs on H100 such fits end no higher than fits
-    that begin half way to the prior and make their own, one of them at 116 instead of 148, after a tenth of the
-    evaluations.
+    They begin where the fit to all runs ended and share its derivatives, which take most of the time. On five portions
+    of 60 runs on H100 such fits end no higher than fits that begin half way to the prior with their own derivatives
+    (one of them at 116 instead of 148), after a tenth of the evaluations.
 
     Parameters
     ----------
     found
-        The fit to all runs.
+        Result of the fit to all runs.
     """
 
     problem: Problem
     found: Descent
 
     def groups(self) -> Errors | None:
-        """Whole groups are left out, in at most ``FOLDS`` portions; ``None`` with a single group."""
+        """Errors with whole groups left out, in at most ``FOLDS`` portions; ``None`` with a single group."""
         runs = self.problem.runs
         groups = list(dict.fromkeys(run.group for run in runs))
         folds = min(FOLDS, len(groups))
@@ -51,7 +51,7 @@ class HeldOut:
         return replace(measure(found_s, measured_s), apart=told_apart(pairs))
 
     def larger(self, fewest: int) -> Errors | None:
-        """The jobs with the most GPUs, by a fit to all others; ``None`` with fewer than ``fewest`` others."""
+        """Errors on the jobs with the most GPUs, by a fit to all others; ``None`` with fewer than ``fewest`` others."""
         runs = self.problem.runs
         most = max(run.num_gpus for run in runs)
         out = [index for index, run in enumerate(runs) if run.num_gpus == most]
@@ -61,14 +61,14 @@ class HeldOut:
 
     def with_more(self, column: str, fewest: int) -> Errors | None:
         """
-        The runs with the most of a column, by a fit to all others.
+        Errors on the runs with the largest value of a column, by a fit to all others.
 
-        ``None`` if all have equally much, or with fewer than ``fewest`` of them, or of the others.
+        ``None`` if all values are equal, or with fewer than ``fewest`` of these runs, or of the others.
 
         Parameters
         ----------
         column
-            Of the runs: ``tp``, ``pp``, ``mbs``.
+            Column of the runs: ``tp``, ``pp``, ``mbs``.
         """
         values = [getattr(run, column) or 0 for run in self.problem.runs]
         out = [index for index, value in enumerate(values) if value == max(values)]
@@ -77,10 +77,10 @@ class HeldOut:
         return measure(self._refit(out), self.problem.measured_s[out])
 
     def _refit(self, out: Sequence[int]) -> FloatArray:
-        """Seconds of some runs, by a fit to the others."""
+        """Predict runs by a fit to the others, seconds."""
         left_out = set(out)
         kept = [index for index in range(len(self.problem.cases)) if index not in left_out]
-        seen, judged = self.problem.some(kept), self.problem.some(out)
+        seen, judged = self.problem.subset(kept), self.problem.subset(out)
         slopes = self.found.slopes[kept]
         _, stack = seen.fit(self.found._replace(slopes=slopes), slopes)
         if seen.may_lose:

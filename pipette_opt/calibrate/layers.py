@@ -1,11 +1,11 @@
 """
-What layers of each shape took beyond the formula, learned from runs.
+Factors of layers by shape: their measured time over the formula's, learned from runs.
 
-Which kernel a library chooses for a product, and whether the host keeps up, depends on the shape in an order that no
-formula has, and is the same at every depth and in every pipeline. So what a fit leaves is laid to the shapes of layers
-(width, micro-batch, tensor ranks, sequence length, kernels): a Gaussian process over their logarithms, whose prior is
-no factor at all. A shape with few runs is shrunk towards 1, one unlike all that ran has none. Nothing is learned unless
-it helps runs of a number of GPUs (or, where all have one, of a number of stages) that were left out.
+A library's choice of kernel for a product, and whether the host keeps up, depend on the shape in ways that no formula
+has, and are equal at every depth and in every pipeline. So the residuals of a fit are assigned to the shapes of layers
+(width, micro-batch, tensor ranks, sequence length, kernels) by a Gaussian process over their logarithms, whose prior is
+the factor 1. A shape with few runs is drawn towards 1; a shape unlike all measured ones has none. Factors are kept only
+if they help held-out runs, left out by number of GPUs (or of stages, if all have equally many GPUs).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +20,18 @@ from pipette_opt.specs import StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers, likeness
 
 SPREAD = 0.1
-"""Of the logarithm of factors, over shapes."""
+"""Prior standard deviation of the logarithm of factors, over shapes. Chosen."""
 
 NOISE = 0.05
-"""Of one run, beside its layers."""
+"""Standard deviation of the logarithm of a run's time that its layers do not explain. Chosen."""
 
 LARGEST = 0.3
-"""Beyond this a run had another trouble than its layers; it counts as this."""
+"""Largest absolute residual of a run; larger ones have other causes than layers and are clipped. Chosen."""
 
 STEP = 0.02
 
 MIN_GAIN = 0.02
-"""Of the absolute errors of runs left out."""
+"""Smallest relative gain in the absolute errors of held-out runs. Chosen."""
 
 
 def learn_layers(
@@ -41,16 +41,16 @@ def learn_layers(
     stack: StackSpec,
 ) -> LearnedLayers | None:
     """
-    Factors of the shapes that the runs have; ``None`` if they do not help runs left out.
+    Learn factors of the shapes of the runs; ``None`` if they do not help held-out runs.
 
     Parameters
     ----------
     predicted_s_of
-        Seconds of each run, by a stack.
+        Seconds of each run as a function of the stack.
     measured_s
-        Of each run.
+        Measured seconds of each run.
     stack
-        Has no factors yet.
+        Stack without factors of layers.
     """
     predicted_s, found = predicted_s_of(stack), dict[LayerFactor, int]()
     which = np.full(len(cases), -1)
@@ -62,7 +62,7 @@ def learn_layers(
     if not known.any():
         return None
     residual = np.clip(np.log(measured_s / predicted_s), -LARGEST, LARGEST)[known]
-    longer = LearnedLayers(shapes=tuple(replace(one, factor=float(np.exp(STEP))) for one in shapes))
+    longer = LearnedLayers(shapes=tuple(replace(shape, factor=float(np.exp(STEP))) for shape in shapes))
     moved = predicted_s_of(replace(stack, layers=longer))
     share = (np.log(moved / predicted_s) / STEP)[known]
     sizes = np.array([case.run.num_gpus for case in cases])[known]
@@ -75,28 +75,28 @@ def learn_layers(
     counts = np.bincount(which, minlength=len(shapes)).tolist()
     return LearnedLayers(
         shapes=tuple(
-            replace(one, factor=factor, num_runs=count)
-            for one, factor, count in zip(shapes, factors, counts, strict=True)
+            replace(shape, factor=factor, num_runs=count)
+            for shape, factor, count in zip(shapes, factors, counts, strict=True)
         )
     )
 
 
 def _smoothed(shapes: Sequence[LayerFactor], which: IntArray, share: FloatArray, residual: FloatArray) -> FloatArray:
     """
-    Logarithms of the factors of all shapes, as the Gaussian process expects them from these runs.
+    Posterior mean of the logarithms of all shapes' factors.
 
-    The runs of a shape count together: with ``K`` between shapes, what runs tell of each ``b`` and how surely ``A``,
-    ``(1 / K + A)`` has the solution ``b``, written so that ``K`` may be singular.
+    Runs of a shape are combined: with covariance ``K`` between shapes, information ``A`` and evidence ``b`` of the
+    runs, the mean solves ``(1 / K + A) x = b``, written so that ``K`` may be singular.
     """
     covariance = SPREAD**2 * _likeness(shapes)
     sure = np.bincount(which, share**2, len(shapes)) / NOISE**2
-    told = np.bincount(which, share * residual, len(shapes)) / NOISE**2
-    expected: FloatArray = covariance @ np.linalg.solve(np.eye(len(shapes)) + sure[:, None] * covariance, told)
+    evidence = np.bincount(which, share * residual, len(shapes)) / NOISE**2
+    expected: FloatArray = covariance @ np.linalg.solve(np.eye(len(shapes)) + sure[:, None] * covariance, evidence)
     return expected
 
 
 def _likeness(shapes: Sequence[LayerFactor]) -> FloatArray:
-    places = np.array([one.place for one in shapes])
+    places = np.array([shape.place for shape in shapes])
     same = np.array([[left.family == right.family for right in shapes] for left in shapes], dtype=np.float64)
     alike: FloatArray = likeness(places, places) * same
     return alike
@@ -105,7 +105,7 @@ def _likeness(shapes: Sequence[LayerFactor]) -> FloatArray:
 def _helps(
     shapes: Sequence[LayerFactor], which: IntArray, share: FloatArray, residual: FloatArray, sizes: IntArray
 ) -> bool:
-    """Whether runs of each size are nearer with the factors that the others teach."""
+    """Return whether held-out runs of each size are better predicted with factors learned from the others."""
     left = np.zeros(len(which))
     for size in np.unique(sizes):
         out = sizes == size

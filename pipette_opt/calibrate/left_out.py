@@ -1,4 +1,4 @@
-"""Rows of measured runs that are left out, each with its reason, and how people are told."""
+"""Rows of measured runs that are left out, with their reasons, and lines that tell people."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,18 +8,18 @@ from typing import NamedTuple
 from pipette_opt.read.runs import MeasuredRun, UnreadRow
 
 MAX_RANGES = 6
-"""Rows, or ranges of rows, that a line names before it ends with dots; chosen so that a line stays readable."""
+"""Most rows, or ranges of rows, that a line names before it ends with dots. Chosen for a readable line."""
 
 
 class LeftOut(NamedTuple):
-    """A row, 0 for the first below the header, and why it is not used."""
+    """A row, 0 for the first below the header, and the reason why it is not used."""
 
     row: int
     reason: str
 
 
 def without_copies(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[LeftOut]]:
-    """Runs without those that say what an earlier row says: a copy of a row tells nothing more."""
+    """Return the runs without copies of earlier rows, and the copies."""
     first: dict[str, MeasuredRun] = {}
     copies = []
     for run in runs:
@@ -30,44 +30,44 @@ def without_copies(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list
 
 
 def unread(rows: Iterable[UnreadRow]) -> list[LeftOut]:
-    """Rows that could not be read, with their line in the file."""
-    return [LeftOut(one.row, f"line {one.line}: {one.problem.rstrip('.')}") for one in rows]
+    """Return rows that could not be read, with their line in the file."""
+    return [LeftOut(row.row, f"line {row.line}: {row.problem.rstrip('.')}") for row in rows]
 
 
 def left_out_entries(rows: Iterable[LeftOut]) -> list[dict[str, object]]:
-    """The same for JSON, in order of rows."""
-    return [{"row": one.row, "reason": one.reason} for one in sorted(rows)]
+    """Return the rows as JSON, in order."""
+    return [{"row": row.row, "reason": row.reason} for row in sorted(rows)]
 
 
-def left_out_lines(rows: Sequence[LeftOut], total: int, said: str = "left out") -> list[str]:
+def left_out_lines(rows: Sequence[LeftOut], total: int, fate: str = "left out") -> list[str]:
     """
-    A line for each kind of reason: how many rows, which, and the reason of the first.
+    Return a line for each kind of reason: number of rows, their numbers, and the first reason.
 
-    Reasons that differ in their numbers only are of one kind.
+    Reasons that differ only in numbers are of one kind.
 
     Parameters
     ----------
     total
         Rows of the file.
-    said
-        What happened to the rows.
+    fate
+        Words for the fate of the rows.
     """
     kinds: dict[str, list[LeftOut]] = {}
-    for one in sorted(rows):
-        kinds.setdefault(re.sub(r"\d+(\.\d+)?", "#", one.reason), []).append(one)
+    for row in sorted(rows):
+        kinds.setdefault(re.sub(r"\d+(\.\d+)?", "#", row.reason), []).append(row)
     return [
-        f"{len(members)} of {counted(total)} {said} ({named(one.row for one in members)}): {members[0].reason}"
+        f"{len(members)} of {counted(total)} {fate} ({named(row.row for row in members)}): {members[0].reason}"
         for members in kinds.values()
     ]
 
 
 def counted(number: int) -> str:
-    """``1 row``, ``2 rows``."""
+    """Return ``1 row``, ``2 rows``."""
     return f"{number} row{'s' if number != 1 else ''}"
 
 
 def named(rows: Iterable[int]) -> str:
-    """``row 3``, ``rows 3, 7-9``."""
+    """Return ``row 3``, ``rows 3, 7-9``."""
     ranges: list[list[int]] = []
     for row in sorted(rows):
         if ranges and row == ranges[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""The memory of measured runs: which stage and kind of peak a source measured, fits of a stack, predictions."""
+"""Memory of measured runs: the stage and moment of each measured peak, fits of a stack, predictions."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,30 +25,30 @@ from pipette_opt.specs import StackSpec, TrainingSpec
 FIRST, LAST, LARGEST = "first", "last", "largest"
 
 STAGE_MEASURED = (("hf-ultrascale", FIRST), ("megatronlm-ci", LAST))
-"""Sources, by the beginning of their names, that watch one rank; the others report the largest of all."""
+"""Prefixes of sources that measure one rank, with its stage; other sources report the largest peak of all ranks."""
 
 RAN_OUT_LATER = "then an OOM"
-"""Words in the notes of jobs that logged some iterations and ran out of memory afterwards: no label says what holds."""
+"""Words in the notes of jobs that ran some iterations and then ran out of memory: these have no label."""
 
 UNFUSED: Literal["unfused"] = "unfused"
-"""The attention kernel that may have run where a row names none: libraries choose, by version and device."""
+"""Attention kernel that may have run if a row names none, as libraries choose by version and device."""
 
 MEASURED_STAGE_COLUMN = "peak_mem_stage"
-"""Column of ``runs.csv``: ``first``, ``last``, ``largest`` or the number of a stage."""
+"""Column of ``runs.csv`` with the stage of the peak: ``first``, ``last``, ``largest`` or a number."""
 
 
 VERSION_COLUMN = "stack_version"
-"""Column of ``runs.csv``: any text; what each version takes over the last row's is fitted as a factor."""
+"""Column of ``runs.csv`` with a version, any text; versions other than the last row's get a fitted factor."""
 
 
 @cache
 def shipped_predictor() -> MemoryPredictor:
-    """The shipped network, read once."""
+    """Return the shipped network, which is read once."""
     return MemoryPredictor.load()
 
 
 def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRun:
-    """What the row of a case says about memory, and what its stages weigh."""
+    """Return the memory of a case's row, and the regressors of its stages."""
     run, config, instance = case.run, case.config, case.instance
     chosen = predictor or shipped_predictor()
     assert run.gpu is not None
@@ -82,7 +82,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
 
 
 def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
-    """Stages among which the source reports the largest peak."""
+    """Return the stages among which the source reports the largest peak."""
     where = run.extra.get(MEASURED_STAGE_COLUMN, "").lower()
     if not where:
         source = run.source.lower()
@@ -93,24 +93,24 @@ def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
 
 
 def out_of_memory(run: MeasuredRun) -> bool | None:
-    """Whether the job ran out of memory; ``None`` if nobody knows, or if the row says both."""
+    """Return whether the job ran out of memory; ``None`` if that is not known, or if it ran first."""
     return None if RAN_OUT_LATER in run.notes else run.oom
 
 
 def usable_for_memory(run: MeasuredRun) -> bool:
-    """Whether a row may teach: not one of a version whose failures nobody can explain (``after_pp_fix``)."""
+    """Return whether a fit may use a row; not if its version has unexplained failures (``after_pp_fix``)."""
     return not (run.extra.get("after_pp_fix", "").lower() == "false" and (run.pp or 1) > 1)
 
 
 def known_memory(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[MeasuredRun, MemoryRun]]:
-    """All rows that may teach, each with what it says about memory."""
+    """Return all rows that a fit may use, with their memory."""
     chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
     pairs = [(case.run, row_memory(case)) for case in make_cases(chosen, stack)]
     return [(run, memory) for run, memory in pairs if memory is not None]
 
 
 def row_memory(case: Case | Skipped) -> MemoryRun | None:
-    """Of a whole job, or of one stage of an uneven one; ``None`` if the row does not tell enough."""
+    """Return the memory of a job, or of one stage of an uneven one; ``None`` if columns are missing."""
     stage = stage_row_memory(case.run) or tuned_row_memory(case.run)
     if stage is not None or isinstance(case, Skipped):
         return stage
@@ -118,7 +118,7 @@ def row_memory(case: Case | Skipped) -> MemoryRun | None:
 
 
 def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
-    """The stage of one of Mist's plans; ``None`` for any other row."""
+    """Return the memory of a stage of one of Mist's plans; ``None`` for any other row."""
     tuned = tuned_stage(run)
     if tuned is None or run.gpu is None:
         return None
@@ -145,12 +145,12 @@ def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
 
 
 def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun]:
-    """All rows that may teach."""
+    """Return the memory of all rows that a fit may use."""
     return [memory for _, memory in known_memory(runs, stack)]
 
 
 def calibrate_memory(runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None) -> Framework:
-    """The constants of a stack for its memory, from all rows that tell about it; as they were if none does."""
+    """Fit the memory constants of a stack to all rows with memory; unchanged if there are none."""
     return fit_memory(runs, stack, base)[0]
 
 
@@ -158,22 +158,22 @@ def fit_memory(
     runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None
 ) -> tuple[Framework, str | None]:
     """
-    The same, and why nothing was learned; ``None`` if something was.
+    Fit the memory constants of a stack; the second value says why nothing was learned, ``None`` if it was.
 
-    Runs that all fit, or all ran out of memory, do not say where the limit is: constants fitted to them wander as far
-    as their priors let them, down to stages that need less than nothing.
+    Runs that all fit, or all ran out of memory, do not show the limit: constants fitted to them drift as far
+    as their priors allow, down to stages that need less than nothing.
     """
     start = base or framework_of_stack(stack)
     known = memory_runs(without_copies(runs)[0], stack)
     if not known:
-        return start, "no run tells about it"
+        return start, "no run has a measured peak or says whether it ran out of memory"
     if not any(run.peak_gib is not None for run in known):
         labels = {run.ran_out for run in known if run.ran_out is not None}
         if len(labels) < 2:
-            what = "ran out of memory" if labels == {True} else "fit"
+            outcome = "ran out of memory" if labels == {True} else "fit"
             return (
                 start,
-                f"no peak was measured and all {len(known)} runs {what}, which does not say where the limit is",
+                f"no peak was measured and all {len(known)} runs {outcome}, which does not say where the limit is",
             )
     found = fit_framework(known, start)
     needs = [predict_memory(found, run).needed_gib for run in known]
@@ -184,18 +184,18 @@ def fit_memory(
 
 
 def framework_of_stack(stack: StackSpec) -> Framework:
-    """From the numbers in a stack's file; Megatron-Core's without any."""
+    """Return the memory constants of a stack's file; Megatron-Core's if the file has none."""
     return framework_of(stack.memory, f"stack {stack.name}, memory")
 
 
 def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:
     """
-    Columns of a back-test; none if nobody can say.
+    Return the memory columns of a back-test; empty if the row does not have enough.
 
-    The peaks are those of the stage and of the kind that the source measured, mostly memory that the allocator holds:
-    it keeps what it once had until the card is full, then gives blocks back and goes on. So no run shows more than its
-    card has, and the bound ends there, unless the prediction itself lies above: such a run does not fit. The
-    probability is of the memory that the job needs at once, on its fullest stage.
+    Peaks are of the stage and moment that the source measured, mostly memory held by the allocator. The allocator
+    keeps its blocks until the GPU is full and then returns some, so no run shows more than its GPU has. The upper
+    bound ends there, unless the prediction itself is higher: such a run does not fit. The probability is about the
+    memory that the fullest stage needs at once.
     """
     run = row_memory(case)
     if run is None:
@@ -209,26 +209,26 @@ def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: flo
 
 
 def memory_notes(framework: Framework, untold: str | None = None) -> list[str]:
-    """What to know before using the constants, for people; ``untold`` is why nothing was learned."""
+    """Notes for people on memory constants; ``untold`` is the reason why nothing was learned."""
     if untold is not None or not framework.largest_job:
-        return [f"memory: constants as they were: {untold or 'no run tells about it'}"]
-    notes = [f"memory: predictions are off by {framework.spread:.1%} (standard deviation of what is certain)"]
+        return [f"memory: constants unchanged: {untold or 'no run has memory'}"]
+    notes = [f"memory: predictions are off by {framework.spread:.1%} (standard deviation of the certain parts)"]
     kinds = {name.removesuffix("_spread"): getattr(framework, name) for name in KINDS}
     if any(kinds.values()):
         parts = ", ".join(f"{name}s {value:.0%}" for name, value in kinds.items())
-        notes.append(f"memory: of what depends on circumstances by more: {parts}")
+        notes.append(f"memory: additional standard deviation of uncertain parts: {parts}")
     for version, _ in framework.versions:
         notes.append(f"memory: version {version} takes {framework.factor(version):.3f} times that of the last row")
     if framework.twins:
         notes.append(
-            f"memory: runs of the same work with other numbers of replicas are off alike (correlation "
+            f"memory: runs with equal work per rank on other numbers of replicas have similar errors (correlation "
             f"{framework.alike:.2f}); {len(framework.twins)} works are remembered"
         )
     if framework.errors:
         notes.append(
-            f"memory: bounds rest on the errors of {len(framework.errors)} runs left out; beyond "
-            f"{framework.largest_job:.0f} GPUs they reach {framework.shift:.2g} times as far"
+            f"memory: bounds rest on the errors of {len(framework.errors)} held-out runs; beyond "
+            f"{framework.largest_job:.0f} GPUs they are {framework.shift:.2g} times as wide"
         )
     else:
-        notes.append("memory: fewer than 20 measured peaks, so bounds rest on an assumed spread")
+        notes.append("memory: fewer than 20 measured peaks, so bounds rest on an assumed standard deviation")
     return notes

@@ -1,11 +1,11 @@
 """
-Fit the constants of a stack to measured runs: peaks where they were measured, and whether runs had enough memory.
+Fit the memory constants of a stack to measured runs: to peaks, and to whether runs ran out of memory.
 
-A penalised likelihood. A peak says what its stage takes, within a relative error under a Huber loss, and that a device
-has as much; a run that died, or did not, says on which side of the device's memory the largest need lies (a probit with
-a share of labels that mean nothing, as jobs fail for many reasons). Every constant has a prior around the starting
-stack, so that five runs move what they can tell and leave the rest. How wrong predictions are is learnt from runs left
-out (:mod:`spread`).
+A penalised likelihood. A peak measures the memory of its stage, with a relative error under a Huber loss, and is at
+most the device's memory. A run that did or did not run out of memory shows on which side of the device's memory its
+largest need lies (a probit with a share of meaningless labels, as jobs fail for many reasons). Each constant has a
+prior around the starting stack, so five runs move only the constants that they determine. Held-out runs teach the error
+of predictions (:mod:`~pipette_opt.calibrate.memory_spread`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,47 +41,48 @@ SPREADS = {
     "unusable_gib": 0.5,
 }
 """
-Standard deviations of the priors: by how much stacks differ; of logits unseen, by one copy in 16 bits.
+Standard deviations of the priors: the differences among stacks. For logits, which no trace has, a copy in 16 bits.
 """
 
 HOPS: Sequence[Mapping[str, float]] = (
     {"run_ahead_buffers": 40.0, "pile_up_buffers": 40.0},
     {"step_state_bytes": 7.0},
 )
-"""Where else to look: terms that do not show have no slope."""
+"""Values at which the search starts again, as terms that do not show at their start have no derivative."""
 
 OPTIONAL = "gathered_per_layer"
 """
-A constant that a framework has or has not: gathered inputs are kept, or gathered again for the backward pass. A little
-of it stands in for others (buffers that wait grow with layers, too, in few runs). Unless the starting stack has it, it
-is there only if that is likelier by more than one more number gains by chance, by Schwarz's criterion (Annals of
-Statistics 6, 1978); without peaks that cannot be told.
+Constant that a framework either has or lacks: gathered inputs are kept, or gathered again for the backward pass.
+
+A small value of it stands in for other terms (in few runs waiting buffers also grow with layers). Unless the starting
+stack has it, it is kept only if Schwarz's criterion prefers it over one parameter less (Annals of Statistics 6, 1978).
+Without peaks that cannot be decided.
 """
 
 ALIKE = ("run_ahead_buffers", "pile_up_buffers")
-"""Two constants of one cause, the length of the queue of launches."""
+"""Two constants with one cause, the length of the launch queue."""
 
 ALIKE_WITHIN = 5.0
-"""Standard deviation of their difference."""
+"""Prior standard deviation of their difference."""
 
 UNDECIDED = 1.0
-"""Terms that many runs leave open by so little count as there: a job is dearer than a candidate."""
+"""Log likelihood by which a hop may be worse and still be taken: a job that runs out of memory costs more."""
 
 FEW_RUNS = 20
-"""Runs below which a term that does not show counts only if it is likelier by that much; chosen."""
+"""Number of runs below which a hop must be better by ``UNDECIDED``. Chosen."""
 
 HUBER = 1.5
-"""Errors beyond so many standard deviations count linearly."""
+"""Absolute error, in standard deviations, from which on the loss is linear."""
 
 MEANINGLESS = 0.05
-"""Share of labels that do not speak of memory."""
+"""Share of labels with other causes than memory."""
 
 LIMIT_GIB = 0.1
-"""A peak is at most what there is, within so much."""
+"""Standard deviation of a measured peak above the device's memory, GiB."""
 
 MIN_PEAKS = 3
 USUAL_SPREAD, USUAL_PEAKS = 0.05, 8
-"""Standard deviation of errors of a stack that nobody fitted, and how many peaks it weighs as much as; chosen."""
+"""Prior standard deviation of errors of a stack, and the number of peaks that it weighs as much as. Chosen."""
 
 TYPICAL_SPREAD, SMALLEST_SPREAD, LARGEST_SPREAD = 0.03, 0.015, 0.3
 LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
@@ -90,17 +91,17 @@ MAX_STEPS, MAX_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
 
 
 def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework) -> Framework:
-    """Constants under the spread of a fit to more runs, from its constants on."""
+    """Fit constants with the standard deviation of a fit to more runs, starting at its constants."""
     return _Posterior(runs, base, start.spread, without_optional=_is_without(start, runs)).maximise(start)
 
 
 def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0) -> Framework:
     """
-    Constants and spread: from the starting stack, then by a hop of some constant wherever that is likelier.
+    Fit constants and their standard deviation: from the starting stack, then from each hop that is likelier.
 
-    The spread is that of the peaks; where there are none, the one under which the labels are likeliest.
+    The standard deviation is that of the peaks; without peaks, the one under which the labels are likeliest.
 
-    ``doubt`` widens the priors: their standard deviations as a factor over ``SPREADS``; must be positive.
+    ``doubt`` is a factor on the priors' standard deviations ``SPREADS``; must be positive.
     """
     has_peaks = _have_peaks(runs)
     framework = _alternate(runs, base, doubt, has_peaks)
@@ -120,7 +121,7 @@ def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0
 
 
 def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_peaks: bool) -> Framework:
-    """Constants under a spread, the spread under constants, a few times."""
+    """Fit constants and standard deviation in turn, a few times."""
     framework = base
     for _ in range(4):
         framework = _Posterior(runs, base, framework.spread, doubt).maximise(framework)
@@ -130,7 +131,7 @@ def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_pea
 
 
 def _is_without(framework: Framework, runs: Sequence[MemoryRun]) -> bool:
-    """Whether a stack lacks the optional constant, as far as runs can tell."""
+    """Return whether a stack lacks the optional constant, as far as runs can show it."""
     return getattr(framework, OPTIONAL) == 0 and _have_peaks(runs)
 
 
@@ -139,7 +140,7 @@ def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
 
 
 def _simplified(runs: Sequence[MemoryRun], base: Framework, framework: Framework, doubt: float) -> Framework:
-    """Without the optional constant, if that is hardly less likely."""
+    """Return the fit without the optional constant, if that is hardly less likely."""
     posterior = _Posterior(runs, base, framework.spread, doubt)
     lacking = replace(framework, **{OPTIONAL: 0.0})  # type: ignore[arg-type]
     without = _Posterior(runs, base, framework.spread, doubt, without_optional=True).maximise(lacking)
@@ -148,16 +149,16 @@ def _simplified(runs: Sequence[MemoryRun], base: Framework, framework: Framework
 
 
 def _spread_penalty(spread: float) -> float:
-    """Needs are predicted to about 3 % once a stack is known; labels alone hardly tell."""
+    """Penalty of a standard deviation: about 3 % for a known stack; labels alone hardly determine it."""
     return float(0.5 * (np.log(spread / TYPICAL_SPREAD) / 0.4) ** 2)
 
 
 def robust_spread(errors: FloatArray) -> float:
     """
-    Standard deviation of errors of a fit, from their median size, as if they were normal.
+    Standard deviation of the errors of a fit, from their median size, as for normal errors.
 
-    Constants that suit few peaks leave small errors there: ``USUAL_SPREAD`` counts as ``USUAL_PEAKS`` more, as fewer
-    the nearer ``FEW_RUNS`` there are.
+    Few peaks leave small errors after a fit. So ``USUAL_SPREAD`` counts as ``USUAL_PEAKS`` additional peaks, fewer the
+    nearer the number of peaks is to ``FEW_RUNS``.
     """
     variance = (1.4826 * np.median(np.abs(errors))) ** 2
     prior = USUAL_PEAKS * max(0.0, 1 - len(errors) / FEW_RUNS)
@@ -166,7 +167,7 @@ def robust_spread(errors: FloatArray) -> float:
 
 
 def _state(framework: Framework) -> FloatArray:
-    """The free numbers: constants of the columns, and what is not usable."""
+    """Return the free numbers: constants of the regressors, and unusable memory."""
     return np.append(framework.vector(), framework.unusable_gib)
 
 
@@ -180,7 +181,7 @@ def _prior_precision() -> FloatArray:
 
 
 class _Posterior:
-    """Likelihood and priors over the free numbers, with a spread given."""
+    """Likelihood and priors of the free numbers for a given standard deviation."""
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class _Posterior:
         self.ran_out = np.array([run.ran_out for run in labels], dtype=bool)
 
     def maximise(self, start: Framework) -> Framework:
-        """Gauss-Newton steps in what is not held by a limit; where they fail, at a kink, constants one by one."""
+        """Maximise by Gauss-Newton steps in the numbers off their limits; at a kink, by one number at a time."""
         state = np.maximum(_state(start), self.lowest)
         loss = self.loss(state)
         for _ in range(MAX_STEPS):
@@ -225,7 +226,7 @@ class _Posterior:
         return replace(start, **values)
 
     def _along(self, state: FloatArray, loss: float, step: FloatArray) -> tuple[FloatArray, float]:
-        """The first of ever shorter steps that helps; nowhere if none does."""
+        """Return the first of ever shorter steps that reduces the loss; the start if none does."""
         for _ in range(MAX_HALVINGS):
             trial = np.maximum(state + step, self.lowest)
             trial_loss = self.loss(trial)
@@ -235,7 +236,7 @@ class _Posterior:
         return state, loss
 
     def loss(self, state: FloatArray) -> float:
-        """Minus the logarithm of the posterior."""
+        """Return minus the logarithm of the posterior."""
         off = state - self.centre
         total = 0.5 * off @ self.precision @ off
         if len(self.measured):
@@ -267,9 +268,9 @@ class _Posterior:
 
     def _peak_errors(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
         """
-        Errors in units of the spread, and their slopes.
+        Errors of the peaks in standard deviations, and their derivatives.
 
-        A stage that takes more than there is shows only that it does.
+        A stage that needs more than the device has shows only that it does.
         """
         fullest = self.peaks.largest(state[:-1] * SHOWN)
         rows = fullest * SHOWN
@@ -281,14 +282,14 @@ class _Posterior:
         return errors, slopes
 
     def _beyond_device(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """By how much peaks exceed what there is, in units of ``LIMIT_GIB``, 0 where they do not; and the slopes."""
+        """Excess of peaks over the device's memory, in units of ``LIMIT_GIB``, at least 0, and its derivatives."""
         hidden = self.peaks.largest(state[:-1] * SHOWN) * HIDDEN
         beyond = (self.measured + hidden @ state[:-1] + state[-1] - self.peaks.capacity) / LIMIT_GIB
         slopes = np.column_stack([hidden, np.ones(len(hidden))]) / LIMIT_GIB
         return np.maximum(beyond, 0.0), slopes * (beyond > 0)[:, None]
 
     def _margins(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """How far, in units of the spread, each label is on its right side; and the slopes."""
+        """Distance of each label from its limit, in standard deviations, positive on the right side; derivatives."""
         rows = self.labels.largest(needed(state[:-1])) * NEEDED
         total = rows @ state[:-1] + state[-1]
         sign = np.where(self.ran_out, 1.0, -1.0)
@@ -302,7 +303,7 @@ class _Posterior:
 
 
 class _Stacked:
-    """The rows of many runs as one matrix, and which rows each run has, filled up with one that does not exist."""
+    """Rows of many runs as one matrix, and the row numbers of each run, padded with a missing row."""
 
     def __init__(self, parts: Sequence[FloatArray], runs: Sequence[MemoryRun]) -> None:
         self.rows = np.concatenate(parts) if parts else np.zeros((0, len(COLUMNS)))
@@ -313,7 +314,7 @@ class _Stacked:
         self.capacity = np.array([run.capacity_gib for run in runs])
 
     def largest(self, constants: FloatArray) -> FloatArray:
-        """The fullest row of each run, the first of equal ones."""
+        """Return the fullest row of each run, the first of equal ones."""
         totals = np.append(self.rows @ constants, -np.inf)[self.padded]
         rows: FloatArray = self.rows[self.padded[np.arange(len(self.padded)), totals.argmax(axis=1)]]
         return rows

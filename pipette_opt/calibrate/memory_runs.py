@@ -1,4 +1,4 @@
-"""What is known of the memory of a run, and what the constants of a stack say that it takes and needs."""
+"""Measured memory of a run, and the memory that the constants of a stack predict for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pipette_opt.memory.framework import HIDDEN, NEEDED, SHOWN, Framework, but, 
 from pipette_opt.memory.twins import as_twins_take
 
 SURELY_OUT = 1.1
-"""More than so many times what there is, is not there by a slip of the prediction."""
+"""Ratio of need and usable memory above which a run certainly does not fit. Chosen."""
 
 _KEPT = but(("step_bytes", "run_ahead_buffers", "pile_up_buffers")) & SHOWN
 _STEPPED = but(("step_bytes",)) & SHOWN
@@ -19,31 +19,32 @@ _STEPPED = but(("step_bytes",)) & SHOWN
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryRun:
     """
-    What is known of the memory of one run.
+    Measured memory of a run, with its regressors.
 
     Parameters
     ----------
     columns
-        What one unit of each constant weighs in each row, GiB, shape ``(num_rows, len(COLUMNS))``; a row is a stage in
-        one of its moments.
+        Regressors: memory of one unit of each constant in each row, GiB, shape ``(num_rows, len(COLUMNS))``; a row is
+        a stage at one of its moments.
     measured_rows
-        Rows among which the peak was the largest.
+        Rows among which the measured peak is the largest.
     capacity_gib
         Memory of one GPU.
     peak_gib
-        ``None`` if not measured.
+        Measured peak; ``None`` without a measurement.
     ran_out
-        Whether the job ran out of memory; ``None`` if nobody knows.
+        Whether the job ran out of memory; ``None`` if not known.
     group
-        Runs of one group are left out together.
+        Group that is left out together.
     work
-        What twins share, by row; see :mod:`twins`. Empty if nobody knows.
+        Work per rank, by row, which runs with other numbers of replicas share; see :mod:`~pipette_opt.memory.twins`.
+        Empty if not known.
     num_gpus, version
-        Of the whole job, and of the stack; empty if nobody says.
+        GPUs of the job, and version of the stack; empty if not known.
     formula_gib
-        The closed formula alone, of the measured stages and of the fullest one; for comparison.
+        Formula alone, of the measured stages and of the fullest stage, for comparison.
     other_columns
-        The columns with the kernels that take most, where nobody says which ones ran.
+        Regressors of the kernels with the largest memory, if the row does not name its kernels.
     """
 
     columns: FloatArray
@@ -62,23 +63,22 @@ class MemoryRun:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunMemory:
     """
-    What is said about one run, GiB.
+    Predicted memory of a run, GiB.
 
     Parameters
     ----------
     taken_gib
-        What the measured stages take, as far as a measurement would show.
+        Memory of the measured stages that a measurement would show.
     needed_gib
-        What the fullest stage needs.
+        Memory that the fullest stage needs.
     usable_gib
-        What there is.
+        Memory of the device that a job can use.
     taken_spread, needed_spread
-        Standard deviation of the logarithm of the error of each.
+        Standard deviations of the logarithms of the errors of ``taken_gib`` and ``needed_gib``.
     shift
-        By how much rare errors of the first are larger than those spreads say.
+        Factor on rare errors of ``taken_gib`` beyond these standard deviations.
     more
-        What the measured stages may take beyond the first if other kernels ran than is assumed, as a factor; a fit to
-        runs has settled that.
+        Factor on ``taken_gib`` if other kernels ran than assumed; 1 after a fit to runs, which settles it.
     """
 
     taken_gib: float
@@ -91,7 +91,7 @@ class RunMemory:
 
 
 def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
-    """What a run takes and needs."""
+    """Predict the memory that a run shows and needs."""
     usable = run.capacity_gib - framework.unusable_gib
     constants = framework.vector()
     columns = run.columns * framework.factor(run.version)
@@ -117,15 +117,15 @@ def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
 
 def _taken(rows: FloatArray, constants: FloatArray, usable: float, widths: FloatArray) -> tuple[float, int]:
     """
-    What the fullest of some rows shows on a device that has so much, and which row that is.
+    Memory that the fullest of the rows shows on a device with ``usable`` GiB, and the place of that row.
 
-    As much as it would take, if there is room; without the leftovers of the step, if there is room then. Else the
-    allocator returned blocks, once or again and again, and the reserved memory that a later iteration shows is
-    anything between what was in use at the last return and all there is: the geometric middle, since errors are
-    relative. What was in use lies between the most that is kept, if that return was the only one, and the least of an
-    iteration, its end. What cannot be at all is shown as it is.
+    With enough room a row shows all that it would take, or all but the leftovers of the optimizer's step. Otherwise the
+    allocator returned blocks, once or repeatedly. A later iteration then shows a value between the memory in use at the
+    last return and all of the device: the geometric middle is taken, as errors are relative. The memory in use lies
+    between the largest kept amount, if that return was the only one, and the smallest of an iteration, its end. A need
+    that cannot fit at all is shown unchanged.
 
-    Whether there is room is known to the width of each row only: the mean logarithm of what may be shown.
+    Room is known only within the standard deviation of each row, so the result is a mean of logarithms.
     """
     total, stepped, kept = (rows @ (constants * mask) for mask in (SHOWN, _STEPPED, _KEPT))
     sizes = np.maximum([total, stepped, kept], 1e-3)
@@ -140,6 +140,6 @@ def _taken(rows: FloatArray, constants: FloatArray, usable: float, widths: Float
 
 
 def peak_errors(framework: Framework, runs: Sequence[MemoryRun]) -> FloatArray:
-    """``log(measured / predicted)`` of every run with a peak."""
+    """Return ``log(measured / predicted)`` of every run with a peak."""
     pairs = [(run.peak_gib, predict_memory(framework, run).taken_gib) for run in runs if run.peak_gib is not None]
     return np.array([np.log(measured / predicted) for measured, predicted in pairs])

@@ -1,10 +1,10 @@
 """
-How wrong predictions are: a width for each run, learnt from runs that a fit left out, and risks that hold.
+Errors of memory predictions: a standard deviation for each run, learned from held-out runs, and risks that hold.
 
-Locally weighted conformal prediction. The standard deviation of an error grows with the share of what is least
-certain (buffers that wait, leftovers of the step, logits, activations), and with the doublings of the job beyond the
-largest one of the fit. The first is learnt from errors of groups left out, the second from the larger jobs predicted by
-a fit to the smaller ones. A bound takes the quantile of errors in units of their own width.
+Locally weighted conformal prediction. The standard deviation of an error grows with the share of the uncertain parts
+(waiting buffers, leftovers of the step, logits, activations), and with the doublings of the job beyond the largest
+fitted one. Errors of held-out groups teach the first. Larger jobs, predicted by a fit to smaller ones, teach the
+second. A bound takes the quantile of errors in units of their own standard deviation.
 """
 
 from collections.abc import Sequence
@@ -28,34 +28,34 @@ USUAL = {
     "buffer_spread": 0.3,
     "step_spread": 0.4,
 }
-"""Centres of the priors of the widths."""
+"""Prior centres of the standard deviations."""
 
 DOUBT = 0.5
-"""Standard deviation of the logarithm of each width."""
+"""Prior standard deviation of the logarithm of each standard deviation."""
 
 STEPS = (2.0, 1.4, 1.15, 1.05)
 NARROWEST, WIDEST = 0.01, 2.0
 
 MIN_ERRORS = 20
-"""With fewer, quantiles are Student's."""
+"""Fewest errors for empirical quantiles; with fewer, quantiles are Student's."""
 
 MIN_LEFT_OUT = 5
 FOLDS = 5
 SMALLEST_GROWTH, LARGEST_GROWTH = 0.2, 1.5
 
 RARE = 0.95
-"""Quantile of errors from which it is learnt how those grow that bounds are about."""
+"""Quantile of errors from which the growth of rare errors is learned. Chosen."""
 
 SURE = 0.9
-"""How surely that quantile is not larger than is learnt: few errors tell little of rare ones."""
+"""Confidence of the upper limit of that quantile, as few errors say little about rare ones. Chosen."""
 
 LARGEST_SHIFT = 3.0
-"""Beyond it a calibration says nothing of larger jobs."""
+"""Largest factor on rare errors; beyond it a calibration says nothing about larger jobs. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LeftOut:
-    """Errors of runs, mostly of such that a fit did not see; of each the shares of ``KINDS`` and the work."""
+    """Errors of runs, mostly held out, with their shares of ``KINDS``, their GPUs and their work."""
 
     errors: FloatArray
     parts: FloatArray
@@ -67,10 +67,10 @@ class _LeftOut:
 
 
 def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
-    """Constants, widths and left-out errors for the runs; the starting stack where they say nothing."""
+    """Fit constants, standard deviations and held-out errors; the starting stack if there are no runs."""
     if not runs:
         return base
-    base = without_twins(base)  # they are those of other constants
+    base = without_twins(base)  # offsets belong to other constants
     versions = version_offsets(runs, base)
     runs = as_last_version(runs, versions)
     found = replace(fit_constants(runs, base), largest_job=float(max(run.num_gpus for run in runs)))
@@ -78,7 +78,7 @@ def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
 
 
 def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> Framework:
-    """The fit with widths, growth and errors in units of their width; unchanged where too few peaks were measured."""
+    """Add standard deviations, growth and scaled errors to a fit; unchanged with too few measured peaks."""
     with_peaks = [run for run in runs if run.peak_gib is not None]
     if len(with_peaks) < MIN_LEFT_OUT:
         return found
@@ -96,9 +96,9 @@ def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -
 
 def error_quantile(framework: Framework, risk: float) -> float:
     """
-    Error in units of its width that is exceeded with at most that probability.
+    Error, in its standard deviations, that is exceeded with at most probability ``risk``.
 
-    Split conformal where the fit left errors, and at least what they allow; else Student's, as errors have tails.
+    Split conformal if the fit left errors, and at least their largest; otherwise Student's, as errors have tails.
     """
     errors = np.array(framework.errors)
     if not len(errors):
@@ -111,26 +111,26 @@ def error_quantile(framework: Framework, risk: float) -> float:
 
 
 def _student_quantile(risk: float) -> float:
-    """Exceeded with that probability by Student's t with ``TAILS`` = 4 (Shaw, J. Comput. Finance 9(4), 2006)."""
+    """Quantile of Student's t with ``TAILS`` = 4 (Shaw, J. Comput. Finance 9(4), 2006)."""
     root = 2 * np.sqrt(risk * (1 - risk))
     size = 2 * np.sqrt(max(np.cos(np.arccos(min(root, 1.0)) / 3) / root - 1, 0.0))
     return float(np.copysign(size, 0.5 - risk))
 
 
 def oom_probability(memory: RunMemory) -> float:
-    """Probability that a run needs more than there is."""
+    """Probability that a run needs more than the usable memory."""
     room = np.log(max(memory.usable_gib, 1e-3) / memory.needed_gib)
     return float(normal_beyond(np.array(room / memory.needed_spread)))
 
 
 def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:
-    """What the measured stages take with at most that risk of more."""
+    """Memory of the measured stages that is exceeded with probability ``risk``, GiB."""
     most = memory.taken_gib * memory.more
     return most * float(np.exp(error_quantile(framework, risk) * memory.shift * memory.taken_spread))
 
 
 def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
-    """Errors of a fit on runs with peaks."""
+    """Errors of a fit on the runs with peaks."""
     measured = [run for run in outside if run.peak_gib is not None]
     constants = framework.vector() * SHOWN
     errors, parts = np.zeros(len(measured)), np.zeros((len(measured), len(KINDS)))
@@ -145,7 +145,7 @@ def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
 
 
 def _groups_left_out(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> _LeftOut:
-    """Every run predicted by a fit that saw no run of its group."""
+    """Errors of every run, predicted by a fit without its group."""
     groups = sorted({run.group for run in runs})
     folds = min(FOLDS, len(groups))
     fold_of = {group: index % folds for index, group in enumerate(groups)}
@@ -168,7 +168,7 @@ def _widths(left_out: _LeftOut, widths: dict[str, float]) -> FloatArray:
 
 
 def _learn_widths(left_out: _LeftOut) -> dict[str, float]:
-    """The likeliest widths, each in turn up or down by smaller and smaller factors."""
+    """Find the likeliest standard deviations by scaling each in turn with ever smaller factors."""
     widths = dict(USUAL)
     best = _surprise(left_out, widths)
     for factor in STEPS:
@@ -185,7 +185,7 @@ def _learn_widths(left_out: _LeftOut) -> dict[str, float]:
 
 
 def _surprise(left_out: _LeftOut, widths: dict[str, float]) -> float:
-    """Minus the logarithm of the posterior of the widths: Student's errors, log-normal priors."""
+    """Return minus the logarithm of the posterior of the standard deviations: Student's errors, log-normal priors."""
     scale = _widths(left_out, widths)
     errors = (TAILS + 1) / 2 * np.log1p((left_out.errors / scale) ** 2 / TAILS) + np.log(scale)
     priors = [0.5 * (np.log(widths[name] / usual) / DOUBT) ** 2 for name, usual in USUAL.items()]
@@ -194,18 +194,18 @@ def _surprise(left_out: _LeftOut, widths: dict[str, float]) -> float:
 
 def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) -> Framework:
     """
-    What larger jobs do to errors: all of this once more with the smaller jobs alone, and the largest predicted.
+    Learn the errors of larger jobs: fit to the smaller jobs alone, and predict the largest.
 
-    The growth of the variance with each doubling comes of the median error, which risks rest on; by how much rare
-    errors grow besides, which bounds rest on, comes of an upper limit of their upper quantile, the worst step of size
-    counting. What is assumed stays where the jobs are of one size or too few.
+    The median error gives the growth of the variance with each doubling, on which risks rest. An upper limit of the
+    upper quantile gives the additional growth of rare errors, on which bounds rest; the worst step of size counts.
+    Without enough jobs of several sizes the assumptions stay.
     """
     largest = max(run.num_gpus for run in runs if run.peak_gib is not None)
     smaller = [run for run in runs if run.num_gpus < largest]
     larger = [run for run in runs if run.num_gpus == largest and run.peak_gib is not None]
     if min(sum(run.peak_gib is not None for run in smaller), len(larger)) < MIN_ERRORS:
         return fitted
-    small = without_twins(fit_framework(smaller, base))  # most larger jobs have none
+    small = without_twins(fit_framework(smaller, base))  # most larger jobs have no offsets
     shifted = _left_out(small, larger)
     after = shifted.errors / _widths(shifted, {name: getattr(small, name) for name in USUAL})
     doublings = np.log2(largest / small.largest_job)
@@ -218,13 +218,13 @@ def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) 
 
 def quantile_limit(values: FloatArray, level: float, sure: float) -> float:
     """
-    What the quantile of that level does not exceed, with at least that probability; the largest value if none is sure.
+    Upper limit of a quantile, with probability at least ``sure``; the largest value if no limit is that certain.
 
-    The smallest order statistic above enough of the values: of ``n``, as many as lie below the quantile are binomial
-    (David and Nagaraja, Order Statistics, 3rd edition, section 7.1).
+    The limit is the smallest order statistic above enough values: of ``n`` values, the number below the quantile is
+    binomial (David and Nagaraja, Order Statistics, 3rd edition, section 7.1).
     """
     count = len(values)
-    logs = np.cumsum([0.0, *np.log(np.arange(1, count + 1))])  # of factorials
+    logs = np.cumsum([0.0, *np.log(np.arange(1, count + 1))])  # logarithms of factorials
     index = np.arange(count)
     chances = logs[-1] - logs[:-1] - logs[:0:-1] + index * np.log(level) + (count - index) * np.log(1 - level)
     enough = np.flatnonzero(np.cumsum(np.exp(chances)) >= sure)

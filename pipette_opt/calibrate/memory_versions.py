@@ -1,8 +1,8 @@
 """
-Versions of one stack in a sweep: what each takes over what the last one takes, as one factor.
+Versions of one stack in a sweep: memory of each over the last one, as a factor.
 
-Between versions kernels, buffers and orders of allocation change in ways that no configuration tells. A factor for each
-is what a few runs can show; it is drawn towards 1, and versions with few peaks stay there.
+Kernels, buffers and the order of allocations change between versions in ways that no configuration shows. Few runs
+determine one factor for each version. It is drawn towards 1, and versions with few peaks keep 1.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.memory.framework import LARGEST_OFFSET, Framework
 
 MIN_OF_VERSION = 5
-"""Peaks."""
+"""Fewest peaks of a version for a factor. Chosen."""
 
 ROUNDS = 3
 
 LIKELY_OFFSET = 0.05
-"""Standard deviation of the logarithm of a factor, before anything is measured."""
+"""Prior standard deviation of the logarithm of a factor."""
 
 
 def version_offsets(runs: Sequence[MemoryRun], base: Framework) -> tuple[tuple[str, float], ...]:
-    """Logarithms of the factors of all versions except that of the last run, whose constants are fitted."""
+    """Fit the logarithms of the factors of all versions except the last run's, whose constants are fitted."""
     last = runs[-1].version
     peaks = [run for run in runs if run.peak_gib is not None]
     counts = {version: sum(run.version == version for run in peaks) for version in sorted({r.version for r in runs})}
@@ -43,6 +43,6 @@ def version_offsets(runs: Sequence[MemoryRun], base: Framework) -> tuple[tuple[s
 
 
 def as_last_version(runs: Sequence[MemoryRun], offsets: tuple[tuple[str, float], ...]) -> list[MemoryRun]:
-    """The runs with what they weigh in the units of the last version, and no version of their own."""
+    """Return the runs with regressors in units of the last version, and without a version."""
     factors = {version: np.exp(offset) for version, offset in offsets}
     return [replace(run, columns=run.columns * factors.get(run.version, 1.0), version="") for run in runs]

@@ -1,8 +1,8 @@
 """
-How wrong predictions are, by group.
+Errors of predictions, by group.
 
-One chooses among configurations of one job. A group (model, sequence length, GPUs, kernel) may hold several: another
-batch, another vocabulary under the same name. Regret and pick are of each job, and the worst counts.
+A user chooses among configurations of one job. A group (model, sequence length, GPUs, kernel) may hold several jobs:
+another batch, another vocabulary under one name. Regret and pick are computed for each job; the worst counts.
 """
 
 import math
@@ -22,28 +22,28 @@ T = TypeVar("T")
 OURS = "ours"
 
 UNBELIEVABLE = 200.0
-"""Measured over predicted time: rather milliseconds than seconds."""
+"""Measured over predicted time that suggests milliseconds instead of seconds. Chosen."""
 
 
 ORDERED = 0.75
-"""Share of the pairs whose order must be right for two predictions to be told apart; chosen."""
+"""Share of pairs with the right order that two predictions need to be told apart. Chosen."""
 
 WINDOW, APART_STEP, FARTHEST = 0.1, 0.01, 1.0
-"""Width of what is looked at together, its steps, and where they end; logarithms of the ratio of two predictions."""
+"""Width of the window of ratios of two predictions, its steps, and its end; all are logarithms. Chosen."""
 
 MIN_PAIRS = 50
-"""Pairs of runs that say anything about order; chosen."""
+"""Fewest pairs of runs for a statement about order. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """
-    Errors over some runs.
+    Errors over a set of runs.
 
     Parameters
     ----------
     mean, p90
-        Of ``|predicted / measured - 1|``.
+        Mean and 90 % quantile of ``|predicted / measured - 1|``.
     rms
         Root of the mean square of ``log(measured / predicted)``.
     bias
@@ -51,11 +51,11 @@ class Errors:
     spearman
         Rank correlation; NaN with fewer than three runs.
     regret
-        Measured time of the run predicted fastest, over the fastest measured of the same job, minus one: the worst job.
+        Measured time of the run predicted fastest, over the fastest measured of its job, minus one; the worst job.
     regret_of_all
-        The same as if all runs were configurations of one job.
+        Regret if all runs were configurations of one job.
     apart
-        See :func:`told_apart`; ``None`` where nobody asked, or there are too few pairs.
+        Result of :func:`told_apart`; ``None`` if it was not computed, or with too few pairs.
     """
 
     num_runs: int
@@ -72,12 +72,12 @@ class Errors:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
     """
-    The configuration that a user would have been told to run.
+    The configuration that a user would have chosen by the predictions.
 
     Parameters
     ----------
     ran
-        Whether it did; ``None`` if nobody knows.
+        Whether it ran; ``None`` if not known.
     regret
         Its time over the best measured, minus one; NaN if it did not run.
     """
@@ -91,24 +91,24 @@ JOB = (
     *("gpu_name", "num_gpus", "model", "num_layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "seq_len"),
     *("gbs", "precision", "attention_kernel"),
 )
-"""What is given of a run, not chosen."""
+"""Columns that define a job; the others are choices."""
 
 
 def job_of(run: MeasuredRun) -> tuple[object, ...]:
-    """What the run trains, and on what: equal for runs that are configurations of one job."""
+    """Return the key of a run's job: equal for runs that are configurations of one job."""
     return tuple(getattr(run, name) for name in JOB)
 
 
 def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] | None = None) -> Errors:
     """
-    Errors of predictions.
+    Compute the errors of predictions.
 
     Parameters
     ----------
     predicted, measured
         Seconds, shape ``(num_runs,)``, at least one.
     jobs
-        The job of each; all the same without.
+        Job of each run; without it all runs belong to one job.
     """
     ratio = predicted / measured
     error = np.abs(ratio - 1.0)
@@ -126,35 +126,35 @@ def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] 
 
 def pairs_of_jobs(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object]) -> FloatArray:
     """
-    Every pair of runs of one job: the slower one over the other by the prediction, and as measured; logarithms.
+    Return every pair of runs of one job: logarithms of the ratio of their times, predicted and measured.
 
     Returns
     -------
     FloatArray
-        Shape ``(num_pairs, 2)``; the first is positive, the second negative where the order was the other one.
+        Shape ``(num_pairs, 2)``. The first is positive; the second is negative if the measured order is the other.
     """
     logs, found = np.log(np.column_stack([predicted, measured])), [np.zeros((0, 2))]
     for chosen in _places(jobs):
-        one, other = np.triu_indices(len(chosen), 1)
-        gap = logs[chosen][one] - logs[chosen][other]
+        first, second = np.triu_indices(len(chosen), 1)
+        gap = logs[chosen][first] - logs[chosen][second]
         found.append(gap * np.sign(gap[:, :1]))
     pairs = np.concatenate(found)
-    told: FloatArray = pairs[pairs[:, 0] > 0]
-    return told
+    ordered: FloatArray = pairs[pairs[:, 0] > 0]
+    return ordered
 
 
 def told_apart(pairs: FloatArray) -> float | None:
     """
-    Predicted time of a plan over another's from which on predictions have their order right.
+    Ratio of two plans' predicted times from which on their order is reliable.
 
-    The smallest such that of the pairs predicted ``WINDOW`` further apart, there and everywhere beyond, a share of
-    ``ORDERED`` was measured in that order. Errors of two plans of one job are alike, so this is less than the error of
-    either.
+    It is the smallest ratio at which, there and everywhere beyond, a share of ``ORDERED`` of the pairs within
+    ``WINDOW`` was measured in the predicted order. Errors of two plans of one job are similar, so this is less than
+    the error of either. ``None`` with fewer than ``MIN_PAIRS`` pairs.
 
     Parameters
     ----------
     pairs
-        See :func:`pairs_of_jobs`. ``None`` with fewer than ``MIN_PAIRS``.
+        Result of :func:`pairs_of_jobs`.
     """
     if len(pairs) < MIN_PAIRS:
         return None
@@ -171,23 +171,23 @@ def _regret(predicted: FloatArray, measured: FloatArray) -> float:
 
 
 def _places(keys: Sequence[object]) -> list[list[int]]:
-    """Where each key is."""
-    return [[index for index, _ in found] for found in _grouped(list(enumerate(keys)), lambda one: one[1]).values()]
+    """Return the places of each key."""
+    return [[index for index, _ in found] for found in _grouped(list(enumerate(keys)), lambda pair: pair[1]).values()]
 
 
 def _grouped(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     groups: dict[K, list[T]] = {}
-    for one in items:
-        groups.setdefault(key(one), []).append(one)
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
 
 
 def measure_predictions(predictions: Iterable[Prediction], column: str = OURS) -> Errors | None:
-    """Errors of one column (ours, or a rival's name) over the runs with a measured time; ``None`` without any."""
+    """Errors of a column (ours, or a rival's name) over the runs with a measured time; ``None`` without such runs."""
     found = [
-        (value, one.measured_s, job_of(one.run))
-        for one in predictions
-        if one.measured_s is not None and (value := predicted_of(one, column)) is not None
+        (value, prediction.measured_s, job_of(prediction.run))
+        for prediction in predictions
+        if prediction.measured_s is not None and (value := predicted_of(prediction, column)) is not None
     ]
     if not found:
         return None
@@ -196,29 +196,29 @@ def measure_predictions(predictions: Iterable[Prediction], column: str = OURS) -
 
 
 def predicted_of(prediction: Prediction, column: str) -> float | None:
-    """Ours, or a rival's."""
+    """Return our prediction, or that of a rival, seconds."""
     return prediction.iter_time_s if column == OURS else prediction.rivals_s.get(column)
 
 
 def by_group(predictions: Sequence[Prediction]) -> dict[tuple[str, int | None, int, str], list[Prediction]]:
     """Predictions by model, sequence length, number of GPUs and attention kernel, in order of appearance."""
-    return _grouped(predictions, lambda one: one.run.group)
+    return _grouped(predictions, lambda prediction: prediction.run.group)
 
 
 def pick(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick | None:
     """
-    Of each job, the fastest predicted run among those predicted to fit; the worst of the jobs.
+    Return the pick of each job, the fastest predicted run among those predicted to fit; of all jobs the worst.
 
-    ``None`` without memory predictions, without a run that is predicted to fit, or if nothing was measured.
+    ``None`` without memory predictions, without a run that is predicted to fit, or without measured times.
     """
-    jobs = _grouped(predictions, lambda one: job_of(one.run)).values()
+    jobs = _grouped(predictions, lambda prediction: job_of(prediction.run)).values()
     picks = [found for members in jobs if (found := _pick_of_job(members, max_oom_risk)) is not None]
     return max(picks, key=_badness_of, default=None)
 
 
 def slow_note(pairs: Iterable[tuple[float | None, float | None]]) -> str:
     """
-    What to tell people of runs that took unbelievably long; empty without any.
+    Note on runs that took unbelievably long; empty without such runs.
 
     Parameters
     ----------
@@ -229,26 +229,28 @@ def slow_note(pairs: Iterable[tuple[float | None, float | None]]) -> str:
     slow = sum(measured > UNBELIEVABLE * predicted for predicted, measured in known)
     if not slow:
         return ""
-    times = f"over {UNBELIEVABLE:.0f} times what is predicted"
+    times = f"over {UNBELIEVABLE:.0f} times their prediction"
     return f"{slow} of {len(known)} runs took {times}: iter_time_s must be in seconds"
 
 
 def _badness_of(found: Pick) -> tuple[bool, float]:
-    """One that died is worse than any that ran."""
+    """Return a sort key: a pick that ran out of memory is worse than any that ran."""
     return found.ran is False, 0.0 if math.isnan(found.regret) else found.regret
 
 
 def _pick_of_job(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick | None:
     fitting = [
-        one
-        for one in predictions
-        if one.iter_time_s is not None and one.memory.get("oom_probability", np.inf) <= max_oom_risk
+        prediction
+        for prediction in predictions
+        if prediction.iter_time_s is not None and prediction.memory.get("oom_probability", np.inf) <= max_oom_risk
     ]
-    measured = [one.measured_s for one in predictions if one.measured_s is not None]
-    known = [one for one in fitting if one.run.oom is not None or one.measured_s is not None]
+    measured = [prediction.measured_s for prediction in predictions if prediction.measured_s is not None]
+    known = [
+        prediction for prediction in fitting if prediction.run.oom is not None or prediction.measured_s is not None
+    ]
     if not known or not measured:
         return None
-    best = min(known, key=lambda one: one.iter_time_s or np.inf)
+    best = min(known, key=lambda prediction: prediction.iter_time_s or np.inf)
     ran = best.measured_s is not None
     return Pick(
         prediction=best,
@@ -258,7 +260,7 @@ def _pick_of_job(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick
 
 
 def spearman(left: FloatArray, right: FloatArray) -> float:
-    """Rank correlation, ties sharing their mean rank; NaN with fewer than three pairs or without any spread."""
+    """Rank correlation, with equal values at their mean rank; NaN with fewer than three pairs or constant values."""
     if len(left) < 3:
         return float("nan")
     ranks = np.array([_ranks(left), _ranks(right)])

@@ -23,30 +23,30 @@ from pipette_opt.simulate.many import simulate_batches
 from pipette_opt.specs import ClusterSpec, ModelSpec, StackSpec, TrainingSpec
 
 MEMORY_COLUMNS = ("predicted_peak_mem_gib", "upper_peak_mem_gib", "oom_probability")
-"""What a predictor of memory says of a run."""
+"""Columns of a memory prediction of a run."""
 
 NOT_FINITE = "the constants of the stack give no finite time"
 
 KnownCosts = dict[tuple[ModelSpec, TrainingSpec, ParallelConfig], Costs]
-"""What configurations cost wherever they are placed."""
+"""Costs of configurations that do not depend on their placement."""
 
 MemoryColumns = Callable[[Case | Skipped], Mapping[str, float]]
-"""Gives ``MEMORY_COLUMNS``, or some of them."""
+"""Function that returns ``MEMORY_COLUMNS``, or a part of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """
-    What is said about one run.
+    Predictions for a run.
 
     Parameters
     ----------
     iter_time_s
-        Ours; ``None`` if the row does not tell enough, and then ``reason`` says what.
+        Time by the simulator; ``None`` if the row lacks columns, which ``reason`` names.
     rivals_s
-        The other closed forms, by name.
+        Times by the other closed forms, by name.
     memory
-        Columns about memory, where a predictor was given: ``predicted_peak_mem_gib``, ``upper_peak_mem_gib``,
+        Memory columns, if a predictor was given: ``predicted_peak_mem_gib``, ``upper_peak_mem_gib``,
         ``oom_probability``.
     """
 
@@ -58,12 +58,12 @@ class Prediction:
 
     @property
     def measured_s(self) -> float | None:
-        """Time of the run; ``None`` if it failed or nobody looked."""
+        """Measured time of the run, seconds; ``None`` if it failed or has no time."""
         return None if self.run.oom else self.run.iter_time_s
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, minus one; ``None`` without both."""
+        """Predicted over measured time, minus one; ``None`` if either is missing."""
         if self.iter_time_s is None or self.measured_s is None:
             return None
         return self.iter_time_s / self.measured_s - 1.0
@@ -78,14 +78,14 @@ def predict_runs(
     memory: MemoryColumns | None = None,
 ) -> list[Prediction]:
     """
-    Predict every run, in order; also those that ran out of memory, whose time a plan would have promised.
+    Predict every run, in order, including runs out of memory, whose time a plan would have promised.
 
     Parameters
     ----------
     rivals
         Whether to add the other closed forms.
     memory
-        Adds the columns about memory.
+        Function that adds the memory columns.
     """
     cases = make_cases(runs, stack, cluster)
     reasons = [case.reason if isinstance(case, Skipped) else untimed(case) for case in cases]
@@ -93,25 +93,25 @@ def predict_runs(
     times = iter(predicted_times_s(known, edge_risks(known, stack)).tolist())
     predictions = []
     for case, reason in zip(cases, reasons, strict=True):
-        told = memory(case) if memory else {}
+        columns = memory(case) if memory else {}
         if isinstance(case, Skipped) or reason:
-            predictions.append(Prediction(run=case.run, memory=told, reason=reason))
+            predictions.append(Prediction(run=case.run, memory=columns, reason=reason))
         elif not math.isfinite(time_s := next(times)):
-            predictions.append(Prediction(run=case.run, memory=told, reason=why_not_finite(case)))
+            predictions.append(Prediction(run=case.run, memory=columns, reason=why_not_finite(case)))
         else:
             forms = rival_times_s(case) if rivals else {}
-            predictions.append(Prediction(run=case.run, iter_time_s=time_s, rivals_s=forms, memory=told))
+            predictions.append(Prediction(run=case.run, iter_time_s=time_s, rivals_s=forms, memory=columns))
     return predictions
 
 
 def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None) -> FloatArray:
     """
-    Iteration times, shape ``(len(cases),)``; infinite where a link is used that was not measured.
+    Iteration times in seconds, shape ``(len(cases),)``; infinite if a link is used that was not measured.
 
     Parameters
     ----------
     edge_risk
-        See :func:`~pipette_opt.calibrate.edge.edge_risks`; 0 without.
+        Probabilities of :func:`~pipette_opt.calibrate.edge.edge_risks`; zero if left out.
     """
     return with_version_and_edge_s(cases, simulated_times_s(cases), edge_risk)
 
@@ -119,7 +119,7 @@ def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None
 def with_version_and_edge_s(
     cases: Sequence[Case], judged_s: FloatArray, edge_risk: FloatArray | None = None
 ) -> FloatArray:
-    """What the simulator says, as the version of each run has it, and what is lost at the edge of memory."""
+    """Scale simulated times by the version of each run, and add the expected near-OOM slowdown."""
     times = judged_s * [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
     if edge_risk is not None:
         for index in np.flatnonzero(edge_risk.any(axis=1)).tolist():
@@ -129,12 +129,12 @@ def with_version_and_edge_s(
 
 def simulated_times_s(cases: Sequence[Case], known: KnownCosts | None = None) -> FloatArray:
     """
-    Iteration times by the simulator, shape ``(len(cases),)``; infinite where a link is used that was not measured.
+    Iteration times by the simulator in seconds, shape ``(len(cases),)``; infinite if a link was not measured.
 
     Parameters
     ----------
     known
-        Filled with the costs of each configuration, and read: the stack may be another one each time.
+        Cache of the costs of each configuration, which may be used with several stacks.
     """
     batches = [(np.array(members), _costs(cases, members, known)) for members in _alike(cases)]
     microbatches = np.array([microbatches_of(case.instance.training, case.config) for case in cases], dtype=np.int64)
@@ -146,7 +146,7 @@ def simulated_times_s(cases: Sequence[Case], known: KnownCosts | None = None) ->
 
 
 def _alike(cases: Sequence[Case]) -> list[list[int]]:
-    """Cases that are costed together, see :func:`~pipette_opt.costs.placed.costed_batch`."""
+    """Group cases that are costed together, see :func:`~pipette_opt.costs.placed.costed_batch`."""
     found: dict[tuple[object, ...], list[int]] = {}
     for index, case in enumerate(cases):
         given, config = case.instance, case.config
@@ -158,7 +158,7 @@ def _alike(cases: Sequence[Case]) -> list[list[int]]:
 
 
 def _costs(cases: Sequence[Case], members: Sequence[int], known: KnownCosts | None) -> PlacedBatch:
-    """Costs of cases that are alike."""
+    """Costs of a group of cases."""
     ours, costs = [cases[index] for index in members], []
     for case in ours:
         given = case.instance
@@ -170,7 +170,7 @@ def _costs(cases: Sequence[Case], members: Sequence[int], known: KnownCosts | No
 
 
 def why_not_finite(case: Case) -> str:
-    """Why there is no time for a run: a link that nobody measured, or the constants."""
+    """Return the reason why a run has no time: a link that nobody measured, or the constants."""
     try:
         placed_times(case.instance, case.config, case.placement)
     except MissingLinkError as error:
@@ -179,7 +179,7 @@ def why_not_finite(case: Case) -> str:
 
 
 def rival_times_s(case: Case) -> dict[str, float]:
-    """The other closed forms, by name, where they give a time."""
+    """Times by the other closed forms, by name, as far as they are finite."""
     times = placed_times(case.instance, case.config, case.placement)
     forms = {name: form(times, microbatches_of(case.instance.training, case.config)) for name, form in RIVALS.items()}
     return {name: time_s for name, time_s in forms.items() if math.isfinite(time_s)}

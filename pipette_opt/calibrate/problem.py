@@ -1,4 +1,4 @@
-"""What a fit makes small: runs, the starting stack, and the constants that are free."""
+"""The fit as a least-squares problem: runs, starting stack, and free constants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,24 +17,24 @@ from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 
 MAX_RARE = 16.0
-"""Fewer runs of a number of GPUs than this share of the usual have no more say."""
+"""Largest factor between a usual and a rare number of GPUs in the weights of runs. Chosen."""
 
 FIRST_ITERATIONS, MAX_ITERATIONS = 3, 60
-"""From each start, to choose one; and from that."""
+"""Iterations from each start, to choose one of them, and from the chosen one. Chosen."""
 
 FIRST_RUNS = 100
-"""Runs of the first fit, whose constants are a start for that to all; chosen."""
+"""Most runs of the first fit, whose constants start the fit to all runs. Chosen."""
 
 
 FEW, OF_A_JOB = 10.0, 0.1
 """
-Number of runs at which a quarter of the variance is counted that jobs of one stack have beside its constants, and its
-root; chosen.
+Number of runs at which a quarter of the variance between jobs of one stack, beyond its constants, is counted; and the
+square root of that variance. Chosen.
 """
 
 
 def noise_of(num_runs: int) -> float:
-    """Standard deviation of residuals that priors are weighed against: few runs also say what is theirs alone."""
+    """Standard deviation of residuals, against which priors are weighed; larger for few runs with their own errors."""
     return float(np.sqrt(NOISE**2 + (OF_A_JOB * FEW / (FEW + num_runs)) ** 2))
 
 
@@ -46,11 +46,11 @@ class Problem:
     Parameters
     ----------
     edge_risk
-        See :func:`~pipette_opt.calibrate.edge.edge_risks`.
+        Probabilities of :func:`~pipette_opt.calibrate.edge.edge_risks`.
     loses
-        How likely each run is of a group that loses time near full memory; stacks in here lose it in every group.
+        Probability that each run's group has near-OOM slowdown; stacks of a problem have it in every group.
     half_gpus
-        What these chances say of jobs that nobody ran, see ``StackSpec.refill_half_gpus``.
+        Number of GPUs at which half of the jobs have it, see ``StackSpec.refill_half_gpus``.
     """
 
     times: RunTimes
@@ -62,59 +62,61 @@ class Problem:
 
     @property
     def cases(self) -> Sequence[Case]:
-        """The runs as instances and configurations."""
+        """Return the runs as instances and configurations."""
         return self.times.cases
 
     @property
     def runs(self) -> list[MeasuredRun]:
-        """As they were measured."""
+        """Return the measured runs."""
         return [case.run for case in self.cases]
 
     @property
     def measured_s(self) -> FloatArray:
-        """Seconds of each run."""
+        """Measured seconds of each run."""
         return np.array([run.iter_time_s for run in self.runs], dtype=np.float64)
 
     @property
-    def say(self) -> FloatArray:
+    def weights(self) -> FloatArray:
         """
-        Weight of each run: a number of GPUs with few runs has more say in each, by the root of how few they are.
+        Weight of each run: the root of how rare its number of GPUs is.
 
-        A hundred runs on one host must not drown ten that alone tell of the network; nor must ten decide everything.
-        (With ten runs on many hosts among ninety on one, those left out are 8.3 % off, 8.8 % with equal weights and
-        8.6 % with the same say for every number of GPUs.)
+        A hundred runs on one host must not outweigh ten that alone show the network; nor must ten decide everything.
+        (With ten runs on many hosts among ninety on one host, held-out runs are 8.3 % off; 8.8 % with equal weights,
+        and 8.6 % with equal weight for every number of GPUs.)
         """
         gpus = np.array([run.num_gpus for run in self.runs])
         _, which, counts = np.unique(gpus, return_inverse=True, return_counts=True)
-        say: FloatArray = np.sqrt(np.minimum(counts.mean() / counts[which], MAX_RARE))
-        say /= say.mean()
-        return say
+        weights: FloatArray = np.sqrt(np.minimum(counts.mean() / counts[which], MAX_RARE))
+        weights /= weights.mean()
+        return weights
 
     @property
     def centre(self) -> FloatArray:
-        """Logarithms of the constants that are most likely before anything is measured."""
-        return np.log([getattr(self.base, one.name) or one.start for one in self.free])
+        """Logarithms of the prior centres of the constants."""
+        return np.log([getattr(self.base, constant.name) or constant.start for constant in self.free])
 
     @property
     def largest(self) -> FloatArray:
-        """Logarithms of the largest constants."""
-        return np.log([one.largest for one in self.free])
+        """Logarithms of the upper limits of the constants."""
+        return np.log([constant.largest for constant in self.free])
 
     def stack_of(self, values: FloatArray) -> StackSpec:
-        """The stack with the constants whose logarithms these are."""
+        """Return the stack with the constants that have these logarithms."""
         constants = np.exp(np.minimum(values, self.largest)).tolist()
-        return self.base.with_constants({one.name: value for one, value in zip(self.free, constants, strict=True)})
+        return self.base.with_constants(
+            {constant.name: value for constant, value in zip(self.free, constants, strict=True)}
+        )
 
     def fit(self, start: Descent | None = None, known_slopes: FloatArray | None = None) -> tuple[Descent, StackSpec]:
         """
-        Constants (their logarithms), and the stack that has them and what the runs teach of layers.
+        Fit the constants; return the descent over their logarithms, and the stack with them and learned layers.
 
         Parameters
         ----------
         start
-            Where to begin, and slopes there; without it the best of several starts.
+            Start of the descent, with its derivatives; without it the best of several starts.
         known_slopes
-            Derivatives near the answer, if none are to be made anew.
+            Derivatives near the solution, in place of new ones.
         """
         squares = replace(self.squares(), known_slopes=known_slopes)
         start = start or self._begin()
@@ -122,7 +124,7 @@ class Problem:
         return found, self.taught(self.stack_of(found.values))
 
     def taught(self, stack: StackSpec) -> StackSpec:
-        """The stack with what these runs teach of layers in place of what it has."""
+        """Return the stack with factors of layers learned from these runs."""
         plain = replace(stack, layers=None)
         layers = learn_layers(self.cases, self.with_stack_s, self.measured_s, plain)
         return replace(stack, layers=layers)
@@ -133,69 +135,69 @@ class Problem:
         return left
 
     def with_stack_s(self, stack: StackSpec) -> FloatArray:
-        """Predicted seconds."""
+        """Predict the seconds of each run."""
         return self.times.predicted_s(stack, self.risk)
 
     @property
     def risk(self) -> FloatArray:
-        """At the edge of memory, and near it in a group that loses there."""
+        """Probabilities of near-OOM slowdown, those once in an iteration times that of the run's group."""
         ones = np.ones(len(self.loses))
         found: FloatArray = self.edge_risk * np.column_stack([ones, ones, self.loses])
         return found
 
     @property
     def may_lose(self) -> bool:
-        """Whether there are runs near full memory that tell what groups lose."""
-        return any(one.name == "refill_s_per_billion" for one in self.free)
+        """Return whether runs near full memory inform the slowdown of groups."""
+        return any(constant.name == "refill_s_per_billion" for constant in self.free)
 
     def with_chance(self, stack: StackSpec) -> StackSpec:
-        """The stack for jobs of which nobody knows whether they lose."""
+        """Return the stack with the learned probability of slowdown for new jobs."""
         return replace(stack, refill_half_gpus=self.half_gpus) if self.may_lose else stack
 
     def with_groups(self, stack: StackSpec) -> "Problem":
-        """The same with what the runs say of their groups, if the constants of the stack hold."""
-        bad = [badness(replace(self, loses=np.full(len(self.cases), one)).residuals(stack)) for one in (0.0, 1.0)]
-        evidence = self.say * (bad[0] - bad[1]) / NOISE**2
+        """Return the problem with the probabilities of groups that the runs give under this stack."""
+        bad = [badness(replace(self, loses=np.full(len(self.cases), loss)).residuals(stack)) for loss in (0.0, 1.0)]
+        evidence = self.weights * (bad[0] - bad[1]) / NOISE**2
         loses, half = group_chances([run.group for run in self.runs], [run.num_gpus for run in self.runs], evidence)
         return replace(self, loses=loses, half_gpus=half)
 
-    def told(self, found: Descent) -> FloatArray:
-        """How uncertain each constant is after a fit, over what it was before: 1 where the runs tell nothing."""
+    def relative_uncertainty(self, found: Descent) -> FloatArray:
+        """Posterior over prior standard deviation of each constant: 1 if the runs do not inform it."""
         squares = self.squares()
-        told: FloatArray = squares.uncertainty(found.residuals, found.slopes) / squares.spread
-        return told
+        ratio: FloatArray = squares.uncertainty(found.residuals, found.slopes) / squares.spread
+        return ratio
 
-    def some(self, indices: Sequence[int]) -> "Problem":
-        """The same with some of the runs, in order."""
+    def subset(self, indices: Sequence[int]) -> "Problem":
+        """Return the problem of a part of the runs, in order."""
         rows = list(indices)
-        return replace(self, times=self.times.some(rows), edge_risk=self.edge_risk[rows], loses=self.loses[rows])
+        return replace(self, times=self.times.subset(rows), edge_risk=self.edge_risk[rows], loses=self.loses[rows])
 
     def squares(self) -> LeastSquares:
-        """The least squares."""
+        """Return the least-squares problem over the logarithms of the constants."""
         target = np.log(self.measured_s)
         return LeastSquares(
             residuals_of=lambda values: np.log(self.with_stack_s(self.stack_of(values))) - target,
-            say=self.say,
+            weights=self.weights,
             centre=self.centre,
-            spread=np.array([one.spread for one in self.free]),
+            spread=np.array([constant.spread for constant in self.free]),
             largest=self.largest,
             noise=noise_of(len(self.cases)),
         )
 
     def _begin(self) -> Descent:
-        """The best of several starts, by the fit to a part of the runs where there are many."""
-        part = self.some(range(0, len(self.cases), ceil_div(len(self.cases), FIRST_RUNS)))
+        """Return the best of several starts; with many runs, by a fit to a part of them."""
+        part = self.subset(range(0, len(self.cases), ceil_div(len(self.cases), FIRST_RUNS)))
         squares, starts = part.squares(), [self._start(slow_host) for slow_host in (False, True)]
-        best = min((descend(squares, one, FIRST_ITERATIONS) for one in starts), key=lambda one: one.loss)
+        best = min((descend(squares, start, FIRST_ITERATIONS) for start in starts), key=lambda start: start.loss)
         if part.times is self.times:
             return best
         best = descend(squares, best.values, MAX_ITERATIONS, best.slopes)
         return descend(self.squares(), best.values, 0)
 
     def _start(self, slow_host: bool) -> FloatArray:
-        """A fast host never shows, so that its constants have no slope: start from a slow one, too."""
+        """Return a start; on a fast host its constants have no derivative, so a slow host is tried, too."""
         values = self.centre.copy()
-        for index, one in enumerate(self.free):
-            if slow_host and one.slow is not None:
-                values[index] = np.log(one.slow)
+        for index, constant in enumerate(self.free):
+            if slow_host and constant.slow is not None:
+                values[index] = np.log(constant.slow)
         return values

@@ -1,7 +1,7 @@
 """
-What frameworks do where a row does not say: what their recipes overlap, and in what they reduce gradients.
+Defaults of frameworks for columns that a row lacks: overlap, and the precision of gradient reduction.
 
-Columns ``overlap_grad_reduce`` and ``overlap_param_gather`` of a row are believed before the recipe.
+Columns ``overlap_grad_reduce`` and ``overlap_param_gather`` of a row win over the recipe.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pipette_opt.read.runs import MeasuredRun
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """
-    Defaults of one framework.
+    Defaults of a framework.
 
     Parameters
     ----------
@@ -22,11 +22,11 @@ class Recipe:
     overlap_param_gather
         Whether the distributed optimizer gathers parameters beside the forward pass.
     reduces_in_fp32
-        Whether gradients are added up and reduced in fp32 where training is in bf16.
+        Whether gradients are summed and reduced in fp32 in bf16 training.
     fused_attention
-        Whether attention is fused whatever the model.
+        Whether attention is fused for every model.
     flash_version
-        Newest kernels of fused attention that it runs, as in :class:`~pipette_opt.specs.TrainingSpec`.
+        Newest version of fused attention that it runs, as in :class:`~pipette_opt.specs.TrainingSpec`.
     """
 
     overlap_grad_reduce: bool = False
@@ -37,13 +37,13 @@ class Recipe:
 
 
 PLAIN = Recipe()
-"""Megatron-LM and its kin: ``--overlap-grad-reduce`` and ``--overlap-param-gather`` are off unless given."""
+"""Megatron-LM and its forks: ``--overlap-grad-reduce`` and ``--overlap-param-gather`` are off by default."""
 
 MEGATRON_RECIPES = Recipe(
     overlap_grad_reduce=True, overlap_param_gather=True, reduces_in_fp32=False, fused_attention=True
 )
 """
-Performance recipes of NeMo and Megatron-Bridge, which MLPerf's submissions are made of.
+Performance recipes of NeMo and Megatron-Bridge, on which MLPerf's submissions rest.
 
 They set ``ddp.overlap_grad_reduce``, ``ddp.overlap_param_gather`` and ``grad_reduce_in_fp32 = False`` (Megatron-Bridge,
 ``scripts/performance``; NeMo, ``scripts/performance/llm``; MLPerf's GPT-3, ``model.optim.grad_sync_dtype: bf16``).
@@ -55,16 +55,16 @@ BRIDGE = Recipe(overlap_grad_reduce=True, overlap_param_gather=True, fused_atten
 
 NANOTRON = Recipe(overlap_grad_reduce=True, flash_version=2)
 """
-Nanotron wraps its model in PyTorch's ``DistributedDataParallel``, whose buckets are reduced as gradients are made.
+Nanotron: PyTorch's ``DistributedDataParallel`` reduces buckets while gradients are computed.
 
-With ZeRO-1 parameters are gathered after the step. Attention is that of the package flash-attn 2.
+With ZeRO 1 parameters are gathered after the step. Attention is that of the package flash-attn 2.
 """
 
 PYTORCH = Recipe(flash_version=2)
 """
 torchtitan, PyTorch's own pages and LLM Foundry: PyTorch's attention or that of the package flash-attn 2.
 
-The fused kernel of PyTorch's is FlashAttention 2; torchtitan takes cuDNN's on compute capability 10.0 and later only.
+PyTorch's fused kernel is FlashAttention 2; torchtitan takes cuDNN's on compute capability 10.0 and later only.
 """
 
 RECIPES = {
@@ -78,10 +78,10 @@ RECIPES = {
     "pytorch": PYTORCH,
     "mosaicml/llm-foundry": PYTORCH,
 }
-"""By how the source of a row begins, in lower case; every other source is ``PLAIN``."""
+"""Recipes by the prefix of a row's source, in lower case; every other source is ``PLAIN``."""
 
 
 def recipe_of(run: MeasuredRun) -> Recipe:
-    """Of the framework that the row's source names."""
+    """Return the recipe of the framework that the row's source names."""
     source = run.source.lower()
     return next((recipe for start, recipe in RECIPES.items() if source.startswith(start)), PLAIN)

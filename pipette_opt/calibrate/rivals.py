@@ -1,7 +1,7 @@
 """
-The closed forms of others, over the same stage, message and reduction times as ours.
+Closed forms of other systems, over the stage, message and reduction times of this project.
 
-Only the forms differ, so what remains between the columns is what a form sees of the schedule.
+Only the forms differ, so differences between columns come from a form's view of the schedule.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,10 +11,10 @@ from pipette_opt.costs.placed import PlacedTimes
 
 def pipette_form_s(times: PlacedTimes, num_microbatches: int) -> float:
     """
-    Pipette (arXiv 2405.18093, as its released code computes it).
+    Time by Pipette (arXiv 2405.18093, as its released code computes it), seconds.
 
-    For every ``pp`` micro-batches one round trip with its messages, then the straggling stages and the reduction of
-    the first stage, the only one it counts.
+    For every ``pp`` micro-batches one round trip with its messages, then the remaining stages and the reduction of the
+    first stage, the only one that it counts.
     """
     pp = times.forward_s.shape[1]
     stage = _stage_s(times)
@@ -29,10 +29,10 @@ def pipette_form_s(times: PlacedTimes, num_microbatches: int) -> float:
 
 def amp_form_s(times: PlacedTimes, num_microbatches: int) -> float:
     """
-    AMP (Li et al., NeurIPS 2022, ``src/cost_homogeneous.py``).
+    Time by AMP (Li et al., NeurIPS 2022, ``src/cost_homogeneous.py``), seconds.
 
-    A stage takes three forwards; the slowest once for each further micro-batch, each once, messages once, the slowest
-    reduction.
+    A stage takes three forwards. The slowest stage counts once for each further micro-batch, each stage once, messages
+    once, and the slowest reduction.
     """
     forward = times.forward_s.sum(axis=0).max(axis=1)
     work = 3.0 * (float(forward.sum()) + (num_microbatches - 1) * float(forward.max()))
@@ -41,10 +41,10 @@ def amp_form_s(times: PlacedTimes, num_microbatches: int) -> float:
 
 def varuna_form_s(times: PlacedTimes, num_microbatches: int) -> float:
     """
-    Varuna (Athlur et al., EuroSys 2022) in closed form.
+    Time by Varuna (Athlur et al., EuroSys 2022) in closed form, seconds.
 
-    Measured forward and backward instead of three forwards; sends hide behind work once the pipeline is full. Its
-    simulator, which this stands in for, adds jitter.
+    Measured forward and backward replace three forwards; sends hide behind work once the pipeline is full. Varuna's
+    simulator, which this form replaces, adds jitter.
     """
     both = (times.forward_s + times.backward_s).sum(axis=0).max(axis=1)
     work = float(both.sum()) + (num_microbatches - 1) * float(both.max())
@@ -52,7 +52,7 @@ def varuna_form_s(times: PlacedTimes, num_microbatches: int) -> float:
 
 
 def megatron_form_s(times: PlacedTimes, num_microbatches: int) -> float:
-    """Megatron-LM (Narayanan et al., SC 2021): ``(m + pp - 1) (f + b)``, interleaved ``pp - 1`` over the chunks."""
+    """Time by Megatron-LM (Narayanan et al., SC 2021): ``(m + (pp - 1) / chunks) (f + b)``, seconds."""
     chunks, pp = times.forward_s.shape[:2]
     return float((num_microbatches + (pp - 1) / chunks) * _stage_s(times))
 
@@ -63,16 +63,16 @@ RIVALS: Mapping[str, Callable[[PlacedTimes, int], float]] = {
     "varuna": varuna_form_s,
     "megatron": megatron_form_s,
 }
-"""By the name of their column."""
+"""Closed forms by the name of their column."""
 
 
 def _stage_s(times: PlacedTimes) -> float:
-    """Forward and backward of the slowest stage."""
+    """Forward and backward of the slowest stage, seconds."""
     return float((times.forward_s + times.backward_s).sum(axis=0).max())
 
 
 def _messages_s(times: PlacedTimes) -> float:
-    """All messages of one micro-batch there and back, in the slowest replica."""
+    """All messages of one micro-batch in both directions, in the slowest replica, seconds."""
     pp = times.forward_s.shape[1]
     both = (times.send_forward_s + times.send_backward_s)[: pp - 1].sum(axis=0)
     return float(both.max())

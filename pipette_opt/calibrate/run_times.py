@@ -1,4 +1,4 @@
-"""Times of the same runs by one stack after another, as a fit asks for them: what stays the same is computed once."""
+"""Times of a set of runs by a sequence of stacks, as a fit needs them: constant parts are computed once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,36 +12,36 @@ from pipette_opt.specs import ClusterSpec, StackSpec
 from pipette_opt.specs.stack import CONSTANTS
 
 ADDED = ("iteration_s", "flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
-"""Constants that only add to the time of a whole iteration: the schedule is not judged anew where no other moves."""
+"""Constants that only add to the iteration time: the simulator runs again only if another constant changes."""
 
 REMEMBERED = 4
-"""Stacks whose judged times are kept: a descent goes back to the last one or two."""
+"""Number of stacks whose simulated times are cached: a descent returns to the last one or two. Chosen."""
 
 _Key = tuple[object, ...]
 
 
 class RunTimes:
     """
-    Predicted times of some runs, as a function of the stack.
+    Predicted times of runs as a function of the stack.
 
     Parameters
     ----------
     known
-        Costs that do not depend on the constants, shared with others that time the same runs.
+        Costs that do not depend on the constants, shared with other objects for the same runs.
     """
 
     def __init__(self, cases: Sequence[Case], cluster: ClusterSpec | None, known: KnownCosts) -> None:
         self.cases, self.cluster, self.known = cases, cluster, known
         self._judged: dict[_Key, tuple[StackSpec, FloatArray]] = {}
 
-    def some(self, rows: Sequence[int]) -> "RunTimes":
-        """Of some of the runs."""
+    def subset(self, rows: Sequence[int]) -> "RunTimes":
+        """Return the times of a part of the runs."""
         if len(rows) == len(self.cases):
             return self
         return RunTimes([self.cases[row] for row in rows], self.cluster, self.known)
 
     def predicted_s(self, stack: StackSpec, edge_risk: FloatArray) -> FloatArray:
-        """Seconds of each run; ``edge_risk`` as :func:`~pipette_opt.calibrate.edge.edge_risks` gives it."""
+        """Predict the seconds of each run; ``edge_risk`` as in :func:`~pipette_opt.calibrate.edge.edge_risks`."""
         plain = replace(stack, **dict.fromkeys(ADDED, 0.0))  # type: ignore[arg-type]
         key = (*(getattr(plain, name) for name in CONSTANTS), id(stack.layers))
         if key not in self._judged:

@@ -1,12 +1,12 @@
 """
-Rows that describe one stage of an uneven pipeline: Aceso as measured by Mist, and Mist's own tuned plans.
+Rows that describe one stage of an uneven pipeline: Aceso's as measured by Mist, and Mist's own tuned plans.
 
-Aceso's rows have parameters, operators, recomputation. A layer has thirteen operators, eight of attention and five of
-the MLP, so that operators and parameters together tell how many of each a stage has, halves of layers included.
-Operators are recomputed one by one; which, the source does not say. The largest stores are taken to go first: the
-attention core, then what tensor ranks share, then what each of them has whole. That order, and that a stage brings one
-layer back at a time, were chosen on the L4 rows, each model predicted from the others. Mist's plans have layers, of
-which the first so many are recomputed whole.
+Aceso's rows have parameters, operators and recomputation. A layer has thirteen operators, eight of attention and five
+of the MLP. So operators and parameters together give the number of each in a stage, halves of layers included.
+Operators are recomputed one by one; the source does not say which. The largest stored tensors are assumed to be
+recomputed first: the attention core, then tensors that tensor ranks share, then tensors that each rank has whole. This
+order, and that a stage recomputes one layer at a time, were chosen on the L4 rows, each model predicted from the
+others. Mist's plans have layers, of which the first ones are recomputed whole.
 """
 
 import math
@@ -28,23 +28,23 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 PASS_STATE_BYTES, STEP_STATE_BYTES = 16.0, 18.0
 """
-Per parameter: fp16 weights and gradients, fp32 copy and moments; in the step the gradients are fp32.
+Bytes per parameter: fp16 weights and gradients, fp32 copy and moments; in the step gradients are fp32.
 
-The source measured 18.06 between iterations. Stages of one plan that differ in their passes in flight alone show that
-2 bytes of these are gone while passes run (L4 rows), as they are where gradients are set to none before an iteration.
+The source measured 18.06 between iterations. Stages of one plan that differ only in passes in flight show that
+2 bytes of these are free while passes run (L4 rows), as if gradients are set to none before an iteration.
 """
 
 ATTENTION_OPERATORS, MLP_OPERATORS, CORE_OPERATORS = 8, 5, 4
-"""Norm, queries to values, scores, softmax, dropout, context, dense, dropout; norm, up, GELU, down, dropout."""
+"""Norm, query-key-value, scores, softmax, dropout, context, dense, dropout; norm, up, GELU, down, dropout."""
 
 SPLIT_SHARE = 4 / 9
-"""Of a layer's operators besides the core, those whose stores tensor ranks share."""
+"""Share of a layer's operators besides the core whose stored tensors are divided among tensor ranks."""
 
 CORE_BYTES, SCORE_BYTES = 3.0, 5.0
-"""Per attention score: the dropped-out probabilities and the mask at least, and with the softmax's output."""
+"""Bytes per attention score: dropped-out probabilities and mask; the second also with the softmax's output."""
 
 VOCAB_SIZE = 50304
-"""GPT-2's vocabulary, padded to 128, where a row does not say; parameters of first stages agree."""
+"""Default vocabulary: GPT-2's, padded to 128; parameters of first stages agree."""
 
 TUNED = re.compile(r"full on (\d+) of (\d+) layers")
 OFFLOADED = re.compile(r"offload W,G,O,A \[([^\]]*)\]")
@@ -53,7 +53,7 @@ NEEDED = ("params_on_rank", "stage_ops", "stage_layers_est", "stage_recompute_op
 
 
 def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
-    """What is known of such a row; ``None`` for any other row."""
+    """Return the memory of a row of Aceso's; ``None`` for any other row."""
     numbers = {name: _number(run.extra.get(name, "")) for name in NEEDED}
     known = (run.gpu, run.seq_len, run.hidden, run.heads, run.mbs, run.pp)
     if any(value is None for value in numbers.values()) or any(value is None for value in known):
@@ -109,8 +109,8 @@ def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tupl
     """
     Attentions and MLPs of a stage, from its operators (8 and 5) and parameters (4 and 8 hidden sizes squared).
 
-    The first stage has the embedding besides, the last one a norm and the output product, whose table is its own. A
-    stage may end within a layer, so attentions are rounded to whole ones.
+    The first stage also has the embedding, the last stage a norm and its own output table. A
+    stage may end within a layer, so attentions are rounded to whole numbers.
     """
     hidden, is_first, is_last = run.hidden or 1, value["stage"] == 0, value["stage"] == (run.pp or 1) - 1
     tables = (run.vocab or VOCAB_SIZE) * (is_first + is_last) + (run.seq_len or 0) * is_first
@@ -122,7 +122,7 @@ def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tupl
 
 
 def _tensor_ranks(run: MeasuredRun, gpus: float) -> float:
-    """Of most operators of the stage: ``2x33`` says two ranks for 33; else all GPUs of the stage."""
+    """Return the tensor ranks of most operators of the stage: ``2x33`` is two ranks for 33; else all its GPUs."""
     parts = re.findall(r"(?<!\d)(\d+)x(\d+)", run.extra.get("stage_tp_ops", ""))
     return float(max(parts, key=lambda part: int(part[1]))[0]) if parts else gpus
 
@@ -137,7 +137,7 @@ def _number(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedStage:
-    """A stage of one of Mist's plans, as a configuration whose other stages share the other layers."""
+    """A stage of one of Mist's plans, in a configuration whose other stages share the other layers."""
 
     model: ModelSpec
     training: TrainingSpec
@@ -147,7 +147,7 @@ class TunedStage:
 
 def tuned_stage(run: MeasuredRun) -> TunedStage | None:
     """
-    The stage of such a row; ``None`` for any other row, and where states are offloaded to the host.
+    Return the stage of a row of Mist's; ``None`` for any other row, and with states offloaded to the host.
 
     Mist trains without dropout, as its peaks show.
     """
@@ -179,7 +179,7 @@ def tuned_stage(run: MeasuredRun) -> TunedStage | None:
 
 
 def _with_stage(num_layers: int, pp: int, stage: int, layers: int) -> tuple[int, ...]:
-    """That many layers in that stage, the others spread evenly."""
+    """Return layers of each stage: ``layers`` in ``stage``, the others spread evenly."""
     if pp == 1:
         return (layers,)
     base, extra = divmod(num_layers - layers, pp - 1)

@@ -1,4 +1,4 @@
-"""Back-tests as tables for people."""
+"""Tables of back-tests for people."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pipette_opt.calibrate.rivals import RIVALS
 
 
 def group_rows(predictions: Sequence[Prediction], max_oom_risk: float) -> list[dict[str, object]]:
-    """One entry for each group with a measured time: its name, our errors, and the pick where memory is predicted."""
+    """Return an entry for each group with a measured time: name, our errors, and the pick if memory is predicted."""
     rows: list[dict[str, object]] = []
     for (model, seq_len, num_gpus, kernel), members in by_group(predictions).items():
         errors = measure_predictions(members)
@@ -30,7 +30,7 @@ def group_rows(predictions: Sequence[Prediction], max_oom_risk: float) -> list[d
 
 
 def errors_entry(errors: Errors) -> dict[str, object]:
-    """Errors as plain data; what is not defined is None."""
+    """Return errors as plain data; undefined values are ``None``."""
     values = {
         "num_runs": errors.num_runs,
         "mean_error": errors.mean,
@@ -44,7 +44,7 @@ def errors_entry(errors: Errors) -> dict[str, object]:
 
 
 def pick_text(found: Pick | None) -> str:
-    """What became of the pick, for people."""
+    """Return the outcome of the pick, for people."""
     if found is None:
         return ""
     if found.ran is None:
@@ -53,7 +53,7 @@ def pick_text(found: Pick | None) -> str:
 
 
 def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table:
-    """Our errors by group."""
+    """Table of our errors by group."""
     table = Table(title="By model, sequence length, GPUs and attention kernel", title_justify="left")
     for name in ("model", "seq", "GPUs", "kernel"):
         table.add_column(name, overflow="fold")
@@ -77,7 +77,7 @@ def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table
 
 
 def form_rows(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
-    """Ours beside the other closed forms over all runs, and the mean regret and rank correlation of the groups."""
+    """Return errors of our form and the other closed forms over all runs, with mean regret and rank of the groups."""
     rows: list[dict[str, object]] = []
     for column in (OURS, *RIVALS):
         errors = measure_predictions(predictions, column)
@@ -89,15 +89,15 @@ def form_rows(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
             if (found := measure_predictions(members, column)) is not None and found.num_runs > 1
         ]
         entry = errors_entry(errors)
-        entry["worst_regret"] = max((one.regret for one in groups), default=None)
-        ranks = [one.spearman for one in groups if not math.isnan(one.spearman)]
+        entry["worst_regret"] = max((errors_of.regret for errors_of in groups), default=None)
+        ranks = [errors_of.spearman for errors_of in groups if not math.isnan(errors_of.spearman)]
         entry["mean_group_spearman"] = sum(ranks) / len(ranks) if ranks else None
         rows.append({"form": column} | entry)
     return rows
 
 
 def form_table(predictions: Sequence[Prediction]) -> Table:
-    """Ours beside the other closed forms, all over the same costs."""
+    """Table of our form and the other closed forms, over equal costs."""
     table = Table(title="All runs, by form (the same costs in each)", title_justify="left")
     table.add_column("form")
     for name in ("runs", "mean", "p90", "ratio", "rank in groups", "worst regret"):
@@ -116,7 +116,7 @@ def form_table(predictions: Sequence[Prediction]) -> Table:
 
 
 def fit_table(fit: Fit) -> Table:
-    """How well a calibration fits, and how far it can be trusted."""
+    """Table of the errors of a calibration, on its own runs and on held-out ones."""
     table = Table(title=f"Fitted to {counted(len(fit.runs), 'run')}", title_justify="left")
     for name in ("over", "runs", "mean", "p90", "rank"):
         table.add_column(name, justify="left" if name == "over" else "right")
@@ -124,7 +124,10 @@ def fit_table(fit: Fit) -> Table:
         ("the runs it was fitted to", fit.errors),
         ("groups left out in turn", fit.held_out),
         ("the largest jobs, fitted to the others", fit.larger),
-        *((f"the runs with the largest {column}, fitted to the others", one) for column, one in fit.more.items()),
+        *(
+            (f"the runs with the largest {column}, fitted to the others", errors_of)
+            for column, errors_of in fit.more.items()
+        ),
     ):
         if errors is not None:
             table.add_row(

@@ -1,9 +1,8 @@
 """
-Versions of a stack's software among measured runs: how long each takes over the last one, as one factor.
+Versions of a stack's software among measured runs: time of each over the last one, as a factor.
 
-What changed between versions no configuration tells. The factor of a version is the median of what its runs leave,
-beside that of the last row's version, whose constants are fitted; it is drawn towards 1, and versions with few runs
-stay there.
+No configuration shows the changes between versions. The factor of a version is the median residual of its runs over
+that of the last row's version, whose constants are fitted. It is drawn towards 1; versions with few runs keep 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +14,14 @@ from pipette_opt.calibrate.memory import VERSION_COLUMN
 from pipette_opt.read.runs import MeasuredRun
 
 MIN_RUNS = 5
-"""Of a version, and of the last one."""
+"""Fewest runs of a version, and of the last one, for a factor. Chosen."""
 
 SPREAD, NOISE = 0.05, 0.1
-"""Standard deviations of the logarithm: of factors before anything is measured, and of what one run tells."""
+"""Standard deviations of the logarithm of a factor before any run, and of one run's residual. Chosen."""
 
 
 def run_version(run: MeasuredRun) -> str:
-    """What the row says, empty if nothing."""
+    """Return the version of a row; empty if it has none."""
     return run.extra.get(VERSION_COLUMN, "")
 
 
@@ -30,16 +29,16 @@ def version_factors(
     runs: Sequence[MeasuredRun], residuals: FloatArray, last: str, known: Mapping[str, float] | None
 ) -> dict[str, float]:
     """
-    Factors of all versions but the last; empty with a single version, or with few runs of the last.
+    Fit factors of all versions but the last; empty with a single version, or with few runs of the last.
 
     Parameters
     ----------
     residuals
         Logarithms of measured over predicted times.
     last
-        The version whose constants are fitted.
+        Version whose constants are fitted.
     known
-        Factors that the predictions have.
+        Factors that the predictions already include.
     """
     versions = np.array([run_version(run) for run in runs])
     if (versions == last).sum() < MIN_RUNS:

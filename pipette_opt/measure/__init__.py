@@ -1,6 +1,5 @@
 """
-What runs on torch, imported inside functions.
+Measurements with torch, which is imported inside functions.
 
-The machines at hand, measured: links between hosts, layers on a device. ``memory/``: what predictions of memory are
-made from.
+Links between hosts, layers on a device, and the memory of one rank of megatron-core.
 """

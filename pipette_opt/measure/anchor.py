@@ -1,4 +1,4 @@
-"""The fullest rank of a plan run alone, and what its memory says of predictions."""
+"""Run of the fullest rank of a plan alone, as a correction of predicted memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,20 +12,20 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
 
 Measure = Callable[[ModelSpec, TrainingSpec, ParallelConfig, int, str], int]
-"""Bytes that a rank's tensors take at most: model, job, configuration, stage, device."""
+"""Function that returns the peak bytes of a rank's tensors, by model, job, configuration, stage and device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
     """
-    One stage, run.
+    A stage that was run.
 
     Parameters
     ----------
     work
-        Its name in a stack's constants (:func:`~pipette_opt.memory.twins.work_keys`).
+        Key of its work in a stack's constants (:func:`~pipette_opt.memory.twins.work_keys`).
     measured_bytes, counted_bytes
-        Its tensors at their peak: allocated or counted in that run, and counted by formula and network.
+        Peak of its tensors: allocated or counted in the run, and predicted by formula and network.
     """
 
     stage: int
@@ -35,12 +35,12 @@ class Anchor:
 
     @property
     def offset(self) -> float:
-        """Logarithm of measured over counted."""
+        """Logarithm of measured over predicted bytes."""
         return float(np.clip(np.log(self.measured_bytes / self.counted_bytes), -LARGEST_OFFSET, LARGEST_OFFSET))
 
 
 def usual_device() -> str:
-    """The GPU if there is one, else none."""
+    """Return ``cuda`` if there is a GPU, else ``cpu``."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -56,7 +56,7 @@ def run_fullest(
     """
     Run the rank of the stage whose predicted peak is the largest.
 
-    Raises ``InputError`` for a configuration or a device that cannot be run.
+    ``InputError`` for a configuration or a device that cannot be run.
     """
     model, training, per_node = instance.model, instance.training, instance.cluster.gpus_per_node
     (prediction,) = predictor.predict(model, training, [config], gpus_per_node=per_node)
@@ -73,6 +73,6 @@ def run_fullest(
 
 
 def anchored(framework: Framework, anchor: Anchor) -> Framework:
-    """The constants with that anchor, in place of an older one of the same work."""
+    """Return the constants with this anchor, in place of an older one of equal work."""
     others = tuple((work, offset) for work, offset in framework.anchors if work != anchor.work)
     return replace(framework, anchors=(*others, (anchor.work, anchor.offset)))

@@ -1,4 +1,4 @@
-"""Time one transformer layer, forwards and backwards, by tensor-parallel size and micro-batch, on a device at hand."""
+"""Time a transformer layer, forward and backward, by tensor-parallel size and micro-batch, on a device at hand."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeParams:
     """
-    What to time.
+    Settings of the timing of layers.
 
     Parameters
     ----------
     repeats
-        Timed runs of each, after two untimed; the median counts.
+        Timed runs of each layer, after two untimed; the median counts.
     """
 
     tensor_parallel: tuple[int, ...] = (1, 2, 4, 8)
@@ -47,24 +47,24 @@ def profile_compute(
     *,
     device: str = "cuda",
     gpu: str | None = None,
-    on_row: Callable[[int, int, str], None] = lambda done, total, what: None,
+    on_row: Callable[[int, int, str], None] = lambda done, total, next_row: None,
 ) -> ComputeProfile:
     """
-    Time every combination that the model can be split into, and write the CSV that ``solve --profile`` reads.
+    Time every tensor-parallel size that divides the model, and write the CSV that ``solve --profile`` reads.
 
-    What ``path`` has already is kept and not timed again. Combinations that do not fit on the device are left out.
+    Rows that ``path`` already has are kept. Combinations that do not fit on the device are left out.
 
     Parameters
     ----------
     gpu
-        Name in the catalogue; by default the driver's name tells.
+        Name in the catalogue; by default found from the driver's name.
     on_row
-        Told how many of how many rows are done, and which is next.
+        Progress callback: rows done, rows in all, and the next row.
 
     Raises
     ------
     InputError
-        If the model has experts, whose layer is not timed, or cannot be split so.
+        If the model has experts, whose layer is not timed, or if no tensor-parallel size divides it.
     """
     if model.num_experts is not None:
         raise InputError(f"model {model.name}", f"has {model.num_experts} experts; only dense layers are timed.")
@@ -95,7 +95,7 @@ def profile_compute(
 
 
 def divides(model: ModelSpec, tensor_parallel: int) -> bool:
-    """Whether so many ranks can share a layer."""
+    """Return whether ``tensor_parallel`` ranks can share a layer."""
     groups = model.num_query_groups % tensor_parallel == 0 or tensor_parallel % model.num_query_groups == 0
     return groups and model.num_attention_heads % tensor_parallel == 0 and model.ffn_hidden_size % tensor_parallel == 0
 
@@ -103,7 +103,7 @@ def divides(model: ModelSpec, tensor_parallel: int) -> bool:
 def time_layer(
     model: ModelSpec, training: TrainingSpec, key: ProfileKey, device: str, repeats: int
 ) -> tuple[float, float] | None:
-    """Median seconds of forward and of backward; ``None`` if the device has too little memory."""
+    """Median seconds of forward and backward; ``None`` if the device has too little memory."""
     import torch
 
     dtype = getattr(torch, DTYPES[training.precision])
@@ -131,7 +131,7 @@ def time_layer(
 
 
 def profile_csv(layers: dict[ProfileKey, tuple[float, float]]) -> str:
-    """The file that ``solve --profile`` reads."""
+    """Write the file that ``solve --profile`` reads."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -145,7 +145,7 @@ def profile_csv(layers: dict[ProfileKey, tuple[float, float]]) -> str:
 
 
 def device_name(device: str) -> str:
-    """The catalogue's name of the GPU at hand, ``cpu`` without one."""
+    """Return the catalogue's name of the GPU at hand, ``cpu`` without a GPU."""
     import torch
 
     if device == "cpu":
@@ -162,7 +162,7 @@ def device_name(device: str) -> str:
 
 
 def _now(device: str) -> float:
-    """Seconds, after everything on the device is done."""
+    """Return the time in seconds after all work on the device is done."""
     if device.split(":")[0] == "cuda":
         import torch
 

@@ -1,8 +1,8 @@
 """
-One transformer layer of one tensor-parallel rank, in torch, that really computes.
+A transformer layer of one tensor-parallel rank, in torch, that really computes.
 
 The shapes are Megatron-Core's: query, key and value in one product, heads and MLP width divided by the tensor size,
-fused attention, GPT's or Llama's norm and activation. Communication is left out: it is the estimator's.
+fused attention, GPT's or Llama's norm and activation. Communication is left out; the estimator prices it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def build_layer(model: ModelSpec, tensor_parallel: int) -> "nn.Module":
     """
-    The layer, on the meta device; ``to_empty`` it where it shall run.
+    Build the layer on the meta device; call ``to_empty`` for the device on which it runs.
 
     Parameters
     ----------
@@ -24,9 +24,9 @@ def build_layer(model: ModelSpec, tensor_parallel: int) -> "nn.Module":
         Ranks that share the layer; must divide its heads, key-value groups and MLP width.
     """
     if model.recurrent_mixers or model.attention_output_gate:
-        raise InputError("model", "has layers with a state or gates, which are not built here; they are counted.")
+        raise InputError("model", "has layers with a state or gates, which cannot be timed here; they are counted.")
     if model.multi_latent_attention is not None:
-        raise InputError("multi_latent_attention", "layers with latent attention are not built here; their laws count.")
+        raise InputError("multi_latent_attention", "its layers cannot be timed here; their laws are used.")
     import torch
     from torch import nn
     from torch.nn import functional

@@ -1,9 +1,9 @@
 """
 Measure every link: a tournament of all pairs of hosts, with torch.distributed over NCCL or gloo.
 
-One process of a host measures single flows; with several, the processes of equal local rank measure at the same time,
-and what they attain together is the figure for as many flows. What is finished is in the log at once, so that a run
-that was stopped goes on where it was.
+One process of a host measures single flows. With several, the processes of equal local rank measure at once,
+and their sum is the aggregate rate of as many flows. Results are in the log at once, so an interrupted run
+continues where it was.
 """
 
 import time
@@ -30,20 +30,20 @@ MAX_REPEATS = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkParams:
     """
-    How to measure.
+    Settings of the measurement.
 
     Parameters
     ----------
     sizes
         Bytes of a message.
     seconds
-        How long each size and direction is measured at least, at most a thousand messages.
+        Shortest measurement of each size and direction, at most a thousand messages.
     flows
-        Numbers of processes of a host that measure at once; each at most the processes there are.
+        Numbers of processes of a host that measure at once, each at most the processes of a host.
     together
         Whether all pairs of a round measure at once, as in training, or one pair after the other.
     timeout_s
-        After so long without an answer the run ends with an error; what is in the log is kept.
+        Seconds without an answer after which the run ends with an error; the log is kept.
     """
 
     sizes: tuple[int, ...] = (4 * MIB, 32 * MIB)
@@ -63,7 +63,7 @@ class LinkParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What one process measured as sender: seconds of a message by size, and of a ping one way."""
+    """Results of a process as sender: seconds of a message by size, and seconds of a ping one way."""
 
     seconds: Mapping[int, float]
     ping_s: float
@@ -85,12 +85,12 @@ def profile_links(
     backend
         ``auto``: NCCL if there is a GPU, else gloo.
     on_round
-        Told, in rank 0, how many of how many rounds are done.
+        Progress callback in rank 0: rounds done, and rounds in all.
 
     Returns
     -------
     LinkLog or None
-        In rank 0 everything in the log.
+        The whole log in rank 0, ``None`` in other ranks.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def profile_links(
 
 
 def ranks_of_hosts(processes: Sequence[tuple[str, int]], flows: Sequence[int]) -> dict[str, list[int]]:
-    """The ranks of each host by local rank, hosts in rank order; ``processes`` are (host, local rank) by rank."""
+    """Return the ranks of each host by local rank, hosts in rank order; ``processes`` are (host, local rank)."""
     found: dict[str, dict[int, int]] = {}
     for rank, (host, local_rank) in enumerate(processes):
         if local_rank in found.setdefault(host, {}):
@@ -144,7 +144,7 @@ def ranks_of_hosts(processes: Sequence[tuple[str, int]], flows: Sequence[int]) -
 
 
 def _open_log(world: World, path: Path, hosts: list[str], gpus: int, device: str, params: LinkParams) -> LinkLog:
-    """In every process the log so far; rank 0 reads it, or begins it."""
+    """Return the log so far in every process; rank 0 reads it, or begins a new one."""
     import torch.distributed as dist
 
     shared: list[Any] = [None]
@@ -162,7 +162,7 @@ def _open_log(world: World, path: Path, hosts: list[str], gpus: int, device: str
 
 
 def _continue_log(path: Path, fresh: LinkLog) -> LinkLog:
-    """The log at ``path`` if there is one, cut behind its last whole line; else a new one."""
+    """Return the log at ``path``, cut behind its last whole line; a new log if there is none."""
     import json
 
     note_continued(path)
@@ -193,7 +193,7 @@ def _play(
     params: LinkParams,
     on_round: Callable[[int, int], None],
 ) -> LinkLog | None:
-    """All rounds that the log lacks."""
+    """Play all rounds that the log lacks."""
     hosts = list(ranks)
     games = [
         (flows, [(hosts[a], hosts[b]) for a, b in pairs if not _is_done(log, flows, hosts[a], hosts[b])])
@@ -225,7 +225,7 @@ def _measure_at_once(
     flows: int,
     params: LinkParams,
 ) -> list[Measured | None]:
-    """Every link of the list at the same time; what each rank measured as sender, in every process."""
+    """Measure every link of the list at once; return the results of all ranks in every process."""
     import torch.distributed as dist
 
     role: tuple[str, int] | None = None
@@ -247,7 +247,7 @@ def _measure_at_once(
 
 
 def _send(device: Any, peer: int, params: LinkParams) -> Measured:
-    """Messages of every size to the peer, who answers when all have come."""
+    """Send messages of every size to the peer, which answers when all have come."""
     import torch
     import torch.distributed as dist
 
@@ -275,7 +275,7 @@ def _send(device: Any, peer: int, params: LinkParams) -> Measured:
 
 
 def _receive(device: Any, peer: int, params: LinkParams) -> None:
-    """The other end of :func:`_send`."""
+    """Receive the messages of :func:`_send`, and answer."""
     import torch
     import torch.distributed as dist
 
@@ -295,7 +295,7 @@ def _receive(device: Any, peer: int, params: LinkParams) -> None:
 
 
 def _wait_for(device: Any) -> None:
-    """Kernels and NCCL's messages of this device are done."""
+    """Wait until kernels and NCCL's messages of this device are done."""
     if device.type == "cuda":
         import torch
 
@@ -310,15 +310,15 @@ def _write(
     results: Sequence[Measured | None],
     flows: int,
 ) -> None:
-    """Append what the links attained to the log, in one write that is on disk when this returns."""
+    """Append the results of the links to the log, in one write that is on disk on return."""
     import os
 
     lines = []
     for sender, receiver in links:
-        of_flows = [one for rank in ranks[sender][:flows] if (one := results[rank]) is not None]
+        of_flows = [sent for rank in ranks[sender][:flows] if (sent := results[rank]) is not None]
         sizes = of_flows[0].seconds
-        rates = {size: flows * size / max(one.seconds[size] for one in of_flows) for size in sizes}
-        latency_s = max(one.ping_s for one in of_flows)
+        rates = {size: flows * size / max(sent.seconds[size] for sent in of_flows) for size in sizes}
+        latency_s = max(sent.ping_s for sent in of_flows)
         log.rates[flows, sender, receiver] = rates
         log.latencies[sender, receiver] = latency_s
         lines.append(link_line(flows, sender, receiver, rates, latency_s))

@@ -1,4 +1,4 @@
-"""Counting the bytes of live tensor storages, without a GPU."""
+"""Bytes of live tensor storages, counted without a GPU."""
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from pipette_opt.base.units import ceil_div
 
 
 class Event(NamedTuple):
-    """One allocation of ``size`` bytes under a number of its own, or the end of it with ``size`` -1."""
+    """An allocation of ``size`` bytes under a key, or its end with ``size`` -1."""
 
     key: int
     size: int
@@ -29,12 +29,12 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     rounding_bytes
         Every storage counts as a multiple of this; PyTorch's CUDA allocator rounds to 512 bytes.
     apart
-        Tensors made before that operations may return views of; they must outlive the mode and are never counted.
+        Tensors made before, of which operations may return views. They must outlive the mode and are never counted.
 
     Attributes
     ----------
     events
-        Every allocation and its end, in order, unrounded.
+        Allocations and their ends in order, unrounded.
     """
 
     def __init__(self, rounding_bytes: int = 512, apart: Iterable[torch.Tensor] = ()) -> None:
@@ -81,5 +81,5 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return ceil_div(storage.nbytes(), self.rounding_bytes) * self.rounding_bytes
 
     def size_of(self, tensor: torch.Tensor) -> int:
-        """Bytes that the storage of a tensor counts for."""
+        """Return the rounded bytes of a tensor's storage."""
         return self._rounded(tensor.untyped_storage())

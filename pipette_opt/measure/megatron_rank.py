@@ -1,11 +1,11 @@
 """
-One rank of megatron-core's own model, run through its passes, and the most memory that its tensors take.
+Peak memory of one rank of megatron-core's own model, run through its passes.
 
 The other ranks are megatron-core's process groups over torch's ``fake`` backend, whose collectives return at once. On a
-GPU everything is computed, in Transformer Engine's layers where that is installed. Without one the rank runs on tensors
-without data (``FakeTensorMode``) and live storages are counted; kernels that a processor lacks, fused attention and
-norms, stand there as outputs of their size. Gradients are cleared as soon as they are there, as DDP does that adds
-them to the main gradients; those, and the optimizer's state, are buffers of their size.
+GPU everything is computed, in Transformer Engine's layers if it is installed. Without a GPU the rank runs on tensors
+without data (``FakeTensorMode``), and live storages are counted. Kernels that a processor lacks, fused attention and
+norms, are replaced by outputs of their size. Gradients are cleared as soon as they exist, as DDP does that adds
+them to the main gradients; main gradients and optimizer state are buffers of their size.
 """
 
 import os
@@ -27,14 +27,14 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 ITERATIONS = 2
-"""On a GPU: Adam's moments come with the first, placeholders of gradients stay after it."""
+"""Iterations on a GPU: Adam's moments come with the first, placeholders of gradients remain after it."""
 
 
 def measure_rank(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, device: str = "cpu"
 ) -> int:
     """
-    Bytes that the tensors of one rank of a stage take at most.
+    Return the peak bytes of the tensors of one rank of a stage.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def measure_rank(
     Raises
     ------
     InputError
-        For a job that such a run cannot stand for, or without megatron-core.
+        For a job that cannot run this way, or without megatron-core.
     """
     _check(model, training, config, device)
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def measure_rank(
 
 
 def _check(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, device: str) -> None:
-    """Raise ``InputError`` for what is not run."""
+    """Raise ``InputError`` for a job that cannot run this way."""
     never = {
         "ZeRO 2 and 3": config.sharding_stage > 1,
         "interleaved stages": config.num_chunks > 1,
@@ -83,9 +83,9 @@ def _check(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, dev
         "unfused attention": training.attention_kernel != "flash",
     }
     for where, refused in (("profile memory --plan", never), ("--device cpu", not_here if device == "cpu" else {})):
-        for what, is_there in refused.items():
+        for feature, is_there in refused.items():
             if is_there:
-                raise InputError(where, f"cannot run {what}{'' if refused is never else '; run it on a GPU'}.")
+                raise InputError(where, f"cannot run {feature}{'' if refused is never else '; run it on a GPU'}.")
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda", "torch sees no CUDA device here; --device cpu counts without one.")
     try:
@@ -97,7 +97,7 @@ def _check(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, dev
 
 @contextmanager
 def _process_groups(config: ParallelConfig, stage: int) -> Iterator[None]:
-    """Megatron-core's groups of one replica, as the first rank of the stage sees them."""
+    """Make megatron-core's groups of one replica, seen from the first rank of the stage."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import initialize_rng_tracker
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -123,7 +123,7 @@ def _run(
     *,
     iterations: int,
 ) -> None:
-    """Weights, gradients, optimizer state, and iterations of the passes that memory depends on."""
+    """Run the iterations that memory depends on, with weights, gradients and optimizer state."""
     module = _build(model, training, config, stage, device)
     owners = config.data_parallel_size if config.use_distributed_optimizer else 1
     kept = []
@@ -139,8 +139,8 @@ def _run(
         parameter.register_post_accumulate_grad_hook(_clear)  # type: ignore[no-untyped-call]
     for _ in range(iterations):
         run = _Passes(module, model, training, config, stage, device)
-        for one in passes_of(training, config, stage):
-            run.go(one)
+        for stage_pass in passes_of(training, config, stage):
+            run.go(stage_pass)
         del run
 
 
@@ -151,14 +151,14 @@ def _clear(parameter: Tensor) -> None:
 def _build(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, device: torch.device
 ) -> nn.Module:
-    """Megatron-core's model of the stage."""
+    """Build megatron-core's model of the stage."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.transformer import TransformerConfig
 
     if model.recurrent_mixers or model.attention_output_gate:
-        raise InputError("model", "has layers with a state or gates, which are not built here; they are counted.")
+        raise InputError("model", "has layers with a state or gates, which cannot be run here; they are counted.")
     if model.multi_latent_attention is not None or model.mtp_num_layers:
-        problem = "ranks of models with latent attention or multi-token prediction are not built here."
+        problem = "ranks of models with latent attention or multi-token prediction cannot be run here."
         raise InputError("model", problem)
     dtype, pp = DTYPES[training.precision], config.pipeline_model_parallel_size
     on_gpu = device.type == "cuda"
@@ -209,20 +209,20 @@ def _build(
 
 
 def _layout(config: ParallelConfig) -> str:
-    """Layers of each stage in megatron-core's words."""
+    """Return the layers of each stage in megatron-core's layout."""
     stages = ["t" * layers for layers in config.layers_per_stage]
     return "|".join(["E" + stages[0], *stages[1:-1], stages[-1] + "L"])
 
 
 def has_transformer_engine() -> bool:
-    """Whether megatron-core finds Transformer Engine."""
+    """Return whether megatron-core finds Transformer Engine."""
     from megatron.core.extensions.transformer_engine import HAVE_TE
 
     return bool(HAVE_TE)
 
 
 def _block(transformer: Any, model: ModelSpec, config: ParallelConfig, stage: int, on_gpu: bool) -> Any:
-    """Layers of the stage: Transformer Engine's, or megatron-core's with stand-ins of fused kernels."""
+    """Return layers of the stage: Transformer Engine's, or megatron-core's with stand-ins of fused kernels."""
     from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
@@ -259,9 +259,9 @@ class _Passes:
         self.waiting: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
         self.sent: Tensor | None = None
 
-    def go(self, one: Pass) -> None:
-        """Run one pass."""
-        (self._forward if one.kind == "forward" else self._backward)((one.chunk, one.microbatch))
+    def go(self, stage_pass: Pass) -> None:
+        """Run a pass."""
+        (self._forward if stage_pass.kind == "forward" else self._backward)((stage_pass.chunk, stage_pass.microbatch))
 
     def _activation(self) -> Tensor:
         return torch.empty(self.hidden, dtype=self.dtype, device=self.device)

@@ -1,4 +1,4 @@
-"""The passes of one stage that its memory depends on, out of the schedule that the simulator times."""
+"""Passes of one stage that its memory depends on, from the schedule that the simulator times."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -9,7 +9,7 @@ from pipette_opt.specs import TrainingSpec
 
 
 class Pass(NamedTuple):
-    """One forward or backward of one model chunk for one micro-batch."""
+    """A forward or backward of a model chunk for a micro-batch."""
 
     kind: Literal["forward", "backward"]
     chunk: int
@@ -18,10 +18,11 @@ class Pass(NamedTuple):
 
 def stage_passes(schedule: Schedule, stage: int) -> Iterator[Pass]:
     """
-    Passes of one stage from the start of the iteration until memory can no longer grow.
+    Yield the passes of a stage from the start of the iteration until memory can no longer grow.
 
-    All before the first backward, then one full round: every chunk at least once in each direction, with the largest
-    number in flight. The rest of 1F1B repeats that round or only frees. Backwards in halves raise ``ValueError``.
+    These are all passes before the first backward, then one full round: every chunk at least once in each direction,
+    with the largest number in flight. The rest of 1F1B repeats that round or only frees. ``ValueError`` for schedules
+    with halves of backwards.
     """
     kinds = schedule.kind[stage]
     if not ((kinds == FORWARD) | (kinds == BACKWARD)).all():
@@ -41,7 +42,7 @@ def passes_of(
     num_microbatches: int | None = None,
     schedule: Schedule | None = None,
 ) -> list[Pass]:
-    """The passes to run; raises ``ValueError`` for a stage or a schedule that does not belong to the configuration."""
+    """Return the passes to run. ``ValueError`` for a stage or schedule that does not fit the configuration."""
     if num_microbatches is None:
         num_microbatches = microbatches_of(training, config)
     if not 0 <= stage < config.pipeline_model_parallel_size:

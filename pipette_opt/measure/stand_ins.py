@@ -1,4 +1,4 @@
-"""Kernels that stand as their outputs: of the right size, with what the kernel keeps for its backward pass."""
+"""Stand-ins of fused kernels: outputs of their size, and the tensors that they keep for the backward pass."""
 # ruff: noqa: D102 (forward and backward are names of torch)
 
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Type of a tensor's elements by the name of a precision."""
+"""Types of torch by the name of a precision."""
 
 
 def apply(function: Any, *inputs: Any) -> Tensor:
@@ -32,7 +32,7 @@ class Normalise(Function):
 
 
 class NormStandIn(nn.Module):
-    """A fused norm as megatron-core builds one."""
+    """Stand-in of a fused norm, with the constructor that megatron-core calls."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__()
@@ -42,12 +42,12 @@ class NormStandIn(nn.Module):
             self.bias = nn.Parameter(torch.empty(hidden_size, dtype=config.params_dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise."""
+        """Return an output of the norm's size."""
         return apply(Normalise, x, self.width, self.statistics)
 
 
 class _FlashAttention(Function):
-    """Keeps query, key, value, output and an fp32 number for each head and token; gradients of the same sizes."""
+    """Stand-in that keeps query, key, value, output and an fp32 number for each head and token."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -64,12 +64,12 @@ class _FlashAttention(Function):
 
 
 class AttentionStandIn(nn.Module):
-    """Fused attention as megatron-core builds one."""
+    """Stand-in of fused attention, with the constructor that megatron-core calls."""
 
     def __init__(self, config: Any, **_: Any) -> None:
         super().__init__()
         self.config = config
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Attend."""
+        """Return an output of the attention's size."""
         return apply(_FlashAttention, query, key, value)

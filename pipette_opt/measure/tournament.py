@@ -1,11 +1,11 @@
-"""Who measures with whom: every pair of hosts once, in rounds in which nobody has two partners."""
+"""Rounds of a tournament: every pair of hosts meets once, and no host has two partners in a round."""
 
 
 def rounds(num_nodes: int) -> list[list[tuple[int, int]]]:
     """
-    The circle method: ``n - 1`` rounds of ``n / 2`` pairs (``n`` of ``(n - 1) / 2`` if ``n`` is odd), first < second.
+    Return rounds by the circle method: ``n - 1`` of ``n / 2`` pairs (``n`` of ``(n - 1) / 2`` if ``n`` is odd).
 
-    One host stays, the others move on by a place after each round.
+    In each pair the first is smaller. One host stays, the others move on by a place after each round.
     """
     if num_nodes < 2:
         return []

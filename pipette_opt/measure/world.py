@@ -1,4 +1,4 @@
-"""Which process this is, by the variables that torchrun, Slurm and Open MPI set."""
+"""Rank, size and host of this process, by the variables of torchrun, Slurm and Open MPI."""
 
 import os
 import re
@@ -20,7 +20,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """One process among all."""
+    """A process among all processes of the job."""
 
     rank: int
     size: int
@@ -50,7 +50,7 @@ def find_world(
         raise InputError(
             "profile links",
             "must be started on every host by torchrun, srun or mpirun, e.g. srun --ntasks-per-node=1 pipette-opt "
-            "profile links -o cluster.yaml; no variable says which process this is.",
+            "profile links -o cluster.yaml; no variable has the rank of this process.",
         )
     counts = {name: environment[name] for name in names[:3]}
     if "MASTER_PORT" in environment and master_port is None:
@@ -76,7 +76,7 @@ def find_world(
 
 
 def process_environment() -> Mapping[str, str]:
-    """The variables of this process."""
+    """Return the environment variables of this process."""
     return os.environ
 
 

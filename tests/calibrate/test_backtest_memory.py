@@ -150,7 +150,7 @@ def test_notes_say_versions_and_larger_jobs() -> None:
     """What a version takes over the last row's, and how much further bounds of larger jobs reach."""
     notes = memory_notes(Framework(largest_job=16, errors=(0.1,), versions=(("2.1", 0.1),), shift=1.4))
     assert any("version 2.1 takes 1.105 times" in note for note in notes)
-    assert notes[-1].endswith("beyond 16 GPUs they reach 1.4 times as far")
+    assert notes[-1].endswith("beyond 16 GPUs they are 1.4 times as wide")
 
 
 @pytest.mark.search

@@ -13,7 +13,7 @@ def line(measured: FloatArray, spread: float = 100.0, largest: float = np.inf) -
     """One value, the mean of the measured; the prior is centred on 0."""
     return LeastSquares(
         residuals_of=lambda values: values[0] - measured,
-        say=np.ones(len(measured)),
+        weights=np.ones(len(measured)),
         centre=np.zeros(1),
         spread=np.array([spread]),
         largest=np.array([largest]),
@@ -48,7 +48,7 @@ def test_curves() -> None:
     measured = np.log(2.0 * np.exp(-1.5 * at))
     problem = LeastSquares(
         residuals_of=lambda values: values[0] - np.exp(values[1]) * at - measured,
-        say=np.ones(20),
+        weights=np.ones(20),
         centre=np.zeros(2),
         spread=np.full(2, 100.0),
         largest=np.full(2, np.inf),
@@ -68,7 +68,7 @@ def test_known_slopes_lead_to_the_same_place() -> None:
 
     fresh = LeastSquares(
         residuals_of=residuals_of,
-        say=np.ones(20),
+        weights=np.ones(20),
         centre=np.zeros(2),
         spread=np.full(2, 100.0),
         largest=np.full(2, np.inf),

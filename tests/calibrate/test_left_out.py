@@ -119,7 +119,7 @@ def test_runs_that_all_fit_teach_nothing_of_memory() -> None:
     memory, untold = fit_memory(runs, DEFAULT_STACK)
     assert untold is not None
     assert memory == framework_of_stack(DEFAULT_STACK)
-    assert memory_notes(memory, untold) == [f"memory: constants as they were: {untold}"]
+    assert memory_notes(memory, untold) == [f"memory: constants unchanged: {untold}"]
     cases, left_out = usable_cases(runs, replace(DEFAULT_STACK, memory=numbers_of(memory)))
     assert (len(cases), left_out) == (30, [])
     assert np.isfinite(edge_risks(cases, DEFAULT_STACK)).all()
