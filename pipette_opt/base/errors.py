@@ -2,6 +2,7 @@
 
 import re
 import reprlib
+from collections.abc import Iterable
 from itertools import islice
 
 
@@ -86,6 +87,22 @@ def shown(value: object) -> str:
     except ValueError:  # Python prints no whole number of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Near matches as a phrase that follows a full stop, or nothing; ``node5`` is ``node05`` before all others."""
+    import difflib  # 3 ms that most commands do not need
+
+    known = list(known)
+    name = name[:MAX_SHOWN].lower()
+    near = [one for one in known if _unpadded(one) == _unpadded(name)]
+    near = near or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _unpadded(name: str) -> str:
+    """A name without the zeros that its numbers begin with."""
+    return re.sub(r"(?<![0-9])0+(?=[0-9])", "", name.lower())
 
 
 class _Short(reprlib.Repr):

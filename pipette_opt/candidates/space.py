@@ -6,13 +6,13 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.offload import offload_of
+from pipette_opt.base.typed import typed
 from pipette_opt.base.types import Recomputation
 from pipette_opt.base.units import whole_number
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.layout import layout_layers
 from pipette_opt.parallel.recompute import known_word
-from pipette_opt.specs.recorded import recorded_spec
 
 OPTION_OF_FIELD = {
     "num_gpus": "--num-gpus",
@@ -254,7 +254,7 @@ def beyond_limits(space: SearchSpace, config: ParallelConfig) -> dict[str, str]:
 
 def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
     """The search space that a plan records under ``inputs.search``; lists become tuples, unknown names are refused."""
-    return recorded_spec(SearchSpace, recorded, "inputs.search")
+    return typed(SearchSpace, recorded, "inputs.search", closed=True)
 
 
 def _offloads(words: tuple[str | None, ...]) -> tuple[str | None, ...]:

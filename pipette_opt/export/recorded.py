@@ -5,10 +5,10 @@ from dataclasses import MISSING, fields, replace
 from typing import Any, TypeVar
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.typed import typed
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.specs.recorded import recorded_spec
 
 T = TypeVar("T")
 
@@ -121,4 +121,4 @@ def refuse_second_order(target: str, plan: Plan) -> None:
 def _recorded(plan: Plan, name: str, spec: type[T]) -> T:
     if not isinstance(plan.inputs.get(name), Mapping):
         raise InputError(f"inputs.{name}", "is not in the plan; its fields are needed to write this export.")
-    return recorded_spec(spec, plan.inputs[name], f"inputs.{name}")
+    return typed(spec, plan.inputs[name], f"inputs.{name}", closed=True)

@@ -116,18 +116,18 @@ def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:
 
     Plans of older versions, which record neither, are not checked.
     """
+    from pipette_opt.base.typed import typed
     from pipette_opt.specs import ModelSpec, TrainingSpec
-    from pipette_opt.specs.recorded import recorded_spec
 
     if not {"model", "training"} <= set(plan.inputs):
         return
-    training = recorded_spec(TrainingSpec, plan.inputs["training"], "plan, inputs.training")
+    training = typed(TrainingSpec, plan.inputs["training"], "plan, inputs.training", closed=True)
     for field, compared in (("global_batch_size", "batches"), ("seq_length", "sequences")):
         theirs, ours = getattr(given, field), getattr(training, field)
         if theirs not in (None, ours):
             difference = f"--{field.replace('_', '-')} {theirs} differs from the plan's {ours}"
             raise InputError(given.where, f"{difference}; compare equal {compared}.")
-    check_one_model(recorded_spec(ModelSpec, plan.inputs["model"], "plan, inputs.model"), training, given)
+    check_one_model(typed(ModelSpec, plan.inputs["model"], "plan, inputs.model", closed=True), training, given)
 
 
 def model_differences(model: "ModelSpec", training: "TrainingSpec", given: "MegatronArgs") -> list[Difference]:

@@ -221,21 +221,21 @@ def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
 
 def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     """The job of a plan on a cluster."""
+    from pipette_opt.base.typed import typed
     from pipette_opt.simulate.fullness import with_edge_loss
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
-    from pipette_opt.specs.recorded import recorded_spec
 
     where = f"{path}, inputs"
     try:
         instance = Instance(
-            model=recorded_spec(ModelSpec, plan.inputs.get("model"), f"{where}.model"),
+            model=typed(ModelSpec, plan.inputs.get("model"), f"{where}.model", closed=True),
             cluster=cluster,
-            training=recorded_spec(TrainingSpec, plan.inputs.get("training"), f"{where}.training"),
+            training=typed(TrainingSpec, plan.inputs.get("training"), f"{where}.training", closed=True),
             p2p=plan.p2p,
             allreduce=_allreduce(plan),
             launcher=plan.launcher,
             profile=_profile(plan, path),
-            stack=recorded_spec(StackSpec, plan.inputs.get("stack", {}), f"{where}.stack"),
+            stack=typed(StackSpec, plan.inputs.get("stack", {}), f"{where}.stack", closed=True),
             not_modelled=plan.not_modelled,
         )
         return with_edge_loss(instance)

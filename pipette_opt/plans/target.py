@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.typed import typed
 from pipette_opt.plans.failures import FailureRate, best_progress
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ClusterSpec
 from pipette_opt.specs.objective import Objective
-from pipette_opt.specs.recorded import recorded_spec
 
 HOUR_S = 3600.0
 
@@ -55,7 +55,7 @@ def recorded_rate(inputs: Mapping[str, Any]) -> FailureRate:
     """How hosts fail, as the inputs of a plan say under ``failures``. ``InputError`` if they do not."""
     if inputs.get("failures") is None:
         raise InputError("--host-mean-days", "is needed for --objective progress: mean days until a host is lost.")
-    return recorded_spec(FailureRate, inputs["failures"], "inputs.failures")
+    return typed(FailureRate, inputs["failures"], "inputs.failures", closed=True)
 
 
 def price_of(cluster: ClusterSpec, node: int) -> float:

@@ -1,11 +1,10 @@
 """The fields of a mapping that a user wrote, each checked once, with errors that name the place."""
 
-import difflib
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, overload
 
-from pipette_opt.base.errors import MAX_SHOWN, InputError, shown
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import did_you_mean as did_you_mean
 from pipette_opt.base.types import is_number
 from pipette_opt.base.units import counted
 
@@ -14,20 +13,6 @@ LARGEST_WHOLE = 2**31 - 1
 
 MIN_NUMBER, LARGEST_NUMBER = 1e-9, 1e15
 """No rate, share, time or size that anyone means is above the second, and none that must be > 0 below the first."""
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Near matches as a phrase that follows a full stop, or nothing; ``node5`` is ``node05`` before all others."""
-    known = list(known)
-    name = name[:MAX_SHOWN].lower()
-    near = [one for one in known if _unpadded(one) == _unpadded(name)]
-    near = near or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
-
-
-def _unpadded(name: str) -> str:
-    """A name without the zeros that its numbers begin with."""
-    return re.sub(r"(?<![0-9])0+(?=[0-9])", "", name.lower())
 
 
 def unused_keys(data: object, known: Collection[str]) -> str:

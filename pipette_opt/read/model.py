@@ -6,6 +6,7 @@ from pathlib import Path
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.typed import typed
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import parse_json, read_text, read_yaml
 from pipette_opt.read.hugging_face import model_from_hugging_face
@@ -23,7 +24,6 @@ from pipette_opt.read.megatron_args import Environment, model_of_arguments, writ
 from pipette_opt.read.model_names import list_models as list_models
 from pipette_opt.read.model_names import preset_called, presets_like
 from pipette_opt.specs import ModelSpec
-from pipette_opt.specs.recorded import recorded_spec
 
 _SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh")
 """Endings of names that are files, be they there or not."""
@@ -80,7 +80,7 @@ def read_architecture(path: str | Path) -> ModelSpec:
     for name in ("moe_router_topk", "moe_ffn_hidden_size"):
         if name in values and "num_experts" not in values:
             raise InputError(str(path), f"{name} has no effect without num_experts.")
-    return recorded_spec(ModelSpec, {**values, "name": found.text("name", path.stem)}, str(path))
+    return typed(ModelSpec, {**values, "name": found.text("name", path.stem)}, str(path))
 
 
 def _number(name: str, value: object) -> object:

@@ -1,9 +1,7 @@
 """What the layers of some shapes took, beyond the formula: a table that ``calibrate`` learns from runs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -82,17 +80,6 @@ class LearnedLayers:
     """
 
     shapes: tuple[LayerFactor, ...]
-
-    def __post_init__(self) -> None:
-        entries = (one if isinstance(one, LayerFactor) else LayerFactor(**one) for one in self.shapes)
-        object.__setattr__(self, "shapes", tuple(entries))
-
-    @classmethod
-    def of(cls, found: "LearnedLayers | Mapping[str, Any] | None") -> "LearnedLayers | None":
-        """As a plan's file or a stack's has it."""
-        if found is None or isinstance(found, LearnedLayers):
-            return found
-        return cls(**found)
 
     @cached_property
     def _families(self) -> dict[tuple[str, str, int, bool, int], tuple[FloatArray, FloatArray, tuple[float, float]]]:

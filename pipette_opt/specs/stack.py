@@ -114,7 +114,6 @@ class StackSpec:
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", LearnedLayers.of(self.layers))
         for name in SHARES:
             if not LEAST <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [{LEAST:g}, 1], got {getattr(self, name)}.")

@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from pipette_opt.base.typed import typed
 from pipette_opt.specs import DEFAULT_STACK, StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 
@@ -43,7 +44,7 @@ def test_likeness_fades() -> None:
 def test_a_stack_as_plain_data() -> None:
     """As a plan's file keeps it."""
     stack = replace(DEFAULT_STACK, layers=LearnedLayers(shapes=(KNOWN,)))
-    again = StackSpec(**asdict(stack))
+    again = typed(StackSpec, asdict(stack), "here")
     assert again.layers is not None
     assert again.layers.shapes == (KNOWN,)
 

@@ -1,4 +1,4 @@
-"""Specs out of what a plan records of them."""
+"""Content of files as types: what fits comes back, and what does not is named."""
 
 import json
 from dataclasses import asdict, replace
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.typed import typed
 from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec, YarnScaling
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
-from pipette_opt.specs.recorded import recorded_spec
 
 MODEL = ModelSpec(
     name="small",
@@ -59,12 +59,12 @@ def as_read(spec: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("spec", [MODEL, LONG, TRAINING, StackSpec()])
 def test_specs_come_back(spec: Any) -> None:
     """Through JSON and back nothing changes."""
-    assert recorded_spec(type(spec), as_read(spec), "here") == spec
+    assert typed(type(spec), as_read(spec), "here", closed=True) == spec
 
 
 def test_a_stack_with_tables_comes_back() -> None:
     """Classes inside the stack are made again."""
-    found = recorded_spec(StackSpec, as_read(STACK), "here")
+    found = typed(StackSpec, as_read(STACK), "here", closed=True)
     assert found.layers is not None
     assert found.layers.shapes == (LAYER,)
     assert (found.fitted, found.memory, found.versions) == (STACK.fitted, STACK.memory, STACK.versions)
@@ -74,15 +74,15 @@ def test_fields_with_defaults_may_be_absent() -> None:
     """Plans of the same version may lack what came later."""
     content = as_read(TRAINING)
     del content["expert_imbalance"]
-    assert recorded_spec(TrainingSpec, content, "here") == TRAINING
+    assert typed(TrainingSpec, content, "here", closed=True) == TRAINING
     content = {name: value for name, value in as_read(MODEL).items() if name not in ("rotary_base", "norm_epsilon")}
-    assert recorded_spec(ModelSpec, content, "here") == MODEL
+    assert typed(ModelSpec, content, "here", closed=True) == MODEL
 
 
 WRONG: list[tuple[Any, str, object, str]] = [
     (MODEL, "num_layers", [4], r"here: num_layers must be a whole number, got \[4\]"),
     (MODEL, "num_layers", True, "num_layers must be a whole number, got True"),
-    (MODEL, "num_layers", 10**20, "num_layers must be a whole number, got 1000"),
+    (MODEL, "num_layers", 10**20, "num_layers must be a whole number from -2.53 to 2.53, got 1000"),
     (MODEL, "num_layers", 10**9, "num_layers must be at most 1[0,]+, got 1,000,000,000"),
     (MODEL, "num_experts", "8", "num_experts must be a whole number or null, got '8'"),
     (MODEL, "gated_linear_unit", 1, "gated_linear_unit must be true or false, got 1"),
@@ -92,15 +92,18 @@ WRONG: list[tuple[Any, str, object, str]] = [
     (TRAINING, "global_batch_size", 10**12, "global_batch_size must be at most 1,000,000,000, got 1e\\+12"),
     (TRAINING, "flash_version", 2.0, "flash_version must be one of 1, 2, 3, got 2.0"),
     (STACK, "memory", 3, "memory must be a mapping, each a finite number or null, got 3"),
-    (STACK, "memory", {"group_gib": "much"}, "memory must be a mapping, each a finite number"),
-    (STACK, "layers", [], r"layers must be a mapping or null, got \[\]"),
-    (STACK, "layers", {}, "here.layers: the field shapes is missing"),
-    (STACK, "layers", {"shapes": [3]}, r"here.layers: shapes\[0\] must be a mapping, got 3"),
-    (STACK, "layers", {"shapes": [{"gpu": 3}]}, "here.layers.*: gpu must be text, got 3"),
-    (STACK, "matmul_speed", float("nan"), "matmul_speed must be a finite number, got nan"),
+    (STACK, "memory", {"group_gib": "much"}, "here: memory.group_gib must be a finite number, got 'much'"),
+    (STACK, "layers", [], r"layers must be a mapping of fields or null, got \[\]"),
+    (STACK, "layers", {}, "here: layers.shapes is missing"),
+    (STACK, "layers", {"shapes": [3]}, r"here: layers.shapes\[0\] must be a mapping of fields, got 3"),
+    (STACK, "layers", {"shapes": [{"gpu": 3}]}, r"here: layers.shapes\[0\].gpu must be text, got 3"),
+    (STACK, "matmul_speed", float("nan"), "matmul_speed must be a finite number from .*, got nan"),
     (STACK, "matmul_speed", 0, "matmul_speed must be at least 1e-09, got 0"),
     (STACK, "streaming", 2, r"streaming must be in \[1e-09, 1\], got 2"),
-    (STACK, "colour", 2, "unknown field 'colour'"),
+    (STACK, "stream", 2, r"here: unknown field 'stream'. Did you mean streaming\?"),
+    (STACK, "layers", {"shapes": [{"gpus": 3}]}, r"here: layers.shapes\[0\] unknown field 'gpus'. Did you mean gpu\?"),
+    (STACK, "fitted", {"errors": [1, {"of": 10**20}]}, r"fitted.errors\[1\].of must be a whole number from"),
+    (STACK, "colour", 2, r"here: unknown field 'colour'. Known fields: matmul_speed, "),
 ]
 
 
@@ -108,7 +111,7 @@ WRONG: list[tuple[Any, str, object, str]] = [
 def test_what_does_not_fit_is_named(spec: Any, name: str, value: object, message: str) -> None:
     """Place, field, value and what would be right; no word of Python's."""
     with pytest.raises(InputError, match=message) as caught:
-        recorded_spec(type(spec), {**as_read(spec), name: value}, "here")
+        typed(type(spec), {**as_read(spec), name: value}, "here", closed=True)
     assert "not supported between" not in str(caught.value)
 
 
@@ -116,6 +119,6 @@ def test_what_is_no_spec_at_all() -> None:
     """A list, nothing, and a mapping without what is needed."""
     for data in (None, [], "model"):
         with pytest.raises(InputError, match="must be a mapping of fields"):
-            recorded_spec(ModelSpec, data, "here")
-    with pytest.raises(InputError, match="the field name is missing"):
-        recorded_spec(ModelSpec, {}, "here")
+            typed(ModelSpec, data, "here", closed=True)
+    with pytest.raises(InputError, match="here: name is missing"):
+        typed(ModelSpec, {}, "here", closed=True)

@@ -1,0 +1,193 @@
+"""
+Content of a file as the types that it is read into.
+
+A dataclass, or a ``msgspec.Struct``, is all that says which fields a file has: their types, their limits
+(``Annotated``), and by their defaults which of them may be missing. msgspec reads and writes them; what is here names
+the field, the value found and what would be right where content does not fit.
+"""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, inspect
+
+from pipette_opt.base.errors import InputError, did_you_mean, shown
+from pipette_opt.base.types import LARGEST_EXACT
+
+T = TypeVar("T")
+
+Count = Annotated[int, Meta(ge=0)]
+"""A whole number >= 0."""
+
+Size = Annotated[int, Meta(ge=1)]
+"""A whole number >= 1."""
+
+Positive = Annotated[float, Meta(gt=0)]
+"""A number > 0."""
+
+NotNegative = Annotated[float, Meta(ge=0)]
+"""A number >= 0."""
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+"""A number in [0, 1]."""
+
+LARGEST = 1e18
+"""Largest time, rate or size of a file; sums of larger numbers could overflow."""
+
+_EXACT = {int: "a whole number from -2^53 to 2^53", float: f"a finite number from -{LARGEST:g} to {LARGEST:g}"}
+"""Numbers that a file may have."""
+
+
+def typed(kind: type[T], content: object, where: str, path: str = "", *, closed: bool = False) -> T:
+    """
+    Return content of a file as a type.
+
+    Parameters
+    ----------
+    kind
+        A dataclass, a ``msgspec.Struct``, or a list or mapping of them.
+    content
+        Plain values as JSON or YAML gives them.
+    where
+        File and place; the start of every error message.
+    path
+        Path of ``content`` in the file, e.g. ``memory[2]``; empty at the top.
+    closed
+        Refuse fields that the type does not have. Otherwise they are left out.
+
+    Raises
+    ------
+    InputError
+        If a field is missing, or of another type, or if the type refuses its value.
+    """
+    if closed:
+        _refuse_unknown(kind, content, where, path)
+    try:
+        if _are_exact(content):
+            return msgspec.convert(content, kind)
+    except msgspec.ValidationError:
+        pass
+    raise InputError(where, _fault(kind, content, path).lstrip())
+
+
+def _are_exact(content: object) -> bool:
+    """Return whether every number is finite and read alike by all readers of JSON (RFC 8259, section 6)."""
+    if isinstance(content, Mapping):
+        return all(map(_are_exact, content.values()))
+    if isinstance(content, list | tuple):
+        return all(map(_are_exact, content))
+    if isinstance(content, float):
+        return -LARGEST <= content <= LARGEST
+    return not isinstance(content, int) or -LARGEST_EXACT <= content <= LARGEST_EXACT
+
+
+def _fits(kind: Any, content: object) -> bool:
+    try:
+        msgspec.convert(content, kind)
+    except msgspec.ValidationError:
+        return False
+    return _are_exact(content)
+
+
+def _refuse_unknown(kind: Any, content: object, where: str, path: str) -> None:
+    """Raise ``InputError`` for a field that a dataclass does not have, at any depth, with the nearest names."""
+    known = _fields(_plain(kind))
+    for name in content if known and isinstance(content, Mapping) else ():
+        if name not in known:
+            hint = did_you_mean(str(name), known) or f" Known fields: {', '.join(known)}."
+            raise InputError(where, f"{path} unknown field {shown(name)}.{hint}".lstrip())
+    for part_path, part_kind, part in _parts(kind, content, path):
+        _refuse_unknown(part_kind, part, where, part_path)
+
+
+def _fault(kind: Any, content: object, path: str) -> str:
+    """Path and problem of the innermost part that does not fit."""
+    for part_path, part_kind, part in _parts(kind, content, path):
+        if not _fits(part_kind, part):
+            return _fault(part_kind, part, part_path)
+    if isinstance(content, Mapping):
+        for name, (_, required) in _fields(_plain(kind)).items():
+            if required and name not in content:
+                return f"{_joined(path, name)} is missing."
+        try:
+            msgspec.convert(content, kind)
+        except msgspec.ValidationError as error:
+            if error.__cause__ is not None:  # what the type itself says of fields that contradict each other
+                return f"{path}: {error.__cause__}" if path else str(error.__cause__)
+    right = _words(inspect.type_info(kind)) if _are_exact(content) else _EXACT[type(content)]
+    return f"{path} must be {right}, got {shown(content)}."
+
+
+def _parts(kind: Any, content: object, path: str) -> Iterator[tuple[str, Any, object]]:
+    """Path, type and content of each part of a mapping or list, if the type has such parts."""
+    kind = _plain(kind)
+    inner = (Any, Any) if kind is Any else get_args(kind)
+    if isinstance(content, Mapping):
+        fields = _fields(kind)
+        for name, part in content.items():
+            if name in fields:
+                yield _joined(path, name), fields[name][0], part
+            elif not fields and len(inner) == 2:
+                yield _joined(path, name), inner[1], part
+    elif isinstance(content, Sequence) and not isinstance(content, str) and inner:
+        for index, part in enumerate(content):
+            yield f"{path}[{index}]", inner[0], part
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _plain(kind: Any) -> Any:
+    """Return a type without limits, and without ``None`` beside it."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in (Union, types.UnionType):
+        kinds = [one for one in get_args(kind) if one is not types.NoneType]
+        return _plain(kinds[0]) if len(kinds) == 1 else kind
+    return kind
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Type of each field by its name in the file, and whether it is required; nothing for other types."""
+    if not (isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, msgspec.Struct))):
+        return {}
+    hints, info = get_type_hints(kind, include_extras=True), inspect.type_info(kind)
+    assert isinstance(info, inspect.DataclassType | inspect.StructType)
+    return {field.encode_name: (hints[field.name], field.required) for field in info.fields}
+
+
+def _words(kind: inspect.Type) -> str:
+    """Return a type for people."""
+    match kind:
+        case inspect.Metadata():
+            return _words(kind.type)
+        case inspect.UnionType():
+            return " or ".join(map(_words, sorted(kind.types, key=lambda one: isinstance(one, inspect.NoneType))))
+        case inspect.LiteralType():
+            return f"one of {', '.join(map(str, kind.values))}"
+        case inspect.IntType():
+            return f"a whole number{_limits(kind)}"
+        case inspect.FloatType():
+            return f"a finite number{_limits(kind)}"
+        case inspect.DictType():
+            inside = _words(kind.value_type)
+            return f"a mapping, each {inside}" if inside else "a mapping"
+        case inspect.VarTupleType() | inspect.ListType():
+            inside = _words(kind.item_type)
+            return f"a list, each {inside}" if inside else "a list"
+        case inspect.DataclassType() | inspect.StructType():
+            return "a mapping of fields"
+    words = {inspect.BoolType: "true or false", inspect.StrType: "text", inspect.NoneType: "null"}
+    return words.get(type(kind), "")
+
+
+def _limits(kind: inspect.IntType | inspect.FloatType) -> str:
+    """Limits of a number, as words that follow it."""
+    signs = {">": kind.gt, ">=": kind.ge, "<": kind.lt, "<=": kind.le}
+    return "".join(f" {sign} {limit:g}" for sign, limit in signs.items() if limit is not None)
