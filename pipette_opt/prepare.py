@@ -1,8 +1,8 @@
 """
-Before the search: what is legal, what the joint model makes of it, what fits, and the problem in integers.
+Preparation of the search: legal configurations, joint model, memory, pruning, and the problem in integers.
 
-Before the joint model a time to beat is looked for among the configurations of one stage, which have no layers to deal;
-from 256 hosts on among all. Bounds of single configurations come after it.
+Before the joint model runs, a time to beat is looked for among configurations with one stage, which have no layers to
+partition; with 256 hosts or more, among all. Bounds of single configurations follow after the joint model.
 """
 
 import os
@@ -43,73 +43,78 @@ from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import ClusterSpec, Instance
 
 WORLD_SIZES_SHARE = 0.25
-"""Share of the time that is left in which numbers of GPUs are bounded. Chosen."""
+"""Share of the remaining time for bounding numbers of GPUs. Chosen."""
 
 BOUNDING_SHARE = 0.1
-"""Share of the time that is left in which configurations are bounded. Chosen."""
+"""Share of the remaining time for bounding configurations. Chosen."""
 
 BOUNDING_AGAIN_SHARE = 0.5
-"""The same where a search has ended and only what was not bounded keeps a gap open. Chosen."""
+"""
+Share of the remaining time for bounding after a search, when only unbounded configurations keep the gap
+open. Chosen.
+"""
 
 FIRST_SHARE = 0.05
-"""Share of the time that is left for annealing a better time to beat, where very many may win. Chosen."""
+"""Share of the remaining time for annealing a better time to beat, where very many configurations may win. Chosen."""
 
 MAX_FIRST_S = 10.0
-"""Largest number of seconds for the same. Chosen."""
+"""Largest time for annealing a better time to beat, seconds. Chosen."""
 
 BUILDING_SHARE = 0.15
-"""Share of the time that is left after that in which the problems of kept configurations are built. Chosen."""
+"""Share of the time left afterwards for building the problems of kept configurations. Chosen."""
 
 LAYOUT_SHARE = 0.2
 """
-Time in which layers are moved between the chunks of the joint model's plan, as a share of the joint model's time limit,
-to which it is added. Chosen.
+Time for moving layers between the chunks of the joint model's plan, as share of the joint model's limit. Chosen.
+
+It comes on top of that limit.
 """
 
 MANY_HOSTS = 256
 """
-From so many hosts on, a time to beat is looked for among all configurations before the joint model is asked: it
-simulates hosts in the order in which they are listed only, and over many hosts that loses more than its splits gain.
-Chosen.
+Number of hosts from which a time to beat is looked for among all configurations before the joint model. Chosen.
+
+The joint model only simulates hosts in listed order. Over many hosts, that loses more than its partitions gain.
 """
 
 MEMORY_SHARE = 0.15
 """
-Share of the machine's memory that link costs between hosts may take. Searches copy those of the candidates that they
-look at, so that the process takes about twice as much. Chosen.
+Share of the machine's memory for link costs between hosts. Chosen.
+
+Searches copy the costs of the candidates that they look at, so the process takes about twice as much.
 """
 
 MAX_LINK_BYTES = 3 << 30
-"""Largest number of bytes for the same. Chosen."""
+"""Largest number of bytes of link costs between hosts. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:
     """
-    Everything before the search: what is legal, what fits, and the problem in integers.
+    Input of the search: legal configurations, those that fit, and the problem in integers.
 
     Parameters
     ----------
     problem
-        Each candidate with the form that the solver minimises.
+        Each candidate with the objective that the solver minimises.
     lower
-        Each candidate with the lower form.
+        Each candidate with its relaxation.
     pruned
-        Configurations that were left out of both; ``None`` if none was.
+        Result of pruning, with the configurations left out of both; ``None`` without pruning.
     space
-        What was searched, with the splits that the joint model chose.
+        Searched space, with the partitions that the joint model chose.
     joined
-        What the joint model says; ``None`` if it was not asked.
+        Result of the joint model; ``None`` if it did not run.
     instance
-        The job; where links of single GPUs are known, on relaxed hosts.
+        The job; on relaxed hosts where links of single GPUs are known.
     given_cluster
-        The hosts as they are given, where links of single GPUs are known.
+        Hosts as given, where links of single GPUs are known.
     other_sizes_s
-        No plan on other numbers of GPUs is faster, seconds; infinite where the search did not choose the number.
+        Lower bound on plans with other numbers of GPUs, seconds; infinite where the search did not choose the number.
     other_splits_s
-        No plan with other splits of the layers is faster, seconds, where the joint model was not asked and this was.
+        Lower bound on plans with other layer partitions, seconds, where it does not come from the joint model.
     proven_s
-        No plan of these configurations is faster, as an earlier certificate says of the same hosts and more.
+        Lower bounds on configurations from an earlier certificate of the same hosts and more, seconds.
     """
 
     instance: Instance
@@ -128,34 +133,37 @@ class Prepared:
 
     @property
     def given(self) -> Instance:
-        """The job on the hosts as they are given, with the links of single GPUs."""
+        """The job on the hosts as given, with the links of single GPUs."""
         return self.instance if self.given_cluster is None else replace(self.instance, cluster=self.given_cluster)
 
     @property
     def has_slots(self) -> bool:
-        """Whether links of single GPUs are known, so that it matters which GPU of its host a rank has."""
+        """Return whether links of single GPUs are known, so that a rank's GPU inside its host matters."""
         return self.given_cluster is not None
 
     @property
     def ruled_out_s(self) -> float:
-        """No plan of what was left out of the problem is faster: seconds; infinite if nothing was."""
+        """Lower bound on all plans left out of the problem, seconds; infinite if none was."""
         return self.other_sizes_s if self.pruned is None else min(self.pruned.bound_s, self.other_sizes_s)
 
     @property
     def is_joint_least(self) -> bool:
-        """Whether bounds say more of every configuration that is listed than the joint model of all other splits."""
+        """
+        Return whether the joint model's bound on other partitions is below the bounds of all listed
+        configurations.
+        """
         if self.pruned is None or self.joined is None:
             return False
         return self.joined.model.bound_s < min(self.pruned.bounds_s.values(), default=0.0)
 
     @cached_property
     def with_closed_form(self) -> ProblemData:
-        """The candidates with a closed form."""
+        """Problem with only the candidates that have an analytical 1F1B model."""
         return _only(self.problem, closed=True)
 
     @cached_property
     def without_closed_form(self) -> ProblemData:
-        """The candidates with a proven lower form only."""
+        """Problem with only the candidates that have a relaxation alone."""
         return _only(self.problem, closed=False)
 
 
@@ -174,7 +182,7 @@ def prepare(
     chooses_sizes: bool = False,
 ) -> Prepared:
     """
-    Enumerate, drop what cannot fit, and put the rest into integers.
+    Enumerate configurations, drop those that do not fit or cannot win, and put the rest into integers.
 
     Raises ``InfeasibleError`` with the reasons if nothing is legal or nothing fits, and ``InputError`` if nothing is
     legal because pins contradict each other or the job.
@@ -182,27 +190,26 @@ def prepare(
     Parameters
     ----------
     report
-        Told each step.
+        Called with the name of each step.
     keep
-        Says which configurations are kept even if a cheap bound shows that they cannot win: all by default.
+        Predicate of configurations kept even if a cheap bound shows that they cannot win; by default all.
     seconds_left
-        Of the time limit. A space that is too large for it is narrowed first
-        (:mod:`~pipette_opt.candidates.narrowing`), unless nothing of that fits. Bounding takes no more than a part of
-        it, and then leaves out what was not bounded, or is too much to search; its bounds say how far off the best of
-        the rest can be.
+        Remaining seconds of the time limit. A space too large for it is narrowed first
+        (:mod:`~pipette_opt.candidates.narrowing`), unless no configuration of the narrowed space fits. Bounding takes
+        at most a share of it; configurations that it does not reach are left out, with weaker bounds.
     loading
-        Entered where compiled kernels are loaded, which may compile them.
+        Context entered where compiled kernels are loaded, as that may compile them.
     joint
-        How long the joint model may take; it is not asked without, nor where the layers of the stages are not free.
+        Limits of the joint model; ``None``: it does not run. Nor does it where layers per stage are pinned.
     stop
-        Ends the joint model soon.
+        Event that ends the joint model soon.
     first
-        A plan that is known, on this job: the time to beat from the beginning.
+        Warm start: a known plan of this job, whose time has to be beaten.
     like
-        A preparation of the same space and job, without a joint model, on hosts of one kind; of these there may be more
-        now, and with other links. What is legal and fits is taken from it.
+        Earlier preparation of the same space and job, without a joint model, on hosts of one kind. Its legal and
+        fitting configurations are reused; the number of hosts and their links may have changed.
     chooses_sizes
-        Whether numbers of GPUs are chosen where the space has none (:mod:`~pipette_opt.solver.world_sizes`).
+        Whether to choose numbers of GPUs where the space leaves them open (:mod:`~pipette_opt.solver.world_sizes`).
     """
     sizes = None
     if chooses_sizes and like is None and space.num_gpus is None and not space.world_sizes:
@@ -220,7 +227,7 @@ def prepare(
             )
             break
         except (InfeasibleError, InputError):
-            if number == len(spaces):  # the time limit is no reason to say that nothing fits
+            if number == len(spaces):  # a narrowed space alone does not show that nothing fits
                 raise
     if like is not None:
         return replace(prepared, other_sizes_s=_bound_of_other_sizes_s(instance, like.space, seconds_left, first))
@@ -235,7 +242,7 @@ def _chosen_sizes(
     loading: Callable[[], AbstractContextManager[None]],
     first: FirstPlan | None,
 ) -> WorldSizes:
-    """Numbers of GPUs by time, in a share of the time that is left."""
+    """Choose numbers of GPUs by time, in a share of the remaining time."""
     rest_s = (1 - WORLD_SIZES_SHARE) * seconds_left()
     return choose_world_sizes(
         replace(instance, cluster=instance.cluster.relaxed()),
@@ -251,7 +258,7 @@ def _chosen_sizes(
 def _bound_of_other_sizes_s(
     instance: Instance, space: SearchSpace, seconds_left: Callable[[], float], first: FirstPlan | None
 ) -> float:
-    """No plan on other numbers of GPUs than those of a space is faster, seconds."""
+    """Lower bound on plans with other numbers of GPUs than the space's, seconds."""
     if not space.world_sizes:
         return float("inf")
     rest_s, enough_s = (1 - WORLD_SIZES_SHARE) * seconds_left(), float("inf") if first is None else first.seconds
@@ -281,7 +288,7 @@ def _prepare(
     first: FirstPlan | None,
     like: Prepared | None,
 ) -> Prepared:
-    """As :func:`prepare`, of a space that is not made smaller."""
+    """Prepare a space, as :func:`prepare` does, without narrowing it."""
     if like is None:
         space = with_shared_parameters(instance, space)
     given = None if instance.cluster.gpu_links is None else instance
@@ -294,7 +301,7 @@ def _prepare(
     is_open = not all(keep(config) for config in enumeration.candidates)
 
     def bounded(memory: MemoryCheck, *, anneals: bool = True) -> Pruned:
-        """What cheap bounds leave, in a share of the time that is left."""
+        """Prune by cheap bounds, in a share of the remaining time."""
         rest_s = (1 - BOUNDING_SHARE) * seconds_left()
         return prune(
             with_edge_loss(instance, memory),
@@ -315,7 +322,7 @@ def _prepare(
         if first is not None:
             joint = replace(joint, to_beat_s=min(first.seconds, joint.to_beat_s))
         many = instance.cluster.num_nodes >= MANY_HOSTS
-        beside = candidates if many else [one for one in candidates if one.pipeline_model_parallel_size == 1]
+        beside = [config for config in candidates if many or config.pipeline_model_parallel_size == 1]
         if is_open and beside:
             memory = check_memory(instance, beside, predictor, max_oom_risk)
             report(f"looking for a time to beat among {counted(len(memory.fitting), 'configuration')}")
@@ -328,7 +335,7 @@ def _prepare(
             report("moving layers between model chunks")
             share_s = LAYOUT_SHARE * joint.time_limit_s
             near = near_layouts(instance, wider, first, predictor, max_oom_risk, share_s, stop or threading.Event())
-            layouts = (str(one.config.pipeline_model_parallel_layout) for one in near)
+            layouts = (str(plan.config.pipeline_model_parallel_layout) for plan in near)
             wider, first = replace(wider, more_layouts=tuple(layouts)), (near or [first])[0]
         if wider != space:
             space, enumeration = wider, enumerate_more(instance, wider, space, enumeration)
@@ -375,9 +382,9 @@ def bound_again(
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Prepared:
     """
-    The same space with its configurations bounded anew, in half of the time that is left, against a plan that is known.
+    Bound the configurations that the first pass had no time for, against a known plan, in half of the remaining time.
 
-    For when the time that bounds had at first was too short: what they did not reach is above no bound but its work.
+    Until then only their compute-only bound is known.
     """
     instance, memory, joined = prepared.instance, prepared.memory, prepared.joined
     rest_s = (1 - BOUNDING_AGAIN_SHARE) * seconds_left()
@@ -406,16 +413,16 @@ def with_splits(
     least_s: float = 0.0,
 ) -> Prepared:
     """
-    The same with the splits that the joint model handed on since, and the fastest plan that it simulated.
+    Add the layer partitions that the joint model handed on since, and the fastest plan that it simulated.
 
     Parameters
     ----------
     known
-        The fastest plan known to others.
+        Fastest known plan of the other searches.
     is_over
-        Whether there is no time to bound and build more of them than that plan.
+        Predicate: no time is left to bound and build more than that plan.
     least_s
-        No plan with a split that is new is faster.
+        Lower bound on plans with a new partition, seconds.
     """
     joined, pruned, memory = prepared.joined, prepared.pruned, prepared.memory
     if joined is None or pruned is None:
@@ -428,10 +435,11 @@ def with_splits(
         enumeration = enumerate_more(prepared.instance, space, prepared.space, enumeration)
         new = enumeration.candidates[len(prepared.enumeration.candidates) :]
         memory = memory.joined(check_memory(prepared.instance, new, prepared.predictor, memory.max_oom_risk))
-    built = {one.config for one in pruned.kept}
+    built = {candidate.config for candidate in pruned.kept}
     fitting = fitting_candidates(memory)
     new_fitting = fitting[len(prepared.memory.fitting) :]
-    new_fitting += [one for one in fitting if one.config == first.config and one.config not in built]
+    if first.config not in built:
+        new_fitting += [candidate for candidate in fitting if candidate.config == first.config]
     if not new_fitting:
         return replace(prepared, space=space, enumeration=enumeration, memory=memory)
     more = prune(
@@ -462,7 +470,7 @@ def with_splits(
 
 
 def _too_large(num_bytes: int) -> bool:
-    """Whether link costs take all the memory that they may."""
+    """Return whether link costs exceed their share of memory."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return num_bytes > min(MEMORY_SHARE * machine, MAX_LINK_BYTES)
 
@@ -476,9 +484,9 @@ def _build_kept(
     links: SharedLinks | None = None,
 ) -> tuple[BothForms, Pruned]:
     """
-    Both forms of what bounding kept, the most promising first, as long as there are memory and time.
+    Build both forms of the configurations that pruning kept, the most promising first, within memory and time.
 
-    The rest is left out, too, with its bounds; what must be kept goes first, whatever time there is.
+    The rest is left out with its bounds. Configurations that must be kept come first, whatever the time.
     """
     kept, bounds = pruned.kept, pruned.bounds_s
     first = None if pruned.first is None else pruned.first.config
@@ -490,14 +498,14 @@ def _build_kept(
             bounds[without_overlap(kept[index].config)],
         ),
     )
-    num_needed = sum(keep(one.config) for one in kept)
+    num_needed = sum(keep(candidate.config) for candidate in kept)
 
     def is_enough(num_bytes: int, num_built: int) -> bool:
         return _too_large(num_bytes) or (num_built > num_needed and is_over())
 
     forms = build_both_forms(instance, kept, capacity_bytes, order, is_enough, links)
     built = set(forms.built)
-    left = [bounds[without_overlap(one.config)] for index, one in enumerate(kept) if index not in built]
+    left = [bounds[without_overlap(unbuilt.config)] for index, unbuilt in enumerate(kept) if index not in built]
     return forms, replace(
         pruned,
         kept=tuple(kept[index] for index in forms.built),
@@ -509,7 +517,7 @@ def _build_kept(
 def _refusal(instance: Instance, fitting: list[FittingCandidate]) -> InputError:
     return InputError(
         "the search space",
-        f"has {len(fitting)} configurations that are all to be kept; the costs of their links between "
+        f"has {len(fitting)} configurations, all of which must be kept; the costs of their links between "
         f"{instance.cluster.num_nodes} hosts do not fit in this machine's memory. Pin degrees, e.g. "
         "with --tensor-parallel, --pipeline-parallel, --micro-batch-size and --virtual-pipeline 1.",
     )
@@ -517,9 +525,9 @@ def _refusal(instance: Instance, fitting: list[FittingCandidate]) -> InputError:
 
 def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
     """
-    The shipped memory predictor, with the constants of the instance's stack if it has some for memory.
+    Load the shipped memory predictor, with the memory constants of the instance's stack if it has any.
 
-    Raises ``InputError`` for a risk that its data cannot vouch for; 1 stands for memory that does not count.
+    Raises ``InputError`` for a risk below what its data can support; 1 means that memory does not count.
     """
     predictor = stack_predictor(instance.stack)
     if not SMALLEST_RISK <= max_oom_risk <= IGNORED_RISK:
@@ -530,26 +538,27 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
 
 
 def fitting_candidates(memory: MemoryCheck) -> list[FittingCandidate]:
-    """What fits, as :func:`~pipette_opt.problem.build.build_problem_data` takes it."""
-    return [FittingCandidate(config=one.config, need_bytes=one.need_bytes) for one in memory.fitting]
+    """Return the configurations that fit as input of :func:`~pipette_opt.problem.build.build_problem_data`."""
+    return [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
 
 
 def _only(problem: ProblemData, *, closed: bool) -> ProblemData:
-    return replace(problem, candidates=tuple(one for one in problem.candidates if one.has_closed_form == closed))
+    chosen = (candidate for candidate in problem.candidates if candidate.has_closed_form == closed)
+    return replace(problem, candidates=tuple(chosen))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateRow:
     """
-    One configuration, before any search.
+    One configuration before any search.
 
     Parameters
     ----------
     fastest_s
-        Its time at the best hosts and links (lower form for interleaved schedules); ``None`` if it does not fit
-        or cannot be placed.
+        Time on the best hosts and links (relaxation for interleaved schedules), seconds; ``None`` if it does not fit or
+        has no placement.
     need_gib
-        Upper bound of the memory of its fullest stage.
+        Upper bound on the memory of its fullest stage, GiB.
     """
 
     config: ParallelConfig
@@ -562,9 +571,9 @@ def candidate_overview(
     instance: Instance, space: SearchSpace, max_oom_risk: float, top: int | None = None
 ) -> tuple[Enumeration, list[CandidateRow]]:
     """
-    The legal configurations, those that fit first, by what they can reach at best: the first ``top``, or all.
+    Return the first ``top`` legal configurations, or all: those that fit first, by their best possible time.
 
-    Of those that are not among the first, only the work is looked at.
+    Configurations after the first ``top`` only get their compute-only bound.
     """
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
@@ -575,13 +584,13 @@ def candidate_overview(
     fastest = {config: bounded.bounds_s[config] for config in chosen if bounded.bounds_s[config] < float("inf")}
     rows = [
         CandidateRow(
-            config=one.config,
+            config=checked.config,
             fits=fits,
-            need_gib=gib(float(one.prediction.upper_bytes.max())),
-            fastest_s=fastest.get(one.config),
+            need_gib=gib(float(checked.prediction.upper_bytes.max())),
+            fastest_s=fastest.get(checked.config),
         )
         for group, fits in ((memory.fitting, True), (memory.rejected, False))
-        for one in group
+        for checked in group
     ]
     rows.sort(key=lambda row: (not row.fits, row.fastest_s or float("inf"), row.need_gib))
     return enumeration, rows[:top]

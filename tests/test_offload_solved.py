@@ -201,7 +201,7 @@ def test_the_job_and_the_space_do_not_both_say() -> None:
     """What the job's own options have on the host is no choice any more."""
     job = job_of(20.0, 24)
     own = replace(job, training=replace(job.training, optimizer_offload_fraction=1.0))
-    with pytest.raises(InputError, match=r"--offload: says what the job's own options say \(optimizer\)"):
+    with pytest.raises(InputError, match=r"--offload: repeats what the job's own options say \(optimizer\)"):
         enumerate_candidates(own, SPACE)
     assert Offload(optimizer_offload_fraction=1.0).word == "optimizer"
 

@@ -1,1 +1,1 @@
-"""Other searches for a plan, on the solver's problem: AMP, Varuna, Megatron's rule; ``compare`` runs all of them."""
+"""Baseline searches on the solver's problem: AMP, Varuna, Megatron's rule; ``compare`` runs all of them."""

@@ -2,12 +2,13 @@
 AMP: its cost formula on its two-level view of the network, and its annealing.
 
 D. Li, H. Wang, E. Xing, H. Zhang, "AMP: Automatically Finding Model Parallel Strategies with Heterogeneity Awareness",
-NeurIPS 2022, arXiv 2210.07297; formulas as in ``cost_het_cluster.py``, ``pipe.py`` and ``homogeneous_sa.py`` of its
+NeurIPS 2022, arXiv 2210.07297. Formulas as in ``cost_het_cluster.py``, ``pipe.py`` and ``homogeneous_sa.py`` of its
 release (github.com/DachengLi1/AMP).
 """
 
 import time
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -22,20 +23,20 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmpParams:
     """
-    How AMP places and how long it anneals.
+    Placement and annealing of AMP.
 
     Parameters
     ----------
     placement
-        ``listed``: hosts in the order listed, every candidate and packing compared by AMP's cost, as the release
-        does for its experiments. ``annealed``: also exchange hosts, by AMP's annealing on AMP's cost; a generous
-        reading, since the release anneals over tilings, which are packings here, and never exchanges hosts.
+        ``listed``: hosts in listed order, every candidate and tiling compared by AMP's cost, as in the release's
+        experiments. ``annealed``: also swap hosts, by AMP's annealing on AMP's cost; a generous reading, since the
+        release anneals over tilings and never swaps hosts.
     num_annealed
-        So many candidates, those with the least cost in listed order, are annealed.
+        Number of candidates with the least cost in listed order that are annealed.
     moves
-        Exchanges tried for each of them.
+        Swaps tried for each of them.
     time_limit_s
-        Wall time of all annealing.
+        Wall time of all annealing, seconds.
     hot
         First temperature, as share of the first cost; it falls linearly to zero, as in the release.
     """
@@ -58,7 +59,7 @@ class AmpParams:
 
 class AmpView(NamedTuple):
     """
-    What AMP knows of a candidate: one figure for each host, none for single links.
+    AMP's knowledge of a candidate: one figure for each host, none for single links. All times in ticks.
 
     Parameters
     ----------
@@ -67,8 +68,8 @@ class AmpView(NamedTuple):
     send
         Transfer of one micro-batch, one way, over a host's median link, shape ``(num_nodes,)``.
     ring
-        Gradient reduction of each stage over a host's median link, shape ``(pp, num_nodes)``; not less than inside
-        a host.
+        Gradient reduction of each stage over a host's median link, at least that inside a host, shape ``(pp,
+        num_nodes)``.
     row
         Grid row of each stage, shape ``(pp,)``.
     """
@@ -91,22 +92,23 @@ class _Choice(NamedTuple):
 
 def amp(data: ProblemData, params: AmpParams | None = None) -> Result:
     """
-    The candidate and placement with the least cost by AMP's formula; its objective is ours.
+    Return the candidate and placement with the least cost by AMP's formula; the result has our objective.
 
-    AMP decides tensor, pipeline and data size, micro-batch size, layer split and packing; its tensor groups stay
-    inside a host. It has no memory model and knows no single links: a choice that does not fit or that uses a link
-    without a measurement is left out, as the trial run of the release would tell, and the next one taken.
+    AMP decides tensor, pipeline and data size, micro-batch size, layer partition and tiling; its tensor groups stay
+    inside a host. It has no memory model and knows no single links. A choice that does not fit or uses an unmeasured
+    link is skipped, as the release's trial run would find out, and the next one is taken.
     """
     params, started = params or AmpParams(), time.perf_counter()
     known = [index for index, candidate in enumerate(data.candidates) if _is_known(data, candidate)]
     views = {index: amp_view(data, data.candidates[index]) for index in known}
-    choices = sorted((_listed(data, views[index], index) for index in known), key=lambda one: one[:2])
+    order = itemgetter(0, 1)
+    choices = sorted((_listed(data, views[index], index) for index in known), key=order)
     if params.placement == "annealed":
         ends = started + params.time_limit_s
         few, rest = choices[: params.num_annealed], choices[params.num_annealed :]
-        annealed = [_annealed(data, views[one.candidate], one, params, ends) for one in few]
-        choices = sorted((*annealed, *rest), key=lambda one: one[:2])
-    chosen = next((one.solution for one in choices if one.solution is not None), None)
+        annealed = [_annealed(data, views[choice.candidate], choice, params, ends) for choice in few]
+        choices = sorted((*annealed, *rest), key=order)
+    chosen = next((choice.solution for choice in choices if choice.solution is not None), None)
     bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
     return result_of([] if chosen is None else [chosen], bounds, started)
 
@@ -133,10 +135,10 @@ def amp_cost(view: AmpView, nodes: IntArray) -> float:
     """
     AMP's cost in ticks: ``(m - 1) max_s e_s + sum e_s + sum c_s + max_s d_s``.
 
-    ``e_s``: one micro-batch on a stage, mean over the replicas. ``c_s``: one transfer to the next stage, the slower
-    of the two hosts deciding, mean over the replicas, counted once however many micro-batches there are. ``d_s``:
-    ring all-reduce of the stage's gradients at its slowest hop; every hop of the ring counts, as meant, where the
-    release looks at the last one only.
+    ``e_s``: one micro-batch on a stage, mean over the replicas. ``c_s``: one transfer to the next stage by the slower
+    of the two hosts, mean over the replicas, counted once for all micro-batches. ``d_s``: ring all-reduce of the
+    stage's gradients at its slowest hop. Every hop of the ring counts, as intended; the release only looks at the last
+    one.
 
     Parameters
     ----------
@@ -153,14 +155,14 @@ def amp_cost(view: AmpView, nodes: IntArray) -> float:
 
 
 def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
-    """Whether AMP can express the candidate."""
+    """Return whether AMP can express the candidate."""
     config = candidate.config
     plain = config.num_chunks == 1 and config.context_parallel_size == 1
     return plain and candidate.grid[2] == 1 and candidate.num_cells <= data.num_nodes
 
 
 def _median_link(ticks: IntArray) -> FloatArray:
-    """Median over the links of each host, both ways; of no use where a host has none."""
+    """Median over the links of each host, both ways, ticks; ``UNUSABLE_TICKS`` where a host has none."""
     known = np.where(ticks < UNUSABLE_TICKS, ticks, np.nan)
     both = np.concatenate([known, known.T], axis=1)
     result = np.full(len(ticks), float(UNUSABLE_TICKS))
@@ -175,7 +177,7 @@ def _listed(data: ProblemData, view: AmpView, index: int) -> _Choice:
 
 
 def _annealed(data: ProblemData, view: AmpView, start: _Choice, params: AmpParams, ends: float) -> _Choice:
-    """Exchange hosts, spare ones included; a worse cost is taken with probability ``exp(-difference / T)``."""
+    """Swap hosts, spare ones included; a worse cost is accepted with probability ``exp(-difference / T)``."""
     random = np.random.default_rng((params.seed, start.candidate))
     candidate = data.candidates[start.candidate]
     P, D, _ = candidate.grid
@@ -185,7 +187,7 @@ def _annealed(data: ProblemData, view: AmpView, start: _Choice, params: AmpParam
     if len(order) < 2:
         return start
     current, best = start.cost, start
-    cells = order[: P * D].reshape(P, D)  # a view: exchanges show
+    cells = order[: P * D].reshape(P, D)  # a view, which follows every swap
     for move in range(params.moves):
         if time.perf_counter() >= ends:
             break

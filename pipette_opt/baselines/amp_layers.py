@@ -1,10 +1,10 @@
 """
-AMP's layers: a dynamic programme that deals the layers of a model to the stages of a pipeline.
+AMP's layers: a dynamic programme that partitions the layers of a model among pipeline stages.
 
-For the hosts as they are listed, each stage has its own time for a layer: the mean over its replicas, of which some may
-be on slower GPUs. The programme minimises what AMP's cost says of the pipeline, ``(m - 1) max_s e_s + sum_s e_s``; the
-transfers are the same for every split, and the reduction of gradients is added afterwards, as in the release
-(``pipe_ast`` in ``pipe.py``, which tries every largest stage time in turn). It has no memory model.
+On hosts in listed order, each stage has its own time for a layer: the mean over its replicas, some of which may be on
+slower GPUs. The programme minimises the pipeline part of AMP's cost, ``(m - 1) max_s e_s + sum_s e_s``. Transfers are
+equal for every partition, and the reduction is added afterwards, as in the release (``pipe_ast`` in ``pipe.py``, which
+tries every largest stage time in turn). It has no memory model.
 """
 
 from dataclasses import replace
@@ -23,14 +23,14 @@ from pipette_opt.specs import Instance
 
 
 def with_amp_splits(instance: Instance, space: SearchSpace, predictor: MemoryPredictor) -> SearchSpace:
-    """The space with AMP's own split of each configuration that it knows; as it is where the layers are not free."""
+    """Add AMP's own partition of each configuration that it knows to the space; unchanged where layers are pinned."""
     if not layers_are_free(instance, space):
         return space
     return replace(space, more_splits=(*space.more_splits, *amp_splits(instance, space, predictor)))
 
 
 def amp_splits(instance: Instance, space: SearchSpace, predictor: MemoryPredictor) -> tuple[LayerSplit, ...]:
-    """AMP's splits of all configurations without interleaving and context parallelism, each split once."""
+    """Return AMP's partitions of all configurations without interleaving and context parallelism, each once."""
     bases: dict[ParallelConfig, None] = {}
     for config in enumerate_with_reasons(instance, space).candidates:
         pp = config.pipeline_model_parallel_size
@@ -46,9 +46,9 @@ def amp_splits(instance: Instance, space: SearchSpace, predictor: MemoryPredicto
 
 def stage_times(instance: Instance, family: LayerFamily) -> FloatArray:
     """
-    One micro-batch on each stage with 1, 2, ... layers, on the hosts as listed, mean over replicas.
+    Seconds of one micro-batch on each stage with 1, 2, ... layers, mean over replicas, shape ``(pp, num_units)``.
 
-    Shape ``(pp, num_units)``, seconds.
+    Hosts are in listed order.
     """
     hosts = listed_nodes(family.grid, family.block)[:, :, 0]
     kinds = instance.cluster.kind_of_node[hosts][np.arange(len(family.config.layers_per_stage)) // family.block.stages]
@@ -62,13 +62,15 @@ def stage_times(instance: Instance, family: LayerFamily) -> FloatArray:
 
 def deal_layers(times: FloatArray, num_microbatches: int) -> LayerSplit:
     """
-    The layers of each stage, all together as many as there are columns, each at least one, with the least
-    ``(m - 1) max + sum`` of the stage times; of equally good ones that with the smaller largest time.
+    Return the partition with the least ``(m - 1) max + sum`` of the stage times, each stage with at least one layer.
+
+    Of equally good partitions, that with the smaller largest time. All layers together are as many as there are
+    columns.
 
     Parameters
     ----------
     times
-        Of each stage with 1, 2, ... layers, ascending, shape ``(num_stages, num_layers)``.
+        Time of each stage with 1, 2, ... layers, ascending, shape ``(num_stages, num_layers)``.
     """
     best_cost, best = np.inf, None
     least_sum = _least_sum(times, np.inf)[0]
@@ -85,7 +87,7 @@ def deal_layers(times: FloatArray, num_microbatches: int) -> LayerSplit:
 
 
 def _least_sum(times: FloatArray, ceiling: float) -> tuple[float, LayerSplit | None]:
-    """The least sum of stage times none of which is above the ceiling, and its layers; ``None`` if there are none."""
+    """Return the least sum of stage times up to the ceiling, and the partition; ``None`` if there is none."""
     num_stages, num_layers = times.shape
     sums = np.full(num_layers + 1, np.inf)  # of the stages so far, by the layers that they hold
     sums[0] = 0.0

@@ -1,4 +1,4 @@
-"""The solver beside the baselines: same instance, same candidates, same seconds, same simulator."""
+"""Comparison of the solver with baselines: same instance, candidates, time and simulator."""
 
 import threading
 import time
@@ -39,16 +39,16 @@ METHODS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodRow:
     """
-    What one method gives.
+    Result of one method.
 
     Parameters
     ----------
     objective_s
-        Closed form of its best solution; ``None`` if it found none.
+        Objective of its best solution by the analytical 1F1B model, seconds; ``None`` if it found none.
     lower_bound_s
-        What it proves; ``None`` for methods that prove nothing.
+        Bound that it proves, seconds; ``None`` for methods without a proof.
     iteration_time_s
-        The simulated time of that solution.
+        Simulated time of that solution, seconds.
     """
 
     method: str
@@ -67,7 +67,7 @@ def prepare_all(
     watcher: Watcher,
 ) -> Prepared:
     """
-    The problem that all methods are given: the usual splits of the layers, AMP's, and those of the joint model.
+    Prepare the problem of all methods: the usual layer partitions, AMP's, and those of the joint model.
 
     The joint model has its share of the time limit, as in ``solve``.
     """
@@ -86,19 +86,19 @@ def prepare_all(
 
 def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.Event | None = None) -> list[MethodRow]:
     """
-    Run every method on the candidates with a closed form, each with ``params.time_limit_s`` on as many threads.
+    Run every method on the candidates with an analytical 1F1B model, with equal time and threads.
 
     Parameters
     ----------
     stop
-        Set by whoever wants an end; methods that had all their seconds until then have a row.
+        Event that ends the comparison; methods that had all their time until then have a row.
     """
     data, stop = prepared.with_closed_form, stop or threading.Event()
 
     def annealed(variant: Literal["tuned", "pipette"]) -> Result:
         settings = AnnealingParams(variant=variant, time_limit_s=params.time_limit_s, seed=params.seed)
         results = anneal_on_threads(data, settings, params.workers, stop)
-        return min(results, key=lambda one: inf if one.solution is None else one.solution.objective_ticks)
+        return min(results, key=lambda result: inf if result.solution is None else result.solution.objective_ticks)
 
     def solved() -> Result:
         settings = SolverParams(
@@ -153,6 +153,6 @@ def _row(prepared: Prepared, data: ProblemData, method: str, run: Callable[[], R
 
 
 def _lower_bound_s(data: ProblemData, result: Result) -> float:
-    """What the solver proved, in seconds, freed of what rounding up may have added."""
+    """Bound that the solver proved, seconds, without what rounding up may have added."""
     rounding = max(candidate.rounding_ticks for candidate in data.candidates)
     return max(0, result.lower_bound_ticks - rounding) * data.tick_s

@@ -1,4 +1,4 @@
-"""What a launch without a rank map gives, and Megatron-LM's rule of thumb for the degrees."""
+"""Launches without a rank map, and Megatron-LM's rule of thumb for the degrees."""
 
 import time
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 
 def identity_order(data: ProblemData) -> Result:
     """
-    Every candidate on the hosts as listed, ranks 0, 1, 2, ... filling one after the other; the best of them.
+    Place every candidate on hosts in listed order, ranks 0, 1, 2, ... filling one after the other; return the best.
 
-    Only packings that consecutive ranks give are considered. A candidate whose stages do not fit on those hosts,
-    or that would use a link that does not exist, is left out: the baseline does not look for other hosts.
+    Only tilings of consecutive ranks are considered. A candidate whose stages do not fit on those hosts, or that would
+    use a missing link, is left out: the baseline does not look for other hosts.
     """
     started = time.perf_counter()
     return result_of(listed_solutions(data), _bounds(data), started)
@@ -32,21 +32,21 @@ def megatron_rule(data: ProblemData) -> Result:
     as it stays inside a host; the micro-batch size and the rest are tried. Hosts in the order listed.
     """
     started = time.perf_counter()
-    solutions = [one for one in listed_solutions(data) if data.candidates[one.candidate].grid[2] == 1]
+    solutions = [found for found in listed_solutions(data) if data.candidates[found.candidate].grid[2] == 1]
     if not solutions:
         return identity_order(data)
-    chosen = min(_model_parallel(data.candidates[one.candidate]) for one in solutions)
-    kept = [one for one in solutions if _model_parallel(data.candidates[one.candidate]) == chosen]
+    chosen = min(_model_parallel(data.candidates[found.candidate]) for found in solutions)
+    kept = [found for found in solutions if _model_parallel(data.candidates[found.candidate]) == chosen]
     return result_of(kept, _bounds(data), started)
 
 
 def identity_nodes(candidate: CandidateData) -> IntArray:
-    """Hosts 0, 1, 2, ... in the order of the candidate's ranks, in the shape of its grid."""
+    """Return hosts 0, 1, 2, ... in the order of the candidate's ranks, in the shape of its grid."""
     return listed_nodes(candidate.grid, candidate.block)
 
 
 def listed_nodes(grid: tuple[int, int, int], block: NodeBlock) -> IntArray:
-    """The same for a grid and what one host holds."""
+    """Return hosts 0, 1, 2, ... in rank order, for a grid and a host tile."""
     P, D, K = grid
     numbers = np.arange(P * D * K, dtype=np.int64)
     if block.order == "tp-cp-ep-dp-pp":
@@ -55,7 +55,7 @@ def listed_nodes(grid: tuple[int, int, int], block: NodeBlock) -> IntArray:
 
 
 def listed_solutions(data: ProblemData) -> Iterator[Solution]:
-    """Every candidate that consecutive ranks pack, on the hosts as listed, where these can run it."""
+    """Yield every candidate that consecutive ranks pack, on hosts in listed order, where these can run it."""
     for index, candidate in enumerate(data.candidates):
         if candidate.block.contiguous and candidate.num_cells <= data.num_nodes:
             solution = checked_solution(data, index, identity_nodes(candidate))
@@ -64,7 +64,7 @@ def listed_solutions(data: ProblemData) -> Iterator[Solution]:
 
 
 def _model_parallel(candidate: CandidateData) -> tuple[int, int]:
-    """GPUs of one replica, fewest first; of equal ones the larger tensor-parallel size."""
+    """Return the GPUs of one replica, fewest first; of equal ones, the larger tensor-parallel size."""
     config = candidate.config
     tensor = config.tensor_model_parallel_size * config.context_parallel_size
     return tensor * config.pipeline_model_parallel_size, -tensor

@@ -1,4 +1,4 @@
-"""The solver as comparisons run it: annealing and proof in turn, each round twice as long as the last."""
+"""Solver as comparisons run it: annealing and proof in turn, each round twice as long as the last."""
 
 import threading
 import time
@@ -16,10 +16,10 @@ from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.solve import solve
 
 FIRST_S_PER_HOST = 0.03
-"""Seconds of the first annealing for each host listed, and of the first proof. Chosen."""
+"""Seconds per host of the first annealing, and of the first proof. Chosen."""
 
 MIN_PROOF_S = 1.0
-"""Smallest number of seconds of a proof: a model has to be built before it proves anything. Chosen."""
+"""Least time of a proof, seconds: a model has to be built before it proves anything. Chosen."""
 
 
 def place(
@@ -31,8 +31,8 @@ def place(
     """
     Choose one candidate and place it, with a bound over all candidates.
 
-    As :func:`~pipette_opt.solver.solve.solve`, which proves, and finds few placements itself. Bounds and placements of
-    a round are where the next one begins; engines begin anew. The last round has what is left of the time limit.
+    :func:`~pipette_opt.solver.solve.solve` proves, and finds few placements itself. Each round starts from the bounds
+    and placements of the round before; engines start anew. The last round has the rest of the time limit.
     """
     started, stop = time.perf_counter(), stop or threading.Event()
     ends = started + params.time_limit_s
@@ -44,9 +44,9 @@ def place(
         is_last = left_s <= 2 * (seconds + MIN_PROOF_S)
         annealing = AnnealingParams(time_limit_s=min(seconds, left_s / 2), seed=seed)
         annealed = anneal_on_threads(data, annealing, params.num_workers, stop, tuple(best_of.values()))
-        _keep(best_of, [one for result in annealed for one in result.solutions])
+        _keep(best_of, [solution for result in annealed for solution in result.solutions])
         known = zip(data.candidates, bounds.tolist(), strict=True)
-        bounded = replace(data, candidates=tuple(replace(one, least_ticks=bound) for one, bound in known))
+        bounded = replace(data, candidates=tuple(replace(each, least_ticks=bound) for each, bound in known))
         left_s = max(0.0, ends - time.perf_counter())
         settings = replace(params, time_limit_s=left_s if is_last else max(seconds, MIN_PROOF_S), seed=seed)
         result = solve(bounded, settings, tuple(best_of.values()), on_progress, stop)
@@ -61,8 +61,8 @@ def place(
 
 
 def _keep(best_of: dict[int, Solution], found: Iterable[Solution]) -> None:
-    """The best placement of each candidate."""
-    for one in found:
-        known = best_of.get(one.candidate)
-        if known is None or one.objective_ticks < known.objective_ticks:
-            best_of[one.candidate] = one
+    """Keep the best placement of each candidate."""
+    for solution in found:
+        known = best_of.get(solution.candidate)
+        if known is None or solution.objective_ticks < known.objective_ticks:
+            best_of[solution.candidate] = solution

@@ -2,7 +2,7 @@
 Varuna: pipelines without tensor parallelism, chosen by simulating its schedule on a network of two speeds.
 
 S. Athlur, N. Saran, M. Sivathanu, R. Ramjee, N. Kwatra, "Varuna: Scalable, Low-cost Training of Massive Deep Learning
-Models", EuroSys 2022; rules as in ``varuna/auto_config.py``, ``varuna/launcher.py`` and ``tools/simulator`` of its
+Models", EuroSys 2022. Rules as in ``varuna/auto_config.py``, ``varuna/launcher.py`` and ``tools/simulator`` of its
 release (github.com/microsoft/varuna), without the simulator's random jitter.
 """
 
@@ -22,11 +22,11 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 
 def varuna(data: ProblemData) -> Result:
     """
-    For each pipeline depth the largest micro-batch that fits, simulated; the depth with the least time.
+    Simulate the largest micro-batch that fits for each pipeline depth; return the depth with the least time.
 
-    No tensor or context parallelism, equal stages, activations recomputed where a candidate does that, no sharded
-    optimizer where one goes without. Consecutive ranks form a pipeline; hosts in the order listed, used as far as
-    they have the memory and the links; the method does not look for others. The objective of the result is ours.
+    No tensor or context parallelism, equal stages, recomputation where a candidate has it, no sharded optimizer where
+    one goes without. Consecutive ranks form a pipeline. Hosts are used in listed order as far as they have memory and
+    links; the method does not look for others. The result has our objective.
     """
     started = time.perf_counter()
     best: dict[int, tuple[tuple[int, ...], Solution]] = {}
@@ -38,23 +38,23 @@ def varuna(data: ProblemData) -> Result:
         if solution is not None and (depth not in best or rank < best[depth][0]):
             best[depth] = rank, solution
     solutions = [solution for _, solution in best.values()]
-    chosen = min(solutions, key=lambda one: varuna_ticks(data, data.candidates[one.candidate]), default=None)
+    chosen = min(solutions, key=lambda found: varuna_ticks(data, data.candidates[found.candidate]), default=None)
     bounds = [optimistic_ticks(data, candidate) for candidate in data.candidates]
     return result_of([] if chosen is None else [chosen], bounds, started)
 
 
 def varuna_nodes(candidate: CandidateData) -> IntArray:
-    """Hosts 0, 1, 2, ... along one pipeline after the other, in the shape of the candidate's grid."""
+    """Return hosts 0, 1, 2, ... along one pipeline after the other, in the shape of the candidate's grid."""
     P, D, K = candidate.grid
     return np.arange(candidate.num_cells, dtype=np.int64).reshape(D, P, K).transpose(1, 0, 2)
 
 
 def varuna_ticks(data: ProblemData, candidate: CandidateData) -> int:
     """
-    Varuna's estimate: its schedule simulated, plus one all-reduce.
+    Varuna's estimate in ticks: its schedule simulated, plus one all-reduce.
 
-    Compute as profiled on the first host's kind of GPU; two speeds of sends, inside a host and between hosts, and one
-    of the all-reduce: the medians of the measured links.
+    Compute is as profiled on the first host's GPU kind. Sends have two speeds, inside a host and between hosts, and the
+    all-reduce has one: the medians of the measured links.
     """
     kind = int(data.kind_of_node[0])
     row = np.arange(candidate.num_stages) // candidate.block.stages
@@ -84,7 +84,7 @@ def simulate(
     recomputes: bool,
 ) -> int:
     """
-    When the last backward of Varuna's schedule ends.
+    Return the end of the last backward of Varuna's schedule.
 
     A free stage takes the first task that is ready: a backward (whose activations are recomputed, except on the last
     stage), a recomputation, a forward. Recomputation of a micro-batch may start when the next stage is halfway through
@@ -102,7 +102,7 @@ def simulate(
 
 
 class _Stage:
-    """Queues of one stage, by micro-batch, and what it is busy with."""
+    """Queues of one stage, by micro-batch, and its present activity."""
 
     def __init__(self) -> None:
         self.forwards: deque[int] = deque()
@@ -115,7 +115,7 @@ class _Stage:
 
 
 class _Simulation:
-    """Events in order of time; those of the same time in the order they were made."""
+    """Events in order of time; those of equal time in the order in which they were made."""
 
     def __init__(
         self, forward: Sequence[int], backward: Sequence[int], send: Sequence[int], m: int, *, recomputes: bool
@@ -128,54 +128,54 @@ class _Simulation:
         self.number = count()
 
     def run(self) -> int:
-        """Time of the last event."""
+        """Return the time of the last event."""
         now = 0
         self._serve(0, 0)
         while self.events:
-            now, _, what, stage, batch = heapq.heappop(self.events)
-            getattr(self, f"_{what}")(now, stage, batch)
+            now, _, event, stage, batch = heapq.heappop(self.events)
+            getattr(self, f"_{event}")(now, stage, batch)
             self._serve(now, stage)
         return now
 
-    def _add(self, time_: int, what: str, stage: int, batch: int) -> None:
-        heapq.heappush(self.events, (time_, next(self.number), what, stage, batch))
+    def _add(self, time_: int, event: str, stage: int, batch: int) -> None:
+        heapq.heappush(self.events, (time_, next(self.number), event, stage, batch))
 
     def _serve(self, now: int, stage: int) -> None:
-        """Start what can start."""
-        one = self.stages[stage]
-        if not one.computing:
-            self._compute(now, stage, one)
-        if not one.sending and one.activations:
-            one.sending = True
-            self._add(now + self.send[stage], "activation_sent", stage, one.activations.popleft())
-        if not one.sending and one.gradients:
-            one.sending = True
-            self._add(now + self.send[stage - 1], "gradient_sent", stage, one.gradients.popleft())
+        """Start computation and sends that can start."""
+        state = self.stages[stage]
+        if not state.computing:
+            self._compute(now, stage, state)
+        if not state.sending and state.activations:
+            state.sending = True
+            self._add(now + self.send[stage], "activation_sent", stage, state.activations.popleft())
+        if not state.sending and state.gradients:
+            state.sending = True
+            self._add(now + self.send[stage - 1], "gradient_sent", stage, state.gradients.popleft())
 
-    def _compute(self, now: int, stage: int, one: _Stage) -> None:
+    def _compute(self, now: int, stage: int, state: _Stage) -> None:
         ready = not self.recomputes or stage == self.last
-        if one.backwards and (ready or one.backwards[0] == one.recomputed):
-            batch, one.computing = one.backwards.popleft(), True
+        if state.backwards and (ready or state.backwards[0] == state.recomputed):
+            batch, state.computing = state.backwards.popleft(), True
             self._add(now + self.backward[stage], "backward_done", stage, batch)
             if self.recomputes and stage > 0:
                 self._add(now + self.backward[stage] // 2, "recomputation_due", stage - 1, batch)
-        elif one.recomputed is None and one.recomputations:
-            one.computing = True
-            self._add(now + self.forward[stage], "recomputation_done", stage, one.recomputations.popleft())
-        elif one.recomputed is None and one.forwards:
-            one.computing = True
-            self._add(now + self.forward[stage], "forward_done", stage, one.forwards.popleft())
+        elif state.recomputed is None and state.recomputations:
+            state.computing = True
+            self._add(now + self.forward[stage], "recomputation_done", stage, state.recomputations.popleft())
+        elif state.recomputed is None and state.forwards:
+            state.computing = True
+            self._add(now + self.forward[stage], "forward_done", stage, state.forwards.popleft())
 
     def _forward_done(self, now: int, stage: int, batch: int) -> None:
-        one = self.stages[stage]
-        one.computing = False
-        (one.activations if stage < self.last else one.backwards).append(batch)
+        state = self.stages[stage]
+        state.computing = False
+        (state.activations if stage < self.last else state.backwards).append(batch)
 
     def _backward_done(self, now: int, stage: int, batch: int) -> None:
-        one = self.stages[stage]
-        one.computing, one.recomputed = False, None
+        state = self.stages[stage]
+        state.computing, state.recomputed = False, None
         if stage > 0:
-            one.gradients.append(batch)
+            state.gradients.append(batch)
 
     def _recomputation_due(self, now: int, stage: int, batch: int) -> None:
         self.stages[stage].recomputations.append(batch)
@@ -195,7 +195,10 @@ class _Simulation:
 
 
 def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
-    """Whether Varuna can express the candidate: no tensor parallelism, whole hosts of consecutive pipeline ranks."""
+    """
+    Return whether Varuna can express the candidate: no tensor parallelism, whole hosts of consecutive
+    pipeline ranks.
+    """
     config, block = candidate.config, candidate.block
     plain = config.tensor_model_parallel_size == config.context_parallel_size == config.num_chunks == 1
     along = block.replicas == 1 or block.stages == candidate.num_stages
@@ -203,7 +206,10 @@ def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
 
 
 def _preference(candidate: CandidateData) -> tuple[int, ...]:
-    """Smaller is what Varuna would take: recomputation, the largest micro-batch, no sharded optimizer, equal stages."""
+    """
+    Sort key of Varuna's choice, least first: recomputation, largest micro-batch, no sharded optimizer,
+    equal stages.
+    """
     config = candidate.config
     return (
         int(config.recomputation != "full"),

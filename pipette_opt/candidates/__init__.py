@@ -1,4 +1,4 @@
-"""Every configuration that Megatron-Core would accept on this cluster."""
+"""Enumeration of every configuration that Megatron-Core would accept on a cluster."""
 
 from pipette_opt.candidates.combinations import overlap_choices, tensor_overlaps
 from pipette_opt.candidates.coverage import covered, layers_are_free, left_out, searched_values

@@ -1,4 +1,4 @@
-"""All combinations of a search space on a number of GPUs, each with the rules that it breaks."""
+"""All combinations of a search space on a number of GPUs, each with the legality rules that it breaks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from pipette_opt.specs.user_buffers import has_user_buffers, may_have_user_buffe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Degrees:
-    """How the GPUs are split, or why they are not."""
+    """Parallel degrees of the GPUs, or the reason why they do not divide."""
 
     tp: int
     cp: int
@@ -31,16 +31,16 @@ class _Degrees:
 
 class Combination(NamedTuple):
     """
-    Degrees and choices together, in each choice of what overlaps.
+    Degrees and choices together, with every choice of overlap.
 
     Parameters
     ----------
     configs
-        A configuration for each of these; none if it is not legal, or if only numbers are asked for.
+        One configuration for each choice of overlap; none if it is illegal, or if only counts are wanted.
     number
-        How many there are; -1 takes one back that was counted before.
+        Number of configurations; -1 takes back one that was counted before.
     broken
-        The rules that it breaks, each with the reason.
+        Rules that it breaks, each with the reason.
     """
 
     configs: list[ParallelConfig]
@@ -57,14 +57,14 @@ def combinations(
     known: SearchSpace | None = None,
 ) -> Iterator[Combination]:
     """
-    Every combination on a number of GPUs, with the rules that it breaks.
+    Yield every combination on a number of GPUs, with the rules that it breaks.
 
     Parameters
     ----------
     only_counted
-        Whether no configurations are made.
+        Whether to make no configurations.
     known
-        A space that differs in ``more_splits`` and ``more_layouts`` alone: only what it has not.
+        Space that differs only in ``more_splits`` and ``more_layouts``: combinations that it has are left out.
     """
     split_of: dict[tuple[int, int], list[tuple[LayerSplit, str | None]]] = {}
     for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
@@ -85,7 +85,7 @@ def combinations(
             if (degrees.pp, chunks) not in split_of:
                 before = [] if known is None else _splits(instance, known, degrees.pp, chunks)
                 found = _splits(instance, space, degrees.pp, chunks)
-                split_of[degrees.pp, chunks] = [one for one in found if one not in before]
+                split_of[degrees.pp, chunks] = [split for split in found if split not in before]
             splits = split_of[degrees.pp, chunks]
             if not splits and known is None:
                 yield Combination([], 1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
@@ -95,7 +95,7 @@ def combinations(
                 replicas = f"dp * cp = {degrees.dp} * {degrees.cp} replicas"
                 yield Combination([], 1, {"sharded parameters": f"{replicas} do not make {groups} groups that share"})
             if splits and known is not None and not _splits(instance, known, degrees.pp, chunks):
-                # What counted as one that cannot be split is none any more.
+                # Take back the combination that was counted as impossible to split.
                 yield Combination([], -1, {"layers": _no_split(instance, space, degrees.pp, chunks)})
             for (split, layout), (sequence_parallel, tp_overlap), sharing, (ep, etp), offload in product(
                 splits,
@@ -104,14 +104,14 @@ def combinations(
                 _expert_degrees(instance, space, degrees),
                 offloads,
             ):
-                # One rule looks at what replicas share beyond optimizer states, one at the layers, one at the host.
+                # Fields that the legality rules depend on; rules agree for all combinations with an equal key.
                 shared = sharing.get("zero_stage"), sharing.get("num_distributed_optimizer_instances")
                 kept = offload, None if offload is None else sharing.get("use_distributed_optimizer")
                 is_split = sum(split) == instance.model.num_layers and min(split) >= 1
                 deciding = mbs, chunks, recompute, sequence_parallel, ep, etp, None if is_split else split, shared, kept
-                one = None
+                config = None
                 if deciding not in illegal or not (only_counted or illegal[deciding]):
-                    one = ParallelConfig(
+                    config = ParallelConfig(
                         tensor_model_parallel_size=degrees.tp,
                         context_parallel_size=degrees.cp,
                         expert_model_parallel_size=ep,
@@ -129,77 +129,80 @@ def combinations(
                         offload=offload,
                         tp_comm_overlap=tp_overlap,
                     )
-                if one is not None and deciding not in illegal:
+                if config is not None and deciding not in illegal:
                     if (ep, etp) not in packings:
-                        packings[ep, etp] = _packing(instance, one)
+                        packings[ep, etp] = _packing(instance, config)
                     if (sequence_parallel, ep, etp) not in fixed:
                         names = [name for name in LEGALITY_RULES if name not in OF_MICRO_BATCHES]
-                        fixed[sequence_parallel, ep, etp] = broken_rules(instance.model, instance.training, one, names)
-                    those = {
+                        fixed[sequence_parallel, ep, etp] = broken_rules(
+                            instance.model, instance.training, config, names
+                        )
+                    reasons = {
                         **fixed[sequence_parallel, ep, etp],
-                        **broken_rules(instance.model, instance.training, one, OF_MICRO_BATCHES),
+                        **broken_rules(instance.model, instance.training, config, OF_MICRO_BATCHES),
                     }
-                    ordered = {name: those[name] for name in LEGALITY_RULES if name in those} if those else {}
+                    ordered = {name: reasons[name] for name in LEGALITY_RULES if name in reasons} if reasons else {}
                     illegal[deciding] = {
                         **ordered,
-                        **beyond_limits(space, one),
+                        **beyond_limits(space, config),
                         **packings[ep, etp],
                     }
                 optimizer = sharing.get("use_distributed_optimizer", False)
                 broken, count = illegal[deciding], 1 if "zero_stage" in sharing else overlaps[optimizer]
-                made = [] if one is None or broken or only_counted else overlap_choices(space, one)
+                made = [] if config is None or broken or only_counted else overlap_choices(space, config)
                 yield Combination(made, count, broken)
 
 
 def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
-    """What the host may have; what the job says where the space does not. ``InputError`` where both do."""
+    """Return the choices of offload; the job's own if the space has none. ``InputError`` if both have one."""
     if space.offload is None:
         return (None,)
     if not instance.training.offload.is_nothing:
-        said = instance.training.offload.word
-        raise InputError("--offload", f"says what the job's own options say ({said}); give one of them.")
+        word = instance.training.offload.word
+        raise InputError("--offload", f"repeats what the job's own options say ({word}); give only one of them.")
     return space.offload
 
 
 def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputation | None, ...]:
-    """Those of the space; if it is not pinned, with modules for models with experts after the least."""
+    """Return the space's choices of recomputation; unpinned, also of modules for models with experts."""
     if space.recompute != RECOMPUTATIONS or instance.model.num_experts is None:
         return (*space.recompute, *space.more_recompute)
     return (*RECOMPUTATIONS[:2], *OF_EXPERTS, *space.more_recompute, *RECOMPUTATIONS[2:])
 
 
 def known_combinations(instance: Instance, space: SearchSpace) -> Iterator[Combination]:
-    """The configurations that the space names, whatever their number of GPUs, each with the rules that it breaks."""
+    """Yield the configurations that the space names, whatever their number of GPUs, with the rules that they break."""
     for config in space.more_configs:
         broken = {**broken_rules(instance.model, instance.training, config), **beyond_limits(space, config)}
         yield Combination([config], 1, broken | _packing(instance, config))
 
 
 def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:
-    """The configuration with each choice of what is sent beside compute."""
-    if config.sharding_stage > 1:  # sends beside compute anyway
+    """Return the configuration with each choice of communication overlapped with compute."""
+    if config.sharding_stage > 1:  # always overlaps with compute
         return [config]
     several = config.data_parallel_size * config.context_parallel_size > 1
     return [
-        config
-        if not one
-        else with_overlap(config, grad_reduce=True, param_gather=other, ddp_bucket_size=space.ddp_bucket_size)
-        for one, other in _overlaps(space, several, config.use_distributed_optimizer)
+        with_overlap(config, grad_reduce=True, param_gather=gather, ddp_bucket_size=space.ddp_bucket_size)
+        if reduce
+        else config
+        for reduce, gather in _overlaps(space, several, config.use_distributed_optimizer)
     ]
 
 
 def _overlaps(space: SearchSpace, several: bool, distributed_optimizer: bool) -> list[tuple[bool, bool]]:
-    """Whether gradients and parameters are sent beside compute: each choice, for one rank of data or several."""
+    """Return the choices of overlap of gradients and parameters, for one data-parallel rank or several."""
     reduce, gather = space.overlap_grad_reduce, space.overlap_param_gather
     reduces = ((False, True) if several else (False,)) if reduce is None else (reduce,)
     gathers = ((False, True) if several else (False,)) if gather is None else (gather,)
     if gather and reduce is None:
         reduces = (True,)
-    return list(dict.fromkeys((one, other and one and distributed_optimizer) for one in reduces for other in gathers))
+    choices = ((does, gathers_too and does and distributed_optimizer) for does in reduces for gathers_too in gathers)
+    return list(dict.fromkeys(choices))
 
 
 def _degrees(space: SearchSpace, num_gpus: int, per_host: int) -> Iterator[_Degrees]:
-    """Splits of the GPUs, in ascending order; pinned degrees that do not fit come with the refusal."""
+    """Yield degrees that divide the GPUs, ascending; pinned degrees that do not divide them carry a refusal."""
     tensor_sizes = space.tensor_parallel or _divisors(num_gpus)
     pairs = [(tp, cp) for tp in tensor_sizes for cp in _context_sizes(space, tp, num_gpus, per_host)]
     for tp, cp in pairs:
@@ -221,9 +224,9 @@ def _degrees(space: SearchSpace, num_gpus: int, per_host: int) -> Iterator[_Degr
 
 def _context_sizes(space: SearchSpace, tp: int, num_gpus: int, per_host: int) -> tuple[int, ...]:
     """
-    Context-parallel sizes to try with a tensor size: with it inside a host or on whole hosts; 1 in any case.
+    Return the context-parallel sizes to try with a tensor size: together inside a host, or on whole hosts; 1 always.
 
-    Where all other degrees are pinned, they say how many hosts are meant, and context groups stay inside.
+    Where all other degrees are pinned, they imply the number of hosts, and context groups stay inside a host.
     """
     if space.context_parallel is not None:
         return space.context_parallel
@@ -257,14 +260,14 @@ def _chunk_counts(space: SearchSpace, pp: int) -> tuple[int, ...]:
 
 
 def _chunk_refusal(chunks: int, pp: int) -> str | None:
-    """Interleaving needs a pipeline (``initialize_model_parallel``)."""
+    """Return why interleaving is impossible: it needs a pipeline (``initialize_model_parallel``)."""
     if chunks > 1 and pp == 1:
         return f"virtual_pipeline_model_parallel_size={chunks} needs pipeline_model_parallel_size >= 2, got 1"
     return None
 
 
 def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[tuple[LayerSplit, str | None]]:
-    """Layers of the stages, each with the layout of its chunks where these are unequal."""
+    """Return the layers of the stages, each with the layout of its chunks where these are unequal."""
     if space.layers_per_stage is None:
         usual = layer_splits(instance.model.num_layers, pp, chunks, space.uneven_layers)
         more = (split for split in space.more_splits if len(split) == pp and fit_chunks(split, chunks))
@@ -299,7 +302,7 @@ def _sequence_parallel(instance: Instance, space: SearchSpace, degrees: _Degrees
 
 
 def _tensor_choices(instance: Instance, space: SearchSpace, degrees: _Degrees) -> list[tuple[bool, bool]]:
-    """Choices of sequence parallelism, each with those of tensor overlap."""
+    """Return the choices of sequence parallelism, each with those of tensor overlap."""
     return [
         (sequence_parallel, overlap)
         for sequence_parallel in _sequence_parallel(instance, space, degrees)
@@ -308,7 +311,10 @@ def _tensor_choices(instance: Instance, space: SearchSpace, degrees: _Degrees) -
 
 
 def tensor_overlaps(instance: Instance, space: SearchSpace, tp: int, sequence_parallel: bool) -> tuple[bool, ...]:
-    """Return the choices of ``tp_comm_overlap`` of a tensor-parallel size: both where the space is free and it can."""
+    """
+    Return the choices of ``tp_comm_overlap`` for a tensor-parallel size: both where the space is free and overlap is
+    possible.
+    """
     if instance.training.tp_comm_overlap or space.tp_comm_overlap is False:
         return (False,)
     if space.tp_comm_overlap:
@@ -319,15 +325,15 @@ def tensor_overlaps(instance: Instance, space: SearchSpace, tp: int, sequence_pa
 
 def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
     """
-    What replicas share, as fields of a configuration: nothing without replicas, which are one group.
+    Return the choices of what replicas share, as fields of a configuration: nothing without replicas.
 
-    Empty where the given numbers of groups are for no number of replicas that there is.
+    Empty where none of the given numbers of groups divides the replicas.
     """
     replicas, strategies = degrees.dp * degrees.cp, space.data_parallel_sharding_strategy
     found: list[dict[str, Any]] = []
     if strategies is None:
         choices = (replicas > 1,) if space.use_distributed_optimizer is None else space.use_distributed_optimizer
-        found = [{"use_distributed_optimizer": one} for one in choices]
+        found = [{"use_distributed_optimizer": choice} for choice in choices]
     if replicas == 1:
         return (found or [{}]) if 1 in (space.num_distributed_optimizer_instances or (1,)) else []
     for stage in map(SHARDING_STRATEGIES.index, (*(strategies or ()), *space.more_sharding)):
@@ -346,9 +352,9 @@ def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
 
 def _expert_degrees(instance: Instance, space: SearchSpace, degrees: _Degrees) -> list[tuple[int, int | None]]:
     """
-    Expert parallel size and tensor size of experts; ``None`` where that is Megatron-Core's default, the tensor size.
+    Return expert-parallel sizes and tensor sizes of experts; ``None`` for Megatron-Core's default, the tensor size.
 
-    Given sizes are taken as they are, the legality rules say what is wrong with them.
+    Given sizes are returned unchecked; the legality rules refuse wrong ones.
     """
     num_experts = instance.model.num_experts
     if num_experts is None:
@@ -363,7 +369,10 @@ def _expert_degrees(instance: Instance, space: SearchSpace, degrees: _Degrees) -
 
 
 def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
-    """The grid of stages and replicas is tiled by hosts in a way that the launcher, and user buffers, can express."""
+    """
+    Return why hosts cannot tile the grid of stages and replicas in a way that launcher and user buffers
+    can express.
+    """
     gpus_per_node = instance.cluster.gpus_per_node
     slot = config.tensor_model_parallel_size * config.context_parallel_size
     reach = instance.cluster.scale_up_gpus

@@ -1,4 +1,4 @@
-"""What a search space covers: the values that its candidates have, and what the job could have beside them."""
+"""Coverage of a search space: values that its candidates have, and choices of the job that it leaves out."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ DIMENSIONS: Mapping[str, str] = {
 """Fields of the search space, each with the property of a configuration that has its value."""
 
 NEVER_SEARCHED = ("hosts that hold unequal parts of the grid",)
-"""What no search space has, whatever the job."""
+"""Choices that no search space has, whatever the job."""
 
 UNPINNED_BY_DEFAULT = (
     "num_gpus",
@@ -42,16 +42,16 @@ UNPINNED_BY_DEFAULT = (
     "max_virtual_pipeline",
     "uneven_layers",
 )
-"""Fields that :func:`left_out` speaks of by other words."""
+"""Fields that :func:`left_out` describes in other words."""
 
 
 def layers_are_free(instance: Instance, space: SearchSpace) -> bool:
-    """Whether every split of the layers is searched: none is pinned."""
+    """Return whether every layer partition is searched: none is pinned."""
     return space.layers_per_stage is None and space.uneven_layers
 
 
 def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, tuple[Any, ...]]:
-    """The values of each dimension among the legal configurations."""
+    """Return the values of each dimension among the legal configurations."""
     names = dict(DIMENSIONS)
     if instance.model.num_experts is None:
         del names["expert_parallel"], names["expert_tensor_parallel"]
@@ -66,28 +66,28 @@ SCOPE = (
     "the judge's time (critical path of the real schedule) of every configuration searched and every packing of whole "
     "hosts by equal rectangles of the (stage, replica) grid"
 )
-"""What every certificate covers."""
+"""Coverage of every certificate."""
 
 SCOPE_OF_EXPERTS = "; expert-parallel groups that span hosts are bounded over the best links and timed by the judge"
-"""What it covers of models with experts."""
+"""Additional coverage for models with experts."""
 
 
 def covered(instance: Instance, missing: Sequence[str] = ()) -> str:
-    """What a certificate covers, and what it does not; ``missing``: see :func:`left_out`."""
-    said = SCOPE if instance.model.num_experts is None else SCOPE + SCOPE_OF_EXPERTS
-    return f"{said}. Not searched: {'; '.join(missing)}." if missing else said
+    """Describe what a certificate covers, and what it does not (``missing``, see :func:`left_out`)."""
+    scope = SCOPE if instance.model.num_experts is None else SCOPE + SCOPE_OF_EXPERTS
+    return f"{scope}. Not searched: {'; '.join(missing)}." if missing else scope
 
 
 def left_out(
     instance: Instance, space: SearchSpace, enumeration: Enumeration, *, any_split: bool = False
 ) -> tuple[str, ...]:
     """
-    What the job could have and the search space has not, each a short text.
+    List the choices of the job that the search space leaves out, each as a short text.
 
     Parameters
     ----------
     any_split
-        Whether every split of the layers was searched, by the joint model.
+        Whether the joint model searched every layer partition.
     """
     return tuple(dict.fromkeys(_left_out(instance, space, enumeration, any_split)))
 
@@ -171,7 +171,7 @@ def _words(name: str) -> str:
 
 
 def listed(values: Iterable[Any]) -> str:
-    """Values as people write them."""
+    """Return values as people write them."""
     return " or ".join(_value(value) for value in values)
 
 

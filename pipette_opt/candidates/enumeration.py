@@ -1,4 +1,4 @@
-"""From a search space to every legal configuration, and why the others are not."""
+"""Enumeration of a search space: every legal configuration, and the reasons against the others."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,22 +18,22 @@ from pipette_opt.specs import Instance
 @dataclass(frozen=True, kw_only=True)
 class Enumeration:
     """
-    What a search space holds.
+    Legal configurations of a search space, and counts of the combinations ruled out.
 
     Parameters
     ----------
     world_sizes
-        GPUs of the candidates, the most first.
+        Numbers of GPUs of the candidates, the largest first.
     candidates
         Every legal configuration that packs onto the hosts.
     num_combinations
-        Combinations looked at, the candidates among them.
+        Number of combinations looked at, candidates included.
     reasons
-        Combinations that are ruled out, by rule and reason, with the numbers; one that breaks several rules counts for
+        Number of combinations ruled out by each rule and reason; a combination that breaks several rules counts for
         each.
     first_broken
-        Combinations by the first rule that they break, most first; together with the candidates these are all
-        combinations.
+        Number of combinations by the first rule that they break, most frequent first. With the candidates, they add up
+        to all combinations.
     """
 
     world_sizes: tuple[int, ...]
@@ -44,7 +44,7 @@ class Enumeration:
 
     @cached_property
     def rejected(self) -> dict[str, int]:
-        """Combinations that each rule rules out, most first."""
+        """Number of combinations that each rule rules out, most frequent first."""
         found = Counter[str]()
         for (rule, _), number in self.reasons.items():
             found[rule] += number
@@ -52,13 +52,13 @@ class Enumeration:
 
     @cached_property
     def examples(self) -> dict[str, str]:
-        """For each of these rules the reason that rules out most."""
-        return dict(sorted(self.reasons, key=lambda one: (self.reasons[one], one)))
+        """Most frequent reason of each rule that ruled out combinations."""
+        return dict(sorted(self.reasons, key=lambda reason: (self.reasons[reason], reason)))
 
     def values(self, name: str) -> tuple[Any, ...]:
-        """The values of a property among the candidates, ascending; none first. They are looked for once."""
+        """Return the values of a property among the candidates, ascending, ``None`` first; cached."""
         if name not in self._values:
-            found = {getattr(one, name) for one in self.candidates}
+            found = {getattr(config, name) for config in self.candidates}
             self._values[name] = tuple(sorted(found, key=lambda value: (str(type(value)), value)))
         return self._values[name]
 
@@ -67,7 +67,7 @@ class Enumeration:
         return {}
 
     def explain(self) -> str:
-        """Which rule rules out how many combinations, one line each."""
+        """Describe how many combinations each rule rules out, one line each."""
         sizes = " or ".join(map(str, self.world_sizes))
         head = f"{len(self.candidates)} of {self.num_combinations} combinations are legal on {sizes} GPUs"
         lines = [f"{rule} rules out {count}, e.g. {self.examples[rule]}" for rule, count in self.rejected.items()]
@@ -76,12 +76,12 @@ class Enumeration:
 
 def enumerate_candidates(instance: Instance, space: SearchSpace) -> list[ParallelConfig]:
     """
-    Every legal configuration, smaller degrees first; the order depends on nothing but the arguments.
+    Return every legal configuration, smaller degrees first; the order depends only on the arguments.
 
     Raises
     ------
     InfeasibleError
-        If there is none; the message says which rule rules out how many combinations.
+        If there is none; the message says how many combinations each rule rules out.
     """
     found = enumerate_with_reasons(instance, space)
     if not found.candidates:
@@ -90,7 +90,7 @@ def enumerate_candidates(instance: Instance, space: SearchSpace) -> list[Paralle
 
 
 def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeration:
-    """Every legal configuration, and how many combinations each rule rules out."""
+    """Return every legal configuration, and how many combinations each rule rules out."""
     sizes = world_sizes(instance, space)
     found = chain(*(combinations(instance, space, num_gpus) for num_gpus in sizes), known_combinations(instance, space))
     return _counted(sizes, found)
@@ -98,14 +98,14 @@ def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeratio
 
 def enumerate_more(instance: Instance, space: SearchSpace, known: SearchSpace, enumeration: Enumeration) -> Enumeration:
     """
-    The enumeration of a space, of which all is known but some splits and layouts; what is new comes last.
+    Extend an enumeration by new partitions and layouts; new configurations come last.
 
     Parameters
     ----------
     known
-        A space that differs in ``more_splits`` and ``more_layouts`` alone, which are fewer.
+        Space of ``enumeration``; it differs from ``space`` only in having fewer ``more_splits`` and ``more_layouts``.
     enumeration
-        Of that space.
+        Enumeration of ``known``.
     """
     sizes = enumeration.world_sizes
     return _counted(
@@ -116,7 +116,7 @@ def enumerate_more(instance: Instance, space: SearchSpace, known: SearchSpace, e
 
 
 def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumeration | None = None) -> Enumeration:
-    """Combinations by what became of them, with those before; a configuration that comes twice counts once."""
+    """Count combinations by their result, on top of ``before``; a configuration that comes twice counts once."""
     candidates = [] if before is None else list(before.candidates)
     reasons = Counter({} if before is None else before.reasons)
     first_broken = Counter({} if before is None else before.first_broken)
@@ -140,7 +140,7 @@ def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumera
 
 
 def has_any(instance: Instance, space: SearchSpace) -> bool:
-    """Whether a space has a legal configuration."""
+    """Return whether a space has a legal configuration."""
     return any(
         not combination.broken
         for num_gpus in world_sizes(instance, space)
@@ -150,11 +150,11 @@ def has_any(instance: Instance, space: SearchSpace) -> bool:
 
 def is_counted(instance: Instance, space: SearchSpace, sizes: Sequence[int], is_over: Callable[[], bool]) -> bool:
     """
-    Whether all configurations of a space can be looked at before time is over.
+    Return whether all configurations of a space can be counted before time is over.
 
     Parameters
     ----------
     sizes
-        The world sizes of the space.
+        World sizes of the space.
     """
     return not any(is_over() for num_gpus in sizes for _ in combinations(instance, space, num_gpus, only_counted=True))

@@ -1,4 +1,4 @@
-"""What megatron-core 0.16.1 accepts of experts: ``MoELayer``, what it builds, ``initialize_model_parallel``."""
+"""Legality rules of experts in megatron-core 0.16.1: ``MoELayer``, its modules, ``initialize_model_parallel``."""
 
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -50,8 +50,9 @@ def expert_sequence(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 def expert_overlap(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Tokens travel beside compute between ranks with different experts, without full recomputation, and in a pipeline
-    interleaved (``overlap_moe_expert_parallel_comm`` in ``TransformerConfig``).
+    Overlapped all-to-alls need several expert ranks, no full recomputation, and in a pipeline interleaving.
+
+    ``overlap_moe_expert_parallel_comm`` in ``TransformerConfig``.
     """
     if not training.overlap_moe_expert_parallel_comm or model.num_experts is None:
         return None

@@ -1,4 +1,4 @@
-"""A search space that has what runs today: the configuration, and its values where only defaults leave them out."""
+"""Search space extended by the configuration that runs today, and by its values that defaults leave out."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from pipette_opt.parallel import ParallelConfig
 
 def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
     """
-    The space with a configuration beside all others; as it is if something that is pinned excludes it.
+    Return the space with a configuration added; unchanged if a pin excludes it.
 
-    What it recomputes, gradients or parameters that its replicas share, and a larger micro-batch or more chunks than
-    are tried by default, are tried in all other configurations, too.
+    Its kind of recomputation, sharing of gradients or parameters, micro-batch and number of chunks are also tried in
+    all other configurations, beyond the defaults.
     """
     if not _agrees(space, config):
         return space
@@ -31,7 +31,7 @@ def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
 
 
 def _agrees(space: SearchSpace, config: ParallelConfig) -> bool:
-    """Whether every pinned field has the configuration's value."""
+    """Return whether every pinned field has the configuration's value."""
     for name, field in DIMENSIONS.items():
         pinned, value = getattr(space, name), getattr(config, field)
         if name == "recompute" and pinned == RECOMPUTATIONS:

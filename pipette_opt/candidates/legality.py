@@ -1,10 +1,10 @@
 """
-What megatron-core 0.16.1 accepts, one function per rule.
+Legality rules of megatron-core 0.16.1, one function per rule.
 
-The rules are those of its own checks: ``TransformerConfig``, the modules it builds (attention, MLP), the
-micro-batch calculator, ``initialize_model_parallel``, the interleaved schedule; and, for what only the launcher's
-arguments check, Megatron-LM's ``megatron/training/arguments.py``. The vocabulary needs no rule: it is padded to a
-multiple of ``make_vocab_size_divisible_by * tp`` first, so every tensor rank gets an equal part.
+The rules are its own checks: ``TransformerConfig``, the modules it builds (attention, MLP), the micro-batch calculator,
+``initialize_model_parallel``, the interleaved schedule. Checks that only the launcher's arguments make are from
+Megatron-LM's ``megatron/training/arguments.py``. The vocabulary needs no rule: it is first padded to a multiple of
+``make_vocab_size_divisible_by * tp``, so every tensor rank gets an equal part.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import host_keeps
 
 Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
-"""Says why a configuration is illegal, with the numbers; ``None`` if this rule has no objection."""
+"""Returns why a configuration is illegal, with the numbers; ``None`` if the rule has no objection."""
 
 
 def attention_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
@@ -71,7 +71,10 @@ def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 
 def sequence_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Sequence parallelism needs tensor parallelism, and what overlaps it that (``ModelParallelConfig``, arguments)."""
+    """
+    Sequence parallelism needs tensor parallelism, and tensor overlap needs it (``ModelParallelConfig``,
+    arguments).
+    """
     if config.sequence_parallel and config.tensor_model_parallel_size == 1:
         return "sequence_parallel needs tensor_model_parallel_size >= 2, got 1"
     overlaps = config.tp_comm_overlap or (training.tp_comm_overlap and config.tensor_model_parallel_size > 1)
@@ -99,9 +102,9 @@ def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelC
     """
     Context parallelism needs a fused attention kernel (``DotProductAttention``).
 
-    Of its kinds of exchange (Transformer Engine, ``context_parallel.py``: ``attn_forward_func_with_cp``) the ring of
-    keys and values has no windows, only the all-to-all has another softmax, it needs whole query groups on each rank,
-    and only the ring has values narrower than keys, which is latent attention.
+    Its kinds of exchange differ (Transformer Engine, ``context_parallel.py``: ``attn_forward_func_with_cp``). The ring
+    of keys and values has no windows. Only the all-to-all has another softmax; it needs whole query groups on each
+    rank. Only the ring has values narrower than keys, as in latent attention.
     """
     cp, kind = config.context_parallel_size, training.cp_comm_type
     if cp == 1:
@@ -124,7 +127,7 @@ def position_embeddings(model: ModelSpec, training: TrainingSpec, config: Parall
     """
     Learned positions cover the sequence (arguments).
 
-    With rotary positions the same argument shapes nothing and is raised to the sequence length by whoever launches.
+    With rotary positions, the same argument shapes nothing, and launch scripts raise it to the sequence length.
     """
     known = model.max_position_embeddings
     if model.position_embedding_type == "learned_absolute" and known < training.seq_length:
@@ -172,7 +175,7 @@ def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
         return None
     pp, per_step = config.pipeline_model_parallel_size, config.data_parallel_size * config.micro_batch_size
     if training.unequal_microbatches or training.global_batch_size % per_step:
-        return None  # the batch rule says so
+        return None  # the batch rule reports this
     num_microbatches = training.global_batch_size // per_step
     if num_microbatches % pp:
         return f"interleaving needs num_microbatches={num_microbatches} in whole groups of pp={pp}"
@@ -192,8 +195,8 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     """
     Products in fewer than 16 bits have sizes in multiples of 16 (Transformer Engine, ``assert_dim_for_fp8_exec``).
 
-    With MXFP8 of 32, its blocks (``MXFP8Quantizer``). The backward has products along every size, tokens of a
-    micro-batch too.
+    MXFP8 needs multiples of 32, its block size (``MXFP8Quantizer``). The backward pass has products along every size,
+    including the tokens of a micro-batch.
     """
     recipe = training.recipe
     if recipe is None:
@@ -203,7 +206,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
         "hidden_size": model.hidden_size,
         "query width on a rank": model.query_projection_size // tp,
         "query-key-value width on a rank": (model.query_projection_size + 2 * model.kv_projection_size) // tp,
-        **{f"width into {type(one).__name__} on a rank": one.in_size // tp for one in model.recurrent_mixers},
+        **{f"width into {type(mixer).__name__} on a rank": mixer.in_size // tp for mixer in model.recurrent_mixers},
         "tokens of a micro-batch": tokens // config.context_parallel_size,
     }
     if model.multi_latent_attention is not None:
@@ -223,7 +226,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
 
 
 def recompute_modules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Modules that the model has, and that its format and its other options let recompute (``TransformerConfig``)."""
+    """Recomputed modules exist in the model, and number format and other options allow it (``TransformerConfig``)."""
     if config.recompute_granularity != "selective":
         return None
     again = "recompute_modules has"
@@ -242,11 +245,11 @@ def recompute_modules(model: ModelSpec, training: TrainingSpec, config: Parallel
 
 def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Whole layers go to the host without a pipeline and without recomputation only (``TransformerConfig``).
+    Offloading whole layers excludes pipelines and recomputation (``TransformerConfig``).
 
-    What the search chooses goes with Megatron-Core's precision-aware optimizer, which wants Adam and, where there are
-    replicas, the distributed optimizer (``OptimizerConfig.__post_init__``), and weights that are gathered in 8 bits
-    with delayed scales only (``validate_args``). Layers that are recomputed whole keep no inputs of modules.
+    An offloaded optimizer is Megatron-Core's precision-aware optimizer. It needs Adam and, with replicas, the
+    distributed optimizer (``OptimizerConfig.__post_init__``). Weights gathered in 8 bits need delayed scales
+    (``validate_args``). Layers that are recomputed whole keep no inputs of modules.
     """
     offload = host_keeps(training, config)
     if config.offload is not None and offload.optimizer_offload_fraction:
@@ -275,10 +278,10 @@ def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
 
 def sharded_parameters(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Replicas that share gradients or parameters send them beside every micro-batch.
+    Replicas that share gradients or parameters send them in every micro-batch, overlapped.
 
-    Muon goes with neither of the launcher's kinds (``validate_args``); interleaved pipelines are not timed with it
-    here. Ranks that hold the same experts are in as many groups as replicas are.
+    Muon excludes both of the launcher's kinds (``validate_args``). Interleaved pipelines with them are not timed here.
+    Ranks that hold the same experts are in as many groups as replicas are.
     """
     stage, groups = config.sharding_stage, config.num_distributed_optimizer_instances
     if stage < 2:
@@ -329,13 +332,13 @@ OF_MICRO_BATCHES = (
     *("expert overlap", "layers", "batch", "interleaving", "cuda graphs", "fp8 shapes", "recompute modules"),
     *("offloading", "sharded parameters"),
 )
-"""Rules that look at micro-batch, chunks, layers, recomputation or what is shared: no other one changes with these."""
+"""Rules that depend on micro-batch, chunks, layers, recomputation or sharing; the others do not change with these."""
 
 
 def broken_rules(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, names: Iterable[str] = LEGALITY_RULES
 ) -> dict[str, str]:
-    """Names of the rules that a configuration breaks, each with its reason; of all rules, or of those named."""
+    """Return the rules that a configuration breaks, each with its reason; of all rules, or of ``names``."""
     broken = {}
     for name in names:
         rule = LEGALITY_RULES[name]
@@ -346,5 +349,5 @@ def broken_rules(
 
 
 def check_legal(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> list[str]:
-    """Reasons why Megatron-Core would refuse a configuration; empty if it is legal."""
+    """Return the reasons why Megatron-Core would refuse a configuration; empty if it is legal."""
     return list(broken_rules(model, training, config).values())

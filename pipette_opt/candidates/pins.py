@@ -1,4 +1,4 @@
-"""Pinned values that cannot go together: which, why, and what would."""
+"""Explanation of pinned values that contradict each other: which, why, and legal values instead."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,18 +10,21 @@ from pipette_opt.candidates.space import OPTION_OF_FIELD, SearchSpace
 from pipette_opt.specs import Instance
 
 MAX_NAMED = 12
-"""Values of an option that a message names at most. Chosen: powers of two up to a thousand GPUs are eleven."""
+"""
+Largest number of values of an option that a message names; powers of two up to a thousand GPUs are
+eleven. Chosen.
+"""
 
 MAX_REASONS = 3
-"""Broken rules that a message explains at most. Chosen."""
+"""Largest number of broken rules that a message explains. Chosen."""
 
 
 def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
     """
-    The pins of a space without legal configurations that contradict each other, or the job; ``None`` if none do.
+    Return an error that names the pins without a legal configuration; ``None`` if no pin is the reason.
 
-    Pins are taken away, one after the other, as long as nothing is legal still. What stays is irreducible: with any of
-    these taken away, something is legal. Without any pin nothing may be legal either; then no pin is to blame.
+    Pins are dropped, one after the other, as long as nothing becomes legal. The rest is irreducible: without any one of
+    them, some configuration is legal. If nothing is legal without any pin either, no pin is the reason.
     """
     unpinned = SearchSpace()
     pinned = [name for name in OPTION_OF_FIELD if getattr(space, name) != getattr(unpinned, name)]
@@ -34,17 +37,17 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
         if without is not None and not has_any(instance, without):
             kept = without
     blamed = [name for name in pinned if getattr(kept, name) != getattr(unpinned, name)]
-    said = [f"{OPTION_OF_FIELD[name]} {given_text(getattr(kept, name))}" for name in blamed]
-    what = "contradict each other" if len(blamed) > 1 else "leaves no legal configuration"
+    given = [f"{OPTION_OF_FIELD[name]} {given_text(getattr(kept, name))}" for name in blamed]
+    problem = "contradict each other" if len(blamed) > 1 else "leaves no legal configuration"
     rights = "; ".join(_rights(instance, kept, blamed))
     would = (
         f" What would be legal{' with the others as they are' if len(blamed) > 1 else ''}: {rights}." if rights else ""
     )
-    return InputError(" and ".join(said), f"{what}: {_reason(enumerate_with_reasons(instance, kept))}.{would}")
+    return InputError(" and ".join(given), f"{problem}: {_reason(enumerate_with_reasons(instance, kept))}.{would}")
 
 
 def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterator[str]:
-    """Values of each pin that are legal with the other ones."""
+    """Yield the values of each pin that are legal with the other pins."""
     for name in blamed:
         freed = _without(kept, name)
         if name in DIMENSIONS and freed is not None:
@@ -54,7 +57,7 @@ def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterato
 
 
 def _without(space: SearchSpace, name: str) -> SearchSpace | None:
-    """The space without a pin; ``None`` where another pin needs it."""
+    """Return the space without a pin; ``None`` where another pin needs it."""
     try:
         return replace(space, **{name: getattr(SearchSpace(), name)})
     except InputError:
@@ -62,13 +65,14 @@ def _without(space: SearchSpace, name: str) -> SearchSpace | None:
 
 
 def given_text(value: object) -> str:
-    """A pinned value as it is typed."""
+    """Return a pinned value as it is typed."""
     values = value if isinstance(value, tuple) else (value,)
     words = {None: "none", True: "on", False: "off"}
     known = (None, True, False)
-    return ",".join(words[one] if any(one is word for word in known) else str(one).replace(" ", "") for one in values)
+    texts = (words[each] if any(each is word for word in known) else str(each).replace(" ", "") for each in values)
+    return ",".join(texts)
 
 
 def _reason(enumeration: Enumeration) -> str:
-    """An example of each broken rule, the most frequent first."""
+    """Return an example of each broken rule, the most frequent first."""
     return "; ".join([enumeration.examples[rule] for rule in enumeration.rejected][:MAX_REASONS])

@@ -1,12 +1,13 @@
 """
-Where the default space has replicas that share parameters (ZeRO 3: Megatron-FSDP, FSDP2).
+Default search of replicas that share parameters (ZeRO 3: Megatron-FSDP, FSDP2).
 
 They send parameters in every micro-batch, and save memory. If weights and gradients of the whole model fit on a GPU,
-replicas that share the optimizer only have no need of it. Otherwise these must split layers over GPUs, and ZeRO 3 need
-not: that is 5 to 12 % faster for Llama 3 70B on 32 and 64 GPUs of one NVL72 domain, as in NVIDIA's recipes.
+sharing the optimizer suffices. Otherwise the layers must be divided among GPUs, which ZeRO 3 avoids: 5 to 12 % faster
+for Llama 3 70B on 32 and 64 GPUs of one NVL72 domain, as in NVIDIA's recipes.
 
-Over NICs parameters rarely arrive in time (2 % faster on 64 B200, slower on A100), and what rings over hosts can hide
-is what bounds know least of: on 64 hosts of A100 a gap of 0.4 % becomes 5.4 %. So there it is searched if asked.
+Over NICs, parameters rarely arrive in time (2 % faster on 64 B200, slower on A100). Bounds are loosest for the part of
+rings over hosts that compute hides: on 64 hosts of A100, a gap of 0.4 % becomes 5.4 %. There it is searched only on
+request.
 """
 
 from dataclasses import replace
@@ -20,11 +21,11 @@ SHARED_PARAMETERS = "optim_grads_params"
 
 def with_shared_parameters(instance: Instance, space: SearchSpace) -> SearchSpace:
     """
-    The space with ZeRO 3 beside the other choices where it may help; as it is if what replicas share is pinned.
+    Return the space with ZeRO 3 as a further choice where it may help; unchanged if sharing is pinned.
 
-    So it is where the job is larger than an NVLink domain or a host, where the time limit was too short for less
-    (:mod:`~pipette_opt.candidates.narrowing`), with Muon, which
-    does not go with it, and with experts, of which no public run tells whether parameters of all arrive in time.
+    It is also unchanged in four cases: the job is larger than an NVLink domain or a host; the time limit already
+    narrowed the space (:mod:`~pipette_opt.candidates.narrowing`); the optimizer is Muon, which excludes it; the model
+    has experts, for which no public run shows whether all parameters arrive in time.
     """
     is_pinned = space.data_parallel_sharding_strategy is not None or space.use_distributed_optimizer is not None
     training, cluster = instance.training, instance.cluster

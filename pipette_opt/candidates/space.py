@@ -1,4 +1,4 @@
-"""Which configurations to look at."""
+"""Search space: the configurations to look at."""
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
@@ -35,7 +35,7 @@ OPTION_OF_FIELD = {
     "offload": "--offload",
     "layers_per_stage": "--layers-per-stage",
 }
-"""The command-line option that errors name for each field."""
+"""Command-line option that errors name for each field."""
 
 LIMITED = (
     *("world_size", "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"),
@@ -47,42 +47,45 @@ WORDS = ("recompute", "offload", "sequence_parallel", "use_distributed_optimizer
 """Fields whose values are no whole numbers."""
 
 COUNTS = ("num_gpus", "max_gpus", "max_micro_batch_size", "max_virtual_pipeline")
-"""Fields of the search space that are one whole number."""
+"""Fields whose value is a single whole number."""
 
 RECOMPUTATIONS: tuple[Recomputation | None, ...] = (None, "selective", "block", "full")
-"""Every choice of recomputation, the one that recomputes least first."""
+"""Every choice of recomputation, least recomputation first."""
 
 
 OF_EXPERTS: tuple[Recomputation, ...] = ("moe_act+layernorm",)
 """
-Modules that are tried, too, where nobody pins recomputation and the model has experts: what they keep most of, for two
-kernels in the backward. NVIDIA's recipes for such models have them most (``benchmarks/results/recipes.md``).
+Modules also tried for models with experts where recomputation is not pinned.
+
+They hold most of such a layer's activations, and cost two kernels in the backward pass. NVIDIA's recipes for such
+models use them most (``benchmarks/results/recipes.md``).
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
     """
-    Bounds of the search; what is not given is free.
+    Bounds of the search; fields that are not given are free.
 
-    With the defaults every tensor x pipeline x data split of the GPUs is tried, tensor groups across hosts and
-    pipelines inside a host included. On 128 to 1024 GPUs that leaves a few thousand legal candidates.
+    By default, every tensor x pipeline x data split of the GPUs is tried, including tensor groups across hosts and
+    pipelines inside a host. On 128 to 1024 GPUs, a few thousand candidates are legal.
 
     Parameters
     ----------
     num_gpus
-        GPUs to use; ``None`` for ``world_sizes``.
+        Number of GPUs to use; ``None`` for ``world_sizes``.
     max_gpus
-        GPUs to use at most; ``None`` for all of the hosts.
+        Largest number of GPUs to use; ``None`` for all of the hosts.
     world_sizes
-        Numbers of GPUs that are searched side by side where ``num_gpus`` is ``None``, the most promising first: what
-        the search chose by time (``solver/world_sizes.py``). Empty: not chosen yet; then all hosts and the smaller
-        counts of :func:`~pipette_opt.candidates.world_sizes`.
+        Numbers of GPUs searched together where ``num_gpus`` is ``None``, the most promising first: those that the
+        search chose by time (``solver/world_sizes.py``). Empty: not chosen yet; then all hosts and the smaller counts
+        of :func:`~pipette_opt.candidates.world_sizes`.
     tensor_parallel, pipeline_parallel, data_parallel
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
-        Allowed degrees; ``None`` for those with which tensor and context group share a host or have whole hosts, where
-        tensor groups fit one. Where all other degrees are given, these say how many GPUs are meant: inside a host only.
+        Allowed degrees; ``None`` for those with which tensor and context group share a host or fill whole hosts, where
+        tensor groups fit into a host. Where all other degrees are given, they imply the number of GPUs: inside a host
+        only.
     expert_parallel
         Allowed degrees; ``None`` for every divisor of the experts that the ranks of a stage can hold. A model without
         experts has 1.
@@ -93,52 +96,51 @@ class SearchSpace:
     micro_batch_size
         Allowed sizes; ``None`` for the divisors of the global batch up to ``max_micro_batch_size``.
     sequence_parallel
-        Choices; ``None`` for on wherever it is legal, that is if the tensor ranks split the sequence evenly.
+        Choices; ``None``: on wherever it is legal, that is if the tensor ranks divide the sequence evenly.
     use_distributed_optimizer
-        Choices; ``None`` for on wherever there is more than one data-parallel rank (context ranks count).
+        Choices; ``None``: on wherever there are several data-parallel ranks (context ranks count).
     data_parallel_sharding_strategy
-        Choices of what replicas share (:data:`~pipette_opt.parallel.config.SHARDING_STRATEGIES`), in place of
-        ``use_distributed_optimizer``; ``None`` for what that says. Without replicas nothing is shared.
+        Choices of what replicas share (:data:`~pipette_opt.parallel.config.SHARDING_STRATEGIES`), instead of
+        ``use_distributed_optimizer``; ``None``: as that field says. Without replicas nothing is shared.
     num_distributed_optimizer_instances
-        Numbers of groups of replicas that share gradients or parameters within a group only, of strategies that share
-        these; with parameters, optimizer states over the groups or not. ``None`` for one group.
+        Numbers of groups of replicas that share gradients or parameters only within a group; with shared parameters,
+        optimizer states are shared over the groups or not. ``None`` for one group.
     recompute
-        Choices, ``None`` among them for no recomputation. ``block``: the first layers of each chunk, in each
-        configuration as few as memory asks for (:mod:`~pipette_opt.memory.fewest`). Modules joined by ``+``: those of
+        Choices; ``None`` in the tuple means no recomputation. ``block``: the first layers of each chunk, in each
+        configuration as few as memory requires (:mod:`~pipette_opt.memory.fewest`). Modules joined by ``+``: those of
         every layer (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`).
     offload
-        Choices of what is in the host's memory, ``None`` among them for nothing
-        (:func:`~pipette_opt.base.offload.offload_of`); in each configuration no more than memory asks for
-        (:mod:`~pipette_opt.memory.fewest`). ``None`` for what the training says.
+        Choices of what the host's memory holds (:func:`~pipette_opt.base.offload.offload_of`); ``None`` in the tuple
+        means nothing. Each configuration offloads no more than memory requires (:mod:`~pipette_opt.memory.fewest`).
+        ``None``: as the training says.
     tp_comm_overlap
-        Whether tensor-parallel ranks send beside products in all candidates (``True``) or where the training says so
-        (``False``); ``None`` for both choices wherever Transformer Engine can
-        (:mod:`~pipette_opt.specs.user_buffers`): without it only where memory asks for that.
+        ``True``: tensor overlap in all candidates; ``False``: as the training says. ``None``: both choices wherever
+        Transformer Engine can (:mod:`~pipette_opt.specs.user_buffers`); without it only where memory requires that.
     uneven_layers
-        Whether splits with a lighter first or last stage are tried beside the even one, as
-        :func:`~pipette_opt.candidates.layer_splits` says.
+        Whether partitions with a lighter first or last stage are tried beside the even one
+        (:func:`~pipette_opt.candidates.layer_splits`).
     layers_per_stage
-        Allowed splits, in place of those; each is used with pipelines of its length.
+        Allowed layer partitions instead of the usual ones; each is used with pipelines of its length.
     more_splits
-        Splits that are tried beside those, where neither is given by ``layers_per_stage``: what the joint model chose.
+        Layer partitions that the joint model chose, tried beside the usual ones; ignored with ``layers_per_stage``.
     more_layouts
-        Layouts of unequal chunks that are tried beside all splits, by the stages and chunks that they are of: what a
-        search near a plan found (``solver/layouts.py``).
+        Layouts of unequal chunks, tried beside all partitions with their stages and chunks; found by a search near a
+        plan (``solver/layouts.py``).
     more_configs
-        Configurations that are tried beside all others: what runs today.
+        Configurations tried beside all others, such as the one that runs today.
     more_recompute, more_sharding
-        Choices of recomputation, and of what replicas share, that are tried beside the others.
+        Further choices of recomputation and of sharing.
     overlap_grad_reduce, overlap_param_gather
-        Whether all candidates send gradients and parameters beside compute, as in
-        :class:`~pipette_opt.parallel.ParallelConfig`, parameters only with the distributed optimizer; ``None`` for both
-        choices wherever they are legal and there is something to send.
+        Overlap of gradients and parameters with compute in all candidates, as in
+        :class:`~pipette_opt.parallel.ParallelConfig`; parameters only with the distributed optimizer. ``None``: both
+        choices wherever they are legal and have an effect.
     ddp_bucket_size, overlap_p2p_communication
-        Of all candidates; the former of those that send gradients beside compute.
+        Values of all candidates; the former only of those that overlap gradients.
     limits
-        Largest values of properties of a configuration, as ``tensor_model_parallel_size<=8``: others are worse by the
-        objective that was asked for (``certify/weights.py``).
+        Largest values of properties of a configuration, as ``tensor_model_parallel_size<=8``; others are worse by the
+        objective (``certify/weights.py``).
     narrowed
-        Fields that nobody pinned and that a short time limit narrowed; see :mod:`~pipette_opt.candidates.narrowing`.
+        Unpinned fields that a short time limit narrowed; see :mod:`~pipette_opt.candidates.narrowing`.
     """
 
     num_gpus: int | None = None
@@ -215,13 +217,13 @@ class SearchSpace:
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
 
     def _check_sharding(self) -> None:
-        """Known words, one way to say them, and groups of what is shared only."""
+        """Check words of sharing, contradictory options, and that groups share gradients or parameters."""
         given, option = self.data_parallel_sharding_strategy, "--data-parallel-sharding-strategy"
         unknown = [word for word in (*(given or ()), *self.more_sharding) if word not in SHARDING_STRATEGIES]
         if unknown:
             raise InputError(option, f"must be some of {', '.join(SHARDING_STRATEGIES)}; got {', '.join(unknown)}.")
         if given and self.use_distributed_optimizer is not None:
-            raise InputError(option, "says what --use-distributed-optimizer says; give one of them.")
+            raise InputError(option, "repeats --use-distributed-optimizer; give only one of them.")
         groups = self.num_distributed_optimizer_instances
         if groups not in (None, (1,)) and not {"optim_grads", "optim_grads_params"}.intersection(given or ()):
             problem = "needs --data-parallel-sharding-strategy with optim_grads or optim_grads_params"
@@ -243,7 +245,7 @@ class SearchSpace:
 
 
 def beyond_limits(space: SearchSpace, config: ParallelConfig) -> dict[str, str]:
-    """The rule of the space's limits, if a configuration breaks one, with the numbers."""
+    """Return the limit of the space that a configuration exceeds, with the numbers; empty if none."""
     for limit in space.limits:
         name, _, most = limit.partition("<=")
         value = getattr(config, name)
@@ -253,18 +255,21 @@ def beyond_limits(space: SearchSpace, config: ParallelConfig) -> dict[str, str]:
 
 
 def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
-    """The search space that a plan records under ``inputs.search``; lists become tuples, unknown names are refused."""
+    """
+    Read the search space that a plan records under ``inputs.search``; lists become tuples, unknown names
+    are refused.
+    """
     return typed(SearchSpace, recorded, "inputs.search", closed=True)
 
 
 def _offloads(words: tuple[str | None, ...]) -> tuple[str | None, ...]:
-    """Each choice of what the host has once and in one order, those that keep least there first."""
+    """Return each choice of offload once, in a fixed order, least offload first."""
     try:
         found = {offload_of(word) for word in words}
     except ValueError as error:
         raise InputError("--offload", str(error)) from None
-    ordered = sorted(found, key=lambda one: (len(one.offload_modules), *astuple(one)))
-    return tuple(one.word for one in ordered)
+    ordered = sorted(found, key=lambda offload: (len(offload.offload_modules), *astuple(offload)))
+    return tuple(offload.word for offload in ordered)
 
 
 def _check_count(option: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""How many layers each pipeline stage holds."""
+"""Partitions of the layers among pipeline stages."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ LayerSplit = tuple[int, ...]
 
 
 def is_megatron_split(num_layers: int, split: Sequence[int]) -> bool:
-    """Whether ``split`` has the layers and the form that Megatron's first- and last-stage options can express."""
+    """Return whether Megatron's first- and last-stage options can express a partition of ``num_layers`` layers."""
     return sum(split) == num_layers and min(split) >= 1 and len(set(split[1:-1])) <= 1
 
 
@@ -21,8 +21,8 @@ def pipeline_split_options(layers_per_stage: Sequence[int]) -> tuple[int | None,
     Returns
     -------
     tuple
-        ``(None, None)`` for an even split, where neither option is given; otherwise only what differs from the
-        middle stages is given, and of two stages only the first.
+        ``(None, None)`` for an even split, where neither option is given. Otherwise only stages that differ from the
+        middle ones are given, and of two stages only the first.
     """
     first, *_, last = layers_per_stage if len(layers_per_stage) > 1 else (*layers_per_stage, *layers_per_stage)
     if len(set(layers_per_stage)) == 1:
@@ -35,26 +35,26 @@ def pipeline_split_options(layers_per_stage: Sequence[int]) -> tuple[int | None,
 
 def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: bool = True) -> list[LayerSplit]:
     """
-    Splits worth considering, the even one first; every stage's layers are a multiple of ``num_chunks``.
+    Partitions worth considering, the even one first; every stage's layers are a multiple of ``num_chunks``.
 
-    If there are chunks and no even split, the next ones are even with the embedding, the head or both counted as a
-    layer: the first stage, the last, or both have one layer less than the others (see ``parallel/chunks.py``).
+    With chunks and no even partition, the next ones are even with the embedding, the head or both counted as a layer:
+    the first stage, the last, or both have one layer less than the others (see ``parallel/chunks.py``).
 
-    Besides the even split: middle stages one chunk-layer above the average and what is left
+    Further partitions have middle stages of one chunk-layer above the average; the rest is
 
-    - shared by the first and the last stage (room for the embedding and the head), or
-    - all taken from the last stage (the head takes time), or
-    - all taken from the first stage (it holds the most activations),
+    - divided between the first and the last stage (room for the embedding and the head), or
+    - all missing from the last stage (the head takes time), or
+    - all missing from the first stage (it holds the most activations).
 
-    the latter two only if the light stage keeps half of a middle stage. If the even split is not possible and the
-    first of these is not either (small stages), the middle stages are made smaller until the ends have a layer.
+    The latter two count only if the light stage keeps half of a middle stage. If neither the even partition nor the
+    first of these is possible (small stages), the middle stages shrink until the ends have a layer.
 
     Parameters
     ----------
     num_chunks
         Model chunks per stage, 1 without interleaving.
     uneven
-        If False, only the even split.
+        ``False``: only the even partition.
     """
     splits: list[LayerSplit] = []
     if num_layers % (num_stages * num_chunks) == 0:
@@ -70,10 +70,10 @@ def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: 
 
 def light_layout(num_layers: int, num_stages: int, num_chunks: int) -> str | None:
     """
-    A layout of chunks that leaves room for what the last one has besides, where a head alone is not worth a layer.
+    Layout of chunks with a lighter last chunk, where the head alone is not worth a layer; ``None`` for equal chunks.
 
-    All chunks are as large as they have to be, and the last has what is left: NVIDIA's recipes of DeepSeek-V3 have 61
-    layers as ``Et*4|(t*4|)*14tmL``. Where nothing is left, chunks are as equal as can be; ``None`` for equal ones.
+    All chunks are as large as necessary, and the last one has the rest: NVIDIA's recipes of DeepSeek-V3 have 61 layers
+    as ``Et*4|(t*4|)*14tmL``. If no layers are left for it, chunks are as equal as possible.
     """
     parts = num_stages * num_chunks
     most = ceil_div(num_layers, parts)
@@ -86,7 +86,7 @@ def light_layout(num_layers: int, num_stages: int, num_chunks: int) -> str | Non
 
 
 def counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[LayerSplit]:
-    """Splits that are even with the embedding, the head or both counted as layers."""
+    """Return the partitions that are even with the embedding, the head or both counted as layers."""
     splits = []
     for first, last in ((1, 1), (0, 1), (1, 0)):
         layers, rest = divmod(num_layers + first + last, num_stages)
@@ -96,7 +96,7 @@ def counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[La
 
 
 def _uneven_splits(units: int, num_stages: int, required: bool) -> list[LayerSplit]:
-    """Splits with lighter ends; with ``required`` at least one, if need be with heavier ends."""
+    """Return partitions with lighter ends; with ``required`` at least one, if necessary with heavier ends."""
     middle = units // num_stages + 1
     splits = [
         (first, *(middle,) * (num_stages - 2), last) for first, last in _ends(units - middle * (num_stages - 2), middle)
@@ -109,7 +109,7 @@ def _uneven_splits(units: int, num_stages: int, required: bool) -> list[LayerSpl
 
 
 def _ends(left: int, middle: int) -> list[tuple[int, int]]:
-    """Ways to give ``left`` layers to the first and the last stage, neither above ``middle``."""
+    """Return ways to divide ``left`` layers between the first and the last stage, neither above ``middle``."""
     if not 2 <= left <= 2 * middle:
         return []
     ends = [(ceil_div(left, 2), left // 2)]

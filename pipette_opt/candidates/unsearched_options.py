@@ -1,4 +1,4 @@
-"""Options of the launcher that save time: a job has them, or has them not; tensor overlap can be searched instead."""
+"""Launcher options that save time and that a search takes as given; only tensor overlap can be searched."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,11 +19,12 @@ class UnsearchedOption:
     Parameters
     ----------
     option
-        As a launch script has it.
+        Option as in a launch script.
     job_fields
-        Fields of :class:`~pipette_opt.specs.TrainingSpec` that it sets; ``None`` where a job cannot have it, or has it.
+        Returns the fields of :class:`~pipette_opt.specs.TrainingSpec` that it sets; ``None`` where a job cannot have
+        it, or has it already.
     goes_with
-        Whether it has an effect in a configuration of such a job.
+        Returns whether it has an effect in a configuration of such a job.
     condition
         Requirement or cost that the simulated time leaves out.
     """
@@ -94,7 +95,7 @@ def _any(instance: Instance, config: ParallelConfig) -> bool:
 
 
 TENSOR_OVERLAP = "--tp-comm-overlap"
-"""The option that a space may search: then only the others are outside."""
+"""Option that a space may search; then only the others are outside."""
 
 UNSEARCHED_OPTIONS = (
     UnsearchedOption(
@@ -137,7 +138,7 @@ UNSEARCHED_OPTIONS = (
         condition="a second micro-batch is under way in each layer",
     ),
 )
-"""The options, in no order."""
+"""Options whose effect is priced, in no order."""
 
 
 UNPRICED_OPTIONS = (
@@ -145,7 +146,7 @@ UNPRICED_OPTIONS = (
     "--defer-embedding-wgrad-compute",
     "--overlap-p2p-communication-warmup-flush",
 )
-"""Options of Megatron-LM that may save time in any model; how much is not known here."""
+"""Options of Megatron-LM that may save time in any model, without a price here."""
 
 UNPRICED_OPTIONS_OF_EXPERTS = (
     "--delay-wgrad-compute",
@@ -153,32 +154,31 @@ UNPRICED_OPTIONS_OF_EXPERTS = (
     "--moe-router-fusion",
     "--moe-shared-expert-overlap",
 )
-"""Such options of models with experts."""
+"""Options without a price here, for models with experts."""
 
 
 def unsearched_options(instance: Instance, searched: Collection[str] = ()) -> list[str]:
-    """Names of the options with a price that a job could have and has not, but for those that are searched."""
-    return [
-        one.option for one in UNSEARCHED_OPTIONS if one.option not in searched and one.job_fields(instance) is not None
-    ]
+    """Return the priced options that a job could have and does not have, except those that are searched."""
+    possible = (option for option in UNSEARCHED_OPTIONS if option.job_fields(instance) is not None)
+    return [option.option for option in possible if option.option not in searched]
 
 
 def unpriced_options(instance: Instance) -> list[str]:
-    """Names of the options without a price that a job could have and has not."""
+    """Return the options without a price that a job could have and does not have."""
     of_experts = () if instance.model.num_experts is None else UNPRICED_OPTIONS_OF_EXPERTS
     has = {option for option, *_ in instance.training.other_arguments or ()}
     return [option for option in (*UNPRICED_OPTIONS, *of_experts) if option not in has]
 
 
 def with_unsearched_options(instance: Instance, config: ParallelConfig) -> Iterator[tuple[UnsearchedOption, Instance]]:
-    """The options that a configuration could have, each with the job that has it."""
-    for one in UNSEARCHED_OPTIONS:
-        fields = one.job_fields(instance)
-        if fields is None or not one.goes_with(instance, config):
+    """Yield the options that a configuration could have, each with the job that has it."""
+    for option in UNSEARCHED_OPTIONS:
+        fields = option.job_fields(instance)
+        if fields is None or not option.goes_with(instance, config):
             continue
         try:
             training = replace(instance.training, **fields)
-        except ValueError:  # it does not go with another option of the training
+        except ValueError:  # it contradicts another option of the training
             continue
         if not check_legal(instance.model, training, config):
-            yield one, replace(instance, training=training)
+            yield option, replace(instance, training=training)

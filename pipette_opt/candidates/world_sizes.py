@@ -1,4 +1,4 @@
-"""How many GPUs are used, where that is left open."""
+"""Numbers of GPUs to use, where that is open."""
 
 from dataclasses import replace
 
@@ -9,19 +9,18 @@ from pipette_opt.parallel import microbatches_of
 from pipette_opt.specs import Instance
 
 NEARLY_AS_BUSY = 0.9
-"""Of the most GPUs that any number of hosts keeps busy: numbers of hosts that keep fewer busy are not searched."""
+"""Least share of the most GPUs that any number of hosts keeps busy; numbers below it are not searched."""
 
 MAX_WORLD_SIZES = 6
-"""Numbers of hosts that are searched side by side, those that keep most GPUs busy."""
+"""Largest count of numbers of hosts searched together, those that keep most GPUs busy."""
 
 
 def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
     """
-    World sizes of the search, the most GPUs first: ``space.num_gpus``, ``space.world_sizes``, or a guess.
+    World sizes of the search, the largest first: ``space.num_gpus``, ``space.world_sizes``, or a guess.
 
-    The guess is all hosts that are allowed and fewer. Of fewer hosts those count that keep nearly as many GPUs busy as
-    :func:`choose_num_gpus` finds at best, at most ``MAX_WORLD_SIZES``. What is left out is not proven to be slower,
-    and the certificate says so.
+    The guess is all allowed hosts, and at most ``MAX_WORLD_SIZES`` numbers of hosts that keep nearly as many GPUs busy
+    as :func:`choose_num_gpus` finds at best. Other numbers are not proven to be slower, and the certificate says so.
     """
     if space.num_gpus is None and space.world_sizes:
         return tuple(sorted(space.world_sizes, reverse=True))
@@ -42,20 +41,22 @@ def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
 
 def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     """
-    ``space.num_gpus``, or else the whole hosts that keep most GPUs busy.
+    Return ``space.num_gpus``, or else the whole hosts that keep most GPUs busy.
 
-    More hosts are not worth crooked stages or a deep pipeline. For each number of hosts the best legal candidate
-    counts, by the GPUs that its layers and micro-batches keep busy: ``num_gpus * num_layers / (pp * largest stage)
-    * m / (m + pp - 1)``, where the lower ``m`` is that of the replica with most micro-batches; of equal counts the
-    fewer hosts. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs leave only pipelines of 17, 34 or 68 uneven
-    stages, so 16 hosts are used. Neither links nor memory count here: whoever knows better gives ``space.num_gpus``.
-    Parts of one host are used only if no whole host is legal. If nothing is, all GPUs, so that the reasons refer to the
-    whole cluster. ``space.max_gpus`` is the most in each case.
+    More hosts do not pay if they force uneven stages or a deep pipeline. Each number of hosts is rated by its best
+    legal candidate, by the GPUs that its layers and micro-batches keep busy: ``num_gpus * num_layers / (pp * largest
+    stage) * m / (m + pp - 1)``. The ``m`` in the denominator is that of the replica with most micro-batches. Of equal
+    ratings, fewer hosts win. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs allow only pipelines of 17, 34
+    or 68 uneven stages, so 16 hosts are used. Links and memory do not count here; users who know better give
+    ``space.num_gpus``.
+
+    Parts of one host are used only if no whole host is legal. If nothing is legal, all GPUs are used, so that the
+    reasons refer to the whole cluster. ``space.max_gpus`` limits the number in each case.
 
     Raises
     ------
     InputError
-        If ``space.num_gpus`` is more than there are, or neither whole hosts nor a part of one.
+        If ``space.num_gpus`` is more than the cluster has, or neither whole hosts nor a part of one.
     """
     per_host, num_nodes = instance.cluster.gpus_per_node, instance.cluster.num_nodes
     if space.num_gpus is not None:
@@ -77,14 +78,14 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
 
 
 def _most_gpus(instance: Instance, space: SearchSpace) -> int:
-    """GPUs that there are, or that the space allows."""
+    """Number of GPUs that exist, or that the space allows."""
     available = instance.cluster.num_nodes * instance.cluster.gpus_per_node
     return available if space.max_gpus is None else min(available, space.max_gpus)
 
 
 def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
-    """GPUs that the best legal candidate keeps busy, as :func:`choose_num_gpus` counts; 0 if nothing is legal."""
-    # Tokens beside compute need expert ranks and chunks, which a smaller space does without.
+    """Number of GPUs that the best legal candidate keeps busy, as in :func:`choose_num_gpus`; 0 if nothing is legal."""
+    # Overlapped all-to-alls need expert ranks and chunks, which the smallest space does not have.
     instance = replace(instance, training=replace(instance.training, overlap_moe_expert_parallel_comm=False))
     busiest = 0.0
     for configs, _, broken in combinations(instance, space, num_gpus):
@@ -100,7 +101,7 @@ def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
 
 
 def check_num_gpus(num_gpus: int, per_host: int, num_nodes: int) -> None:
-    """Raise ``InputError`` for a number of GPUs that the hosts have not, or that is not of whole hosts."""
+    """Raise ``InputError`` for a number of GPUs that exceeds the hosts, or does not fill whole hosts."""
     available = per_host * num_nodes
     if num_gpus > available:
         raise InputError(
@@ -117,10 +118,10 @@ def check_num_gpus(num_gpus: int, per_host: int, num_nodes: int) -> None:
 
 def _smallest(space: SearchSpace) -> SearchSpace:
     """
-    The space without what cannot decide whether a split of the GPUs is legal.
+    Return the space without choices that cannot decide whether degrees are legal.
 
-    Free choices take their least demanding value: a legal candidate stays legal if it gives up interleaving or
-    makes its micro-batches smaller.
+    Free choices take their least demanding value: a legal candidate stays legal without interleaving and with smaller
+    micro-batches.
     """
     return replace(
         space,

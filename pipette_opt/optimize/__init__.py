@@ -1,24 +1,22 @@
 """
-The story of ``solve``, in the order of the code.
+Steps of ``solve``, in the order of the code.
 
-1. :mod:`~pipette_opt.prepare`: legal configurations are listed; the joint model (CP-SAT, ``solver/joint.py``) chooses
-   degrees, layers and kinds of GPU over the best links, and bounds every split of the layers that is not listed;
-   ``memory/`` strikes out what does not fit, ``solver/pruning.py`` what bounds rule out; the rest becomes the problem
-   in integers, in a closed form where there is one, and in a lower form for all.
-2. A first plan: that of the bounds is simulated, and placements are annealed by the closed forms, where there are any.
-3. ``certify/late_splits.py``: the joint model again, with that time to beat; what it finds is searched, too.
+1. :mod:`~pipette_opt.prepare` lists the legal configurations. The joint model (CP-SAT, ``solver/joint.py``) chooses
+degrees, layers and GPU kinds over the best links, and bounds every layer partition that is not listed. ``memory/``
+removes configurations that do not fit, ``solver/pruning.py`` those that bounds rule out. The rest becomes the problem
+in integers: an analytical 1F1B model where there is one, and a relaxation for all.
+2. First plans: pruning's first plan is simulated, and placements are annealed by the analytical model.
+3. ``certify/late_splits.py`` runs the joint model again with that time to beat; its partitions are searched, too.
 4. :func:`~pipette_opt.certify.certify`: the simulator walks the real schedule and decides. Candidates that may be
-faster
-   are placed by annealing, simulated, and refuted by the provers of ``solver/`` on their lower forms. This is what
-   makes the gap. If it stays open while configurations were left out that nobody had time to bound, these are bounded,
-   and all of this is done once more.
-5. The joint model once more; ``certify/beside.py`` places what may be plainer, less risky or the next best, and
-   ``certify/preference.py`` chooses the plan among those that are as good as the fastest; ties are settled.
-6. ``certify/finish.py`` makes the certificate and its ``lower_bound_s``: the least of what is open, what was ruled out,
-   and the joint model's bound.
+faster are placed by annealing, simulated, and refuted by the provers of ``solver/`` on their relaxations. This
+determines the gap. If unbounded configurations keep it open, they are bounded, and the step runs once more.
+5. The joint model runs once more. ``certify/beside.py`` places configurations that may be plainer, less risky or the
+next best. ``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled.
+6. ``certify/finish.py`` makes the certificate. Its ``lower_bound_s`` is the least bound of open candidates, pruned
+configurations and the joint model.
 7. ``verify``'s rules on the plan itself. The command ``verify`` adds those on the space, enumerated again.
 
-A step with nothing to do ends at once. How long each may take is in ``certify/budget.py`` and ``docs/method.md``.
+A step with nothing to do ends at once. ``certify/budget.py`` and ``docs/method.md`` say how long each may take.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,18 +68,18 @@ def optimize(
     Parameters
     ----------
     prepared
-        What :func:`~pipette_opt.prepare.prepare` made of the same instance and space, if that was done before.
+        Result of :func:`~pipette_opt.prepare.prepare` for the same instance and space, if it was made before.
     known
         Placements to start from, of candidates of ``prepared.with_closed_form``.
     backend
-        Processes over which the proof is spread; threads of this one without it.
+        Processes for the proof; ``None``: threads of this process.
     host_order
-        Hosts by index, in the order that is preferred among equally fast plans; as listed by default.
+        Host indices in the preferred order among equally fast plans; by default as listed.
     first
-        A plan that is known, of the space: the fastest found is no slower.
+        Warm start: a known plan of the space; the plan found is no slower.
     preference
-        What the plan is worth, and how it is chosen among equally good ones; by default by its time, as the parameters
-        say, and near to ``first``.
+        Value of plans, and the choice among equally good ones; by default their time, the parameters' choice, and
+        closeness to ``first``.
     """
     from pipette_opt.verify import verify_content
 
@@ -168,17 +166,17 @@ def _settled(
     order: Sequence[int],
     seconds: float,
 ) -> SimulatedSolution:
-    """The preferred plan, in the order of hosts that people know, and simpler where that is as fast and as plain."""
+    """Return the preferred plan with hosts in the usual order, or a simpler plan that is as fast and as plain."""
     risk_of = risks_of(prepared, preference.max_oom_risk)
 
-    def rank(one: SimulatedSolution) -> tuple[int, ...]:
-        return preference.rank(one.candidate.config, risk_of(one))
+    def rank(plan: SimulatedSolution) -> tuple[int, ...]:
+        return preference.rank(plan.candidate.config, risk_of(plan))
 
     shown = preference.choose(best_first(simulated), risk_of)
     if preference.prefer == "fastest":
         return best_first([*simulated, *settle_ties(prepared, simulated, shown, order, seconds)])[0]
     least_s = (1 - TIE) * shown.estimate.iteration_time_s
-    equal = [one for one in simulated if one.estimate.iteration_time_s >= least_s and rank(one) == rank(shown)]
+    equal = [plan for plan in simulated if plan.estimate.iteration_time_s >= least_s and rank(plan) == rank(shown)]
     settled = settle_ties(prepared, equal, shown, order, seconds)[-1]
     is_as_good = settled.estimate.iteration_time_s >= least_s and rank(settled) == rank(shown)
     return settled if is_as_good else shown
@@ -191,17 +189,21 @@ def _bounded_again(
     seconds_left: Callable[[], float],
     watcher: Watcher,
 ) -> tuple[Prepared, list[SimulatedSolution]]:
-    """The problem without what was not bounded in time, and the plans that are in it; as it is if that keeps no gap."""
+    """
+    Bound the configurations that had no bound yet. Return the new problem, and the plans that are still in it.
+
+    Return the problem unchanged if such configurations keep no gap open.
+    """
     first = fastest_plan(simulated)
     if prepared.pruned is None or prepared.pruned.bound_s >= (1 - gap_limit) * first.seconds:
         return prepared, list(simulated)
-    watcher.report("bounding what there was no time for")
+    watcher.report("bounding the configurations left out for time")
     bounded = bound_again(prepared, first, seconds_left, watcher.loading_kernels)
-    there = {(one.config, one.block): one for one in bounded.problem.candidates}
+    candidates = {(candidate.config, candidate.block): candidate for candidate in bounded.problem.candidates}
     kept = [
-        replace(one, candidate=there[key])
-        for one in simulated
-        if (key := (one.candidate.config, one.candidate.block)) in there
+        replace(plan, candidate=candidates[key])
+        for plan in simulated
+        if (key := (plan.candidate.config, plan.candidate.block)) in candidates
     ]
     with watcher.loading_kernels():
         compile_kernels(bounded, watcher.stop)

@@ -1,15 +1,15 @@
 """
-Plans that are best at something else than the time of an iteration: tokens per GPU, cost, or progress.
+Objectives other than time: tokens per GPU, cost, or progress under failures.
 
-All are the time of an iteration times a weight that depends on the hosts used: their GPUs, what these cost, or what
-is lost as hosts fail. So each
-number of hosts is a search of its own, for the least time, and its bound on the time times the least weight is a bound
-on the objective. Numbers of hosts whose bound is no better than the best plan end early. With prices that differ, each
-number of hosts is searched once for each price: on the hosts that cost no more than it, of which one costs as much.
+Each is the iteration time times a weight of the hosts used: their number of GPUs, their price, or the loss by failures.
+So each number of hosts is a search of its own for the least time. Its time bound times the least weight bounds the
+objective. Numbers of hosts whose bound reaches the best plan end early. With different prices, each host count is
+solved once per price cap, on the hosts priced at or below the cap, at least one of them at the cap.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError, InputError
@@ -34,16 +34,16 @@ from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
 
 MAX_SIZES = 48
-"""Largest number of numbers of hosts that are searched, the most divisible ones. Chosen: a second or more each."""
+"""Largest number of host counts searched, those with most divisors; a search takes a second or more. Chosen."""
 
 MIN_SEARCH_S = 1.0
-"""Smallest number of seconds that the search of a number of hosts gets; enumerating may take as long. Chosen."""
+"""Least time of the search of one host count, seconds; enumeration may take as long. Chosen."""
 
 FIRST_SIZE_SHARE = 0.5
-"""Share of the time that is left in which each number of hosts is searched once. Chosen."""
+"""Share of the remaining time in which each host count is searched once. Chosen."""
 
 ENOUGH = 1e-6
-"""Relative; what could at most be better by this is not looked for, as in the certificate of the time."""
+"""Relative improvement that is not looked for, as in the certificate of the time."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,21 +54,21 @@ class _Size:
     Parameters
     ----------
     num_gpus
-        How many are used.
+        Number of GPUs used.
     dearest
-        Price of the dearest host that may be used, and is; ``None`` where prices do not count.
+        Price cap: price of the dearest host that may be used, and is; ``None`` where prices do not count.
     cluster
-        The hosts that may be used.
+        Hosts that may be used.
     least_weight
-        Objective for a second of iteration time, at least.
+        Least objective per second of iteration time.
     lower_bound_s
-        No plan is faster, infinite where nothing fits.
+        Lower bound on the iteration time, seconds; infinite where nothing fits.
     plan
-        The preferred of the best so far.
+        Preferred plan so far.
     value
-        Of the best so far.
+        Objective of the best plan so far.
     status
-        As in :class:`~pipette_opt.plans.plan.SizeProof`.
+        Status in the words of :class:`~pipette_opt.plans.plan.SizeProof`.
     """
 
     num_gpus: int
@@ -82,7 +82,7 @@ class _Size:
 
     @property
     def bound(self) -> float:
-        """No plan has a smaller objective."""
+        """Lower bound on the objective."""
         return min(self.least_weight * self.lower_bound_s, self.value)
 
 
@@ -96,26 +96,26 @@ def optimize_objective(
     **options: Any,
 ) -> Plan:
     """
-    The best plan by ``params.objective``, and what is proven of it.
+    Find the best plan by ``params.objective``, and prove how good it is.
 
-    For :attr:`~pipette_opt.specs.objective.Objective.TIME` this is :func:`~pipette_opt.optimize.optimize`, which has
-    the same arguments, of which ``first`` counts for no other; ``ROBUST`` is the time times a factor of each
-    configuration (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``,
-    is missing, and ``InfeasibleError`` if nothing fits on any number of hosts.
+    For :attr:`~pipette_opt.specs.objective.Objective.TIME`, this is :func:`~pipette_opt.optimize.optimize`, with the
+    same arguments; ``first`` counts only there. ``ROBUST`` is the time times a factor of each configuration
+    (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``, is missing,
+    and ``InfeasibleError`` if nothing fits on any number of hosts.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:
         return optimize(instance, space, params, watcher, inputs, first=first, **options)
     today = None if first is None else first.config
     if params.objective is Objective.ROBUST:
-        said = {**(inputs or {}), "objective": params.objective.value}
+        recorded = {**(inputs or {}), "objective": params.objective.value}
         weights = robust_weights(instance)
-        return optimize_weighted(weights, instance, space, params, watcher, said, today=today, **options)
+        return optimize_weighted(weights, instance, space, params, watcher, recorded, today=today, **options)
     return _Search(instance, space, params, watcher, inputs or {}, options, today).run()
 
 
 class _Search:
-    """The search of all numbers of hosts."""
+    """Search over all numbers of hosts."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class _Search:
 
     @property
     def best(self) -> _Size:
-        return min(self.sizes, key=lambda one: one.value)
+        return min(self.sizes, key=attrgetter("value"))
 
     @property
     def left_s(self) -> float:
@@ -144,7 +144,10 @@ class _Search:
         return self.params.time_limit_s - self.watcher.elapsed_s
 
     def run(self) -> Plan:
-        """Each number of hosts in a share of the time, then those whose bounds are least in what is left."""
+        """
+        Search each number of hosts in a share of the time, then those with the least bounds in the
+        remaining time.
+        """
         for number, size in enumerate(self.sizes):
             share_s = FIRST_SIZE_SHARE * self.left_s / (len(self.sizes) - number)
             self._search(size, share_s)
@@ -159,12 +162,12 @@ class _Search:
         return replace(self.best.plan, target=self._target())
 
     def _open(self) -> list[_Size]:
-        """Numbers of hosts that may have a better plan, least bound first."""
+        """Return the numbers of hosts that may have a better plan, least bound first."""
         enough = (1 - max(self.params.gap_limit, ENOUGH)) * self.best.value
-        return sorted((one for one in self.sizes if one.bound < enough), key=lambda one: one.bound)
+        return sorted((size for size in self.sizes if size.bound < enough), key=attrgetter("bound"))
 
     def _search(self, size: _Size, seconds: float) -> None:
-        """Look for a plan that is better than the best, and raise the bound."""
+        """Look for a plan better than the best, and raise the bound."""
         if self.left_s <= 0 or (self.best.plan is not None and size.bound >= self.best.value):
             if size.plan is None and size.bound >= self.best.value:
                 size.status = "slower"
@@ -201,12 +204,12 @@ class _Search:
                 self.watcher.on_plan(replace(plan, target=self._target()))
 
     def _options(self, size: _Size) -> dict[str, Any]:
-        """The order of hosts that is preferred is that of all hosts."""
+        """Return the options for one number of hosts; the preferred order of hosts is only known for all hosts."""
         whole = size.cluster is self.instance.cluster
         return {name: value for name, value in self.options.items() if whole or name != "host_order"}
 
     def _preference(self, size: _Size) -> Preference:
-        """How a plan is chosen; its value depends on its hosts where their prices differ."""
+        """Return the preference among plans; their value depends on their hosts where prices differ."""
 
         def price(nodes: IntArray) -> float:
             return sum(price_of(size.cluster, node) for node in nodes.ravel().tolist())
@@ -219,18 +222,18 @@ class _Search:
         )
 
     def _inputs(self, size: _Size) -> dict[str, Any]:
-        """What the plan records: hosts that it may not use are excluded."""
+        """Return the inputs that the plan records; hosts that it may not use are listed as excluded."""
         left_out = [host for host in self.instance.cluster.hosts if host not in size.cluster.hosts]
-        said = self.inputs.get("exclude_hosts")
-        both = ",".join([*([said] if said else []), *([compress_hosts(tuple(left_out))] if left_out else [])])
+        given = self.inputs.get("exclude_hosts")
+        both = ",".join([*([given] if given else []), *([compress_hosts(tuple(left_out))] if left_out else [])])
         return {**self.inputs, "objective": str(self.params.objective), "exclude_hosts": both or None}
 
     def _target(self) -> Target:
-        """What is proven, in the units of people."""
+        """Return the proof about the objective, in the units of people."""
         plan, value = self.best.plan, self.best.value
         assert plan is not None
         plan_value = value_of(plan, self.best.cluster, self.params.objective)
-        bound = min(value, *(one.bound for one in self.sizes))
+        bound = min(value, *(size.bound for size in self.sizes))
 
         def shown(value: float) -> float:
             return people_value(self.params.objective, value, self.instance.training.tokens)
@@ -243,22 +246,22 @@ class _Search:
             gap=(value - bound) / value,
             sizes=tuple(
                 SizeProof(
-                    num_gpus=one.num_gpus,
-                    dearest=one.dearest,
-                    status=one.status,
-                    iteration_time_s=None if one.plan is None else one.plan.certificate.best_s,
-                    lower_bound_s=None if one.lower_bound_s == float("inf") else one.lower_bound_s,
-                    value=None if one.plan is None else shown(one.value),
-                    bound=None if one.bound == float("inf") else shown(one.bound),
+                    num_gpus=size.num_gpus,
+                    dearest=size.dearest,
+                    status=size.status,
+                    iteration_time_s=None if size.plan is None else size.plan.certificate.best_s,
+                    lower_bound_s=None if size.lower_bound_s == float("inf") else size.lower_bound_s,
+                    value=None if size.plan is None else shown(size.value),
+                    bound=None if size.bound == float("inf") else shown(size.bound),
                 )
-                for one in self.sizes
+                for size in self.sizes
             ),
             best_value=None if plan.fastest is None else shown(value),
         )
 
 
 def _sizes(instance: Instance, space: SearchSpace, objective: Objective, inputs: Mapping[str, Any]) -> Iterator[_Size]:
-    """Every number of whole hosts that the space allows, fewest first, and for cost every dearest price."""
+    """Yield every number of whole hosts that the space allows, fewest first, and for cost every price cap."""
     cluster, per_host = instance.cluster, instance.cluster.gpus_per_node
     floor_s = least_gpu_seconds(instance)
     for num_gpus in _numbers(instance, space):
@@ -290,7 +293,7 @@ def _sizes(instance: Instance, space: SearchSpace, objective: Objective, inputs:
 
 
 def _numbers(instance: Instance, space: SearchSpace) -> list[int]:
-    """Numbers of GPUs of whole hosts, ascending; of very many hosts those with most divisors."""
+    """Return the numbers of GPUs of whole hosts, ascending; with very many hosts, those with most divisors."""
     if space.num_gpus is not None:
         return [space.num_gpus]
     per_host = instance.cluster.gpus_per_node
@@ -305,4 +308,4 @@ def _numbers(instance: Instance, space: SearchSpace) -> list[int]:
 
 
 def _num_divisors(number: int) -> int:
-    return sum(number % one == 0 for one in range(1, number + 1))
+    return sum(number % divisor == 0 for divisor in range(1, number + 1))

@@ -1,4 +1,4 @@
-"""The plan with the least of an objective that is the time times a factor of each configuration."""
+"""Search for the least objective that is the time times a factor of each configuration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.specs import Instance
 
 MIN_STEP = 0.1
-"""Share of the time limit that each search of an objective other than time gets at least. Chosen."""
+"""Least share of the time limit of each search of an objective other than time. Chosen."""
 
 
 def optimize_weighted(
@@ -34,11 +34,11 @@ def optimize_weighted(
     today: ParallelConfig | None = None,
 ) -> Plan:
     """
-    Find the plan with the least of an objective, and prove how good it is.
+    Find the plan with the least objective, and prove how good it is.
 
-    The fastest plan of all configurations, then that of those with a smaller factor than the plan just found, until
-    none can have less of the objective (:mod:`pipette_opt.certify.weights`). The plan's certificate is that of the
-    search that found it, with ``chosen_by``. A plainer plan within 1 % of the least is taken as the parameters prefer.
+    The first search is over all configurations; each next one is over those with a smaller factor than the plan just
+    found, until none can have a smaller objective (:mod:`pipette_opt.certify.weights`). The plan's certificate is that
+    of the search that found it, with ``chosen_by``. With ``prefer="simple"``, a plainer plan within 1 % is chosen.
     Raises as :func:`~pipette_opt.optimize.optimize`.
 
     Parameters
@@ -67,7 +67,7 @@ def optimize_weighted(
         while limits is not None:
             left = max(1, weights.num_factors - len(steps))
             share_s = max(params.time_limit_s - watcher.elapsed_s, MIN_STEP * params.time_limit_s) / left
-            to_beat_s = min([params.to_beat_s, *(one.value / weights.base for one in steps)])
+            to_beat_s = min([params.to_beat_s, *(step.value / weights.base for step in steps)])
             step_params = replace(params, time_limit_s=watcher.elapsed_s + share_s, to_beat_s=to_beat_s)
             try:
                 plan = optimize(
@@ -98,7 +98,7 @@ def optimize_weighted(
                 )
             )
             limits = weights.limits_below(factor)
-            if watcher.stop.is_set() or weights.base * bound_s >= min(one.value for one in steps):
+            if watcher.stop.is_set() or weights.base * bound_s >= min(step.value for step in steps):
                 break
     finally:
         watcher.on_plan = on_plan
@@ -109,7 +109,7 @@ def optimize_weighted(
         return preference.rank(plan.config, risk), value_of(plan)
 
     if params.prefer == "simple":
-        chosen = min((one for one in plans if value_of(one) <= (1 + WITHIN + AS_GOOD) * choice.value), key=rank)
+        chosen = min((plan for plan in plans if value_of(plan) <= (1 + WITHIN + AS_GOOD) * choice.value), key=rank)
     else:
         chosen = min(plans, key=value_of)
     if abs(value_of(chosen) - choice.value) > AS_GOOD * choice.value:

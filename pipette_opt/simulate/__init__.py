@@ -1,4 +1,4 @@
-"""The simulator: how long one iteration takes when the real schedule runs on the placed times."""
+"""Simulator: iteration time of the real schedule on the times of a placement."""
 
 from pipette_opt.simulate.closed_form import closed_s, period_s
 from pipette_opt.simulate.critical_path import critical_path

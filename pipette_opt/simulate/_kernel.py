@@ -1,8 +1,8 @@
 """
-Compiled loops of the critical path; imported only when something is simulated, as numba takes a while to load.
+Compiled loops of the critical path; imported only for a simulation, as numba takes a while to load.
 
-What a stage does is first written as instructions, then brought into one order for all stages (which depends on the
-schedule only, and is kept), then executed for many replicas at once.
+Each stage's work is first written as instructions. These are brought into one order for all stages, which depends only
+on the schedule and is cached. Then they are executed for many replicas at once.
 """
 
 from typing import Any
@@ -15,16 +15,16 @@ COMPUTE, POST, WAIT, MEET = 0, 1, 2, 3
 IDEAL, MEGATRON, MEGATRON_INTERLEAVED, MEGATRON_INTERLEAVED_WAITING = 0, 1, 2, 3
 
 BLOCK = 32
-"""Replicas that are timed together: their clocks and messages should stay in the cache."""
+"""Number of replicas timed together, so that their clocks and messages stay in the cache."""
 
 _MAX_INSTRUCTIONS_PER_OPERATION = 8
 
 
 @njit(cache=True)
-def _emit(code: Any, argument: Any, length: Any, stage: int, what: int, value: int) -> None:
+def _emit(code: Any, argument: Any, length: Any, stage: int, instruction: int, value: int) -> None:
     """Append an instruction; a message that does not exist (-1) is skipped."""
     if value >= 0:
-        code[stage, length[stage]] = what
+        code[stage, length[stage]] = instruction
         argument[stage, length[stage]] = value
         length[stage] += 1
 
@@ -34,11 +34,11 @@ def _emit_waiting(
     code: Any, argument: Any, length: Any, stage: int, incoming: Any, arriving: Any, outgoing: Any, t: int, warm: int
 ) -> None:
     """
-    One operation of the interleaved schedule that waits for all it sends.
+    Append one operation of the interleaved schedule that waits for all its sends.
 
-    Warm-up and flush: with each send the receive of the next operation. Steady state: a forward and a backward are done
-    one after the other, then both are sent and the inputs of the next two received, together; the last of the warm-up
-    receives the first two, the last of the steady state the first of the flush.
+    Warm-up and flush: each send goes together with the receive of the next operation. Steady state: a forward and a
+    backward run one after the other; then both are sent and the inputs of the next two received, together. The last
+    operation of the warm-up receives the first two inputs, the last of the steady state the first one of the flush.
     """
     num_ops = incoming.shape[1]
     steady_end = num_ops - warm
@@ -49,13 +49,13 @@ def _emit_waiting(
     _emit(code, argument, length, stage, COMPUTE, t)
     steady = warm <= t < steady_end
     if steady and (t - warm) % 2 == 0:
-        return  # sent with the backward that follows
+        return  # sent together with the next backward
     first = t - 1 if steady else t
     last = t + 2 if t == warm - 1 or t + 1 < steady_end else t + 1
     if not steady and t < warm - 1:
         last = t + 1
     if t == warm - 1 and warm == steady_end:
-        last = t  # the first backward is received by itself
+        last = t  # the first backward's input is received alone
     last = min(last, num_ops - 1)
     for sent in range(first, t + 1):
         _emit(code, argument, length, stage, POST, outgoing[stage, sent])
@@ -70,12 +70,12 @@ def _emit_waiting(
 @njit(cache=True)
 def instructions(incoming: Any, arriving: Any, outgoing: Any, num_warmup: Any, mode: int) -> Any:
     """
-    What each stage does: compute an operation, post a message (as sender or receiver), wait for a message.
+    Return the instructions of each stage: compute an operation, post a message (as sender or receiver), wait for it.
 
-    ``incoming`` and ``outgoing`` are the messages of each operation or -1, shape ``(pp, num_ops)``; ``arriving`` those
-    that are received while the operation before goes on, which interleaving needs later if its groups are larger than
-    the number of stages (``recv_tensor_from_previous_stage``). Returns codes and arguments, shape ``(pp, at least the
-    longest)``, and lengths, shape ``(pp,)``.
+    ``incoming`` and ``outgoing`` are the messages of each operation or -1, shape ``(pp, num_ops)``. ``arriving`` are
+    those received during the operation before; interleaving with groups larger than the number of stages needs them
+    later (``recv_tensor_from_previous_stage``). Returns codes and arguments, shape ``(pp, at least the longest)``, and
+    lengths, shape ``(pp,)``.
     """
     pp, num_ops = incoming.shape
     size = _MAX_INSTRUCTIONS_PER_OPERATION * num_ops + _MAX_INSTRUCTIONS_PER_OPERATION
@@ -133,10 +133,10 @@ def instructions(incoming: Any, arriving: Any, outgoing: Any, num_warmup: Any, m
 @njit(cache=True)
 def order(code: Any, argument: Any, length: Any, num_messages: int, receives_posted: bool) -> Any:
     """
-    An order in which one thread can execute the instructions of all stages.
+    Return an order in which one thread can execute the instructions of all stages.
 
-    Returns stages and positions, shape ``(total,)`` each, how many of the instructions can be executed (fewer than the
-    total on deadlock), and the number of stages that are stuck.
+    Returns stages and positions, shape ``(total,)`` each, the number of executable instructions (below the total on
+    deadlock), and the number of stages that are stuck.
     """
     pp = code.shape[0]
     posts = np.zeros(num_messages, dtype=np.int8)
@@ -165,10 +165,10 @@ def order(code: Any, argument: Any, length: Any, num_messages: int, receives_pos
 @njit(cache=True)
 def program(code: Any, argument: Any, stages: Any, positions: Any, count: int, num_messages: int, posted: bool) -> Any:
     """
-    The instructions in that order as rows ``(what, stage, value)``, shape ``(at most count, 3)``.
+    Return the instructions in that order as rows ``(instruction, stage, value)``, shape ``(at most count, 3)``.
 
-    A post that comes second is ``MEET``; a wait for a message whose end the stage has already passed stays, as it costs
-    little.
+    The second post of a message becomes ``MEET``. A wait for a message that the stage has already passed stays, as it
+    costs little.
     """
     rows = np.empty((count, 3), dtype=np.int32)
     posts = np.zeros(num_messages, dtype=np.int8)
@@ -176,12 +176,12 @@ def program(code: Any, argument: Any, stages: Any, positions: Any, count: int, n
         posts += 1
     for index in range(count):
         stage = stages[index]
-        what, value = code[stage, positions[index]], argument[stage, positions[index]]
-        if what == POST:
+        instruction, value = code[stage, positions[index]], argument[stage, positions[index]]
+        if instruction == POST:
             posts[value] += 1
             if posts[value] == 2:
-                what = MEET
-        rows[index, 0], rows[index, 1], rows[index, 2] = what, stage, value
+                instruction = MEET
+        rows[index, 0], rows[index, 1], rows[index, 2] = instruction, stage, value
     return rows
 
 
@@ -202,7 +202,7 @@ def _execute(
     ends: Any,
     arrivals: Any,
 ) -> None:
-    """Execute a program for the replicas ``first`` to ``last``; all clocks start at zero."""
+    """Execute a program for the replicas from ``first`` up to ``last``; all clocks start at zero."""
     pp = work_s.shape[1]
     width = last - first
     num_messages = hop_s.shape[0] * m
@@ -211,8 +211,8 @@ def _execute(
     record = ends.shape[0] > 0
     num_chunks = ready_s.shape[0]
     for index in range(rows.shape[0]):
-        what, stage, value = rows[index, 0], rows[index, 1], rows[index, 2]
-        if what == COMPUTE:
+        instruction, stage, value = rows[index, 0], rows[index, 1], rows[index, 2]
+        if instruction == COMPUTE:
             row = piece[stage, value]  # (kind * num_chunks + chunk)
             if row < num_forward_rows:
                 chunk = row % num_chunks
@@ -231,10 +231,10 @@ def _execute(
             if record:
                 for d in range(width):
                     ends[stage, value, first + d] = clock[stage, d]
-        elif what == WAIT:
+        elif instruction == WAIT:
             for d in range(width):
                 clock[stage, d] = max(clock[stage, d], when[value, d])
-        elif what == MEET:
+        elif instruction == MEET:
             hop = value // m
             for d in range(width):
                 when[value, d] = max(when[value, d], clock[stage, d]) + hop_s[hop, first + d]
@@ -265,24 +265,24 @@ def run(
     Parameters
     ----------
     rows
-        From ``program``.
+        Instructions from ``program``.
     piece
-        Row of ``work_s`` that each operation takes, shape ``(pp, num_ops)``.
+        Row of ``work_s`` for each operation, shape ``(pp, num_ops)``.
     launch
-        Chunk whose reduction may start when an operation is done, or -1, same shape.
+        Chunk whose reduction may start after an operation, or -1, shape ``(pp, num_ops)``.
     work_s
         Seconds by kind and chunk, shape ``(kinds * num_chunks, pp, num_replicas)``; forwards first.
     ready_s
-        No forward of a chunk ends before, shape ``(num_chunks, pp, num_replicas)``.
+        Earliest end of a chunk's forwards, shape ``(num_chunks, pp, num_replicas)``.
     hop_s
         Transfer times, shape ``(messages // m, num_replicas)``.
     num_forward_rows
-        Rows of ``work_s`` that are forwards.
+        Number of rows of ``work_s`` that are forwards.
 
     Returns
     -------
     tuple
-        When the reduction of each chunk may start, shape ``(num_chunks, pp, num_replicas)``; end of each stage's last
+        Earliest start of each chunk's reduction, shape ``(num_chunks, pp, num_replicas)``; end of each stage's last
         operation; if ``record``, the end of each operation, shape ``(pp, num_ops, num_replicas)``, and of each message,
         ``(messages, num_replicas)``.
     """

@@ -1,4 +1,4 @@
-"""The compiled loop behind :mod:`pipette_opt.simulate.longest_paths` and :mod:`pipette_opt.simulate.breakdown`."""
+"""Compiled loop of :mod:`pipette_opt.simulate.longest_paths` and :mod:`pipette_opt.simulate.breakdown`."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def count_critical(
     targets: Any,
 ) -> Any:
     """
-    Of one replica: what its critical paths consist of, and what its stages wait for.
+    Count the operations on one replica's critical paths, and the seconds that its stages wait.
 
     Executes a program as ``_kernel.run`` does, remembers what each event waited for last, and walks back from some
     operations.
@@ -32,23 +32,22 @@ def count_critical(
     work_s
         Seconds by kind and chunk, shape ``(kinds, pp)``; the first ``num_forward_rows`` are forwards.
     ready_s
-        No forward of a chunk ends before, shape ``(num_chunks, pp)``.
+        Earliest end of a chunk's forwards, shape ``(num_chunks, pp)``.
     hop_s, hop_link
         Transfer times of each border and direction, and their rows in the link table, shape ``(hops,)``.
     launch
-        Chunk whose reduction may start when an operation of a stage is done, or -1, shape ``(pp, num_ops)``.
+        Chunk whose reduction may start after an operation of a stage, or -1, shape ``(pp, num_ops)``.
     targets
-        Where paths end: a stage, and the chunk whose reduction may start then, or -1 for the stage's last operation;
+        Ends of paths: a stage, and the chunk whose reduction may start then, or -1 for the stage's last operation;
         shape ``(targets, 2)``.
 
     Returns
     -------
     tuple
-        Of each path: operations by kind and chunk, shape ``(targets, kinds, pp)``; transfers by row of the link table,
-        shape ``(targets, 2 * pp + 1)``; seconds at its start in which parameters are gathered, and by which chunk and
-        stage (``chunk * pp + stage``, -1 if it waits for none), shape ``(targets,)`` each. Of each stage until its last
-        operation ends: seconds in which it waits for a transfer that is under way, and for parameters, shape ``(pp,)``
-        each.
+        For each path: operations by kind and chunk, shape ``(targets, kinds, pp)``; transfers by row of the link table,
+        shape ``(targets, 2 * pp + 1)``; seconds of parameter gathers at its start, and the chunk and stage that gather
+        them (``chunk * pp + stage``, -1 without a wait), shape ``(targets,)`` each. Of each stage until its last
+        operation ends: seconds of waiting for transfers under way, and for parameters, shape ``(pp,)`` each.
     """
     kinds, pp = work_s.shape
     num_chunks = ready_s.shape[0]
@@ -57,11 +56,11 @@ def count_critical(
     when, sender = np.zeros(num_messages), np.full(num_messages, -1, dtype=np.int64)
     parent = np.full(rows.shape[0], -1, dtype=np.int64)
     gathers = np.zeros(rows.shape[0], dtype=np.bool_)
-    ends = np.full((num_chunks + 1, pp), -1, dtype=np.int64)  # where a chunk is launched; the last row: the last of all
+    ends = np.full((num_chunks + 1, pp), -1, dtype=np.int64)  # row of the launch of each chunk; last: last operation
     waits, transfer_s, gather_s = np.zeros(pp), np.zeros(pp), np.zeros(pp)
     for index in range(rows.shape[0]):
-        what, stage, value = rows[index, 0], rows[index, 1], rows[index, 2]
-        if what == COMPUTE:
+        instruction, stage, value = rows[index, 0], rows[index, 1], rows[index, 2]
+        if instruction == COMPUTE:
             row = piece[stage, value]
             parent[index] = cause[stage]
             clock[stage] += work_s[row, stage]
@@ -73,12 +72,12 @@ def count_critical(
             ends[-1, stage], transfer_s[stage] = index, waits[stage]
             if launch[stage, value] >= 0:
                 ends[launch[stage, value], stage] = index
-        elif what == WAIT:
+        elif instruction == WAIT:
             if when[value] > clock[stage]:
                 waits[stage] += min(when[value] - clock[stage], hop_s[value // m])  # before, the sender is not ready
                 clock[stage] = when[value]
                 cause[stage] = sender[value]
-        elif what == MEET:
+        elif instruction == MEET:
             parent[index] = sender[value]
             if clock[stage] > when[value]:
                 when[value] = clock[stage]

@@ -1,8 +1,9 @@
-"""What the simulator makes of a candidate on hosts of several kinds, if links were the best between their kinds."""
+"""Bound of a candidate on hosts of several GPU kinds: the simulator over the best links between kinds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from operator import itemgetter
 
 import numpy as np
 
@@ -18,25 +19,25 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance, LinkMatrix
 
 MAX_COLUMNS = 512
-"""Largest number of choices of kinds for the rows of one column that are all simulated. Chosen."""
+"""Largest number of choices of GPU kinds for the rows of a column that are all simulated. Chosen."""
 
 MAX_COLUMNS_TOLD = 4
-"""Largest number of columns whose critical paths are told. Chosen."""
+"""Largest number of columns whose critical paths are returned. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BestKinds:
     """
-    A candidate over the best links between the kinds of GPU of its rows.
+    Simulated times of a candidate over the best links between the GPU kinds of its rows.
 
     Parameters
     ----------
     seconds
-        No placement is simulated faster; infinite if some link is missing in all of them.
+        Lower bound on the simulated time of every placement; infinite if a link is missing in all of them.
     times
-        Of the fastest such columns, the fastest first.
+        Times of the fastest columns, the fastest first.
     backward_s
-        Backward pass of the first chunk of each stage, at least, shape ``(pp,)``.
+        Least backward pass of the first chunk of each stage, shape ``(pp,)``.
     """
 
     seconds: float
@@ -46,11 +47,11 @@ class BestKinds:
 
 def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) -> BestKinds:
     """
-    The simulator's least time over the kinds of GPU that some column of hosts has in any placement.
+    Bound a candidate by the simulator, over the GPU kinds that some column of hosts has in any placement.
 
-    A column is the hosts of one place in every row. Its stages are as slow as its hosts, its transfers use links of its
-    own, and no replica is done before it; other hosts of a row are only met over rings, which count as the best links
-    there are. Where a column has too many choices a few are looked at for their paths, and the time is 0.
+    A column is the hosts at one place in every row. Its stages are as slow as its hosts, its transfers use its own
+    links, and no replica ends before it. Other hosts of a row only matter for rings, which count as the best links. If
+    a column has too many choices, a few are simulated for their paths, and the bound is 0.
     """
     sets = list(columns_of_kinds(data, candidate))
     is_whole = bool(sets)
@@ -65,8 +66,8 @@ def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) 
 
     seconds = estimate_many(ideal, [(candidate.config, placed(kinds)) for kinds in every])
     by_kinds = dict(zip(map(bytes, every), seconds.tolist(), strict=True))
-    least = [min((by_kinds[bytes(kinds)] for kinds in one), default=float("inf")) for one in sets]
-    fastest = max(zip(least, sets, strict=True), key=lambda one: one[0])
+    least = [min((by_kinds[bytes(kinds)] for kinds in columns), default=float("inf")) for columns in sets]
+    fastest = max(zip(least, sets, strict=True), key=itemgetter(0))
     ranked = sorted(fastest[1], key=lambda kinds: by_kinds[bytes(kinds)])[:MAX_COLUMNS_TOLD]
     times = []
     for kinds in ranked:
@@ -75,7 +76,7 @@ def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) 
         except MissingLinkError:
             break
     alike = [placed(np.full(candidate.grid[0], kind)) for kind in range(len(instance.cluster.gpu_kinds))]
-    batch = placed_batch(ideal, [(candidate.config, one) for one in alike])
+    batch = placed_batch(ideal, [(candidate.config, placement) for placement in alike])
     return BestKinds(
         seconds=fastest[0] if is_whole else 0.0, times=tuple(times), backward_s=batch.backward_s[:, 0].min(axis=(0, 2))
     )
@@ -83,17 +84,17 @@ def best_kinds(instance: Instance, data: ProblemData, candidate: CandidateData) 
 
 def columns_of_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
     """
-    Sets of columns by the kinds of their rows, shape ``(num_columns, rows)``; some column is in each of the sets.
+    Yield sets of columns by the GPU kinds of their rows, shape ``(num_columns, rows)``; each set contains some column.
 
-    Where hosts of some kinds cannot fill the grid, a column has as many of the others as the mean, at least. Nothing
-    where there are too many to list.
+    Where hosts of some kinds cannot fill the grid, a column has at least as many of the others as the mean. Yields
+    nothing if there are too many columns to list.
     """
     rows, columns = candidate.grid[0], candidate.num_cells // candidate.grid[0]
     allowed, kinds = data.allowed(candidate), len(candidate.forward_ticks)
     may_be = np.zeros((kinds, rows), dtype=np.bool_)
     np.logical_or.at(may_be, data.kind_of_node, allowed.T)
     choices = [np.flatnonzero(may_be[:, row]).tolist() for row in range(rows)]
-    if np.prod([float(len(one)) for one in choices]) > MAX_COLUMNS:
+    if np.prod([float(len(of_row)) for of_row in choices]) > MAX_COLUMNS:
         return
     hosts = np.bincount(data.kind_of_node[allowed.any(axis=0)], minlength=kinds)
     every = np.array(list(product(*choices)), dtype=np.int64).reshape(-1, rows)
@@ -106,7 +107,7 @@ def columns_of_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[In
 
 
 def _likely_columns(data: ProblemData, candidate: CandidateData) -> IntArray:
-    """A few columns with as many hosts of each kind as the mean: slow ones last, first, or anywhere."""
+    """Return a few columns with the mean number of hosts of each kind: slow ones last, first, or at random."""
     rows = candidate.grid[0]
     speed = np.argsort((candidate.forward_ticks + candidate.backward_ticks).sum(axis=1), kind="stable")
     hosts = np.bincount(data.kind_of_node, minlength=len(speed))[speed]
@@ -116,7 +117,7 @@ def _likely_columns(data: ProblemData, candidate: CandidateData) -> IntArray:
 
 
 def _ideal(instance: Instance, candidate: CandidateData) -> Instance:
-    """As many hosts of each kind as the grid has cells, kind by kind, with the best links between any two kinds."""
+    """Return an instance with a host of each kind for every cell, and the best links between any two kinds."""
     cluster = instance.cluster
     first = [cluster.nodes[node] for node in np.unique(cluster.kind_of_node, return_index=True)[1].tolist()]
     nodes = tuple(

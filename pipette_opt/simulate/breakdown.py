@@ -1,21 +1,21 @@
 """
-Where the time of an iteration goes: of the whole pipeline, and of its critical path.
+Breakdown of an iteration's time by cause: of the whole pipeline, and of its critical path.
 
-**Whole pipeline.** Every rank is doing one thing at a time: its own work, one of the kinds of communication, or
-nothing. The seconds of each are averaged over all ranks, so they add up to the iteration.
+**Whole pipeline.** Every rank does one thing at a time: its own work, one of the kinds of communication, or nothing.
+The seconds of each are averaged over all ranks, so they add up to the iteration.
 
 **Critical path.** The chain of work and messages, each waiting for the one before, that ends with the iteration. It
-goes from stage to stage and never idles, so it has no bubble: only what is on it can make the iteration shorter.
+goes from stage to stage and never idles, so it has no bubble. Only work on it can make the iteration shorter.
 
 =====================  ===============================================================================================
 ``compute``            kernels of the layers, recomputation included
 ``tensor_parallel``    tensor- and context-parallel communication that compute does not hide
 ``expert_parallel``    tokens on their way to experts and back
 ``pipeline_parallel``  a transfer between stages is under way and the receiver (or a blocking sender) waits for it
-``data_parallel``      gradients and parameters: what their collectives add beside compute, and after it
-``bubble``             nothing to do: warm-up and flush, stages and replicas that are slower, the last reduction
+``data_parallel``      gradients and parameters: slowdown and waits by their collectives, during and after compute
+``bubble``             idle: warm-up and flush, slower stages and replicas, the last reduction
 ``optimizer``          the step, its gradient norm included
-``full_memory``        what a stack loses where memory is nearly full
+``full_memory``        near-OOM slowdown of a stack
 =====================  ===============================================================================================
 """
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Causes:
-    """Seconds by cause: the mean of all ranks, and along the critical path; each adds up to the iteration."""
+    """Seconds by cause: mean of all ranks, and along the critical path; each adds up to the iteration."""
 
     pipeline: Mapping[str, float]
     critical_path: Mapping[str, float]
@@ -55,7 +55,7 @@ class Causes:
 def causes_of(
     times: PlacedTimes, simulated: "Simulated", num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
 ) -> Causes:
-    """Take the simulated time apart, in 1F1B unless a schedule is given."""
+    """Divide the simulated time by cause; 1F1B unless a schedule is given."""
     from pipette_opt.simulate._path_kernel import count_critical
 
     program = program_for(times, num_microbatches, p2p, schedule)
@@ -66,13 +66,13 @@ def causes_of(
     stage, replica = simulated.critical_stage, simulated.critical_replica
     num_forward_rows = chunks * sum(kind in (FORWARD, FIRST) for kind in kinds)
 
-    def follow(one: int, targets: IntArray) -> Any:
+    def follow(column: int, targets: IntArray) -> Any:
         return count_critical(
             program.rows,
             piece,
-            np.ascontiguousarray(work[:, :, one]),
-            np.ascontiguousarray(ready[:, :, one]),
-            np.ascontiguousarray(links[program.hop_link, one]),
+            np.ascontiguousarray(work[:, :, column]),
+            np.ascontiguousarray(ready[:, :, column]),
+            np.ascontiguousarray(links[program.hop_link, column]),
             program.hop_link,
             num_microbatches,
             num_forward_rows,
@@ -86,10 +86,10 @@ def causes_of(
     path["data_parallel"] += float(started_s[0]) + simulated.iteration_time_s - times.optimizer_s
     path["data_parallel"] -= float(simulated.finish_s[stage, replica])
 
-    distinct, column = distinct_columns(work.reshape(-1, dp), links, ready.reshape(-1, dp))
-    waits = [follow(int(one), np.empty((0, 2), dtype=np.int64))[4:] for one in distinct]
-    transfer_s, gather_s = (np.stack(each, axis=1)[:, column] for each in zip(*waits, strict=True))
-    counts = np.stack([np.bincount(one, minlength=len(work)) for one in piece], axis=1)  # of each kind, by stage
+    distinct, place = distinct_columns(work.reshape(-1, dp), links, ready.reshape(-1, dp))
+    waits = [follow(int(column), np.empty((0, 2), dtype=np.int64))[4:] for column in distinct]
+    transfer_s, gather_s = (np.stack(each, axis=1)[:, place] for each in zip(*waits, strict=True))
+    counts = np.stack([np.bincount(rows, minlength=len(work)) for rows in piece], axis=1)  # of each kind, by stage
     ranks = {name: np.einsum("rs,rsd->sd", counts, table) for name, table in parts.items()}
     ranks["pipeline_parallel"] = transfer_s
     after = simulated.reduced_s - simulated.finish_s.max(axis=1)
@@ -102,7 +102,7 @@ def causes_of(
 
 
 def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: "Simulated") -> dict[str, float]:
-    """In the order of the table above; what is left is the bubble."""
+    """Order seconds as in the table above, and put the rest into the bubble."""
     left = simulated.iteration_time_s - times.optimizer_s - sum(seconds.values())
     bubble = left if left > 1e-12 * simulated.iteration_time_s else 0.0
     compute = seconds["compute"] + left - bubble  # rounding
@@ -118,16 +118,16 @@ def _adding_up(seconds: dict[str, float], times: PlacedTimes, simulated: "Simula
 
 
 def _parts(times: PlacedBatch, kinds: tuple[int, ...], work: FloatArray) -> dict[str, FloatArray]:
-    """The work table by cause, shape ``(kinds * num_chunks, pp, dp)`` each."""
+    """Divide the work table by cause, shape ``(kinds * num_chunks, pp, dp)`` each."""
     nothing = np.zeros_like(times.forward_s)
 
     def table(forward: FloatArray | None, backward: FloatArray | None, weight: FloatArray = nothing) -> FloatArray:
         if forward is None or backward is None:
             return np.zeros_like(work)
-        one = replace(
+        part = replace(
             times, forward_s=forward, backward_s=backward, weight_s=weight, first_extra_s=None, last_extra_s=None
         )
-        found: FloatArray = work_table(one, kinds)[0]
+        found: FloatArray = work_table(part, kinds)[0]
         return found
 
     inside = table(times.tensor_forward_s, times.tensor_backward_s)
@@ -138,7 +138,7 @@ def _parts(times: PlacedBatch, kinds: tuple[int, ...], work: FloatArray) -> dict
         share = np.divide(weight_part(times), alone, out=np.zeros_like(alone), where=alone > 0)
         sharded = table(times.sharded_forward_s, times.sharded_backward_s, times.sharded_backward_s * share)
     plain = table(times.forward_s, times.backward_s, weight_part(times))
-    beside = work - plain  # what collectives beside compute add
+    beside = work - plain  # slowdown by overlapped collectives
     return {
         "compute": work - inside - sharded - beside,
         "tensor_parallel": inside - experts,

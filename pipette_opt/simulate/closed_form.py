@@ -1,9 +1,9 @@
 """
-The closed form of 1F1B's iteration time, in seconds; ``objective_ticks`` of the problem is its twin in integers.
+Analytical model of 1F1B's iteration time, in seconds; ``objective_ticks`` of the problem is the same in integers.
 
 Notation: stage ``s`` of ``pp``, ``m`` micro-batches, ``f_s``, ``b_s``, ``c_s = f_s + b_s`` the work of one
 micro-batch; ``u_s``, ``d_s`` the transfer from ``s`` to ``s + 1`` and back (zero beyond the ends); blocking exchanges
-wait for the slower direction ``p_s = max(u_s, d_s)``, and ``P_s = p_{s-1} + p_s`` is what a stage waits in one period.
+wait for the slower direction ``p_s = max(u_s, d_s)``; a stage waits ``P_s = p_{s-1} + p_s`` in one period.
 The schedule is a max-plus system: the time of every event is the largest weight of a path through the event graph.
 
 **Period**, the largest cycle mean of that graph. Blocking: the exchange of round ``i`` between ``s`` and ``s + 1``
@@ -20,9 +20,9 @@ the flush a backward only: the form is too small where one stage's forward and a
 link outweighs the work of whole stages. Blocking transfers count the slower direction everywhere. The simulator
 decides.
 
-**Beside compute.** Where the reduction runs beside the last backward in ``K`` buckets, ``max(R / K, R - (1 - 1 / K)
-b)`` of ``R`` is left after it, exactly (``estimate.reduction_ends``), so it takes the reduction's place. The form adds
-what ``costs/overlap.py`` says is shown, which is exact if stages are equal.
+**Overlap.** Where the reduction overlaps with the last backward in ``K`` buckets, exactly ``max(R / K, R - (1 - 1 / K)
+b)`` of ``R`` is left after it (``estimate.reduction_ends``), and replaces the reduction. The model adds the exposed
+part by ``costs/overlap.py``, which is exact if stages are equal.
 """
 
 import numpy as np
@@ -32,7 +32,10 @@ from pipette_opt.costs.times import PlacedTimes
 
 
 def period_s(times: PlacedTimes, p2p: P2PMode) -> FloatArray:
-    """Seconds per micro-batch of each replica in the steady state, shape ``(dp,)``; 1F1B without interleaving."""
+    """
+    Period of each replica in the steady state, seconds per micro-batch, shape ``(dp,)``; 1F1B without
+    interleaving.
+    """
     _refuse_interleaving(times)
     cost = times.forward_s[0] + times.backward_s[0]
     if p2p == "blocking":
@@ -48,7 +51,7 @@ def period_s(times: PlacedTimes, p2p: P2PMode) -> FloatArray:
 
 
 def closed_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
-    """Iteration time by the solver's form; 1F1B without interleaving."""
+    """Iteration time by the analytical model, seconds; 1F1B without interleaving."""
     _refuse_interleaving(times)
     cost, backward = times.forward_s[0] + times.backward_s[0], times.backward_s[0]
     up, down = times.send_forward_s[:-1], times.send_backward_s[:-1]
@@ -62,13 +65,13 @@ def closed_s(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> float:
 
 
 def _refuse_interleaving(times: PlacedTimes) -> None:
-    """Interleaved schedules have forms of their own."""
+    """Raise ``ValueError`` for interleaved schedules, which this model does not cover."""
     if len(times.forward_s) > 1:
         raise ValueError(f"{len(times.forward_s)} chunks per stage: these forms are of 1F1B without interleaving.")
 
 
 def _waiting(times: PlacedTimes) -> FloatArray:
-    """What each stage waits for its exchanges in one period of blocking 1F1B, shape ``(pp, dp)``."""
+    """Seconds that each stage waits for its exchanges in one period of blocking 1F1B, shape ``(pp, dp)``."""
     wait = np.zeros((len(times.send_forward_s) + 1, times.send_forward_s.shape[1]))
     wait[1:-1] = np.maximum(times.send_forward_s, times.send_backward_s)[:-1]
     return wait[:-1] + wait[1:]

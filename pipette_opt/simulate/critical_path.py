@@ -2,8 +2,8 @@
 Longest path through the real schedule: every forward, backward, send and receive.
 
 A message between two stages starts when its sender has posted it and its receiver is ready for it, and takes the
-transfer time of its link and direction; the two directions of a link do not slow each other (full duplex), and what
-the flows that run at once take from each other is already in the times. Who posts and waits when:
+transfer time of its link and direction. The two directions of a link do not slow each other (full duplex); the times
+already include the contention of concurrent flows. Posts and waits:
 
 ``async``
     Receives are posted in advance and sends are never waited for: a stage computes whenever its next input is there.
@@ -16,7 +16,7 @@ the flows that run at once take from each other is already in the times. Who pos
     ``s + 1``: one exchange, which takes the slower direction.
 
 ``blocking``, interleaved
-    What Megatron-LM does with interleaving unless ``--no-overlap-p2p-communication`` is given: it sets
+    Megatron-LM's interleaving unless ``--no-overlap-p2p-communication`` is given: it sets
     ``overlap_p2p_comm`` (and ``batch_p2p_comm`` to the opposite). Warm-up and flush still wait for each send together
     with the next receive (``overlap_p2p_comm_warmup_flush`` is off by default). In the steady state a stage posts a
     send with the receive of its next input of that direction, and goes on; it waits for the receive before it
@@ -26,11 +26,10 @@ the flows that run at once take from each other is already in the times. Who pos
     Each send is waited for together with the receives posted with it; in the steady state a forward and a backward are
     done first, then both are sent and the inputs of the next two received.
 
-Other schedules (``orders.py``) are asynchronous. Where two layer groups are on one stage, nothing is sent.
-
-A backward may be split: ``weight_s`` of the times, or half of what is not tensor communication, is its weight half. A
-parameter gather that runs beside the first forwards holds each chunk's forward back until its last piece is there, and
-the first forward and the last backward of a chunk may take longer than the others (``costs/overlap.py``).
+Other schedules (``orders.py``) are asynchronous. Two layer groups on one stage send each other nothing.
+A backward may be split: its weight half is ``weight_s`` of the times, or half of its time without tensor communication.
+A parameter gather that overlaps with the first forwards delays each chunk's forward until its last piece has arrived.
+The first forward and the last backward of a chunk may take longer than the others (``costs/overlap.py``).
 
 Not modelled: NCCL's order of messages inside one communicator, and small messages that a sender may drop into a
 buffer before the receiver is there.
@@ -58,12 +57,12 @@ from pipette_opt.simulate.time_tables import (
 
 class Walked(NamedTuple):
     """
-    What the walk through a schedule finds.
+    Result of the walk through a schedule.
 
     Parameters
     ----------
     launch_s
-        When the reduction of each chunk may start, shape ``(num_chunks, pp, replicas)``.
+        Earliest start of each chunk's reduction, shape ``(num_chunks, pp, replicas)``.
     finish_s
         End of each stage's last backward, shape ``(pp, replicas)``.
     """
@@ -76,16 +75,17 @@ def critical_path(
     times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
 ) -> FloatArray:
     """
-    When each stage of each replica has finished its last backward, in seconds, shape ``(pp, dp)``.
+    End of the last backward of each stage of each replica, seconds, shape ``(pp, dp)``.
 
-    Gradient reduction and optimizer are not included. Without a schedule 1F1B, interleaved if ``times`` has several
-    chunks. ``ValueError`` if the schedule deadlocks, or is none of Megatron-Core's and stages wait for their sends.
+    Gradient reduction and optimizer are not included. Without a schedule: 1F1B, interleaved if ``times`` has several
+    chunks. ``ValueError`` if the schedule deadlocks, or if stages wait for their sends in a schedule that is not
+    Megatron-Core's.
     """
     return walk(times, num_microbatches, p2p, schedule).finish_s
 
 
 def walk(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None) -> Walked:
-    """The same, and when the reduction of each chunk may start."""
+    """Walk through a schedule: ends of last backwards, and earliest starts of reductions."""
     program = program_for(times, num_microbatches, p2p, schedule)
     (walked,) = walk_batches(program, [PlacedBatch.of([times])], num_microbatches)
     return Walked(walked.launch_s[0], walked.finish_s[0])
@@ -93,21 +93,21 @@ def walk(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Sche
 
 def walk_batches(program: Program, batches: Sequence[PlacedBatch], num_microbatches: int) -> list[Walked]:
     """
-    The same program on many placements, equal replicas once.
+    Walk one program on many placements, equal replicas only once.
 
     Returns
     -------
     list
-        For each batch, with the placements as one more axis in front of all.
+        A result for each batch, with the placements as an additional first axis.
     """
     from pipette_opt.simulate import _kernel  # loads numba
 
     kinds = table_kinds(program, batches)
-    work = np.concatenate([replica_columns(work_table(one, kinds)) for one in batches], axis=2)
-    links = np.concatenate([replica_columns(link_table(one)) for one in batches], axis=1)
-    ready = np.concatenate([replica_columns(ready_table(one)) for one in batches], axis=2)
+    work = np.concatenate([replica_columns(work_table(batch, kinds)) for batch in batches], axis=2)
+    links = np.concatenate([replica_columns(link_table(batch)) for batch in batches], axis=1)
+    ready = np.concatenate([replica_columns(ready_table(batch)) for batch in batches], axis=2)
     tables = [work.reshape(-1, work.shape[2]), links]
-    if ready.any():  # a gather beside the forwards holds back one placement only
+    if ready.any():  # an overlapped gather delays only one placement
         tables.append(ready.reshape(-1, ready.shape[2]))
     replicas, column = distinct_columns(*tables)
     chunks = len(ready)
@@ -123,17 +123,17 @@ def walk_batches(program: Program, batches: Sequence[PlacedBatch], num_microbatc
         False,
     )
     found, end = [], 0
-    for one in batches:
-        mine = column[end : end + one.size * one.forward_s.shape[3]]
+    for batch in batches:
+        mine = column[end : end + batch.size * batch.forward_s.shape[3]]
         end += len(mine)
-        shape = (one.size, one.forward_s.shape[3])
+        shape = (batch.size, batch.forward_s.shape[3])
         launches = np.moveaxis(launch[:, :, mine].reshape(*launch.shape[:2], *shape), 2, 0)
         found.append(Walked(launches, np.moveaxis(finish[:, mine].reshape(len(finish), *shape), 1, 0)))
     return found
 
 
 def program_for(times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None) -> Program:
-    """The instructions of all stages. ``ValueError`` if the schedule is not one of these times."""
+    """Return the program of all stages. ``ValueError`` if the schedule does not match the times."""
     num_chunks, pp, _ = times.forward_s.shape
     if schedule is None:
         return megatron_program(pp, num_microbatches, num_chunks, p2p, times.overlap_p2p)
@@ -149,7 +149,7 @@ def events(
     times: PlacedTimes, num_microbatches: int, p2p: P2PMode, replica: int, schedule: Schedule | None = None
 ) -> tuple[FloatArray, FloatArray, FloatArray, Program]:
     """
-    Everything that happens in one replica.
+    Return all events of one replica.
 
     Returns
     -------
@@ -159,17 +159,17 @@ def events(
     from pipette_opt.simulate import _kernel
 
     program = program_for(times, num_microbatches, p2p, schedule)
-    batch, one = PlacedBatch.of([times]), slice(replica, replica + 1)
+    batch, columns = PlacedBatch.of([times]), slice(replica, replica + 1)
     kinds, chunks = table_kinds(program, [batch]), len(times.forward_s)
-    work = np.ascontiguousarray(work_table(batch, kinds)[0][:, :, one])
+    work = np.ascontiguousarray(work_table(batch, kinds)[0][:, :, columns])
     piece = piece_rows(program, kinds, chunks)
     _, _, ends, arrivals = _kernel.run(
         program.rows,
         piece,
         program.launch,
         work,
-        np.ascontiguousarray(ready_table(batch)[0][:, :, one]),
-        np.ascontiguousarray(link_table(batch)[0][program.hop_link][:, one]),
+        np.ascontiguousarray(ready_table(batch)[0][:, :, columns]),
+        np.ascontiguousarray(link_table(batch)[0][program.hop_link][:, columns]),
         num_microbatches,
         chunks * sum(kind in (FORWARD, FIRST) for kind in kinds),
         True,

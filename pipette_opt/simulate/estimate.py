@@ -21,16 +21,16 @@ from pipette_opt.specs import Instance
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulated:
     """
-    What the critical path says.
+    Result of the critical path.
 
     Parameters
     ----------
     finish_s
-        End of the last backward of each stage of each replica, shape ``(pp, dp)``.
+        End of the last backward of each stage of each replica, seconds, shape ``(pp, dp)``.
     reduced_s
-        When each stage has reduced its gradients, those of tied embeddings apart, shape ``(pp,)``.
+        End of each stage's gradient reduction without tied embeddings, seconds, shape ``(pp,)``.
     critical_stage, critical_replica
-        The stage that is finished last, its reduction included, and its slowest replica.
+        Stage that ends last, its reduction included, and its slowest replica.
     """
 
     iteration_time_s: float
@@ -47,12 +47,15 @@ class Simulated:
 def simulate_times(
     times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
 ) -> Simulated:
-    """The stage that is finished last after its slowest replica and its reduction, then the optimizer."""
+    """
+    Simulate placed times: the stage that ends last after its slowest replica and its reduction, then the
+    optimizer.
+    """
     walked = walk(times, num_microbatches, p2p, schedule)
-    batch, one = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
-    reduced = reduction_ends(batch, one, split_backward=is_split(schedule))[-1]
+    batch, walks = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
+    reduced = reduction_ends(batch, walks, split_backward=is_split(schedule))[-1]
     done = _with_embedding(batch, reduced)[0]
-    # Of the two ends of tied embeddings, which are done together, the one that the other waits for.
+    # Tied embeddings end together on the first and last stage: take the stage that the other waits for.
     stage = int(np.where(done == done.max(), reduced[0], -np.inf).argmax())
     return Simulated(
         iteration_time_s=float(done[stage]) + times.optimizer_s,
@@ -64,18 +67,18 @@ def simulate_times(
 
 
 def layout_of(schedule: Schedule | None) -> Layout:
-    """Where a schedule has the layers."""
+    """Return the placement of layer groups on stages."""
     return "loop" if schedule is None else schedule.layout
 
 
 def is_split(schedule: Schedule | None) -> bool:
-    """Whether a schedule splits its backwards."""
+    """Return whether a schedule splits its backward passes."""
     return schedule is not None and bool((schedule.kind == WEIGHT).any())
 
 
 def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = False) -> FloatArray:
     """
-    When each stage has its gradients reduced, seconds without the optimizer, shape ``(n, pp)``.
+    End of each stage's gradient reduction, seconds without the optimizer, shape ``(n, pp)``.
 
     The first and the last stage then reduce the gradient of tied word embeddings between them, as Megatron-Core does
     (``finalize_model_grads``).
@@ -83,7 +86,7 @@ def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = Fal
     Parameters
     ----------
     walked
-        The critical path, with the placements as first axis.
+        Critical path, with the placements as first axis.
     split_backward
         Whether the last backward is a weight half.
     """
@@ -91,7 +94,7 @@ def batch_done(times: PlacedBatch, walked: Walked, *, split_backward: bool = Fal
 
 
 def _with_embedding(times: PlacedBatch, reduced_s: FloatArray) -> FloatArray:
-    """The ends of reductions, those of tied embeddings after them, shape ``(n, pp)``."""
+    """Ends of reductions followed by those of tied embeddings, seconds, shape ``(n, pp)``."""
     done = reduced_s.copy()
     tied = times.embedding_s > 0
     if tied.any():
@@ -104,11 +107,11 @@ def reduction_ends(times: PlacedBatch, walked: Walked, *, split_backward: bool =
     """
     Ends of the parts of each stage's gradient reduction, one for each chunk, in order, shape ``(num_chunks, n, pp)``.
 
-    After the last backward, as one (all parts end together); or beside the last backwards:
+    Without overlap, one reduction follows the last backward, and all parts end together. With overlap:
 
-    - With one chunk, in buckets: its gradients come evenly during its last backward, equal buckets are reduced one
-      after the other, and none starts before its slowest replica has it. Of ``K`` buckets the k-th waits for ``finish -
-      (1 - k / K) backward``, and ``K - k + 1`` are left; this is linear in k, so the first or the last decides.
+    - With one chunk, in buckets: gradients arrive evenly during the last backward. Equal buckets are reduced one after
+      the other, and none starts before its slowest replica has it. Of ``K`` buckets, the k-th waits for ``finish -
+      (1 - k / K) backward``, and ``K - k + 1`` are left. This is linear in k, so the first or the last decides.
     - With several chunks, each as one part when it may start.
     """
     chunks, whole = times.forward_s.shape[1], times.reduction_s
@@ -134,14 +137,14 @@ def reduction_ends(times: PlacedBatch, walked: Walked, *, split_backward: bool =
 
 
 def reduction_parts_s(times: PlacedBatch) -> FloatArray:
-    """The reduction of each chunk of each stage, shape ``(n, num_chunks, pp)``."""
+    """Seconds of the reduction of each chunk of each stage, shape ``(n, num_chunks, pp)``."""
     chunks, whole = times.forward_s.shape[1], times.reduction_s[:, None]
     shares = np.full((1, chunks, 1), 1.0 / chunks) if times.reduction_shares is None else times.reduction_shares
     return whole * shares
 
 
 def last_backward(times: PlacedBatch, *, split_backward: bool) -> FloatArray:
-    """What makes the gradients of each chunk's weights for the last micro-batch, shape ``(n, num_chunks, pp, dp)``."""
+    """Seconds of the weight gradients of each chunk's last micro-batch, shape ``(n, num_chunks, pp, dp)``."""
     work = weight_part(times) if split_backward else times.backward_s
     return work if times.last_extra_s is None else work + times.last_extra_s
 
@@ -174,7 +177,7 @@ def estimate(
 
 
 def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> float:
-    """What is computed for a token, what is computed again included; block recomputation by its share of the layers."""
+    """FLOPs executed per token, recomputation included; block recomputation by its share of the layers."""
     model, seq_length = instance.model, instance.training.seq_length
 
     def executed(granularity: RecomputeGranularity | None) -> float:
@@ -188,7 +191,7 @@ def _executed_flops_per_token(instance: Instance, config: ParallelConfig) -> flo
 
 
 def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: ParallelConfig) -> Mapping[str, float]:
-    """What is lost where memory is nearly full, apart from the optimizer's step, whose time has it."""
+    """Move the near-OOM slowdown from the optimizer's step, whose time includes it, to a cause of its own."""
     if instance.edge_loss_s is None:
         return breakdown
     lost = instance.edge_loss_s(config)
@@ -196,7 +199,7 @@ def _with_loss(breakdown: Mapping[str, float], instance: Instance, config: Paral
 
 
 def _peak_flops(instance: Instance, placement: Placement) -> float:
-    """Peak of all GPUs with a rank, in the precision of the training's matrix products."""
+    """Peak FLOP/s of all GPUs with a rank, in the precision of the training's matrix products."""
     recipe = instance.training.recipe
     precision = instance.training.precision if recipe is None else recipe.peak
     nodes, num_ranks = np.unique(placement.node, return_counts=True)

@@ -1,9 +1,9 @@
 """
-What plans lose where memory is nearly full, by what the stack's runs lost there.
+Near-OOM slowdown: time that plans lose where memory is nearly full, calibrated on runs of a stack.
 
-The caching allocator gives its blocks back to the driver and asks for them again, which stops the device. How near a
-plan is to that follows from its memory; ``Instance.edge_loss_s`` hands it to the costs, so that the solver, the
-simulator and back-tests have one clock. A stack that was not calibrated to both times and memory has no such loss.
+The caching allocator returns its blocks to the driver and requests them again, which stops the device. The risk follows
+from a plan's memory. ``Instance.edge_loss_s`` hands the loss to the costs, so that solver, simulator and back-tests
+agree. A stack without calibrated times and memory has no such loss.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,40 +20,43 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import Instance, StackSpec
 
 EDGE = 0.95
-"""Of the usable memory: what fragments cannot be used."""
+"""Share of the usable memory that fragmentation leaves."""
 
 NEAR, WIDTH = 0.9, 0.1
 """
-Where jobs begin to lose time once in an iteration, of the usable memory, and the standard deviation of the logarithm.
+Share of the usable memory at which jobs begin to lose time once an iteration, and the standard deviation of its log.
 """
 
 REDUCTION_BYTES = 6 * 500_000_000
 """
-What the reduction asks for where gradients are freed after each step: a flat copy of a bucket, and one in fp32.
+Bytes of the reduction where gradients are freed after each step: a flat copy of a bucket, and one in fp32.
 
 Buckets of 500 million elements are the default of Aleph-Alpha/scaling (``core/optimizer/allreduce.py``), and of
 DeepSpeed. Predictions of memory do not count them.
 """
 
 DECIDING = ("model", "cluster", "training", "stack")
-"""What the loss of a configuration follows from."""
+"""Fields of the instance that determine a configuration's loss."""
 
 
 def stack_predictor(stack: StackSpec) -> MemoryPredictor:
-    """The shipped memory predictor with the constants of the stack; Megatron-Core's where it has none for memory."""
+    """
+    Load the shipped memory predictor with the constants of the stack; Megatron-Core's where it has none
+    for memory.
+    """
     return MemoryPredictor.load(framework=framework_of(stack.memory, f"stack {stack.name}, memory"))
 
 
 def with_edge_loss(instance: Instance, memory: MemoryCheck | None = None) -> Instance:
     """
-    The instance with a clock that knows full memory; as it is where its clock is that already.
+    Return the instance with the near-OOM slowdown of its stack in its times; unchanged if it already has it.
 
-    A stack without such a loss has none, and the loss of a job that was changed since is learnt anew.
+    A stack without such a loss has none. The loss is computed anew for a job that was changed since.
 
     Parameters
     ----------
     memory
-        Of configurations that were checked before, on the same cluster.
+        Checked configurations on the same cluster, whose losses are then known.
     """
     stack, known = instance.stack, instance.edge_loss_s
     if not stack.loses_near_full_memory:
@@ -68,37 +71,37 @@ def with_edge_loss(instance: Instance, memory: MemoryCheck | None = None) -> Ins
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeLoss:
-    """Seconds that a configuration is expected to lose in one iteration, as a function that remembers."""
+    """Expected near-OOM slowdown of a configuration in one iteration, seconds; a cached function."""
 
     instance: Instance
     predictor: MemoryPredictor
     _known: dict[ParallelConfig, float] = field(init=False, repr=False, default_factory=dict)
 
     def __call__(self, config: ParallelConfig) -> float:
-        """Of one configuration, wherever it is placed."""
+        """Return the expected loss of a configuration, wherever it is placed."""
         if config not in self._known:
             self.learn(keep_fitting(self.instance, [config], self.predictor))
         return self._known[config]
 
     def is_outdated(self, instance: Instance) -> bool:
-        """Whether that is another job, cluster or stack than this loss is of."""
+        """Return whether job, cluster or stack differ from those of this loss."""
         own = self.instance
         return any(getattr(own, name) is not getattr(instance, name) for name in DECIDING)
 
     def learn(self, memory: MemoryCheck) -> None:
-        """Of all that were checked."""
+        """Store the expected loss of every configuration in ``memory``."""
         gpus = np.repeat(np.sort(memory.capacity_bytes)[::-1], self.instance.cluster.gpus_per_node)
-        for one in (*memory.fitting, *memory.rejected):
-            self._known[one.config] = self._loss_s(one, gpus)
+        for checked in (*memory.fitting, *memory.rejected):
+            self._known[checked.config] = self._loss_s(checked, gpus)
 
     def _loss_s(self, checked: CheckedConfig, gpus: IntArray) -> float:
         """
-        Stages are matched with GPUs as the memory filter does, the largest need with the largest capacity.
+        Match stages with GPUs as the memory filter does, the largest need with the largest capacity.
 
         Parameters
         ----------
         gpus
-            What there is on each GPU, descending.
+            Usable bytes of each GPU, descending.
         """
         needed, spread = checked.prediction.predicted_bytes, checked.prediction.spread
         order = np.argsort(-needed)
@@ -116,13 +119,13 @@ def expected_loss_s(
     spread: FloatArray,
 ) -> float:
     """
-    Seconds that a configuration is expected to lose in one iteration.
+    Expected near-OOM slowdown of a configuration in one iteration, seconds.
 
     Parameters
     ----------
     needed_bytes, usable_bytes, spread
-        Of each stage: predicted peak, what there is for it, standard deviation of the logarithm of the first's error;
-        all of shape ``(pp,)``, in the same order.
+        Predicted peak of each stage, usable memory, and standard deviation of the logarithm of the prediction's error;
+        shape ``(pp,)``, in the same order.
     """
     usable = np.maximum(usable_bytes, 1)
     at_edge = predictor.oom_probability(needed_bytes, (EDGE * usable).astype(np.int64), spread)
@@ -138,14 +141,14 @@ def near_risks(
     usable_bytes: IntArray | FloatArray,
 ) -> tuple[float, float]:
     """
-    Probabilities of a loss once in an iteration: where gradients are kept, and where they are freed.
+    Probabilities of a loss once an iteration: where gradients are kept, and where they are freed.
 
-    Gradients that fit into blocks of activations come back without one.
+    Gradients that fit into blocks of activations are allocated again without a loss.
 
     Parameters
     ----------
     needed_bytes, usable_bytes
-        Of each stage, shape ``(pp,)``.
+        Predicted peak and usable memory of each stage, shape ``(pp,)``.
     """
     kept = near_risk(float((needed_bytes / usable_bytes).max()))
     if not gradients_outgrow(instance.model, instance.training, config):
@@ -155,11 +158,11 @@ def near_risks(
 
 def near_risk(fullness: float) -> float:
     """
-    Probability of a loss once in an iteration.
+    Probability of a loss once an iteration.
 
     Parameters
     ----------
     fullness
-        What the fullest stage needs, over what it may use.
+        Predicted peak of the fullest stage over its usable memory.
     """
     return NormalDist().cdf(float(np.log(fullness / NEAR)) / WIDTH)

@@ -1,4 +1,4 @@
-"""Lower bounds on the iteration time by the number of GPUs, so that this number is chosen by time."""
+"""Lower bounds on the iteration time by the number of GPUs, to choose that number by time."""
 
 from dataclasses import replace
 
@@ -11,12 +11,13 @@ from pipette_opt.specs import Instance
 
 class LeastTimes:
     """
-    Lower bounds on the iteration time of every plan of a space, by its number of GPUs; each is computed once.
+    Lower bounds on the iteration time of every plan of a space, by its number of GPUs; cached.
 
     Parameters
     ----------
     space
-        Memory does not count, nor do hosts. Where layers are free every split of them counts, as the joint model's do.
+        Search space. Memory and hosts do not count. Where layers are free, every partition counts, as in the joint
+        model.
     """
 
     def __init__(self, instance: Instance, space: SearchSpace, work: WorkBounds | None = None) -> None:
@@ -36,14 +37,16 @@ class LeastTimes:
         return self._found[num_gpus]
 
     def at_peak_s(self, num_gpus: int) -> float:
-        """Lower bound in seconds by the peak rate of the fastest GPU alone."""
+        """Lower bound by the peak rate of the fastest GPU, seconds."""
         return self._gpu_seconds / num_gpus
 
     def _least_s(self, num_gpus: int) -> float:
-        """Lower bound by the work of every legal configuration."""
+        """Lower bound by the work of every legal configuration, seconds."""
         bound_s = self._work.of_any_split if layers_are_free(self._instance, self._space) else self._work
         found = combinations(self._instance, self._space, num_gpus)
-        return min((bound_s(one.configs[0]) for one in found if one.configs), default=float("inf"))
+        return min(
+            (bound_s(combination.configs[0]) for combination in found if combination.configs), default=float("inf")
+        )
 
 
 def least_gpu_seconds(instance: Instance) -> float:
@@ -54,7 +57,10 @@ def least_gpu_seconds(instance: Instance) -> float:
 
 
 def _without_dearer_choices(space: SearchSpace) -> SearchSpace:
-    """The space without recomputation and offload where these are free, which only add work; one choice of overlap."""
+    """
+    Return the space without choices that only add work: recomputation and offload where free; one choice
+    of overlap.
+    """
     return replace(
         space,
         recompute=(None,) if None in space.recompute else space.recompute,

@@ -1,10 +1,10 @@
 """
-Critical paths as counts of work and transfers: what makes the simulator linear.
+Critical paths as counts of work and transfers, in which the simulator is linear.
 
-The simulator's clock is a maximum over the paths of an event graph that depends on the schedule only, not on the hosts.
-A path's length is linear in the times of work and links, so a critical path found at one placement is a lower bound at
-every other; and at the placement where it was found it is the simulated time. A lower form of enough paths is therefore
-as sharp as the simulator (:mod:`pipette_opt.certify` collects them).
+The simulator's clock is a maximum over the paths of an event graph that depends only on the schedule, not on the hosts.
+A path's length is linear in the times of work and links. So a critical path found at one placement is a lower bound at
+every other, and the simulated time at its own. A relaxation with enough paths is therefore as tight as the simulator
+(:mod:`pipette_opt.certify` collects them).
 """
 
 import numpy as np
@@ -17,14 +17,15 @@ from pipette_opt.simulate.schedule import BACKWARD, FORWARD
 from pipette_opt.simulate.time_tables import link_table, piece_rows, ready_table, work_table
 
 KINDS = (FORWARD, FIRST, BACKWARD, LAST)
-"""Operations that paths tell apart: the first forward and the last backward of a chunk may take longer."""
+"""Operations that paths distinguish: the first forward and the last backward of a chunk may take longer."""
 
 
 def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> PathCounts:
     """
-    The critical path to each stage's last backward in each replica, each once; 1F1B, interleaved or not.
+    Return the critical path to each stage's last backward in each replica, each once; 1F1B, interleaved or not.
 
-    Interleaved, the paths to where the last chunk's reduction may start come with them: all reductions follow it.
+    With interleaving, the paths to the earliest start of the last chunk's reduction are added: all reductions follow
+    it.
     """
     from pipette_opt.simulate._path_kernel import count_critical
 
@@ -35,7 +36,7 @@ def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> 
     chunk_of = (-1, chunks - 1) if chunks > 1 else (-1,)
     targets = np.array([(stage, chunk) for chunk in chunk_of for stage in stages])
     parts = np.where(targets[:, 1] < 0, 1, chunks)
-    columns = np.concatenate([one.reshape(-1, one.shape[-1]) for one in (work, links, ready)])
+    columns = np.concatenate([table.reshape(-1, table.shape[-1]) for table in (work, links, ready)])
     found = []
     for replica in _distinct(columns):
         operations, transfers, _, begun, *_ = count_critical(
@@ -69,6 +70,6 @@ def critical_counts(times: PlacedTimes, num_microbatches: int, p2p: P2PMode) -> 
 
 
 def _distinct(columns: FloatArray) -> list[int]:
-    """One of each set of equal columns."""
+    """Return one index of each set of equal columns."""
     _, first = np.unique(columns, axis=1, return_index=True)
-    return [int(one) for one in first]
+    return [int(index) for index in first]

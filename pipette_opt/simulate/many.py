@@ -1,8 +1,8 @@
 """
 Iteration times of thousands of placed configurations.
 
-Replicas do not mix before the reduction, so the replicas of all placements that run the same schedule are stacked, and
-equal ones timed once.
+Replicas do not interact before the reduction. So the replicas of all placements with the same schedule are stacked, and
+equal ones are timed once.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from pipette_opt.simulate.program import megatron_program
 from pipette_opt.specs import Instance
 
 _Shape = tuple[int, int, int, bool]
-"""Stages, micro-batches, chunks, sends beside compute: what a schedule depends on."""
+"""Stages, micro-batches, chunks and overlap of sends, on which a schedule depends."""
 
 _Members = tuple[IntArray, PlacedBatch]
-"""Placements, by their place in the answer."""
+"""Indices of placements in the answer, and their times."""
 
 
 def estimate_many(instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]) -> FloatArray:
     """
     Iteration times of placed configurations in 1F1B, in seconds, shape ``(len(placed),)``.
 
-    The same times as :func:`~pipette_opt.simulate.estimate.estimate` gives one by one; infinite where a placement uses
-    a link that was not measured. ``InputError`` if the batch does not divide.
+    Equal to :func:`~pipette_opt.simulate.estimate.estimate` of each; infinite where a placement uses a link that was
+    not measured. ``InputError`` if the batch does not divide.
     """
     microbatches = np.array([microbatches_of(instance.training, config) for config, _ in placed], dtype=np.int64)
     return simulate_batches(placed_batches(instance, placed), microbatches, instance.p2p)
@@ -43,9 +43,9 @@ def simulate_batches(batches: Sequence[_Members], microbatches: IntArray, p2p: P
     Parameters
     ----------
     batches
-        Costs of placements, with the places of these in the answer; each place once.
+        Costs of placements, with their indices in the answer; each index once.
     microbatches
-        Of each placement, shape ``(num_placements,)``.
+        Number of micro-batches of each placement, shape ``(num_placements,)``.
     """
     by_shape: dict[_Shape, list[_Members]] = {}
     for members, batch in batches:
@@ -66,9 +66,9 @@ def simulate_many(times: Sequence[PlacedTimes], num_microbatches: Sequence[int],
     """Iteration times in 1F1B, in seconds, shape ``(len(times),)``; ``num_microbatches`` of each."""
     result = np.empty(len(times))
     alike: dict[tuple[_Shape, int], list[int]] = {}
-    for index, (one, m) in enumerate(zip(times, num_microbatches, strict=True)):
-        chunks, pp, dp = one.forward_s.shape
-        alike.setdefault(((pp, m, chunks, one.overlap_p2p), dp), []).append(index)
+    for index, (placed, m) in enumerate(zip(times, num_microbatches, strict=True)):
+        chunks, pp, dp = placed.forward_s.shape
+        alike.setdefault(((pp, m, chunks, placed.overlap_p2p), dp), []).append(index)
     by_shape: dict[_Shape, list[_Members]] = {}
     for (shape, _), members in alike.items():
         batch = PlacedBatch.of([times[index] for index in members])
@@ -79,9 +79,9 @@ def simulate_many(times: Sequence[PlacedTimes], num_microbatches: Sequence[int],
 
 
 def _simulate_into(result: FloatArray, shape: _Shape, parts: Sequence[_Members], p2p: P2PMode) -> None:
-    """Fill in the times of placements that run one schedule."""
+    """Store the times of placements that run one schedule."""
     pp, m, chunks, overlap_p2p = shape
     program = megatron_program(pp, m, chunks, p2p, overlap_p2p)
     walked = walk_batches(program, [batch for _, batch in parts], m)
-    for (members, batch), one in zip(parts, walked, strict=True):
-        result[members] = batch_done(batch, one).max(axis=1) + batch.optimizer_s
+    for (members, batch), walks in zip(parts, walked, strict=True):
+        result[members] = batch_done(batch, walks).max(axis=1) + batch.optimizer_s

@@ -1,12 +1,12 @@
 """
-Schedules beside 1F1B: GPipe, zero bubble, and an order that the user gives.
+Schedules beside 1F1B: GPipe, zero bubble, and an order given by the user.
 
-Zero bubble splits a backward into the gradients of the inputs, for which the stage before waits, and those of the
-weights, which fill the holes. ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3) keeps the order and the memory of 1F1B
-and holds the weight gradients of stage ``s`` back by ``s`` micro-batches, so that every stage has ``pp`` in flight; its
+Zero bubble splits a backward into the gradients of the inputs, which the previous stage waits for, and those of the
+weights, which fill idle time. ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3) keeps the order and the memory of 1F1B.
+It delays the weight gradients of stage ``s`` by ``s`` micro-batches, so that every stage has ``pp`` in flight; its
 bubble is ``(pp - 1) (F + I - W)``. ZB-V (section 6 there; also V-ZB in arXiv 2405.15362) gives each stage two chunks in
-the shape of a V, so the last layers are on the first stage again; with equal thirds no stage is idle between its first
-and last operation, with the memory of the first stage of 1F1B on all stages.
+the shape of a V, so the last layers are on the first stage. With equal thirds, no stage is idle between its first and
+last operation, and all stages need the memory of the first stage of 1F1B.
 """
 
 import json
@@ -48,9 +48,9 @@ def named_schedule(
     group_size: int | None = None,
 ) -> Schedule:
     """
-    A schedule by its name; 1F1B may have any number of chunks (one by default), ZB-V has two, the others one.
+    Return a schedule by its name; 1F1B may have any number of chunks (by default one), ZB-V has two, the others one.
 
-    ``group_size``: of interleaved 1F1B, as of :func:`~pipette_opt.parallel.schedule.build_schedule`.
+    ``group_size``: of interleaved 1F1B, as in :func:`~pipette_opt.parallel.schedule.build_schedule`.
     """
     own = 2 if name == "zb-v" else 1
     num_chunks = own if num_chunks is None else num_chunks
@@ -60,18 +60,18 @@ def named_schedule(
         raise ValueError(f"{name} has {own} chunks per stage, got {num_chunks}.")
     if min(num_stages, num_microbatches) < 1:
         raise ValueError(f"stages and micro-batches must be >= 1, got {num_stages} and {num_microbatches}.")
-    one_stage = {"gpipe": _gpipe_stage, "zb-h1": _zb_h1_stage, "zb-v": _zb_v_stage}[name]
-    rows = [list(one_stage(stage, num_stages, num_microbatches)) for stage in range(num_stages)]
+    stage_order = {"gpipe": _gpipe_stage, "zb-h1": _zb_h1_stage, "zb-v": _zb_v_stage}[name]
+    rows = [list(stage_order(stage, num_stages, num_microbatches)) for stage in range(num_stages)]
     return _from_rows(rows, num_microbatches, num_chunks, "vee" if name == "zb-v" else "loop")
 
 
 def parse_order(text: str, name: str = "schedule") -> Schedule:
     """
-    A schedule from what ``Schedule.text()`` writes, or from JSON that has the same lines.
+    Read a schedule in the format of ``Schedule.text()``, or from JSON with the same lines.
 
     One line per stage, operations in order: ``F3`` the forward of micro-batch 3, ``B3`` its backward, ``I3`` and
-    ``W3`` the halves of a backward; with several chunks per stage ``F3.1`` is chunk 1. A ``B`` whose ``W`` is there is
-    the input half, as papers write it. ``#`` starts a comment. JSON: ``{"stages": ["F0 F1 B0 B1", ...], "layout":
+    ``W3`` the halves of a backward; with several chunks per stage ``F3.1`` is chunk 1. A ``B`` with a ``W`` is the
+    input half, as papers write it. ``#`` starts a comment. JSON: ``{"stages": ["F0 F1 B0 B1", ...], "layout":
     "loop"}``; ``layout`` may also be ``vee``.
 
     Raises
@@ -84,7 +84,7 @@ def parse_order(text: str, name: str = "schedule") -> Schedule:
     if not rows or any(len(row) != len(rows[0]) for row in rows):
         counts = ", ".join(str(len(row)) for row in rows)
         raise InputError(name, f"every stage must have the same number of operations, at least one; got {counts or 0}.")
-    operations = [one for row in rows for one in row]
+    operations = [operation for row in rows for operation in row]
     num_microbatches = 1 + max(microbatch for _, microbatch, _ in operations)
     num_chunks = 1 + max(chunk for _, _, chunk in operations)
     schedule = _from_rows(rows, num_microbatches, num_chunks, layout)
@@ -96,13 +96,16 @@ def parse_order(text: str, name: str = "schedule") -> Schedule:
 
 
 def _gpipe_stage(stage: int, num_stages: int, m: int) -> Iterator[Operation]:
-    """All forwards, then all backwards, the last micro-batch first (Huang et al., arXiv 1811.06965, figure 2c)."""
+    """
+    Yield all forwards, then all backwards, the last micro-batch first (Huang et al., arXiv 1811.06965,
+    figure 2c).
+    """
     yield from ((FORWARD, microbatch, 0) for microbatch in range(m))
     yield from ((BACKWARD, microbatch, 0) for microbatch in reversed(range(m)))
 
 
 def _zb_h1_stage(stage: int, num_stages: int, m: int) -> Iterator[Operation]:
-    """1F1B of forwards and input halves; weight halves ``stage`` micro-batches later."""
+    """Yield 1F1B of forwards and input halves; weight halves follow ``stage`` micro-batches later."""
     warmup = min(num_stages - 1 - stage, m)
     yield from ((FORWARD, microbatch, 0) for microbatch in range(warmup))
     for microbatch in range(m):
@@ -116,22 +119,22 @@ def _zb_h1_stage(stage: int, num_stages: int, m: int) -> Iterator[Operation]:
 
 def _zb_v_stage(stage: int, num_stages: int, m: int) -> Iterator[Operation]:
     """
-    ZB-V, the order for equal thirds.
+    Yield the order of ZB-V for equal thirds.
 
     Fill: chunk 0 alone, chunks 1 and 0 in turn, then chunk 1 with its backwards at once. Steady: forward and backward
     of chunk 0, then of chunk 1. Flush: input halves of both chunks first, then weight halves. The order is that of a
-    full pipe; with fewer than ``2 pp - 1`` micro-batches the missing ones are left out.
+    full pipeline; with fewer than ``2 pp - 1`` micro-batches, the missing ones are left out.
     """
     full = max(m, 2 * num_stages - 1)
-    return (one for one in _full_zb_v_stage(stage, num_stages, full) if one[1] < m)
+    return (operation for operation in _full_zb_v_stage(stage, num_stages, full) if operation[1] < m)
 
 
 def _full_zb_v_stage(stage: int, num_stages: int, m: int) -> Iterator[Operation]:
     behind = num_stages - stage
     done = dict.fromkeys(((kind, chunk) for kind in (FORWARD, INPUT, WEIGHT) for chunk in (0, 1)), 0)
 
-    def step(*what: tuple[int, int]) -> Iterator[Operation]:
-        for kind, chunk in what:
+    def step(*pieces: tuple[int, int]) -> Iterator[Operation]:
+        for kind, chunk in pieces:
             if done[kind, chunk] < m:
                 yield kind, done[kind, chunk], chunk
                 done[kind, chunk] += 1
@@ -168,7 +171,7 @@ def _from_rows(rows: Sequence[Sequence[Operation]], num_microbatches: int, num_c
 
 
 def _lines(text: str, name: str) -> tuple[list[str], Layout]:
-    """The stages' lines, from either form."""
+    """Return the stages' lines and the layout, from either format."""
     if not text.lstrip().startswith("{"):
         stripped = (line.split("#", 1)[0].strip() for line in text.splitlines())
         return [line for line in stripped if line], "loop"
@@ -191,5 +194,8 @@ def _operations(line: str, where: str) -> list[Operation]:
         if match is None:
             raise InputError(where, f"{word!r} is no operation; write e.g. F3, B3, I3 or W3, with chunks F3.1.")
         operations.append((LETTERS.index(match[1]), int(match[2]), int(match[3] or 0)))
-    split = {one[1:] for one in operations if one[0] == WEIGHT}
-    return [(INPUT, *one[1:]) if one[0] == BACKWARD and one[1:] in split else one for one in operations]
+    split = {(microbatch, chunk) for kind, microbatch, chunk in operations if kind == WEIGHT}
+    return [
+        (INPUT if kind == BACKWARD and (microbatch, chunk) in split else kind, microbatch, chunk)
+        for kind, microbatch, chunk in operations
+    ]

@@ -1,4 +1,4 @@
-"""Time that options outside of the search would save: the plan, simulated with each of them."""
+"""Options outside the search that would save time: the plan simulated with each of them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.specs import Instance
 
 MIN_SAVED_SHARE = 0.005
-"""Share of an iteration below which an option is not worth a line. Chosen."""
+"""Least saved share of an iteration for an option to be reported. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +21,11 @@ class PayingOption:
     Parameters
     ----------
     option
-        As a launch script has it.
+        Option as in a launch script.
     saved_s
-        Simulated seconds of an iteration that it saves alone, on the same placement.
+        Simulated seconds per iteration that it saves alone, on the same placement.
     saved_share
-        The same as share of the iteration, in (0, 1).
+        Saved share of the iteration, in (0, 1).
     condition
         Requirement or cost that the simulated time leaves out.
     """
@@ -60,4 +60,4 @@ def paying_options(
             found.append(
                 PayingOption(option=option.option, saved_s=saved_s, saved_share=share, condition=option.condition)
             )
-    return tuple(sorted(found, key=lambda one: -one.saved_s))
+    return tuple(sorted(found, key=lambda option: -option.saved_s))

@@ -1,7 +1,7 @@
 """
-Schedules as programs: one order of instructions for all stages, in which the kernel walks through them.
+Schedules as programs: one order of instructions for all stages, which the kernel executes.
 
-Who posts a message and waits for it when is said in :mod:`pipette_opt.simulate.critical_path`.
+:mod:`pipette_opt.simulate.critical_path` says when stages post messages and wait for them.
 """
 
 from dataclasses import dataclass
@@ -15,28 +15,29 @@ from pipette_opt.simulate.schedule import BACKWARD, FORWARD, WEIGHT, Schedule, b
 
 FIRST, LAST, LAST_WEIGHT = 4, 5, 6
 """
-Kinds of operations beside those of schedules: the first forward of a chunk; its last backward, whole or its weights.
+Further kinds of operations: the first forward of a chunk; its last backward, whole or only the weights' half.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
     """
-    A schedule brought into one order for all stages; see ``_kernel`` for what the rows mean.
+    A schedule brought into one order for all stages; ``_kernel`` defines the rows.
 
     Parameters
     ----------
     rows
         Instructions, shape ``(num_instructions, 3)``.
     kind, chunk
-        What each operation is and on which chunk, shape ``(pp, num_ops)``; the first and last of each chunk apart.
+        Kind and chunk of each operation, shape ``(pp, num_ops)``; the first and last of each chunk have kinds of their
+        own.
     launch
-        Chunk whose gradients may be reduced when an operation is done, or -1, same shape.
+        Chunk whose gradients may be reduced after an operation, or -1, shape ``(pp, num_ops)``.
     incoming, outgoing
         Messages that operations need and make, see :func:`messages`.
     hop_link
-        Which of all transfer times each border between layer groups has, forwards and then backwards, shape ``(2 *
-        groups,)``: a row of :func:`~pipette_opt.simulate.time_tables.link_table`.
+        Row of :func:`~pipette_opt.simulate.time_tables.link_table` for each border between layer groups, forwards and
+        then backwards, shape ``(2 * groups,)``.
     """
 
     rows: Any
@@ -52,12 +53,12 @@ class Program:
 def megatron_program(
     pp: int, num_microbatches: int, num_chunks: int, p2p: P2PMode, overlap_p2p: bool = True
 ) -> Program:
-    """1F1B, kept for the next time."""
+    """Return the program of Megatron-Core's 1F1B; cached."""
     return schedule_program(build_schedule(pp, num_microbatches, num_chunks), p2p, overlap_p2p)
 
 
 def schedule_program(schedule: Schedule, p2p: P2PMode, overlap_p2p: bool = True) -> Program:
-    """Bring a schedule into one order. ``ValueError`` on deadlock, or if ``p2p`` does not go with the schedule."""
+    """Bring a schedule into one order. ``ValueError`` on deadlock, or if ``p2p`` is not known for the schedule."""
     from pipette_opt.simulate import _kernel
 
     pp, m = schedule.num_stages, schedule.num_microbatches
@@ -86,7 +87,7 @@ def schedule_program(schedule: Schedule, p2p: P2PMode, overlap_p2p: bool = True)
 
 
 def _megatrons(schedule: Schedule) -> Schedule:
-    """The same order as Megatron-Core's own; who posts and waits when is known for 1F1B only."""
+    """Return the schedule as Megatron-Core's own; blocking sends are only known for 1F1B."""
     if not _is_megatrons(schedule):
         raise ValueError("blocking sends are known for 1F1B, interleaved or not; give p2p 'async' for this schedule.")
     return build_schedule(
@@ -95,7 +96,7 @@ def _megatrons(schedule: Schedule) -> Schedule:
 
 
 def _is_megatrons(schedule: Schedule) -> bool:
-    """Whether the order is Megatron-Core's 1F1B, interleaved or not."""
+    """Return whether the order is Megatron-Core's 1F1B, interleaved or not."""
     try:
         own = build_schedule(
             schedule.num_stages, schedule.num_microbatches, schedule.num_chunks, group_size=schedule.group_size
@@ -109,7 +110,10 @@ def _is_megatrons(schedule: Schedule) -> bool:
 
 
 def _kinds_by_end(schedule: Schedule) -> IntArray:
-    """Kinds of operations, the first forward and the last backward of each chunk apart, shape ``(pp, num_ops)``."""
+    """
+    Kinds of operations, with own kinds for the first forward and last backward of a chunk, shape ``(pp,
+    num_ops)``.
+    """
     kind, stage = schedule.kind.copy(), np.arange(schedule.num_stages)
     for chunk in range(schedule.num_chunks):
         forwards = (schedule.chunk == chunk) & (schedule.kind == FORWARD)
@@ -121,10 +125,11 @@ def _kinds_by_end(schedule: Schedule) -> IntArray:
 
 def launches(schedule: Schedule) -> IntArray:
     """
-    Chunk whose gradients may be reduced when an operation is done, or -1, shape ``(pp, num_ops)``.
+    Chunk whose gradients may be reduced after an operation, or -1, shape ``(pp, num_ops)``.
 
-    After its last backward. Interleaved, Megatron-Core waits for as many backwards more as the stage's rank, so that
-    all stages start together (``backward_step_helper_postprocess``; ``--no-align-grad-reduce`` is not known here).
+    That is after its last backward. With interleaving, Megatron-Core waits for as many further backwards as the stage's
+    rank, so that all stages start together (``backward_step_helper_postprocess``; ``--no-align-grad-reduce`` is not
+    known here).
     """
     found, stage = np.full(schedule.kind.shape, -1, dtype=np.int64), np.arange(schedule.num_stages)
     done = _done(schedule)
@@ -137,13 +142,13 @@ def launches(schedule: Schedule) -> IntArray:
 
 
 def _done(schedule: Schedule) -> BoolArray:
-    """Whether an operation is the last of its micro-batch and chunk."""
+    """Mask of operations that are the last of their micro-batch and chunk."""
     done: BoolArray = (schedule.kind == BACKWARD) | (schedule.kind == WEIGHT)
     return done
 
 
 def _last(mask: BoolArray) -> IntArray:
-    """Place of the last true entry of each row."""
+    """Position of the last true entry of each row."""
     place: IntArray = mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)
     return place
 
@@ -164,9 +169,9 @@ def messages(schedule: Schedule) -> tuple[IntArray, IntArray]:
     above = (backward * groups + group) * m + schedule.microbatch  # border to the next group
     above_exists = crossing[group]
     below, below_exists = above - m, (group > 0) & crossing[group - 1]
-    some = schedule.kind != WEIGHT
-    above = np.where(above_exists & some, above, -1)
-    below = np.where(below_exists & some, below, -1)
+    sends = schedule.kind != WEIGHT
+    above = np.where(above_exists & sends, above, -1)
+    below = np.where(below_exists & sends, below, -1)
     return np.where(backward, above, below), np.where(backward, below, above)
 
 
@@ -174,29 +179,31 @@ def _arriving(schedule: Schedule, incoming: IntArray, outgoing: IntArray) -> Int
     """
     Message that each operation receives in Megatron-Core's turn, or -1, shape ``(pp, num_ops)``.
 
-    It is the one that the operation needs, but with interleaved groups that are larger than the number of stages: there
-    the first stage receives what the last one has just sent, ``pp - 1`` operations behind, and keeps it until it is
-    needed; the last stage likewise backwards.
+    It is the message that the operation needs, except in interleaved groups larger than the number of stages. There the
+    first stage receives the last stage's latest message, ``pp - 1`` operations behind, and keeps it until needed; the
+    last stage likewise backwards.
     """
     pp = schedule.num_stages
     if schedule.group_size in (None, pp) or schedule.num_chunks == 1:
         return incoming
     found = incoming.copy()
-    for here, there, backward in ((0, pp - 1, False), (pp - 1, 0, True)):
-        own, sent = (np.flatnonzero(schedule.backward[stage] == backward) for stage in (here, there))
-        found[here, own[:pp]] = -1
-        found[here, own[pp:]] = outgoing[there, sent[:-pp]]
+    for receiver, sender, backward in ((0, pp - 1, False), (pp - 1, 0, True)):
+        own, sent = (np.flatnonzero(schedule.backward[stage] == backward) for stage in (receiver, sender))
+        found[receiver, own[:pp]] = -1
+        found[receiver, own[pp:]] = outgoing[sender, sent[:-pp]]
     return found
 
 
 def _hop_links(schedule: Schedule) -> IntArray:
     """Row of the link table of each direction and border, shape ``(2 * groups,)``."""
     owner, pp = schedule.stage_of_group, schedule.num_stages
-    here, there = owner[:-1], owner[1:]
-    onward = (there == here + 1) | (schedule.layout == "loop")
-    up = np.where(onward, here, pp + there)  # the second arm of a V goes from stage there + 1 to there
-    down = np.where(onward, pp + here, there)
+    here, following = owner[:-1], owner[1:]
+    onward = (following == here + 1) | (schedule.layout == "loop")
+    up = np.where(
+        onward, here, pp + following
+    )  # the second arm of a V goes from stage ``following + 1`` to ``following``
+    down = np.where(onward, pp + here, following)
     nothing = np.full(1, 2 * pp)
-    inside = here == there
+    inside = here == following
     both = [np.append(np.where(inside, 2 * pp, rows), nothing) for rows in (up, down)]
     return np.concatenate(both)

@@ -1,10 +1,9 @@
 """
-Placements that only the simulator can rank: every one of them, or exchanges of two hosts while that makes a plan
-faster.
+Placements that only the simulator can rank: all of them, or a local search that swaps two hosts.
 
-Where expert-parallel groups span hosts, what their all-to-alls take hangs on all links of a group together, and where
-collectives run beside compute, waits for parameters hang on the schedule: no integer form here says either. So these
-candidates are placed by the simulator, many placements at a time.
+Where expert-parallel groups span hosts, their all-to-alls depend on all links of a group together. Where collectives
+overlap with compute, waits for parameters depend on the schedule. The integer relaxations express neither. So the
+simulator places these candidates, many placements at a time.
 """
 
 import threading
@@ -22,14 +21,14 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
 MAX_ORDERS = 5040
-"""Placements of a candidate up to which all are simulated: 7 hosts in any order. Chosen."""
+"""Largest number of placements of a candidate that are all simulated: 7 hosts in any order. Chosen."""
 
 ORDERS_AT_ONCE = 128
-"""Placements that are simulated together."""
+"""Number of placements simulated together."""
 
 
 def num_orders(data: ProblemData, candidate: CandidateData) -> int:
-    """Placements of a candidate, whether they have room or not."""
+    """Number of placements of a candidate, whether they fit or not."""
     return perm(data.num_nodes, candidate.num_cells)
 
 
@@ -37,19 +36,19 @@ def best_of_all(
     instance: Instance, data: ProblemData, candidate: CandidateData, ends: float, stop: threading.Event
 ) -> tuple[IntArray | None, float] | None:
     """
-    The fastest of all placements and its time in seconds, ``(None, inf)`` if none has room and links.
+    Return the fastest of all placements and its time in seconds, ``(None, inf)`` if none has memory and links.
 
-    ``None`` if that is not known at the time ``ends`` of :func:`time.perf_counter`.
+    ``None`` if that is not known at ``ends`` (:func:`time.perf_counter`).
     """
     best: IntArray | None = None
     fastest = float("inf")
     orders = _with_room(data, candidate, permutations(range(data.num_nodes), candidate.num_cells))
-    while some := list(islice(orders, ORDERS_AT_ONCE)):
+    while batch := list(islice(orders, ORDERS_AT_ONCE)):
         if time.perf_counter() >= ends or stop.is_set():
             return None
-        times = _times_s(instance, candidate, some)
+        times = _times_s(instance, candidate, batch)
         if times.min() < fastest:
-            best, fastest = some[int(times.argmin())], float(times.min())
+            best, fastest = batch[int(times.argmin())], float(times.min())
     return best, fastest
 
 
@@ -62,13 +61,13 @@ def climb(
     stop: threading.Event,
     seed: int = 0,
 ) -> IntArray:
-    """Exchange two hosts, used or not, as long as that makes the plan faster; the last placement."""
+    """Swap two hosts, used or not, as long as that makes the plan faster. Return the last placement."""
     rng = np.random.default_rng(seed)
     spare = sorted(set(range(data.num_nodes)) - set(nodes.ravel().tolist()))
     seats = np.array([*nodes.ravel().tolist(), *spare], dtype=np.int64)
     fastest = float(_times_s(instance, candidate, [nodes])[0])
-    pairs = [(one, other) for one in range(nodes.size) for other in range(one + 1, len(seats))]
-    since = 0  # exchanges looked at since the last that helped
+    pairs = [(first, second) for first in range(nodes.size) for second in range(first + 1, len(seats))]
+    since = 0  # swaps tried since the last improvement
     while since < len(pairs):
         order = rng.permutation(len(pairs)).tolist()
         since = 0
@@ -77,8 +76,8 @@ def climb(
                 return seats[: nodes.size].reshape(nodes.shape)
             chosen = order[first : first + ORDERS_AT_ONCE]
             exchanged = [_exchanged(seats, *pairs[index]) for index in chosen]
-            placements = [one[: nodes.size].reshape(nodes.shape) for one in exchanged]
-            room = [has_room(data, candidate, one) for one in placements]
+            placements = [after[: nodes.size].reshape(nodes.shape) for after in exchanged]
+            room = [has_room(data, candidate, placement) for placement in placements]
             times = np.where(room, _times_s(instance, candidate, placements), np.inf)
             if times.min() < fastest * (1 - 1e-9):
                 seats, fastest, since = exchanged[int(times.argmin())], float(times.min()), 0
@@ -88,15 +87,15 @@ def climb(
 
 
 def has_room(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> bool:
-    """Whether every host has the memory for its row."""
+    """Return whether every host has the memory for its row."""
     allowed = data.allowed(candidate)
     rows = np.arange(nodes.shape[0])[:, None, None]
     return bool(allowed[rows, nodes].all())
 
 
-def _exchanged(seats: IntArray, one: int, other: int) -> IntArray:
+def _exchanged(seats: IntArray, first: int, second: int) -> IntArray:
     after = seats.copy()
-    after[[one, other]] = seats[[other, one]]
+    after[[first, second]] = seats[[second, first]]
     return after
 
 
@@ -108,5 +107,5 @@ def _with_room(data: ProblemData, candidate: CandidateData, orders: Iterator[tup
 
 
 def _times_s(instance: Instance, candidate: CandidateData, placements: list[IntArray]) -> np.ndarray:
-    placed = [(candidate.config, block_placement(candidate.config, candidate.block, one)) for one in placements]
+    placed = [(candidate.config, block_placement(candidate.config, candidate.block, nodes)) for nodes in placements]
     return estimate_many(instance, placed)

@@ -1,7 +1,7 @@
 """
-What a schedule must keep to before it is timed: all work done once, no deadlock; and what waits for what.
+Checks of a schedule before it is timed (all work done once, no deadlock), and its dependencies.
 
-The schedule itself is in ``parallel/schedule.py``, since the memory of a stage is read from the same object.
+The schedule itself is in ``parallel/schedule.py``, since the memory of a stage is computed from the same object.
 """
 
 import numpy as np
@@ -41,13 +41,13 @@ def check_schedule(schedule: Schedule) -> None:
     Raise ``ValueError`` unless each stage does each chunk of each micro-batch once each way, without deadlock.
 
     Each way: one forward, and one backward or its two halves, the input half first. Deadlock: every stage waits for an
-    input that nobody will make before something that waits itself.
+    input that no stage can make.
     """
     _check_complete(schedule)
     needs, makes = dependencies(schedule)
     num_ops = schedule.kind.shape[1]
     done = np.zeros(int(makes.max(initial=0)) + 2, dtype=np.bool_)
-    done[-1] = True  # what -1 stands for: nothing
+    done[-1] = True  # index -1 stands for no dependency
     position, progress = [0] * schedule.num_stages, True
     while progress:
         progress = False
@@ -63,19 +63,19 @@ def check_schedule(schedule: Schedule) -> None:
 
 def dependencies(schedule: Schedule) -> tuple[IntArray, IntArray]:
     """
-    What each operation needs (two results at most, -1 for none) and what it makes.
+    Return the results that each operation needs (at most two, -1 for none), and the result that it makes.
 
     Returns
     -------
     tuple
-        Result numbers, shapes ``(2, pp, num_ops)`` and ``(pp, num_ops)``. Results ``(what * groups + group) * m +
-        microbatch``: activations (``what`` 0), gradients of inputs (1), of weights (2).
+        Result numbers, shapes ``(2, pp, num_ops)`` and ``(pp, num_ops)``. Results ``(sort * groups + group) * m +
+        microbatch``: activations (``sort`` 0), gradients of inputs (1), of weights (2).
     """
     groups, m = schedule.num_stages * schedule.num_chunks, schedule.num_microbatches
     group = schedule.group
 
-    def result(what: int, of_group: IntArray) -> IntArray:
-        return (what * groups + of_group) * m + schedule.microbatch
+    def result(sort: int, of_group: IntArray) -> IntArray:
+        return (sort * groups + of_group) * m + schedule.microbatch
 
     forward, weight = schedule.kind == FORWARD, schedule.kind == WEIGHT
     before = np.where(group > 0, result(0, group - 1), -1)
@@ -87,7 +87,7 @@ def dependencies(schedule: Schedule) -> tuple[IntArray, IntArray]:
 
 
 def _check_complete(schedule: Schedule) -> None:
-    """Every stage: each forward once, each backward once, whole or as two halves."""
+    """Check that every stage does each forward once, and each backward once, whole or as two halves."""
     chunks, m = schedule.num_chunks, schedule.num_microbatches
     for stage in range(schedule.num_stages):
         piece = schedule.chunk[stage] * m + schedule.microbatch[stage]

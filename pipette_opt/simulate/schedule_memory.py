@@ -1,4 +1,4 @@
-"""What other schedules than a configuration's own do to the memory of its stages."""
+"""Memory of stages under other schedules than a configuration's own."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,32 +25,31 @@ def schedule_memory(
     max_oom_risk: float,
 ) -> tuple[tuple[StageMemory, ...], float]:
     """
-    Memory with as many activations as a schedule holds, where ``memory`` is that of 1F1B; and what is lost with it.
-
-    The share of the activations is the closed formula's; the rest of the prediction stays.
+    Memory with a schedule's activations in flight, from ``memory`` of 1F1B; and the near-OOM slowdown, seconds.
+    The share of activations is that of the memory formula; the rest of the prediction stays.
     """
     table = stage_table(instance.model, instance.training, [config])
     formula = formula_bytes(table)
     saved = np.asarray(formula.saved) * (max_in_flight(schedule) / np.asarray(table.in_flight) - 1.0)
     grown = 1.0 + saved / np.asarray(formula.total)
     (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
-    predicted = np.ceil(np.array([one.predicted_bytes for one in memory]) * grown)
-    capacity = np.array([one.capacity_bytes for one in memory])
+    predicted = np.ceil(np.array([before.predicted_bytes for before in memory]) * grown)
+    capacity = np.array([before.capacity_bytes for before in memory])
     risks = predictor.oom_probability(predicted, capacity, prediction.spread)
     stages = tuple(
         replace(
-            one,
+            before,
             predicted_bytes=int(predicted[stage]),
-            upper_bytes=int(np.ceil(one.upper_bytes * grown[stage])),
+            upper_bytes=int(np.ceil(before.upper_bytes * grown[stage])),
             oom_probability=float(risks[stage]),
             oom_probability_at_most=predictor.at_floor(risks[stage]),
-            components=_with_activations(one.components, int(predicted[stage]) - one.predicted_bytes),
+            components=_with_activations(before.components, int(predicted[stage]) - before.predicted_bytes),
         )
-        for stage, one in enumerate(memory)
+        for stage, before in enumerate(memory)
     )
     return stages, expected_loss_s(instance, predictor, config, predicted, capacity, prediction.spread)
 
 
 def _with_activations(components: Mapping[str, int], more_bytes: int) -> dict[str, int]:
-    """Parts of a peak whose activations are so much more; none where nobody knows them."""
+    """Add bytes to the activations of a peak's parts; empty where the parts are not known."""
     return {name: size + more_bytes * (name == "activations") for name, size in components.items()}

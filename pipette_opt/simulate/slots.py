@@ -1,12 +1,13 @@
 """
-Which GPU of its host each rank gets, where links of single GPUs are known.
+Choice of the GPU of each rank inside its host, where links of single GPUs are known.
 
-Everything before this works on :meth:`~pipette_opt.specs.ClusterSpec.relaxed` hosts, where every group has the best
-slots that a group of its size can have; so its bounds are below every order of slots. Here the hosts of a solution are
-given, and each gets an order: local rank i runs on slot ``order[i]``. Orders of small hosts are all scored by the slots
-that talk most, the best of them are simulated, alike on all hosts and with stages reversed on every other row of hosts,
-so that a stage and the next one on another host share a rail. From the best few of these, two slots are exchanged, on
-all hosts, on a row or a column of the grid of hosts, or on one host, as long as the simulator finds that faster.
+The search before this works on :meth:`~pipette_opt.specs.ClusterSpec.relaxed` hosts, where every group has the best
+slots possible for its size. So its bounds are below every order of slots. Here the hosts of a solution are given, and
+each gets an order: local rank i runs on slot ``order[i]``.
+
+On small hosts, all orders are scored by their busiest slots. The best orders are simulated, equal on all hosts, and
+with stages reversed on every other row of hosts, so that a stage and the next one on another host share a rail. From
+the best few, a local search swaps two slots: on all hosts, on a row or a column of the grid of hosts, or on one host.
 """
 
 import threading
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -30,35 +32,35 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.gpu_links import GpuLinks
 
 SLOTS_SHARE = 0.1
-"""Share of the time limit that is kept for orders of GPUs, where links of single GPUs are known. Chosen."""
+"""Share of the time limit kept for orders of GPUs, where links of single GPUs are known. Chosen."""
 
 MAX_SCORED = 8
-"""GPUs of a host up to which every order is scored: 40,320 orders. Chosen: nine have 362,880."""
+"""Largest number of GPUs of a host at which every order is scored: 40,320 orders; nine have 362,880. Chosen."""
 
 MAX_STARTS = 48
-"""Orders that are simulated of those with the best scores. Chosen."""
+"""Number of orders with the best scores that are simulated. Chosen."""
 
 MAX_DESCENTS = 4
-"""Of these, from how many slots are exchanged. Chosen."""
+"""Number of simulated orders from which the local search starts. Chosen."""
 
 MAX_REORDERED = 4
-"""GPUs of a host up to which a step may give a host any order, 24; on larger ones it exchanges two slots. Chosen."""
+"""Largest number of GPUs of a host at which a step tries all 24 orders; above, it swaps two slots. Chosen."""
 
 MAX_PACKINGS = 512
-"""Packings of configurations that are looked at. Chosen."""
+"""Largest number of tilings of configurations that are looked at. Chosen."""
 
 MAX_IMPROVED = 4
-"""Of these, from how many exchanges go on. Chosen."""
+"""Number of solutions that the local search improves further. Chosen."""
 
 FIRST_PASS = 0.5
-"""Share of the time for the first orders of all packings. Chosen."""
+"""Share of the time for the first orders of all tilings. Chosen."""
 
 IMPROVED = 1e-9
-"""Relative; an exchange counts if it makes a plan faster by more than rounding."""
+"""Relative gain above rounding at which a swap counts as an improvement."""
 
 
 def search_share(instance: Instance) -> float:
-    """Share of the time limit that is left for the search on relaxed hosts; all of it if these are the given ones."""
+    """Share of the time limit left for the search on relaxed hosts; 1 if hosts are not relaxed."""
     return 1.0 if instance.cluster.gpu_links is None else 1.0 - SLOTS_SHARE
 
 
@@ -72,36 +74,37 @@ def with_slots(
     also: Sequence[SimulatedSolution] = (),
 ) -> list[SimulatedSolution]:
     """
-    Solutions with slots and the time that they have there.
+    Assign slots to solutions, and simulate them with these.
 
-    What is fastest on relaxed hosts need not be so with slots, so every packing of ``data`` is looked at whose relaxed
-    time is below the best time with slots, most promising first, then exchanges go on from the best of them.
+    The fastest plan on relaxed hosts need not be the fastest with slots. So every tiling of ``data`` with a relaxed
+    time below the best time with slots is looked at, most promising first. Local search then improves the best of them.
 
     Parameters
     ----------
     instance
-        With the links of single GPUs.
+        Instance with the links of single GPUs.
     data
-        Candidates; those without a simulated solution are placed on the hosts of the best one, or as hosts are listed.
+        Candidates. Those without a simulated solution are placed on the hosts of the best one, or on hosts in listed
+        order.
     num_others
-        So many more are given slots in any case.
+        Number of further solutions that get slots in any case.
     seconds
-        For all of them; the first is simulated in some orders at least.
+        Time limit; the first solution is simulated in some orders at least.
     also
-        Solutions that are given slots whatever their relaxed time.
+        Solutions that get slots whatever their relaxed time.
     """
     begun = time.perf_counter()
     found: list[SimulatedSolution] = []
     fastest_s, left_over = float("inf"), list(also)
-    for one in _packings(instance, data, simulated):
+    for solution in _packings(instance, data, simulated):
         late = time.perf_counter() >= begun + FIRST_PASS * seconds or stop.is_set()
-        if found and (late or one.estimate.iteration_time_s >= fastest_s) and len(found) > num_others:
+        if found and (late or solution.estimate.iteration_time_s >= fastest_s) and len(found) > num_others:
             break
-        found.append(assign_slots(instance, one, 0.0, stop))
-        left_over = [one for one in left_over if one.candidate.config != found[-1].candidate.config]
+        found.append(assign_slots(instance, solution, 0.0, stop))
+        left_over = [other for other in left_over if other.candidate.config != found[-1].candidate.config]
         fastest_s = min(fastest_s, found[-1].estimate.iteration_time_s)
-    found += [assign_slots(instance, one, 0.0, stop) for one in left_over]
-    found.sort(key=lambda one: one.estimate.iteration_time_s)
+    found += [assign_slots(instance, other, 0.0, stop) for other in left_over]
+    found.sort(key=attrgetter("estimate.iteration_time_s"))
     for place in range(min(MAX_IMPROVED, len(found))):
         now = time.perf_counter()
         left = max(0.0, begun + seconds - now)
@@ -110,10 +113,10 @@ def with_slots(
 
 
 def _packings(instance: Instance, data: ProblemData, simulated: Sequence[SimulatedSolution]) -> list[SimulatedSolution]:
-    """Each packing once, on its best hosts known, with its relaxed time; the fastest first."""
+    """Return each tiling once, on its best known hosts, with its relaxed time; the fastest first."""
     best_of: dict[tuple[ParallelConfig, NodeBlock], SimulatedSolution] = {}
-    for one in sorted(simulated, key=lambda one: -one.estimate.iteration_time_s):
-        best_of[one.candidate.config, one.candidate.block] = one
+    for solution in sorted(simulated, key=lambda solution: -solution.estimate.iteration_time_s):
+        best_of[solution.candidate.config, solution.candidate.block] = solution
     relaxed = replace(instance, cluster=instance.cluster.relaxed())
     hosts = best_first(simulated)[0].nodes.ravel()
     others = []
@@ -123,7 +126,7 @@ def _packings(instance: Instance, data: ProblemData, simulated: Sequence[Simulat
             nodes = like_best.reshape(candidate.grid)
             if has_room(data, candidate, nodes):
                 others.append((candidate, nodes))
-    placed = [(one.config, block_placement(one.config, one.block, nodes)) for one, nodes in others]
+    placed = [(other.config, block_placement(other.config, other.block, nodes)) for other, nodes in others]
     times = estimate_many(relaxed, placed) if placed else np.zeros(0)
     reference = simulated[0].estimate
     rest = [
@@ -135,27 +138,33 @@ def _packings(instance: Instance, data: ProblemData, simulated: Sequence[Simulat
         for (candidate, nodes), seconds in zip(others, times.tolist(), strict=True)
         if seconds < float("inf")
     ]
-    return sorted((*best_of.values(), *rest), key=lambda one: one.estimate.iteration_time_s)
+    return sorted((*best_of.values(), *rest), key=attrgetter("estimate.iteration_time_s"))
 
 
-def assign_slots(instance: Instance, one: SimulatedSolution, ends: float, stop: threading.Event) -> SimulatedSolution:
+def assign_slots(
+    instance: Instance, solution: SimulatedSolution, ends: float, stop: threading.Event
+) -> SimulatedSolution:
     """
-    The same on its hosts with the fastest order of slots found by the time ``ends`` of ``time.perf_counter()``.
+    Return the solution on its hosts with the fastest order of slots found by ``ends`` (``time.perf_counter()``).
 
-    Where that is over already, the fastest of the first orders.
+    If that time is over already, the fastest of the first orders.
     """
 
     def times_s(orders: list[IntArray]) -> FloatArray:
-        """The simulator's times of orders, each of shape ``(*nodes.shape, gpus)``."""
-        placed = [(config, block_placement(config, one.candidate.block, one.nodes, slots)) for slots in orders]
+        """Simulate orders, each of shape ``(*nodes.shape, gpus)``."""
+        placed = [
+            (config, block_placement(config, solution.candidate.block, solution.nodes, slots)) for slots in orders
+        ]
         return estimate_many(instance, placed)
 
-    config, links = one.candidate.config, instance.cluster.gpu_links
+    config, links = solution.candidate.config, instance.cluster.gpu_links
     assert links is not None
-    used = config.world_size // one.nodes.size
-    starts = [np.broadcast_to(np.arange(used), (*one.nodes.shape, used)) if one.slots is None else one.slots]
+    used = config.world_size // solution.nodes.size
+    starts = [
+        np.broadcast_to(np.arange(used), (*solution.nodes.shape, used)) if solution.slots is None else solution.slots
+    ]
     if links.num_slots <= MAX_SCORED:
-        starts += _scored(instance, links, one.candidate, one.nodes)
+        starts += _scored(instance, links, solution.candidate, solution.nodes)
     times = times_s(starts)
     best, fastest_s = starts[0], float("inf")
     for index in np.argsort(times, kind="stable")[:MAX_DESCENTS].tolist():
@@ -164,8 +173,8 @@ def assign_slots(instance: Instance, one: SimulatedSolution, ends: float, stop: 
         found = _exchanged(starts[index], float(times[index]), links.num_slots, times_s, lambda: _over(ends, stop))
         if found[1] < fastest_s:
             best, fastest_s = found
-    placement = block_placement(config, one.candidate.block, one.nodes, best)
-    return replace(one, slots=best, estimate=estimate(instance, config, placement))
+    placement = block_placement(config, solution.candidate.block, solution.nodes, best)
+    return replace(solution, slots=best, estimate=estimate(instance, config, placement))
 
 
 def _over(ends: float, stop: threading.Event) -> bool:
@@ -179,9 +188,9 @@ def _exchanged(
     times_s: Callable[[list[IntArray]], FloatArray],
     is_over: Callable[[], bool],
 ) -> tuple[IntArray, float]:
-    """Slots exchanged on some hosts as long as that is faster: orders by grid of hosts, and their time in seconds."""
+    """Swap slots on some hosts as long as that is faster. Return the order of each host, and the time in seconds."""
     used = order.shape[-1]
-    spare = [sorted(set(range(num_slots)) - set(one)) for one in order.reshape(-1, used).tolist()]
+    spare = [sorted(set(range(num_slots)) - set(slots)) for slots in order.reshape(-1, used).tolist()]
     whole = np.concatenate([order.reshape(-1, used), np.array(spare, dtype=np.int64).reshape(len(spare), -1)], 1)
     whole = whole.reshape(*order.shape[:-1], num_slots)
     moves = _moves(used, num_slots)
@@ -203,7 +212,7 @@ def _exchanged(
 
 
 def _moves(used: int, num_slots: int) -> list[IntArray]:
-    """Which slot each place gets: every order of small hosts, else two exchanged, of which one has a rank."""
+    """Return permutations of slots: all of them on small hosts, else swaps of two, at least one of which has a rank."""
     if num_slots <= MAX_REORDERED:
         return [np.array(order) for order in permutations(range(num_slots))]
     moves = []
@@ -216,7 +225,7 @@ def _moves(used: int, num_slots: int) -> list[IntArray]:
 
 
 def _areas(grid: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Parts of the grid of hosts whose orders change together: all, each row, each column, each host."""
+    """Yield parts of the grid of hosts whose orders change together: all, each row, each column, each host."""
     everything = (slice(None),) * len(grid)
     seen = set()
     lines = [
@@ -235,20 +244,20 @@ def _areas(grid: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
 
 class _HostRanks(NamedTuple):
     """
-    Who talks to whom inside a host, by position in its rank order.
+    Communication between ranks of a host, by position in its rank order.
 
     Parameters
     ----------
     groups
-        Ring groups with several members on a host, and the bytes that a hop of them moves in an iteration.
+        Ring groups with several members on a host, and the bytes of one hop in an iteration.
     sends
         Pairs of positions, from a stage to the next on the same host.
     leaves
-        The same from the last stage of a host to the first of another one.
+        Pairs of positions from the last stage of a host to the first of another one.
     reversed_stages
-        Position with the order of stages turned round.
+        Position with the order of stages reversed.
     message_bytes
-        What a pair sends in an iteration, both ways.
+        Bytes that a pair sends in an iteration, both ways.
     """
 
     groups: list[tuple[list[int], float]]
@@ -270,10 +279,10 @@ def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
     }
     costs, m = costs_of(instance, config), microbatches_of(instance.training, config)
     kinds = costs.layers.values()
-    context = sum(one.layers.sum(axis=0) * sum(ring.hop_bytes for ring in one.context) for one in kinds)
-    tensor = sum(one.layers.sum(axis=0) * sum(ring.hop_bytes for ring in one.tensor) for one in kinds)
+    context = sum(kind.layers.sum(axis=0) * sum(ring.hop_bytes for ring in kind.context) for kind in kinds)
+    tensor = sum(kind.layers.sum(axis=0) * sum(ring.hop_bytes for ring in kind.tensor) for kind in kinds)
     hop_bytes = {
-        (0, 1): max(one.hop_bytes for one in costs.gradient),
+        (0, 1): max(ring.hop_bytes for ring in costs.gradient),
         (0, 1, 3): m * float(np.max(context)),
         (0, 1, 2): m * float(np.max(tensor)),
     }
@@ -283,7 +292,7 @@ def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
         members: dict[tuple[int, ...], list[int]] = {}
         for coordinate, position in at.items():
             members.setdefault(tuple(coordinate[axis] for axis in fixed), []).append(position)
-        groups += [(one, moved) for one in members.values() if len(one) > 1 and moved > 0]
+        groups += [(group, moved) for group in members.values() if len(group) > 1 and moved > 0]
     stages = sorted({coordinate[0] for coordinate in at})
     turned = {stage: stages[-1 - place] for place, stage in enumerate(stages)}
     return _HostRanks(
@@ -296,7 +305,10 @@ def _host_ranks(instance: Instance, candidate: CandidateData) -> _HostRanks:
 
 
 def _scored(instance: Instance, links: GpuLinks, candidate: CandidateData, nodes: IntArray) -> list[IntArray]:
-    """The orders with the best scores, the same on all hosts of a kind, and with stages reversed on every other row."""
+    """
+    Return the orders with the best scores, equal on all hosts of a kind, and with stages reversed on every
+    other row.
+    """
     ranks = _host_ranks(instance, candidate)
     used = candidate.config.world_size // nodes.size
     orders = np.array(list(permutations(range(links.num_slots), used)), dtype=np.int64)
@@ -322,7 +334,7 @@ def _scored(instance: Instance, links: GpuLinks, candidate: CandidateData, nodes
 def _scores(
     links: GpuLinks, kind: int, ranks: _HostRanks, orders: IntArray, between: FloatArray | None, turned: bool
 ) -> FloatArray:
-    """Seconds that the slowest of the groups of each sort take in turn, about, shape ``(len(orders),)``."""
+    """Approximate seconds of the slowest groups of each sort, one after the other, shape ``(len(orders),)``."""
     rings, inside = links.ring_bytes_per_s[kind], links.kinds[kind]
     slowest: dict[float, FloatArray] = {}
     for members, moved in ranks.groups:
@@ -333,7 +345,7 @@ def _scores(
         rates = np.min([inside[orders[:, a], orders[:, b]] for a, b in ranks.sends], axis=0)
         scores = scores + ranks.message_bytes / rates
     if between is not None:
-        # Reversed, the last stage of a host and the first of the next have the same slots.
+        # With reversed stages, the last stage of a host and the first of the next have the same slots.
         pairs = [(a, a) for a, _ in ranks.leaves] if turned else ranks.leaves
         rates = np.min([between[orders[:, a], orders[:, b]] for a, b in pairs], axis=0)
         scores = scores + ranks.message_bytes / rates
@@ -341,7 +353,7 @@ def _scores(
 
 
 def _best_scores(scores: FloatArray) -> IntArray:
-    """The first and the last order of each of the best scores, as long as they are few."""
+    """Return the first and the last order of each of the best scores, as long as they are few."""
     ranked = np.argsort(scores, kind="stable")
     step = np.flatnonzero(np.diff(scores[ranked]) > IMPROVED * scores[ranked][:-1])
     first, last = np.concatenate([[0], step + 1]), np.concatenate([step, [len(ranked) - 1]])
@@ -351,7 +363,7 @@ def _best_scores(scores: FloatArray) -> IntArray:
 
 
 def _slowest_pairs(links: GpuLinks, nodes: IntArray) -> FloatArray | None:
-    """From slot to slot over the hosts of a placement, the slowest pair of hosts, shape ``(slots, slots)``."""
+    """Slowest bandwidth from slot to slot over all pairs of a placement's hosts, bytes/s, shape ``(slots, slots)``."""
     if links.between is None:
         return None
     used = nodes.ravel()

@@ -1,7 +1,7 @@
 """
-From solutions to a plan: the simulator times them, the best one is taken, the others say why they lost.
+From solutions to a plan: simulated times, the best solution, and why the others lost.
 
-Solutions are in ticks and closed forms; the plan is in seconds by the critical path.
+Solutions are in ticks of the solver's objective; the plan is in seconds by the critical path.
 """
 
 import platform
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -39,28 +40,28 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
 TIE = 1e-6
-"""Relative; plans as close as this are equally fast, as ticks are not much finer."""
+"""Relative difference below which plans are equally fast, as ticks are not much finer."""
 
 
 INSTANT_BYTES_PER_S = 1e30
-"""A link that takes no time."""
+"""Bandwidth of a link that takes no time."""
 
 MAX_SWAPS = 200_000
-"""Exchanges looked at to say why hosts are left out."""
+"""Largest number of swaps looked at to explain why hosts are left out."""
 
 MAX_EXCHANGES = 8
-"""Of these, how many are simulated for each host: those with the least closed or lower form."""
+"""Number of swaps simulated for each host, those with the least objective or relaxation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedSolution:
     """
-    A solution with the simulated time.
+    A solution with its simulated time.
 
     Parameters
     ----------
     slots
-        Of each host of the grid its GPUs in rank order, shape ``(*nodes.shape, gpus)``; 0, 1, ... by default.
+        GPUs of each host of the grid in rank order, shape ``(*nodes.shape, gpus)``; by default 0, 1, ...
     """
 
     candidate: CandidateData
@@ -70,16 +71,16 @@ class SimulatedSolution:
 
     @property
     def placement(self) -> Placement:
-        """A GPU for every rank."""
+        """Placement: a GPU for every rank."""
         return self.placed_on(self.nodes)
 
     def placed_on(self, nodes: IntArray) -> Placement:
-        """The same on other hosts."""
+        """Return the placement on other hosts."""
         return block_placement(self.candidate.config, self.candidate.block, nodes, self.slots)
 
 
 def simulate_solution(instance: Instance, data: ProblemData, solution: Solution) -> SimulatedSolution:
-    """Walk the real schedule of a solution."""
+    """Simulate the real schedule of a solution."""
     candidate = data.candidates[solution.candidate]
     placement = block_placement(candidate.config, candidate.block, solution.nodes)
     return SimulatedSolution(
@@ -91,26 +92,26 @@ def simulate_solution(instance: Instance, data: ProblemData, solution: Solution)
 
 def best_first(simulated: Sequence[SimulatedSolution]) -> list[SimulatedSolution]:
     """
-    By the simulated time, each configuration once.
+    Sort by simulated time, each configuration once.
 
-    Of those that are as fast as the fastest the simplest configuration is first, and of equal configurations the one
-    that was given last.
+    Among those as fast as the fastest, the simplest configuration is first; of equal configurations, the one given
+    last.
     """
-    ranked = sorted(simulated, key=lambda one: one.estimate.iteration_time_s)
+    ranked = sorted(simulated, key=attrgetter("estimate.iteration_time_s"))
     limit_s = (1 + TIE) * ranked[0].estimate.iteration_time_s if ranked else 0.0
-    equal = [one for one in ranked if one.estimate.iteration_time_s <= limit_s]
-    given = {id(one): number for number, one in enumerate(simulated)}
-    equal.sort(key=lambda one: (simplicity(one.candidate.config), -given[id(one)]))
+    equal = [plan for plan in ranked if plan.estimate.iteration_time_s <= limit_s]
+    given = {id(plan): number for number, plan in enumerate(simulated)}
+    equal.sort(key=lambda plan: (simplicity(plan.candidate.config), -given[id(plan)]))
     seen, unique = set(), []
-    for one in (*equal, *ranked[len(equal) :]):
-        if one.candidate.config not in seen:
-            seen.add(one.candidate.config)
-            unique.append(one)
+    for plan in (*equal, *ranked[len(equal) :]):
+        if plan.candidate.config not in seen:
+            seen.add(plan.candidate.config)
+            unique.append(plan)
     return unique
 
 
 def simplicity(config: ParallelConfig) -> tuple[int, ...]:
-    """Of equally fast configurations the one with the least is preferred: fewer GPUs, less recomputed, fewer chunks."""
+    """Sort key among equally fast configurations, least first: fewer GPUs, less recomputation, fewer chunks."""
     return (
         config.world_size,
         amount(config.recomputation),
@@ -127,12 +128,12 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
 
 def judge_lower_bound_s(lower: ProblemData) -> float:
     """
-    No plan of any candidate can be faster by the simulator: the lower form at the best hosts and links.
+    Lower bound on the simulated time of every candidate: the relaxation at the best hosts and links, seconds.
 
     Parameters
     ----------
     lower
-        The problem with the lower form of every candidate.
+        Problem with the relaxation of every candidate.
     """
     bounds = []
     for candidate in lower.candidates:
@@ -144,16 +145,16 @@ def judge_lower_bound_s(lower: ProblemData) -> float:
 
 def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int | None = None) -> PlacedTimes | None:
     """
-    Times of a candidate whose every link is as fast as the fastest of the cluster.
+    Times of a candidate with every link as fast as the cluster's fastest.
 
-    The simulator never falls when a time grows, so no placement is faster than what it makes of these. ``None`` where
-    hosts differ in kind, or nothing was measured.
+    The simulated time never falls when a time grows, so no placement is faster than the simulation of these times.
+    ``None`` where hosts differ in kind, or nothing was measured.
 
     Parameters
     ----------
     slow_row
-        A row of the grid that has a host with slower links: of any hosts that fill the grid one has no faster ones. No
-        placement is faster than the simulator makes it with the best of all rows.
+        Row of the grid with one host with slower links: among any hosts that fill the grid, at least one has no faster
+        ones. The least simulated time over all rows is then a lower bound.
     """
     cluster = instance.cluster
     if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
@@ -173,7 +174,7 @@ def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int
 
 
 def _with_slow_host(cluster: ClusterSpec, equal: ClusterSpec, host: int, num_cells: int) -> ClusterSpec:
-    """Equal links but for those of one host: of any ``num_cells`` hosts of the cluster one has no faster ones."""
+    """Return equal links, with slower ones of one host: of any ``num_cells`` hosts, at least one has no faster ones."""
     matrices, slowest = [], None
     for matrix in equal.link_matrices:
         bytes_per_s = np.nan_to_num(cluster.pair_bytes_per_s(matrix.concurrent_flows), nan=0.0)
@@ -188,13 +189,13 @@ def _with_slow_host(cluster: ClusterSpec, equal: ClusterSpec, host: int, num_cel
 
 
 def placement_dependent_s(instance: Instance, best: SimulatedSolution) -> float:
-    """What transfers between hosts cost of the simulated time."""
+    """Seconds of the simulated time that transfers between hosts cost."""
     apart = estimate(_links_free(instance), best.candidate.config, best.placement).iteration_time_s
     return max(0.0, best.estimate.iteration_time_s - apart)
 
 
 def _links_free(instance: Instance) -> Instance:
-    """The same with links between hosts that take no time."""
+    """Return the instance with instant links between hosts."""
     cluster = instance.cluster
     links_of_gpus = cluster.gpu_links and cluster.gpu_links.inside_only()
     fast = np.full((cluster.num_nodes, cluster.num_nodes), INSTANT_BYTES_PER_S)
@@ -225,7 +226,7 @@ def make_plan(
     seed: int = 0,
     inputs: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Everything about the first of the ranked solutions."""
+    """Make the plan of the first of the ranked solutions."""
     best = ranked[0]
     return Plan(
         config=best.candidate.config,
@@ -251,7 +252,7 @@ def make_plan(
 
 
 def _versions() -> dict[str, str]:
-    """What made the plan."""
+    """Versions of the programs that make the plan."""
     found = {"pipette-opt": __version__, "python": platform.python_version()}
     for name in ("ortools", "numpy", "numba"):
         found[name] = version(name)
@@ -286,12 +287,12 @@ def stage_memory(
 
 
 def lost_because(best: SimulatedSolution, other: SimulatedSolution) -> str:
-    """Why another solution is not the plan."""
+    """Explain why another solution is not the plan."""
     return why_slower(best.estimate, other.estimate)
 
 
 def unused_hosts(instance: Instance, data: ProblemData, best: SimulatedSolution) -> dict[str, str]:
-    """Each host without a rank, and what the plan would lose by the best exchange that takes it in."""
+    """Explain for each host without a rank how much the plan would lose by the best swap that uses it."""
     unused = sorted(set(range(data.num_nodes)) - set(best.nodes.ravel().tolist()))
     if not unused:
         return {}
@@ -301,14 +302,18 @@ def unused_hosts(instance: Instance, data: ProblemData, best: SimulatedSolution)
 
 
 def _why_unused(instance: Instance, data: ProblemData, best: SimulatedSolution, node: int) -> str:
-    """What the simulator says of the exchange of a used host for this one that costs least, of the best by the form."""
+    """
+    Explain the loss by the fastest swap of a used host for this one; only the best by the objective are
+    simulated.
+    """
     allowed, exchanges = data.allowed(best.candidate), []
     for cell in np.ndindex(*best.nodes.shape):
         if allowed[cell[0], node]:
             nodes = best.nodes.copy()
             nodes[cell] = node
             exchanges.append((objective_ticks(data, best.candidate, nodes), int(best.nodes[cell]), nodes))
-    exchanges = sorted((one for one in exchanges if one[0] < UNUSABLE_TICKS), key=lambda one: one[:2])[:MAX_EXCHANGES]
+    possible = (exchange for exchange in exchanges if exchange[0] < UNUSABLE_TICKS)
+    exchanges = sorted(possible, key=itemgetter(0, 1))[:MAX_EXCHANGES]
     if not exchanges:
         return "not enough memory, or links without a measurement, for any place in the plan"
     seconds = estimate_many(instance, [(best.candidate.config, best.placed_on(nodes)) for *_, nodes in exchanges])

@@ -1,4 +1,4 @@
-"""The times of placements as the tables that the kernel reads, a column for each replica."""
+"""Times of placements as tables for the kernel, one column a replica."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from pipette_opt.simulate.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 
 
 def table_kinds(program: Program, batches: Sequence[PlacedBatch]) -> tuple[int, ...]:
-    """Kinds of operations that the work table must tell apart, forwards first."""
-    ends = any(one.first_extra_s is not None or one.last_extra_s is not None for one in batches)
+    """Return the kinds of operations that the work table must distinguish, forwards first."""
+    ends = any(batch.first_extra_s is not None or batch.last_extra_s is not None for batch in batches)
     split = bool((program.kind == INPUT).any())
     kinds = (FORWARD, FIRST, BACKWARD, LAST) if ends else (FORWARD, BACKWARD)
     halves = (INPUT, WEIGHT, LAST_WEIGHT) if ends else (INPUT, WEIGHT)
@@ -20,7 +20,7 @@ def table_kinds(program: Program, batches: Sequence[PlacedBatch]) -> tuple[int, 
 
 
 def piece_rows(program: Program, kinds: tuple[int, ...], num_chunks: int) -> IntArray:
-    """Row of the work table that each operation takes, shape ``(pp, num_ops)``."""
+    """Row of the work table for each operation, shape ``(pp, num_ops)``."""
     place = np.zeros(LAST_WEIGHT + 1, dtype=np.int64)
     place[list(kinds)] = np.arange(len(kinds))
     for kind, plain in ((FIRST, FORWARD), (LAST, BACKWARD), (LAST_WEIGHT, WEIGHT)):
@@ -49,7 +49,7 @@ def work_table(times: PlacedBatch, kinds: tuple[int, ...]) -> FloatArray:
 
 
 def weight_part(times: PlacedBatch) -> FloatArray:
-    """The part of a backward that makes gradients of weights."""
+    """Seconds of a backward pass for the gradients of weights."""
     if times.weight_s is not None:
         return times.weight_s
     half: FloatArray = (times.backward_s - times.tensor_backward_s) / 2
@@ -57,18 +57,18 @@ def weight_part(times: PlacedBatch) -> FloatArray:
 
 
 def link_table(times: PlacedBatch) -> FloatArray:
-    """Transfers from each stage to the next, back, and none: shape ``(n, 2 * pp + 1, dp)``."""
+    """Transfer times from each stage to the next, back, and of no transfer: shape ``(n, 2 * pp + 1, dp)``."""
     nothing = np.zeros((times.size, 1, times.send_forward_s.shape[2]))
     return np.concatenate([times.send_forward_s, times.send_backward_s, nothing], axis=1)
 
 
 def ready_table(times: PlacedBatch) -> FloatArray:
-    """When the forwards of each chunk can end at the earliest for its parameters, ``(n, num_chunks, pp, dp)``."""
+    """Earliest end of each chunk's forwards, by the arrival of its parameters, ``(n, num_chunks, pp, dp)``."""
     return np.zeros_like(times.forward_s) if times.ready_s is None else times.ready_s
 
 
 def distinct_columns(*tables: FloatArray) -> tuple[IntArray, IntArray]:
-    """Columns that differ in some table, and for each column its place among them."""
+    """Return the columns that differ in some table, and for each column its index among them."""
     stacked = np.ascontiguousarray(np.concatenate(tables).T)
     if len(stacked) == 1:
         return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -78,7 +78,7 @@ def distinct_columns(*tables: FloatArray) -> tuple[IntArray, IntArray]:
 
 
 def replica_columns(table: FloatArray) -> FloatArray:
-    """Tables of placements, ``(n, ..., dp)``, as one table of all their replicas, ``(..., n * dp)``."""
+    """Reshape tables of placements, ``(n, ..., dp)``, to one table of all their replicas, ``(..., n * dp)``."""
     if len(table) == 1:
         only: FloatArray = table[0]
         return only

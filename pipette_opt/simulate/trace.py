@@ -1,12 +1,13 @@
 """
-The predicted schedule of the slowest replica as a trace for Chrome (``chrome://tracing``) or Perfetto.
+Predicted schedule of the slowest replica as a trace for Chrome (``chrome://tracing``) or Perfetto.
 
-A stage is a process with rows for its computation, its transfers (as many rows as run at once) and its gradients. The
-format is the Trace Event Format's JSON object with complete events (``ph`` X), in microseconds.
+A stage is a process with rows for its computation, its concurrent transfers and its gradients. The format is the Trace
+Event Format's JSON object with complete events (``ph`` X), in microseconds.
 """
 
 import json
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ _CATEGORIES = ("forward", "backward", "backward (inputs)", "backward (weights)")
 
 
 class Event(NamedTuple):
-    """Something on a row of a stage, in seconds."""
+    """An event on a row of a stage; times in seconds."""
 
     stage: int
     row: int
@@ -63,7 +64,7 @@ def write_trace(
 def trace_events(
     times: PlacedTimes, num_microbatches: int, p2p: P2PMode, schedule: Schedule | None = None
 ) -> list[Event]:
-    """All events of the slowest replica; no two of a row overlap."""
+    """Return all events of the slowest replica; no two of a row overlap."""
     chunks, pp, _ = times.forward_s.shape
     order = build_schedule(pp, num_microbatches, chunks) if schedule is None else schedule
     replica = simulate_times(times, num_microbatches, p2p, schedule).critical_replica
@@ -79,7 +80,7 @@ def trace_events(
 
 
 def as_json(found: Iterable[Event]) -> dict[str, Any]:
-    """Events in the Trace Event Format."""
+    """Convert events to the Trace Event Format."""
     listed = sorted(found, key=lambda event: (event.stage, event.row, event.start_s))
     rows = sorted({(event.stage, event.row) for event in listed})
     names = {COMPUTE: "computation", GRADIENTS: "gradients, parameters, optimizer"}
@@ -107,15 +108,15 @@ def _computation(order: Schedule, durations: FloatArray, ends: FloatArray) -> It
 def _transfers(
     order: Schedule, direction: str, table: Any, starts: FloatArray, arrivals: FloatArray
 ) -> Iterator[Event]:
-    """Each message on its sender's, or its receiver's, side."""
+    """Yield each message on its sender's, or its receiver's, side."""
     for stage, at in np.argwhere(table >= 0):
         message = table[stage, at]
         microbatch, chunk = int(order.microbatch[stage, at]), int(order.chunk[stage, at])
-        what = "gradient" if order.backward[stage, at] else "activation"
+        content = "gradient" if order.backward[stage, at] else "activation"
         yield Event(
             stage=int(stage),
             row=TRANSFERS,
-            name=f"{direction} {what} {microbatch}" + (f".{chunk}" if order.num_chunks > 1 else ""),
+            name=f"{direction} {content} {microbatch}" + (f".{chunk}" if order.num_chunks > 1 else ""),
             category=direction,
             start_s=float(starts[message]),
             end_s=float(arrivals[message]),
@@ -125,9 +126,9 @@ def _transfers(
 
 
 def _in_rows(transfers: Iterable[Event], direction: str) -> Iterator[Event]:
-    """Spread what runs at once over rows: even ones for sends, odd ones for receives."""
+    """Assign concurrent events to different rows: even ones for sends, odd ones for receives."""
     free: dict[int, list[float]] = {}
-    for event in sorted(transfers, key=lambda one: one.start_s):
+    for event in sorted(transfers, key=attrgetter("start_s")):
         ends = free.setdefault(event.stage, [])
         lane = next((lane for lane, end in enumerate(ends) if end <= event.start_s + ROUNDING_S), len(ends))
         ends[lane : lane + 1] = [event.end_s]
@@ -136,10 +137,10 @@ def _in_rows(transfers: Iterable[Event], direction: str) -> Iterator[Event]:
 
 def _gathers(times: PlacedTimes, order: Schedule, starts: FloatArray, ends: FloatArray) -> Iterator[Event]:
     """
-    Parameter gathers beside the first forwards.
+    Yield parameter gathers that overlap with the first forwards.
 
-    With one chunk the first forward waits for each bucket, and asks for the next one then; with several chunks they are
-    gathered from the start.
+    With one chunk, the first forward waits for each bucket and then requests the next one; with several chunks, they
+    are gathered from the start.
     """
     if times.gather_s is None or times.reduction_buckets is None:
         return
@@ -160,7 +161,7 @@ def _gathers(times: PlacedTimes, order: Schedule, starts: FloatArray, ends: Floa
 
 
 def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> Iterator[Event]:
-    """Reduction, tied embeddings, optimizer, and the parameter gather beside the next forwards."""
+    """Yield reduction, tied embeddings, optimizer, and the parameter gather that overlaps with the next forwards."""
     done = np.zeros(len(times.reduction_s))
     for stage in range(len(done)):
         ends = _piece_ends(times, walked, stage, split_backward=split_backward)
@@ -183,9 +184,9 @@ def _gradients(times: PlacedTimes, walked: Walked, *, split_backward: bool) -> I
 
 
 def _piece_ends(times: PlacedTimes, walked: Walked, stage: int, *, split_backward: bool) -> list[float]:
-    """Ends of the equal pieces of a stage's reduction: buckets, or one for each chunk."""
-    batch, one = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
-    ends = reduction_ends(batch, one, split_backward=split_backward)[:, 0, stage].tolist()
+    """Ends of the equal pieces of a stage's reduction, seconds: buckets, or one for each chunk."""
+    batch, walks = PlacedBatch.of([times]), Walked(walked.launch_s[None], walked.finish_s[None])
+    ends = reduction_ends(batch, walks, split_backward=split_backward)[:, 0, stage].tolist()
     buckets = 0 if times.reduction_buckets is None else int(times.reduction_buckets[stage])
     if buckets < 1:
         return [float(ends[-1])]
@@ -204,8 +205,8 @@ def _transfer_row(row: int) -> str:
     return f"{'receives' if receive else 'sends'} {lane}" if lane else ("receives" if receive else "sends")
 
 
-def _named(what: str, stage: int, row: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": stage, "tid": row, "args": {"name": name}}
+def _named(sort: str, stage: int, row: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": sort, "pid": stage, "tid": row, "args": {"name": name}}
 
 
 def _complete(event: Event) -> dict[str, Any]:

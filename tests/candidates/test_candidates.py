@@ -212,7 +212,7 @@ def test_what_replicas_share_is_searched_where_asked() -> None:
         ({"data_parallel_sharding_strategy": ("fsdp",)}, "must be some of no_shard, optim, optim_grads"),
         (
             {"data_parallel_sharding_strategy": ("optim",), "use_distributed_optimizer": (True,)},
-            "says what --use-distributed-optimizer says",
+            "repeats --use-distributed-optimizer",
         ),
         ({"num_distributed_optimizer_instances": (2,)}, "needs --data-parallel-sharding-strategy with optim_grads"),
     ],

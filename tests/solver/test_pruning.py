@@ -103,7 +103,7 @@ def test_what_was_not_bounded_is_bounded_in_the_time_left(
         OptimizeParams(time_limit_s=60.0, workers=1),
         watcher,
     )
-    assert "bounding what there was no time for" in steps
+    assert "bounding the configurations left out for time" in steps
     assert plan.certificate.status == "OPTIMAL"
     assert len(verify(job, plan).rules) > 20
 
