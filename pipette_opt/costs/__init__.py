@@ -1,1 +1,1 @@
-"""What one operation costs: compute, messages, collectives; and all of them for a placed configuration."""
+"""Costs of single operations (compute, messages, collectives), and all costs of a placed configuration."""

@@ -1,9 +1,9 @@
 """
 Compiled costs of flows between single GPUs; imported only where links of single GPUs are known.
 
-A GPU is ``host * slots + slot``. The flows that a ring of ``q`` members on each host opens from a host to the next
-leave and enter at ``q`` slots: the same slots of both hosts first (NCCL keeps a channel on its rail), then the others
-in ascending order. Flows of the same two hosts that share a NIC at one end share its rate equally.
+A GPU is ``host * slots + slot``. A ring with ``q`` members on each host opens ``q`` flows to the next host, which leave
+and enter at ``q`` slots: equal slots of both hosts first (NCCL keeps a channel on its rail), then the others in
+ascending order. Flows of the same two hosts that share a NIC at one end share its rate equally.
 """
 
 from typing import Any
@@ -16,16 +16,16 @@ from pipette_opt.base.jit import njit
 @njit(cache=True)
 def ring_rates(gpus: Any, sources: Any, targets: Any, num_hosts: Any, members: Any, links: Any) -> Any:
     """
-    What the slots of rings allow; the rings of one set run at once.
+    Bandwidth that slots allow rings; the rings of one set run at once.
 
-    ``gpus``: of the members, shape ``(sets, groups, members)``. ``sources``, ``targets``, ``num_hosts``, ``members``:
-    hops as :func:`~pipette_opt.costs._flows.ring_hops` gives them. ``links``: as :func:`link_arrays` gives them.
+    ``gpus``: GPUs of the members, shape ``(sets, groups, members)``. ``sources``, ``targets``, ``num_hosts``,
+    ``members``: hops as from :func:`~pipette_opt.costs._flows.ring_hops`. ``links``: as from :func:`link_arrays`.
 
     Returns
     -------
     tuple
         Bytes per second of one flow over the slowest hop between hosts, infinite without any; slowest hop inside a
-        host, of the best ring through the members that it has; shape ``(sets, groups)`` each.
+        host, of the best ring through its members; shape ``(sets, groups)`` each.
     """
     rings, kind_of_node, between, nic_of_slot = links
     slots, nodes, has_between = len(nic_of_slot), len(kind_of_node), len(between) > 0
@@ -37,54 +37,54 @@ def ring_rates(gpus: Any, sources: Any, targets: Any, num_hosts: Any, members: A
     entering = np.zeros((wide, wide, nics), dtype=np.int64)  # and of the second
     set_of = np.zeros(nodes, dtype=np.int64)
     first, second = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-    for one in range(sets):
+    for index in range(sets):
         for phase in range(3):  # count the flows, look at their rates, forget the counts
             for group in range(groups):
                 if phase == 2 and not has_between:
                     break
                 for member in range(size):
-                    gpu = gpus[one, group, member]
+                    gpu = gpus[index, group, member]
                     set_of[gpu // slots] |= 1 << (gpu % slots)
                 if phase == 1:
                     for member in range(size):
-                        host = gpus[one, group, member] // slots
+                        host = gpus[index, group, member] // slots
                         rate = rings[kind_of_node[host], set_of[host]]
-                        inside[one, group] = min(inside[one, group], rate)
-                hops = num_hosts[one, group] if num_hosts[one, group] > 1 and has_between else 0
+                        inside[index, group] = min(inside[index, group], rate)
+                hops = num_hosts[index, group] if num_hosts[index, group] > 1 and has_between else 0
                 for hop in range(hops):
-                    here, there = sources[one, group, hop], targets[one, group, hop]
-                    count = _pairs(set_of[here], set_of[there], members[one, group], slots, first, second)
+                    here, peer = sources[index, group, hop], targets[index, group, hop]
+                    count = _pairs(set_of[here], set_of[peer], members[index, group], slots, first, second)
                     for flow in range(count):
                         a, b = first[flow], second[flow]
                         if phase == 0:
-                            leaving[here, there, nic_of_slot[a]] += 1
-                            entering[here, there, nic_of_slot[b]] += 1
+                            leaving[here, peer, nic_of_slot[a]] += 1
+                            entering[here, peer, nic_of_slot[b]] += 1
                         elif phase == 1:
-                            sharing = max(leaving[here, there, nic_of_slot[a]], entering[here, there, nic_of_slot[b]])
-                            across[one, group] = min(across[one, group], between[here, a, there, b] / sharing)
+                            sharing = max(leaving[here, peer, nic_of_slot[a]], entering[here, peer, nic_of_slot[b]])
+                            across[index, group] = min(across[index, group], between[here, a, peer, b] / sharing)
                         else:
-                            leaving[here, there, nic_of_slot[a]] = 0
-                            entering[here, there, nic_of_slot[b]] = 0
+                            leaving[here, peer, nic_of_slot[a]] = 0
+                            entering[here, peer, nic_of_slot[b]] = 0
                 for member in range(size):
-                    set_of[gpus[one, group, member] // slots] = 0
+                    set_of[gpus[index, group, member] // slots] = 0
     return across, inside
 
 
 @njit(cache=True)
-def _pairs(here: Any, there: Any, most: Any, slots: Any, first: Any, second: Any) -> Any:
-    """Fill in the slots at both ends of at most ``most`` flows between two sets of slots; how many there are."""
+def _pairs(here: Any, target: Any, most: Any, slots: Any, first: Any, second: Any) -> Any:
+    """Store the slots at both ends of at most ``most`` flows between two sets of slots. Return their number."""
     count = 0
     for slot in range(slots):
-        if count < most and (here >> slot) & 1 and (there >> slot) & 1:
+        if count < most and (here >> slot) & 1 and (target >> slot) & 1:
             first[count] = second[count] = slot
             count += 1
-    both = here & there
-    here, there = here ^ both, there ^ both
+    both = here & target
+    here, target = here ^ both, target ^ both
     a = b = 0
     while count < most:
         while a < slots and not (here >> a) & 1:
             a += 1
-        while b < slots and not (there >> b) & 1:
+        while b < slots and not (target >> b) & 1:
             b += 1
         if a >= slots or b >= slots:
             break
@@ -96,11 +96,11 @@ def _pairs(here: Any, there: Any, most: Any, slots: Any, first: Any, second: Any
 
 
 @njit(cache=True)
-def message_rates(here: Any, there: Any, inside: Any, links: Any) -> Any:
+def message_rates(senders: Any, receivers: Any, inside: Any, links: Any) -> Any:
     """
-    What the slots at both ends of messages allow, bytes per second; infinite between hosts known as wholes only.
+    Bandwidth that the slots at both ends allow messages, bytes per second; infinite between hosts known only as wholes.
 
-    ``here``, ``there``: GPUs of senders and receivers, shape ``(sets, messages)``; those of one set go at once.
+    ``senders``, ``receivers``: GPUs, shape ``(sets, messages)``; the messages of one set run at once.
     ``inside``: from slot to slot of each kind of host.
     """
     _, kind_of_node, between, nic_of_slot = links
@@ -108,22 +108,22 @@ def message_rates(here: Any, there: Any, inside: Any, links: Any) -> Any:
     nics, wide = nic_of_slot.max() + 1, len(kind_of_node) if has_between else 0
     leaving = np.zeros((wide, wide, nics), dtype=np.int64)
     entering = np.zeros((wide, wide, nics), dtype=np.int64)
-    rates = np.full(here.shape, np.inf)
-    for one in range(here.shape[0]):
+    rates = np.full(senders.shape, np.inf)
+    for index in range(senders.shape[0]):
         for phase in range(3):
-            for message in range(here.shape[1]):
-                i, a = divmod(here[one, message], slots)
-                j, b = divmod(there[one, message], slots)
+            for message in range(senders.shape[1]):
+                i, a = divmod(senders[index, message], slots)
+                j, b = divmod(receivers[index, message], slots)
                 if i == j:
                     if a != b:
-                        rates[one, message] = inside[kind_of_node[i], a, b]
+                        rates[index, message] = inside[kind_of_node[i], a, b]
                 elif has_between:
                     if phase == 0:
                         leaving[i, j, nic_of_slot[a]] += 1
                         entering[i, j, nic_of_slot[b]] += 1
                     elif phase == 1:
                         sharing = max(leaving[i, j, nic_of_slot[a]], entering[i, j, nic_of_slot[b]])
-                        rates[one, message] = between[i, a, j, b] / sharing
+                        rates[index, message] = between[i, a, j, b] / sharing
                     else:
                         leaving[i, j, nic_of_slot[a]] = 0
                         entering[i, j, nic_of_slot[b]] = 0
@@ -133,20 +133,21 @@ def message_rates(here: Any, there: Any, inside: Any, links: Any) -> Any:
 @njit(cache=True)
 def fabric_s_per_byte(gpus: Any, inside: Any, links: Any) -> Any:
     """
-    Of all-to-alls inside hosts, the longest that a member takes to send a byte to each other one of its host.
+    Longest time of a member to send a byte to each other member on its host, in all-to-alls, seconds, ``(sets,
+    groups)``.
 
     ``gpus``: shape ``(sets, groups, members)``.
     """
     kind_of_node, slots = links[1], len(links[3])
     seconds = np.zeros(gpus.shape[:2])
-    for one in range(gpus.shape[0]):
+    for index in range(gpus.shape[0]):
         for group in range(gpus.shape[1]):
             for member in range(gpus.shape[2]):
-                i, a = divmod(gpus[one, group, member], slots)
+                i, a = divmod(gpus[index, group, member], slots)
                 total = 0.0
                 for other in range(gpus.shape[2]):
-                    j, b = divmod(gpus[one, group, other], slots)
+                    j, b = divmod(gpus[index, group, other], slots)
                     if i == j and a != b:
                         total += 1.0 / inside[kind_of_node[i], a, b]
-                seconds[one, group] = max(seconds[one, group], total)
+                seconds[index, group] = max(seconds[index, group], total)
     return seconds

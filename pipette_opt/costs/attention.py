@@ -1,8 +1,8 @@
 """
 Attention of one layer: scores, softmax, and the product with the values.
 
-A fused kernel skips the masked half and does the softmax on the way; its law is
-:class:`~pipette_opt.specs.efficiency.AttentionLaw`. Without one, scores stream through memory.
+A fused kernel skips the masked half and includes the softmax; its law is
+:class:`~pipette_opt.specs.efficiency.AttentionLaw`. Without a fused kernel, scores stream through memory.
 
 Latent attention has wider heads of keys than of values. Its kernels have the rate of heads as wide as the values: with
 192 and 128 channels (DeepSeek-V3, sequences of 2,048 tokens and more) TensorRT-LLM's on H100 take 0.93 to 1.08 of that,
@@ -45,11 +45,14 @@ dropout stream them about four times each way; without a fused softmax a scaling
 def attention_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
-    """Forward and backward of a layer, seconds; with context parallelism all blocks, and their merging."""
+    """
+    Forward and backward time of a layer's attention, seconds; with context parallelism, of all blocks and
+    their merging.
+    """
     if not kind.has_attention:
         return 0.0, 0.0
-    one_kernel = _fused_times_s if training.attention_kernel == "flash" else _unfused_times_s
-    whole = one_kernel(model, training, config, gpu, rates, kind)
+    times_s = _fused_times_s if training.attention_kernel == "flash" else _unfused_times_s
+    whole = times_s(model, training, config, gpu, rates, kind)
     further = ring_steps_s(model, training, config, gpu, rates)
     return whole[0] + further[0], whole[1] + further[1]
 
@@ -57,7 +60,7 @@ def attention_times_s(
 def _fused_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
-    """Attention of a rank's queries, as if in one kernel."""
+    """Forward and backward time of attention of a rank's queries, as if in one kernel, seconds."""
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     law, seen = gpu.efficiency.attention, tokens_seen(model, kind, training.seq_length)
     rate = peak_flops(gpu, training) * law.share(model.value_head_size)
@@ -79,7 +82,10 @@ def _fused_times_s(
 def _unfused_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
-    """Two batches of products with whole scores between them, whatever the window."""
+    """
+    Forward and backward time of two batches of products with whole scores between them, whatever the
+    window, seconds.
+    """
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     scores = tokens * training.seq_length * training.parameter_bytes * model.num_attention_heads / tp
     passes = UNFUSED_PASSES if training.fused_softmax else PLAIN_PASSES

@@ -1,4 +1,4 @@
-"""How fast rings over several hosts can be, several of them at once; and which hosts are near each other."""
+"""Best possible bandwidths of several rings over hosts at once, and groups of hosts near each other."""
 
 from functools import lru_cache
 from typing import Any
@@ -12,12 +12,12 @@ from pipette_opt.specs import ClusterSpec
 @lru_cache(maxsize=1024)
 def best_ring_rates(cluster: ClusterSpec, num_flows: int, num_hosts: int, num_rings: int) -> FloatArray:
     """
-    What the slowest hop of each of some rings over disjoint hosts carries at most, bytes/s, the fastest ring first.
+    Upper bounds on the slowest hop of several rings over disjoint hosts, bytes/s, the fastest ring first.
 
-    However the rings are laid, the k-th fastest is no faster than the k-th of these. A ring whose hops all carry a rate
-    lies inside one component of the graph of the links that do, each way counted as the faster; so of rings that fast
-    there are no more than these components have room for. As the rate falls, components grow together along the edges
-    of a maximum spanning tree.
+    However the rings are laid, the k-th fastest is no faster than the k-th bound. A ring whose hops all carry a rate
+    lies inside one component of the graph of the links that carry it, counting each link's faster direction. So the
+    number of rings that fast is limited by the sizes of these components. As the rate falls, components merge along the
+    edges of a maximum spanning tree.
 
     Parameters
     ----------
@@ -41,10 +41,10 @@ def best_ring_rates(cluster: ClusterSpec, num_flows: int, num_hosts: int, num_ri
 
     rates, room = np.zeros(num_rings), 0
     for edge in np.argsort(tree.data, kind="stable"):
-        one, other = root(int(tree.row[edge])), root(int(tree.col[edge]))
-        together = size[one] + size[other]
-        more = together // num_hosts - size[one] // num_hosts - size[other] // num_hosts
-        parent[other], size[one] = one, together
+        first, other = root(int(tree.row[edge])), root(int(tree.col[edge]))
+        together = size[first] + size[other]
+        more = together // num_hosts - size[first] // num_hosts - size[other] // num_hosts
+        parent[other], size[first] = first, together
         if more > 0:
             rates[room : room + more] = fastest / tree.data[edge]
             room += more
@@ -56,25 +56,28 @@ def best_ring_rates(cluster: ClusterSpec, num_flows: int, num_hosts: int, num_ri
 @lru_cache(maxsize=1024)
 def near_groups(cluster: ClusterSpec, num_flows: int, num_hosts: int) -> IntArray:
     """
-    The group of each host, shape ``(num_nodes,)``: of hosts that are near each other, none with so many hosts.
+    Group hosts that are near each other; no group has ``num_hosts`` hosts. Returns the group of each, ``(num_nodes,)``.
 
-    Groups grow together along the fastest links (single linkage), as long as none has ``num_hosts`` hosts. So whatever
-    joins so many hosts uses a link between two groups somewhere, and none of these is faster than
+    Groups merge along the fastest links (single linkage), as long as none has ``num_hosts`` hosts. So any set of
+    ``num_hosts`` connected hosts uses a link between two groups, and none of these is faster than
     :func:`far_bytes_per_s`.
     """
     tree, _ = _spanning_tree(_links(cluster, num_flows))
     group: IntArray = np.arange(cluster.num_nodes)
     for edge in np.argsort(tree.data, kind="stable"):
-        one, other = group[int(tree.row[edge])], group[int(tree.col[edge])]
-        together = (group == one) | (group == other)
+        first, other = group[int(tree.row[edge])], group[int(tree.col[edge])]
+        together = (group == first) | (group == other)
         if together.sum() >= num_hosts:
             break
-        group[together] = one
+        group[together] = first
     return read_only(np.unique(group, return_inverse=True)[1], np.int64)
 
 
 def far_bytes_per_s(cluster: ClusterSpec, groups: IntArray, num_flows: int) -> float:
-    """What so many flows attain at most in sum between hosts of different groups, the faster way; 0 without a link."""
+    """
+    Largest aggregate bandwidth of ``num_flows`` flows between hosts of different groups, the faster way; 0
+    without a link.
+    """
     far = groups[:, None] != groups
     return float(_links(cluster, num_flows)[far].max(initial=0.0))
 
@@ -89,9 +92,10 @@ def _links(cluster: ClusterSpec, num_flows: int) -> FloatArray:
 
 def _spanning_tree(links: FloatArray) -> tuple[Any, float]:
     """
-    A tree of the largest rates, as one of the least slowness; and the fastest link, which has slowness 1.
+    Return a spanning tree of the largest rates, as one of the least slowness, and the fastest link, whose slowness is
+    1.
 
-    Pairs without a link are no edges. The fastest has 1, as scipy takes what is near to zero for no edge.
+    Pairs without a link are no edges. Slowness is scaled to 1, as scipy takes entries near zero for missing edges.
     """
     from scipy.sparse.csgraph import minimum_spanning_tree
 

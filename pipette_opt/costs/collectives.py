@@ -7,9 +7,9 @@ through different NICs), so its share of a host pair is ``q`` out of all the flo
 ``ring``
     NCCL's flat ring through the hosts, in rank order: a rank sends ``(n - 1) / n`` of the message for each pass, and an
     all-reduce has two. The slowest hop decides. ``benchmarks/network.py`` shows that measured groups of every shape
-    keep to it.
-    Of the hosts of an NVLink domain NCCL makes one host. A hop from one domain to another is made by all members that
-    the group has in a domain, each through its own NIC, and a hop inside a domain is like one inside a host.
+    follow this rule.
+    NCCL treats an NVLink domain as one host. For a hop from one domain to another, all members in a domain send, each
+    through its own NIC; a hop inside a domain is like one inside a host.
 ``hierarchical``
     First inside the hosts, then one ring over the hosts for each local rank, then inside again. Fewer steps, but the
     phases follow one another.
@@ -35,7 +35,10 @@ from pipette_opt.specs.user_buffers import has_user_buffers
 
 
 class RingTraffic(NamedTuple):
-    """What collectives move over each hop of a ring: bytes, messages one after the other, and how many calls."""
+    """
+    Traffic of collectives over each hop of a ring: bytes, number of messages one after the other, number
+    of calls.
+    """
 
     hop_bytes: float
     num_steps: float
@@ -46,30 +49,30 @@ NO_TRAFFIC = RingTraffic(0.0, 0, 0)
 
 INSIDE_STEP = 0.125
 """
-Time of a step of a ring inside a host, over that of one message there, which starts kernels of its own.
+Time of a ring step inside a host over that of a single message there, which starts kernels of its own.
 
 Measured by ``collectives_*.csv.gz`` of NVIDIA's AIConfigurator (github.com/ai-dynamo/aiconfigurator at 095f58a,
-Apache-2.0): from 2 to 8 ranks small reduce-scatters and all-gathers grow by 0.8 us a step on A100 and H100 and 1.5 us
+Apache-2.0): from 2 to 8 ranks, small reduce-scatters and all-gathers grow by 0.8 us a step on A100 and H100 and 1.5 us
 on B200, and messages between two GPUs of a host take 8 us.
 """
 
 
 OWN_PART = 0.42
 """
-What a rank's own part of a message costs in a collective inside a host, over a part that is sent there.
+Cost of a rank's own part of a message in a collective inside a host, over that of a part sent there.
 
 A ring of ``n`` ranks sends ``n - 1`` of ``n`` parts; with two ranks NCCL attains 0.6 to 0.7 of its rate with eight. By
-the same tables: with this, GPUs left out are 7 to 12 % off in the median, 10 to 15 % without it
+the same tables, GPUs left out have a median error of 7 to 12 % with this constant, 10 to 15 % without it
 (``benchmarks/silicon/nccl.py``).
 """
 
 
 HIDDEN_SHARE = 0.5
 """
-Share of the tensor-parallel pieces that could be beside a product and are, with user buffers.
+Share of the tensor-parallel pieces that user buffers hide, among those that could overlap with a product.
 
-Over NVIDIA's public runs of dense models, which have the option on wherever there are tensor ranks unless they say
-otherwise, 0.53 of it fits best, with a standard error of 0.28 (``benchmarks/backtest/tensor_overlap.py``).
+Over NVIDIA's public runs of dense models, which use the option wherever there are tensor ranks unless they say
+otherwise, 0.53 fits best, with a standard error of 0.28 (``benchmarks/backtest/tensor_overlap.py``).
 """
 
 
@@ -101,18 +104,20 @@ def gradient_traffic(
     experts: bool = False,
 ) -> list[RingTraffic]:
     """
-    What one ring of each stage moves per iteration, length ``pp``; ``experts``: of those, which have their own.
+    Traffic of one gradient ring of each stage per iteration, length ``pp``; ``experts``: of experts, which have own
+    rings.
 
-    Without the distributed optimizer an all-reduce of the gradients; with it a reduce-scatter of the gradients and
-    later an all-gather of the parameters, unless that runs beside the forwards (:func:`parameter_traffic`).
+    Without the distributed optimizer: an all-reduce of the gradients. With it: a reduce-scatter of the gradients and
+    later an all-gather of the parameters, unless that overlaps with the forwards (:func:`parameter_traffic`).
     """
     size, counts = _replicas_and_parameters(model, config, experts)
     if not config.use_distributed_optimizer:
-        one = all_reduce_traffic(training.gradient_bytes, size)
+        single = all_reduce_traffic(training.gradient_bytes, size)
     else:
-        one = gather_traffic(training.gradient_bytes, size)
+        single = gather_traffic(training.gradient_bytes, size)
     reduced = [
-        RingTraffic(one.hop_bytes * count, one.num_steps, one.num_calls) if count else NO_TRAFFIC for count in counts
+        RingTraffic(single.hop_bytes * count, single.num_steps, single.num_calls) if count else NO_TRAFFIC
+        for count in counts
     ]
     if not config.use_distributed_optimizer or config.overlap_param_gather:
         return reduced
@@ -129,13 +134,13 @@ def parameter_traffic(
     """All-gather of each stage's parameters (or those of its experts) by the distributed optimizer, length ``pp``."""
     size = _replicas_and_parameters(model, config, experts)[0]
     messages = gathered_bytes(model, training, config, experts=experts)
-    return [gather_traffic(one, size) if one else NO_TRAFFIC for one in messages]
+    return [gather_traffic(message, size) if message else NO_TRAFFIC for message in messages]
 
 
 def gathered_bytes(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[float]:
-    """Parameters on one rank of each stage (or those of its experts) as they are gathered, bytes, length ``pp``."""
+    """Bytes of the gathered parameters on one rank of each stage (or of its experts), length ``pp``."""
     counts = _replicas_and_parameters(model, config, experts)[1]
     matrices = counts if experts else stage_matrices(model, config).tolist()
     saved = training.parameter_bytes - training.gather_bytes
@@ -143,7 +148,7 @@ def gathered_bytes(
 
 
 def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: bool) -> tuple[int, list[float]]:
-    """Ranks that hold and share the same, and parameters on one rank of each stage."""
+    """Number of ranks that share the same parameters, and number of parameters on one rank of each stage."""
     if experts:
         size = max(expert_replicas(config) // config.num_distributed_optimizer_instances, 1)
         return size, stage_expert_parameters(model, config).tolist()
@@ -151,7 +156,7 @@ def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: 
 
 
 def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:
-    """Whether the first and the last stage hold copies of the same word embeddings."""
+    """Return whether the first and the last stage hold copies of the same word embeddings."""
     tied = not model.untie_embeddings_and_output_weights or model.mtp_num_layers > 0
     return config.pipeline_model_parallel_size > 1 and tied
 
@@ -169,17 +174,20 @@ def tensor_traffic(
     kind: LayerKind,
 ) -> tuple[RingTraffic, RingTraffic]:
     """
-    What one tensor-parallel ring moves per layer and micro-batch: forward and backward.
+    Traffic of one tensor-parallel ring per layer and micro-batch: forward and backward.
 
-    An all-reduce each way of what mixes tokens, and of the MLP or the shared experts if there are some, or, with
-    sequence parallelism, an all-gather and a reduce-scatter in place of each, which move the same (Korthikanti et al.,
-    arXiv 2205.05198). Full recomputation repeats the forward's, that of the MLP or of the shared experts their part.
-    With a recipe all-gathers move operands in its format: inputs forward, the outputs' gradients backward (Transformer
-    Engine casts before it gathers); what is reduced stays as it is. Latent attention gathers its latents and the key
-    with positions, in a call each (``multi_latent_attention.py``), in place of the input, unless queries come from
-    that. With user buffers a product works on the piece of one rank while that of the next is sent (Wang et al.,
-    ASPLOS 2023, "Overlap communication with dependent computation via decomposition"), which hides ``HIDDEN_SHARE`` of
-    all pieces but one.
+    Each way, the token mixer has an all-reduce, and so has the MLP or the shared experts. With sequence parallelism, an
+    all-gather and a reduce-scatter replace each, with equal traffic (Korthikanti et al., arXiv 2205.05198). Full
+    recomputation repeats the forward's traffic; recomputation of the MLP or the shared experts repeats their part.
+
+    With a low-precision recipe, all-gathers move operands in its format: inputs forward, the outputs' gradients
+    backward (Transformer Engine casts before it gathers). Reductions keep their format. Latent attention gathers its
+    latents and the key with positions, in a call each (``multi_latent_attention.py``), instead of the input, unless
+    queries come from the input.
+
+    With user buffers, a product works on the piece of one rank while that of the next is sent (Wang et al., ASPLOS
+    2023, "Overlap communication with dependent computation via decomposition"). This hides ``HIDDEN_SHARE`` of all
+    pieces but one.
     """
     tokens, h = config.micro_batch_size * training.seq_length // config.context_parallel_size, model.hidden_size
     reduced, recipe = training.parameter_bytes, training.recipe
@@ -193,17 +201,17 @@ def tensor_traffic(
         width = latent.down_size + (h if latent.q_lora_rank is None else 0)
         calls += 2 * config.sequence_parallel
     sent = tokens * (gathered * (width + has_mlp * h) + parts * reduced * h) / 2
-    one = all_reduce_traffic(sent, config.tensor_model_parallel_size)
-    repeated, steps = config.recompute_granularity == "full", parts * one.num_steps
+    mixer = all_reduce_traffic(sent, config.tensor_model_parallel_size)
+    repeated, steps = config.recompute_granularity == "full", parts * mixer.num_steps
     of_experts = config.recomputes("moe") or config.recomputes("shared_experts")
     again = not repeated and has_mlp and (of_experts if kind.has_experts else config.recomputes("mlp"))
     mlp = all_reduce_traffic(again * tokens * h * (gathered + reduced) / 2, config.tensor_model_parallel_size)
     overlaps = has_user_buffers(training, config)
     piece = 1.0 - HIDDEN_SHARE * (1.0 - 1.0 / config.tensor_model_parallel_size) if overlaps else 1.0
     return (
-        RingTraffic(piece * one.hop_bytes, piece * steps, calls),
+        RingTraffic(piece * mixer.hop_bytes, piece * steps, calls),
         RingTraffic(
-            piece * ((1 + repeated) * one.hop_bytes + mlp.hop_bytes),
+            piece * ((1 + repeated) * mixer.hop_bytes + mlp.hop_bytes),
             piece * ((1 + repeated) * steps + again * mlp.num_steps),
             (1 + repeated) * calls + again * (2 if config.sequence_parallel else 1),
         ),
@@ -213,7 +221,7 @@ def tensor_traffic(
 def intra_node_ring_s(
     cluster: ClusterSpec, traffic: RingTraffic, members: int, stack: StackSpec = DEFAULT_STACK
 ) -> float:
-    """A ring of ``members`` ranks that stays inside one host."""
+    """Time of a ring of ``members`` ranks inside one host, seconds."""
     return float(inside_s(cluster, stacked([traffic]), cluster.inside_bytes_per_s(members), stack)[0])
 
 
@@ -228,10 +236,9 @@ def inter_node_ring_s(
     algorithm: Collective = "ring",
 ) -> FloatArray:
     """
-    A ring whose slowest hop goes from host i to host j, shape ``(num_nodes, num_nodes)``; NaN without a link.
+    Time of a ring whose slowest hop is from host i to j, seconds, ``(num_nodes, num_nodes)``; NaN without a link.
 
-    Where a ring may have several hosts in each of some NVLink domains, as if it had as many there as it can have: its
-    time is no less.
+    A ring over several NVLink domains counts as having as many hosts in each as possible, which is a lower bound.
 
     Parameters
     ----------
@@ -260,9 +267,9 @@ def inter_node_ring_s(
 
 def hosts_of_a_domain(cluster: ClusterSpec, num_hosts: int) -> IntArray:
     """
-    Hosts that a ring over several NVLink domains has in each, at most in the one where it has fewest.
+    Largest number of hosts of a ring in the NVLink domain where it has fewest, shape ``(num_nodes, num_nodes)``.
 
-    By a pair of hosts of different domains that the ring visits, shape ``(num_nodes, num_nodes)``.
+    By a pair of hosts of different domains that the ring visits.
     """
     size = np.bincount(cluster.domain_of_node)[cluster.domain_of_node]
     fewest: IntArray = np.minimum(np.minimum(size[:, None], size), max(num_hosts // 2, 1))
@@ -271,8 +278,7 @@ def hosts_of_a_domain(cluster: ClusterSpec, num_hosts: int) -> IntArray:
 
 def best_hop(cluster: ClusterSpec, num_flows: int, num_hosts: int, stack: StackSpec) -> tuple[float, float]:
     """
-    The fastest hop between hosts that a ring through ``num_hosts`` of them can have as its slowest, on NVLink domains.
-
+    Best possible slowest hop of a ring through ``num_hosts`` hosts on NVLink domains.
     Bytes per second for each member that the group has on a host, NaN if none was measured; seconds of a step.
     """
     flow = cluster.pair_bytes_per_s(num_flows) / num_flows
@@ -287,7 +293,10 @@ def best_hop(cluster: ClusterSpec, num_flows: int, num_hosts: int, stack: StackS
 def least_ring_s(
     cluster: ClusterSpec, traffic: RingTraffic, *, group_flows: int, num_flows: int, num_hosts: int, stack: StackSpec
 ) -> float:
-    """No ring over so many hosts takes less, seconds, arguments as of :func:`inter_node_ring_s`; 0 without a link."""
+    """
+    Lower bound on rings over ``num_hosts`` hosts, seconds; arguments as of :func:`inter_node_ring_s`; 0
+    without a link.
+    """
     if cluster.most_in_domain == 1:
         times = inter_node_ring_s(
             cluster.fastest_pair(), traffic, group_flows=group_flows, num_flows=num_flows, stack=stack
@@ -303,7 +312,7 @@ def least_ring_s(
 
 
 def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:
-    """Traffic of several groups."""
+    """Stack the traffic of several groups into arrays."""
     return RingArrays(*(np.array(values, dtype=np.float64) for values in zip(*traffic, strict=True)))
 
 
@@ -315,14 +324,14 @@ def inside_s(
     latency_s: float | None = None,
 ) -> FloatArray:
     """
-    Rings that stay inside their hosts, seconds, shape of ``traffic``.
+    Time of rings inside their hosts, seconds, shape of ``traffic``.
 
     Parameters
     ----------
     inside_bytes_per_s
-        Their slowest hop.
+        Bandwidth of their slowest hop.
     latency_s
-        Of a message over it, if that is not the one inside a host.
+        Latency of a message over it, if it differs from that inside a host.
     """
     rate = inside_bytes_per_s * stack.intra_node
     moved = traffic.hop_bytes * _with_own_part(traffic)
@@ -331,7 +340,7 @@ def inside_s(
 
 
 def _with_own_part(traffic: RingArrays) -> FloatArray:
-    """What is moved through the fabric over what is sent; a ring of ``n`` ranks has ``n - 1`` steps for each call."""
+    """Bytes moved through the fabric over bytes sent; a ring of ``n`` ranks has ``n - 1`` steps for each call."""
     whole: FloatArray = 1.0 + OWN_PART * traffic.num_calls / np.maximum(traffic.num_steps, 1)
     return whole
 
@@ -345,12 +354,12 @@ def domain_s(
     stack: StackSpec,
 ) -> FloatArray:
     """
-    Rings over hosts of one NVLink domain, seconds: like those inside a host.
+    Time of rings over hosts of one NVLink domain, seconds: like rings inside a host.
 
     Parameters
     ----------
     hop_bytes_per_s
-        What all flows of the group attain over the slowest hop between hosts; the others as of :func:`across_s`.
+        Aggregate bandwidth of the group's flows over the slowest hop between hosts; the others as of :func:`across_s`.
     """
     rate = np.where(group_flows > 1, np.minimum(hop_bytes_per_s, inside_bytes_per_s), hop_bytes_per_s)
     return inside_s(cluster, traffic, rate, stack, cluster.levels[0].latency_s)
@@ -367,23 +376,23 @@ def across_s(
     latency_s: FloatArray | float | None = None,
 ) -> FloatArray:
     """
-    Rings over several hosts, in seconds; all arguments broadcast.
+    Time of rings over several hosts, seconds; all arguments broadcast.
 
-    Their rate is that of the slowest hop, whatever the number of hosts. Of the steps one in ``group_flows`` goes to
-    another host, the others stay inside (NCCL counts latencies so, ``ncclTopoTuneModel`` in ``src/graph/tuning.cc``).
+    Their rate is that of the slowest hop, whatever the number of hosts. One step in ``group_flows`` goes to another
+    host, the others stay inside (NCCL counts latencies so, ``ncclTopoTuneModel`` in ``src/graph/tuning.cc``).
 
     Parameters
     ----------
     flow_bytes_per_s
-        What one flow gets over the slowest hop; NaN if that was not measured.
+        Bandwidth of one flow over the slowest hop; NaN if that was not measured.
     inside_bytes_per_s
-        The slowest hop inside a host, where the group has several members there.
+        Slowest hop inside a host, where the group has several members there.
     group_flows
         Flows that the group opens between two hosts.
     num_hosts
-        Hosts of the ring; not used, as the form does not depend on them.
+        Hosts of the ring; unused, as the time does not depend on them.
     latency_s
-        Of a message over the hop; by default that between hosts.
+        Latency of a message over the hop; by default that between hosts.
     """
     latency_s = cluster.inter_node_latency_s if latency_s is None else latency_s
     several = group_flows > 1  # then the ring also has hops inside the hosts
@@ -407,9 +416,8 @@ def hierarchical_s(
     latency_s: FloatArray | float | None = None,
 ) -> FloatArray:
     """
-    The same as :func:`across_s`, inside the hosts and between them one after the other.
-
-    Of each pass over the whole message ``(q - 1) / q`` go over the fabric and ``(h - 1) / h / q`` over each flow.
+    Time of hierarchical collectives, inside the hosts and between them in turn; arguments as of :func:`across_s`.
+    Of each pass over the whole message, ``(q - 1) / q`` go over the fabric and ``(h - 1) / h / q`` over each flow.
     """
     ranks = group_flows * num_hosts
     whole, passes = traffic.hop_bytes * ranks / (ranks - 1), traffic.num_steps / (ranks - 1)
@@ -434,12 +442,12 @@ def tree_s(
     latency_s: FloatArray | float | None = None,
 ) -> FloatArray:
     """
-    All-reduce over a double binary tree of several hosts, in seconds; all arguments broadcast.
+    Time of an all-reduce over a double binary tree of several hosts, seconds; all arguments broadcast.
 
     Parameters
     ----------
     host_s_per_byte
-        The longest that a host takes to send, or receive, its part of a byte over one flow of each pair.
+        Longest time of a host to send, or receive, its part of a byte over one flow of each pair.
     """
     ranks = group_flows * num_hosts
     message = traffic.hop_bytes * ranks / (2 * (ranks - 1))
@@ -462,7 +470,7 @@ def tree_edges(num_hosts: int) -> IntArray:
     """
 
     def parent(place: int) -> int:
-        """Place above; the root is place 0."""
+        """Return the parent's place; the root is place 0."""
         bit = 1
         while not place & bit:
             bit <<= 1

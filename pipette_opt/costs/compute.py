@@ -1,8 +1,7 @@
 """
-Compute: the products of a layer, its attention, and what streams through memory.
-
-Products and attention follow laws whose constants kernels of the GPU tell (``specs/efficiency.py``). A measured profile
-replaces the layer's time where it has one.
+Compute times: matrix products of a layer, its attention, and elementwise work that streams through memory.
+Products and attention follow laws with constants measured on kernels of the GPU (``specs/efficiency.py``). A measured
+profile replaces the layer's time where it has one.
 """
 
 from dataclasses import dataclass, replace
@@ -53,10 +52,10 @@ class StageCompute:
     forward_s, backward_s
         By kind of GPU, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
     optimizer_s
-        Optimizer step of the slowest stage on the slowest kind, and what is lost where memory is nearly full.
+        Optimizer step of the slowest stage on the slowest kind, and the near-OOM slowdown.
     idle_forward_s, idle_backward_s, idle_recomputed_s
-        Time of one layer in which the device waits for the host, the shortest of all kinds; tensor communication
-        hides in it. The last: the backward of a layer that is recomputed whole.
+        Time of one layer in which the device waits for the host, the shortest of all kinds; it hides tensor
+        communication. The last: in the backward pass of a layer that is recomputed whole.
     """
 
     forward_s: FloatArray
@@ -71,7 +70,7 @@ class StageCompute:
         object.__setattr__(self, "backward_s", read_only(self.backward_s, np.float64))
 
     def idle_s(self, is_recomputed: bool) -> tuple[float, float]:
-        """Forward and backward of one layer in which the device waits for the host."""
+        """Return the times in which the device waits for the host, in the forward and backward pass of one layer."""
         return self.idle_forward_s, self.idle_recomputed_s if is_recomputed else self.idle_backward_s
 
 
@@ -85,8 +84,8 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     parameters = np.zeros(pp)
     for kind, layers in held_of_kinds(model, config).items():
-        one = sharded_parameters(model, kind) / tp + replicated_parameters(model, kind)
-        parameters += one * layers.sum(axis=0)
+        of_layer = sharded_parameters(model, kind) / tp + replicated_parameters(model, kind)
+        parameters += of_layer * layers.sum(axis=0)
     vocabulary = model.padded_vocab_size(tp) / tp * model.hidden_size
     parameters[0] += vocabulary
     if model.position_embedding_type == "learned_absolute":
@@ -100,12 +99,12 @@ def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
 
 
 def has_second_table(model: ModelSpec, config: ParallelConfig) -> bool:
-    """Whether the last stage looks up tokens for multi-token prediction in a copy of the first stage's embeddings."""
+    """Return whether the last stage has a copy of the first stage's embeddings for multi-token prediction."""
     return model.mtp_num_layers > 0 and config.pipeline_model_parallel_size > 1
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
-    """Raise ``InputError`` for what only the memory side knows."""
+    """Raise ``InputError`` for options whose memory is known, but not their time."""
     stage = config.sharding_stage
     if stage > 1 and config.num_chunks > 1:
         problem = f"times of ZeRO stage {stage} are not known with interleaved pipelines, only of 0 and 1."
@@ -119,7 +118,7 @@ def stage_compute(
     config: ParallelConfig,
     rates: StackSpec | None = None,
 ) -> StageCompute:
-    """Compute times of every stage on every kind of GPU of the cluster; ``rates`` in place of the instance's stack."""
+    """Compute times of every stage on every GPU kind; ``rates`` replaces the instance's stack."""
     check_timed(instance.model, config)
     rates = rates or instance.stack
     kinds = instance.cluster.gpu_kinds
@@ -129,11 +128,11 @@ def stage_compute(
     of_layers = counted_layers(instance.model, config)
     for kind, gpu in enumerate(kinds):
         forward[kind] = backward[kind] = 0.0
-        for one in of_layers:
-            layer, waits = layer_and_idle_s(instance, one.config, gpu, rates, one.kind)
-            forward[kind] += one.layers * layer[0]
-            backward[kind] += one.layers * layer[1]
-            ways = [0, 1 + one.is_recomputed]
+        for counted in of_layers:
+            layer, waits = layer_and_idle_s(instance, counted.config, gpu, rates, counted.kind)
+            forward[kind] += counted.layers * layer[0]
+            backward[kind] += counted.layers * layer[1]
+            ways = [0, 1 + counted.is_recomputed]
             idle[ways] = np.minimum(idle[ways], waits)
         head = head_times_s(instance.model, instance.training, config, gpu, rates)
         look_up = look_up_s(instance.model, instance.training, config, gpu, rates)
@@ -174,9 +173,8 @@ def layer_and_idle_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """
-    Forward and backward of one layer and one micro-batch, and how long the device waits for the host in each.
-
-    Of a model with layers in 16 bits at its ends the mean of all, so that the model as a whole is right.
+    Forward and backward time of one layer and one micro-batch, and the device's wait for the host in each, seconds.
+    For a model with layers in 16 bits at its ends, the mean of all layers, so that the total is right.
     """
     found, share = _layer_and_idle_s(instance, config, gpu, rates, kind), instance.model.wide_share
     if not share or instance.training.recipe is None:
@@ -201,7 +199,7 @@ def _layer_and_idle_s(
         routed = expert_times_s(model, training, config, gpu, rates) if kind.has_experts else (0.0, 0.0)
         measured = (core[0] + scan[0] + outside[0] + routed[0], core[1] + scan[1] + outside[1] + routed[1])
     sent = moved_bytes(model, training, config, kind) / gpu.host_bytes_per_s
-    measured = (max(measured[0], sent), max(measured[1], sent))  # on the way beside the pass
+    measured = (max(measured[0], sent), max(measured[1], sent))  # offload overlaps with the pass
     host = host_time_s(instance, config, rates, kind)
     forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
@@ -217,8 +215,7 @@ def head_times_s(
 ) -> tuple[float, float]:
     """
     Output head and loss of one micro-batch: forward and backward, seconds.
-
-    Each depth of multi-token prediction has a loss of its own, and work beside its layer.
+    Each multi-token-prediction layer has a loss of its own, and work beside its layer.
     """
     tokens = micro_batch_tokens(training, config)
     vocabulary = model.padded_vocab_size(config.tensor_model_parallel_size) // config.tensor_model_parallel_size
@@ -233,23 +230,22 @@ def head_times_s(
     )
     # The loss works on fp32 logits: a cast, a maximum, an exponential and a sum forward; a scaling backward.
     streaming = tokens * vocabulary * 4.0 * rates.elementwise / (gpu.memory_bytes_per_s * rates.streaming)
-    depths, (before, after) = model.mtp_num_layers, (0.0, 0.0)
-    if depths:
-        before, after = _depth_times_s(model, training, config, gpu, rates)
+    mtp_layers, (before, after) = model.mtp_num_layers, (0.0, 0.0)
+    if mtp_layers:
+        before, after = _mtp_times_s(model, training, config, gpu, rates)
     return (
-        (1 + depths) * (forward + 4 * streaming) + depths * before,
-        (1 + depths) * (backward + 2 * streaming) + depths * after,
+        (1 + mtp_layers) * (forward + 4 * streaming) + mtp_layers * before,
+        (1 + mtp_layers) * (backward + 2 * streaming) + mtp_layers * after,
     )
 
 
-def _depth_times_s(
+def _mtp_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """
-    What a depth of multi-token prediction does beside its layer and its loss: forward and backward, seconds.
-
-    It looks up the next token, normalises that and the hidden state, puts both into one tensor, projects it, and
-    normalises the layer's output. Gathering the projection's input and output over tensor ranks is left out.
+    Work of multi-token prediction beside its layer and its loss: forward and backward, seconds.
+    It looks up the next token, normalises that and the hidden state, concatenates both, projects them, and normalises
+    the layer's output. Gathering the projection's input and output over tensor ranks is left out.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     share, form = tp if config.sequence_parallel else 1, linear_format(gpu, training, rates)
@@ -267,17 +263,19 @@ def _depth_times_s(
 
 def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec | None = None) -> float:
     """
-    Adam on the largest stage: gradient, master copy and two moments are read, all but the gradient written.
-
-    With a recipe each rank then casts its whole matrices once, for all micro-batches; if only these copies are kept and
-    gathered in fewer than 16 bits, it casts those that it owns.
+    Time of Adam on the largest stage: it reads gradient, master copy and two moments, and writes all but the gradient.
+    With a low-precision recipe, each rank then casts its whole matrices once, for all micro-batches. If only these
+    copies are kept and gathered in fewer than 16 bits, it casts those that it owns.
     """
     adam, cast = _optimizer_parts_s(instance, config, gpu, rates or instance.stack)
     return float(adam.max() + cast.max())
 
 
 def optimizer_stages_s(instance: Instance, config: ParallelConfig) -> FloatArray:
-    """The same of each stage for itself on the slowest kind of GPU, shape ``(pp,)``; no more than that of all."""
+    """
+    Optimizer time of each stage on the slowest GPU kind, seconds, shape ``(pp,)``; never above that of
+    all stages.
+    """
     parts = [_optimizer_parts_s(instance, config, gpu, instance.stack) for gpu in instance.cluster.gpu_kinds]
     seconds: FloatArray = np.max([adam + cast for adam, cast in parts], axis=0)
     return seconds
@@ -286,7 +284,7 @@ def optimizer_stages_s(instance: Instance, config: ParallelConfig) -> FloatArray
 def _optimizer_parts_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[FloatArray, FloatArray]:
-    """The optimizer, and the cast to fewer bits, of each stage, shape ``(pp,)``."""
+    """Seconds of the optimizer, and of the cast to fewer bits, of each stage, shape ``(pp,)``."""
     training = instance.training
     owned, to_cast = _owned_and_cast(instance.model, config)
     if training.gather_bytes < training.parameter_bytes and config.use_distributed_optimizer:
@@ -296,7 +294,7 @@ def _optimizer_parts_s(
     share = host_keeps(training, config).optimizer_offload_fraction
     adam = (1 - share) * owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
     adam += owned * host_step_s(training, share, gpu) + orthogonal_s(instance.model, training, config, gpu, rates)
-    return adam, np.array([cast_s(one, form, gpu, rates) for one in to_cast.tolist()])
+    return adam, np.array([cast_s(elements, form, gpu, rates) for elements in to_cast.tolist()])
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -309,13 +307,16 @@ def stage_matrices(model: ModelSpec, config: ParallelConfig) -> FloatArray:
 
 
 def owned_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
-    """Parameters that a rank's optimizer owns, of each stage, shape ``(pp,)``."""
+    """Number of parameters that a rank's optimizer owns, of each stage, shape ``(pp,)``."""
     return _owned_and_cast(model, config)[0]
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArray, FloatArray]:
-    """Parameters that a rank's optimizer owns, and those of its layers' matrices, of each stage, shape ``(pp,)``."""
+    """
+    Number of parameters that a rank's optimizer owns, and those of its layers' matrices, of each stage, shape
+    ``(pp,)``.
+    """
     parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
     to_cast = stage_matrices(model, config) + experts
     if config.use_distributed_optimizer:
@@ -343,10 +344,10 @@ def _outside_attention_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """
-    The projections and everything that streams: norms, residuals, activation, rotary embedding, dropout.
+    Time of the projections and all elementwise work: norms, residuals, activation, rotary embedding, dropout, seconds.
 
-    In fewer bits the inputs of all projections and
-    the gradients of their outputs are cast; what fused norms write themselves the recipe says.
+    With fewer bits, the inputs of all projections and the gradients of their outputs are cast; the recipe says which of
+    them fused norms write themselves.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     latent, share, ffn = model.multi_latent_attention, tp if config.sequence_parallel else 1, mlp_width(model, kind)
@@ -367,7 +368,7 @@ def _outside_attention_times_s(
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     outside = 1.0 * branches * h / share  # inputs of both branches, as large as their outputs
     inputs = (attended + ffn) / tp + (0.0 if training.fused_norm else outside)
-    # The router is no product with a recipe; of latent attention its latents are normed and cast together.
+    # The router's product has no recipe. The latents of latent attention are normalised and cast together.
     normed_inputs = (kind.mixer != "none") * (h if latent is None else latent.latent_size) + bool(ffn) * h
     of_norms = normed_inputs / share if training.fused_norm else 0.0
     gradients = (sum(n for n, _ in into) + up) / tp + outside
@@ -376,7 +377,7 @@ def _outside_attention_times_s(
     if not kind.has_attention:
         rotated = 0.0
     elif latent is not None:
-        inputs += len(model.replicated_attention_shapes) * h / share  # each casts the input for itself
+        inputs += len(model.replicated_attention_shapes) * h / share  # each product casts the input again
         gradients += latent.down_size / share
         rotated, normed = rotated_latent(latent) * model.num_attention_heads, branches * h + latent.latent_size
     normed += branches * h * model.more_norms
@@ -397,7 +398,7 @@ def _outside_attention_times_s(
 
 
 def straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:
-    """What compute is stretched by, as the slowest of more hosts is slower."""
+    """Factor by which compute is stretched, as the slowest of more hosts is slower."""
     hosts = max(1.0, config.world_size / instance.cluster.gpus_per_node)
     return 1.0 + rates.straggling * float(np.log2(hosts))
 
@@ -405,6 +406,6 @@ def straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> 
 def look_up_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
-    """Word embeddings of one micro-batch, forward; the backward takes the same."""
+    """Seconds of the word embeddings of one micro-batch, forward; the backward pass takes as long."""
     moved = 4.0 * micro_batch_tokens(training, config) * model.hidden_size * training.parameter_bytes
     return moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s

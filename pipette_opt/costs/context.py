@@ -1,16 +1,16 @@
 """
 Context parallelism: attention over a sequence that is spread over ranks, by three kinds of exchange.
 
-Ring attention with point-to-point messages, Transformer Engine's default (``cp_comm_type="p2p"``): in ``cp - 1`` steps
-the keys and values of each rank go round the ring while the block that is there is worked on; in the backward pass
-their gradients travel with them (Liu et al., arXiv 2310.01889). Attention has a kernel for each block and merges what
-they give (``ring_steps``); what of the ring all blocks but the last do not hide is added to the layer. Megatron-Core
+``p2p``, Transformer Engine's default, is ring attention with point-to-point messages (Liu et al., arXiv 2310.01889). In
+``cp - 1`` steps, the keys and values of each rank go around the ring while a rank works on the block that it has. In
+the backward pass, their gradients travel with them. Attention has a kernel for each block and merges the results
+(``ring_steps``). The layer's time includes the part of the ring that all blocks but the last do not hide. Megatron-Core
 gives each rank an early and a late piece of the sequence, so that causal blocks are equal.
 
-``a2a`` (Jacobs et al., DeepSpeed-Ulysses, arXiv 2309.14509): queries, keys and values are exchanged for some heads of
-the whole sequence, and the output back; backward the output's gradient there and the three others back. Windows and
-sinks go with it. ``all_gather`` (Llama 3, arXiv 2407.21783): keys and values of all ranks are gathered before, and
-again in the backward pass, after which their gradients are scattered. Nothing of either runs beside attention.
+``a2a`` (Jacobs et al., DeepSpeed-Ulysses, arXiv 2309.14509) exchanges queries, keys and values for some heads of the
+whole sequence, and the output back; in the backward pass, the output's gradient and then the three others. It supports
+windows and sinks. ``all_gather`` (Llama 3, arXiv 2407.21783) gathers keys and values of all ranks before attention, and
+again in the backward pass, after which their gradients are scattered. Neither overlaps with attention.
 
 Over several hosts messages of a ring go from the last rank of a host to the next host, in one flow for each group;
 gathers are NCCL's rings, and all-to-alls send from every rank to every other, like those of experts.
@@ -37,11 +37,11 @@ from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host
 from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
 
 _NOTHING = RingTraffic(0.0, 0, 0)
-"""Of a ring that does not run."""
+"""Traffic of a ring that does not run."""
 
 
 def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
-    """Keys and values of one layer that a rank holds; fewer query groups than tensor ranks are repeated."""
+    """Bytes of a layer's keys and values on a rank; with fewer query groups than tensor ranks, groups are repeated."""
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
     groups = max(model.num_query_groups / config.tensor_model_parallel_size, 1.0)
     return 2.0 * tokens * groups * model.kv_head_size * training.parameter_bytes
@@ -51,10 +51,9 @@ def context_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig
 ) -> tuple[RingTraffic, RingTraffic]:
     """
-    What a rank sends in context parallelism per layer and micro-batch: forward and backward.
-
-    Full recomputation repeats the forward's, and so does that of the attention core. An all-to-all is one step, in
-    which a rank sends every other one its part; a call for each tensor.
+    Traffic of a rank in context parallelism per layer and micro-batch: forward and backward.
+    Full recomputation repeats the forward's traffic, and so does recomputation of the attention core. An all-to-all is
+    one step, in which a rank sends every other rank its part; a call for each tensor.
     """
     steps = config.context_parallel_size - 1
     again = config.recomputes("core_attn")
@@ -67,23 +66,22 @@ def context_traffic(
         return RingTraffic(sent, calls, calls), RingTraffic(
             (1 + again) * sent, (1 + again) * calls, (1 + again) * calls
         )
-    one = steps * key_value_bytes(model, training, config)
+    gathered = steps * key_value_bytes(model, training, config)
     if training.cp_comm_type == "all_gather":
         return (
-            RingTraffic(one, 2 * steps, 2),
-            RingTraffic((2 + again) * one, (4 + 2 * again) * steps, 4 + 2 * again),
+            RingTraffic(gathered, 2 * steps, 2),
+            RingTraffic((2 + again) * gathered, (4 + 2 * again) * steps, 4 + 2 * again),
         )
     return (
-        RingTraffic(hop_bytes=one, num_steps=steps),
-        RingTraffic(hop_bytes=(2 + again) * one, num_steps=(1 + again) * steps),
+        RingTraffic(hop_bytes=gathered, num_steps=steps),
+        RingTraffic(hop_bytes=(2 + again) * gathered, num_steps=(1 + again) * steps),
     )
 
 
 def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
     """
-    Attention of one layer that runs beside the ring, forward and backward, on the fastest kind of GPU, seconds.
-
-    All blocks but the last one, beside which nothing is sent any more; nothing with other kinds of exchange.
+    Attention time of one layer that overlaps with the ring, forward and backward, on the fastest GPU kind, seconds.
+    That is all blocks but the last, during which nothing is sent; 0 for other kinds of exchange.
     """
     if instance.training.cp_comm_type != "p2p":
         return 0.0, 0.0
@@ -92,26 +90,26 @@ def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: Laye
         attention_times_s(instance.model, instance.training, config, gpu, instance.stack, kind)
         for gpu in instance.cluster.gpu_kinds
     ]
-    forward, backward = (share * min(one[way] for one in times) for way in (0, 1))
+    forward, backward = (share * min(seconds[way] for seconds in times) for way in (0, 1))
     return forward, backward + (forward if config.recomputes("core_attn") else 0.0)
 
 
 class SpanningRing(NamedTuple):
     """
-    A ring inside a layer that spans hosts; of a slot's the slowest counts. Its traffic and what hides it, each way.
+    Ring inside a layer that spans hosts, with its traffic and the time that hides it; a slot's slowest ring counts.
 
     Parameters
     ----------
     traffic
-        Forward and backward.
+        Traffic forward and backward.
     hidden_s
-        Time of the layer beside which it runs, seconds, likewise.
+        Time of the layer that hides it, forward and backward, seconds.
     group_flows, num_flows
-        Flows that it opens between two of its hosts, and of all rings of the slot between these.
+        Flows that the ring opens between two of its hosts, and those of all rings of the slot between these.
     num_hosts
-        Of which one hop depends, on NVLink domains: 2 for messages, which know their own hop only.
+        Hosts that a hop's rate depends on, on NVLink domains: 2 for messages, which only depend on their own hop.
     members
-        Ranks that it has on each host; with several of them it is no faster than inside a host.
+        Ranks of the ring on each host; with several, it is no faster than inside a host.
     """
 
     traffic: tuple[RingTraffic, RingTraffic]
@@ -122,7 +120,7 @@ class SpanningRing(NamedTuple):
     members: int
 
     def hop_s(self, instance: Instance, way: int) -> FloatArray:
-        """What it adds to a layer by slowest hop, seconds, shape ``(num_nodes, num_nodes)``; NaN without a link."""
+        """Exposed time in a layer by slowest hop, seconds, shape ``(num_nodes, num_nodes)``; NaN without a link."""
         moved = self.traffic[way]
         across = inter_node_ring_s(
             instance.cluster,
@@ -135,7 +133,7 @@ class SpanningRing(NamedTuple):
         return self._shown_s(instance, across, way)
 
     def least_s(self, instance: Instance) -> tuple[float, float]:
-        """What it adds to a layer over the best links, forward and backward, seconds."""
+        """Exposed time in a layer over the best links, forward and backward, seconds."""
         forward, backward = (
             least_ring_s(
                 instance.cluster,
@@ -161,12 +159,12 @@ def spanning_ring(
     instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind, idle_s: tuple[float, float]
 ) -> SpanningRing:
     """
-    The ring of a layer whose hops a placement decides: of tensor groups that span hosts, else of context groups.
+    Return the ring of a layer whose hops depend on the placement: of tensor groups over hosts, else of context groups.
 
     Parameters
     ----------
     idle_s
-        As of :func:`inside_layer_s`.
+        Device's wait for the host as of :func:`inside_layer_s`.
     """
     if block.tensor_nodes == 1:
         return _context_ring(instance, config, block, kind)
@@ -182,13 +180,16 @@ def spanning_ring(
 
 
 def has_context_ring(training: TrainingSpec, block: NodeBlock) -> bool:
-    """Whether the slowest hop says what context groups over hosts take: of an all-to-all all links do, together."""
+    """
+    Return whether the slowest hop determines the time of context groups over hosts; all-to-alls depend on
+    all links.
+    """
     return block.context_nodes == 1 or training.cp_comm_type != "a2a"
 
 
 def _context_ring(instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind) -> SpanningRing:
     """
-    Of messages the last of a group's ranks on a host sends to the next host, all groups at once; or of a collective.
+    Return the ring of context groups: a message from a group's last rank on a host to the next host, or a collective.
 
     Without traffic for layers without attention, and for all-to-alls.
     """
@@ -212,7 +213,7 @@ def _context_ring(instance: Instance, config: ParallelConfig, block: NodeBlock, 
 def _least_context_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind
 ) -> tuple[float, float]:
-    """What context groups over hosts add to a layer over the best links, forward and backward, seconds."""
+    """Exposed time of context groups over hosts in a layer, over the best links, forward and backward, seconds."""
     if has_context_ring(instance.training, block) or not kind.has_attention:
         return _context_ring(instance, config, block, kind).least_s(instance)
     cp = config.context_parallel_size
@@ -240,18 +241,17 @@ def inside_stages_s(
     experts_s: Callable[[ParallelConfig, LayerKind], tuple[float, float]] = lambda config, kind: (0.0, 0.0),
 ) -> FloatArray:
     """
-    Communication inside the layers of each chunk for one micro-batch, shape ``(2, num_chunks, pp)``.
-
-    Forward and backward, as of :func:`inside_layer_s`; ``experts_s``: what a layer of a kind with experts has beside
-    that, in a configuration that treats all layers alike.
+    Exposed communication inside the layers of each chunk per micro-batch, seconds, shape ``(2, num_chunks, pp)``.
+    Forward and backward, as of :func:`inside_layer_s`. ``experts_s``: additional time of a layer with experts, in a
+    configuration that treats all layers alike.
     """
     found = np.zeros((2, config.num_chunks, config.pipeline_model_parallel_size))
-    for one in counted_layers(instance.model, config):
-        idle = compute.idle_s(one.is_recomputed)
-        seconds = inside_layer_s(instance, one.config, idle, one.kind, block)
-        sent = experts_s(one.config, one.kind) if one.kind.has_experts else (0.0, 0.0)
+    for counted in counted_layers(instance.model, config):
+        idle = compute.idle_s(counted.is_recomputed)
+        seconds = inside_layer_s(instance, counted.config, idle, counted.kind, block)
+        sent = experts_s(counted.config, counted.kind) if counted.kind.has_experts else (0.0, 0.0)
         for way in (0, 1):
-            found[way] += one.layers * (seconds[way] + sent[way])
+            found[way] += counted.layers * (seconds[way] + sent[way])
     return found
 
 
@@ -263,17 +263,16 @@ def inside_layer_s(
     block: NodeBlock | None = None,
 ) -> tuple[float, float]:
     """
-    Tensor- and context-parallel communication of one layer and micro-batch, but for :func:`spanning_ring`, seconds.
-
-    Forward and backward; what a layer hides is left out, and what experts send. Context groups over hosts count over
-    the best links, where they are not the spanning ring: tensor groups are, or they exchange all with all.
+    Exposed tensor- and context-parallel communication of one layer and micro-batch, forward and backward, seconds.
+    The ring of :func:`spanning_ring` and the traffic of experts are not included. Context groups over hosts that are
+    not the spanning ring count over the best links: tensor groups are the spanning ring, or they use all-to-alls.
 
     Parameters
     ----------
     idle_s
-        Time of one layer in which the device waits for the host, forward and backward, and tensor communication hides.
+        Device's wait for the host in one layer, forward and backward, which hides tensor communication, seconds.
     block
-        How hosts hold the slots; without it whole groups are inside a host.
+        Host tile; ``None``: whole groups are inside a host.
     """
     found = [0.0, 0.0]
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack

@@ -3,8 +3,8 @@ Latency-bandwidth curves: the constants of a cluster file from measured times by
 
 A collective takes ``start + steps * step + hop_bytes / bytes_per_s``, a message the same with one step: Hockney's model
 (Parallel Computing 20, 1994), which is what the rest of ``costs/`` computes with. Its three constants are linear in the
-times, so they are found by least squares of the relative errors, none below zero, and runs that stand out are given
-less say until the rest agrees (iteratively reweighted, Huber).
+times, so least squares of the relative errors finds them, none below zero. Outliers get less weight (iteratively
+reweighted, Huber).
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,10 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.collectives import RingTraffic, stacked
 
 HUBER = 0.1
-"""Relative errors beyond this count linearly."""
+"""Relative error above which errors count linearly."""
 
 ROUNDS = 20
+"""Number of reweighting rounds."""
 
 
 class Curve(NamedTuple):
@@ -31,7 +32,7 @@ class Curve(NamedTuple):
     bytes_per_s: float
 
     def time_s(self, traffic: Sequence[RingTraffic]) -> FloatArray:
-        """Predicted times."""
+        """Predicted times, seconds."""
         hop_bytes, steps, calls = stacked(traffic)
         times: FloatArray = calls * self.start_s + steps * self.step_s + hop_bytes / self.bytes_per_s
         return times
@@ -39,10 +40,10 @@ class Curve(NamedTuple):
 
 def fit_curve(traffic: Sequence[RingTraffic], measured_s: FloatArray) -> Curve:
     """
-    The constants that fit measured times best.
+    Fit the constants to measured times.
 
-    What the runs cannot tell apart (start and steps, if all have equally many) goes to the steps. ``InputError`` with
-    fewer than two runs, or times that do not grow with the bytes.
+    Where the runs cannot distinguish start from steps (all have equally many), the steps get the time. ``InputError``
+    with fewer than two runs, or times that do not grow with the bytes.
     """
     measured_s = np.asarray(measured_s, dtype=np.float64)
     if len(traffic) != len(measured_s) or len(traffic) < 2:
@@ -63,7 +64,7 @@ def fit_curve(traffic: Sequence[RingTraffic], measured_s: FloatArray) -> Curve:
 
 
 def _not_negative(terms: FloatArray, weights: FloatArray) -> FloatArray:
-    """Least squares of ``values @ terms`` against one, no value below zero: the best of all sets of terms in use."""
+    """Least-squares fit of ``values @ terms`` to 1 without negative values, over all subsets of terms."""
     best, found = np.inf, np.zeros(len(terms))
     root = np.sqrt(weights)
     for count in range(1, len(terms) + 1):

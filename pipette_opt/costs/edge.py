@@ -1,4 +1,4 @@
-"""What a job loses where its memory is nearly full; how likely that is, others say."""
+"""Time that a job loses where its memory is nearly full (near-OOM slowdown); ``simulate/fullness.py`` has the risks."""
 
 from pipette_opt.costs.compute import stage_parameters
 from pipette_opt.costs.experts import stage_expert_parameters
@@ -10,10 +10,10 @@ BILLION = 1e9
 
 def edge_times_s(instance: Instance, config: ParallelConfig) -> tuple[float, float, float]:
     """
-    Seconds in one iteration at the edge of memory; near it; and near it where gradients are freed after each step.
+    Seconds lost per iteration at the edge of memory; near it; and near it where gradients are freed after each step.
 
-    At the edge the stack's ``flush_s`` in every micro-batch, also in those that fill the pipeline, of all stages but
-    the last in the mean. Near it ``refill_s``; with freed gradients ``refill_s_per_billion`` for the parameters of the
+    At the edge: the stack's ``flush_s`` in every micro-batch, including those that fill the pipeline, as mean over all
+    stages but the last. Near it: ``refill_s``; with freed gradients ``refill_s_per_billion`` for the parameters of the
     largest stage's rank, times the chance that a job on so many GPUs loses that.
     """
     stack, pp = instance.stack, config.pipeline_model_parallel_size
@@ -28,7 +28,7 @@ def edge_times_s(instance: Instance, config: ParallelConfig) -> tuple[float, flo
 
 def losing_chance(half_gpus: float, num_gpus: int) -> float:
     """
-    Chance of a job to lose time near full memory: that any of its ranks does, each with the same chance.
+    Chance that a job loses time near full memory: that any of its ranks does, each with the same chance.
 
     Parameters
     ----------
@@ -40,13 +40,13 @@ def losing_chance(half_gpus: float, num_gpus: int) -> float:
 
 def gradients_outgrow(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> bool:
     """
-    Whether the gradient of a layer's largest matrix fits into no block that activations leave.
+    Return whether the gradient of a layer's largest matrix fits into no block that activations leave.
 
-    A cached block serves what is no larger, and blocks that the driver gave apart are never joined (PyTorch,
-    ``CUDACachingAllocator``). Where gradients of ``hidden x ffn / tp`` fit into blocks of activations, what one frees
-    the other takes; where they do not, both must be there at once, or go back to the driver and be asked for again. The
-    largest blocks of activations are the residual stream, tokens times the hidden size, by the tensor ranks if these
-    split sequences, and where not all is recomputed the inputs of the MLP's last matrix, tokens times ``ffn / tp``.
+    A cached block serves requests up to its size, and blocks from different driver requests are never joined (PyTorch,
+    ``CUDACachingAllocator``). Where gradients of ``hidden x ffn / tp`` fit into blocks of activations, they reuse them.
+    Otherwise both must exist at once, or go back to the driver and be requested again. The largest blocks of
+    activations are the residual stream (tokens times hidden size, divided by the tensor ranks with sequence
+    parallelism) and, unless everything is recomputed, the inputs of the MLP's last matrix (tokens times ``ffn / tp``).
     """
     tp = config.tensor_model_parallel_size
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size

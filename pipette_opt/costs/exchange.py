@@ -1,11 +1,11 @@
 """
 Tokens on their way to experts and back: all-to-alls of the expert-parallel groups, and rings of their neighbours.
 
-In an all-to-all every rank sends an equal part to every other rank of its group, all at once. Inside a host a rank's
-parts follow one another over the fabric. Between hosts the parts of all groups that run at once share the hosts' NICs:
-a host sends to each other host in turn, with all its ranks, and likewise receives; its whole load decides, not one
-link (``_flows.exchange_loads``). Both go on together, so the longer counts. What is not sent twice by the ``flex``
-dispatcher is in ``costs/experts.py``, what its kernels attain in ``costs/token_kernels.py``.
+In an all-to-all, every rank sends an equal part to every other rank of its group, all at once. Inside a host, a rank's
+parts follow one another over the fabric. Between hosts, the parts of all groups that run at once share the hosts' NICs:
+a host sends to each other host in turn, with all its ranks, and likewise receives. Its whole load decides, not a single
+link (``_flows.exchange_loads``). Fabric and NICs run together, so the longer time counts. ``costs/experts.py`` counts
+the copies that the ``flex`` dispatcher saves; ``costs/token_kernels.py`` has the rates of its kernels.
 """
 
 from typing import NamedTuple
@@ -22,18 +22,23 @@ from pipette_opt.specs import ClusterSpec, Instance, LayerKind, ModelSpec, Stack
 
 
 def passes(config: ParallelConfig) -> tuple[int, int]:
-    """How often the forward and the backward pass send what the forward pass sends: that of experts does it again."""
+    """
+    Number of times that the forward and the backward pass send a forward's tokens; recomputed experts send
+    them again.
+    """
     return 1, 1 + config.recomputes("moe")
 
 
 def expert_rings(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> tuple[RingTraffic, RingTraffic]:
-    """Rings over neighbours of a layer with experts and a micro-batch, forward and backward."""
-    one = expert_traffic(model, training, config)
-    if not one.num_rings:
+    """Traffic of rings over neighbours of a layer with experts and a micro-batch, forward and backward."""
+    traffic = expert_traffic(model, training, config)
+    if not traffic.num_rings:
         return NO_TRAFFIC, NO_TRAFFIC
-    steps = one.ring_size - 1
+    steps = traffic.ring_size - 1
     whole = RingTraffic(
-        one.num_rings * steps / one.ring_size * one.gathered_bytes, one.num_rings * steps, one.num_rings
+        traffic.num_rings * steps / traffic.ring_size * traffic.gathered_bytes,
+        traffic.num_rings * steps,
+        traffic.num_rings,
     )
     forward, backward = (
         RingTraffic(times * whole.hop_bytes, times * whole.num_steps, times * whole.num_calls)
@@ -53,22 +58,23 @@ def exchange_s(
     most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf")),
 ) -> FloatArray:
     """
-    One all-to-all, seconds; all arguments broadcast. A rank's part for itself costs ``OWN_PART`` of one that is sent.
+    Time of an all-to-all, seconds; all arguments broadcast.
+    A rank's part for itself costs ``OWN_PART`` of a part that is sent.
 
     Parameters
     ----------
     part_bytes
-        What each rank sends to each other.
+        Bytes that each rank sends to each other rank.
     port_s_per_byte
-        What the busiest rank takes to send one byte to each other one of its host, or of its NVLink domain.
+        Seconds of the busiest rank to send one byte to each other rank of its host, or of its NVLink domain.
     spans
         Whether the group is on several hosts that share no NVLink domain.
     load_s_per_byte
-        What the busiest host of the group takes if each part is one byte; unused unless it spans hosts.
+        Seconds of the busiest host of the group if each part is one byte; unused unless the group spans hosts.
     latency_s
-        Of a message between the two hosts of the group that are farthest from each other; unused likewise.
+        Latency between the two hosts of the group that are farthest apart; unused unless it spans hosts.
     most_bytes_per_s
-        What the kernels of a rank send at most inside the host or domain, of a group that does not span, and of one
+        Largest rate of a rank's kernels inside the host or domain, of a group that does not span domains, and of one
         that does.
     """
     link = float(cluster.inside_bytes_per_s(1))
@@ -84,15 +90,15 @@ def exchange_s(
 
 class Beside(NamedTuple):
     """
-    Time of one layer in which tokens travel without being waited for, forward and backward, seconds.
+    Time of one layer that hides the exchange of tokens, forward and backward, seconds (overlapped communication).
 
     Parameters
     ----------
     idle_s
-        The device waits for the host anyway. With tensor parallelism that time hides its collectives, and no tokens.
+        Device's wait for the host. With tensor parallelism, that time hides its collectives, and no tokens.
     compute_s
-        Compute that goes on, and is slowed down by what is sent: none unless the job overlaps them. Megatron-Core puts
-        the forward pass of one micro-batch beside the backward pass of another, so each way has the mean of both.
+        Compute that continues, slowed down by the exchange; 0 unless the job overlaps them. Megatron-Core overlaps the
+        forward pass of one micro-batch with the backward pass of another, so each way has the mean of both.
     """
 
     idle_s: tuple[float, float]
@@ -100,7 +106,7 @@ class Beside(NamedTuple):
 
 
 def beside_exchange(instance: Instance, config: ParallelConfig, kind: LayerKind) -> Beside:
-    """Of a layer with experts of that kind, on the kind of GPU that has least of each."""
+    """Return the time that hides the exchange of a layer with experts, on the GPU kind with the least of each."""
     rates, kinds = instance.stack, instance.cluster.gpu_kinds
     layers = [layer_and_idle_s(instance, config, gpu, rates, kind) for gpu in kinds]
     alone = config.tensor_model_parallel_size == 1
@@ -112,7 +118,7 @@ def beside_exchange(instance: Instance, config: ParallelConfig, kind: LayerKind)
 def shown_exchange_s(
     exchange_s: FloatArray | float, idle_s: FloatArray | float, compute_s: FloatArray | float, stack: StackSpec
 ) -> FloatArray:
-    """What tokens on their way add to a layer one way, seconds; the others as of :class:`Beside`."""
+    """Exposed time of the exchange in a layer, one way, seconds; other arguments as of :class:`Beside`."""
     left = np.maximum(np.asarray(exchange_s) - idle_s, 0.0)
     hidden = np.minimum(left, compute_s)
     shown: FloatArray = left - hidden + stack.overlap_slowdown * hidden
@@ -123,37 +129,37 @@ def expert_layer_s(
     instance: Instance, config: ParallelConfig, kind: LayerKind, ranks: int, gpus: int, beside: Beside | None = None
 ) -> tuple[float, float]:
     """
-    What the tokens of one layer with experts take at least on their way, for one micro-batch, forward and backward.
+    Lower bound on the exposed exchange of one layer with experts per micro-batch, forward and backward, seconds.
 
-    Exactly, if no block of experts spans hosts; otherwise over the best links that so many hosts can have, and nothing
-    where hosts do not hold blocks, or blocks hosts, as a whole.
+    Exact if no block of experts spans hosts. Otherwise over the best possible links, and 0 where neither hosts hold
+    whole blocks nor blocks whole hosts.
 
     Parameters
     ----------
     ranks
-        Of one stage on each host that has it.
+        Ranks of one stage on each of its hosts.
     gpus
-        All that are used of a host.
+        GPUs used of a host.
     beside
-        Of :func:`beside_exchange`, where it is known.
+        Result of :func:`beside_exchange`, where it is known.
     """
     model, training = instance.model, instance.training
-    one = expert_traffic(model, training, config)
+    traffic = expert_traffic(model, training, config)
     rings = expert_rings(model, training, config)
     found = [0.0, 0.0]
-    if one.num_exchanges:
+    if traffic.num_exchanges:
         beside = beside or beside_exchange(instance, config, kind)
     for way, times in enumerate(passes(config)):
-        if one.num_rings:
-            found[way] += _ring_floor_s(instance, rings[way], one.ring_size, ranks, gpus)
-        if one.num_exchanges and beside is not None:
-            whole = times * one.num_exchanges * _exchange_floor_s(instance, config, one, ranks, gpus)
+        if traffic.num_rings:
+            found[way] += _ring_floor_s(instance, rings[way], traffic.ring_size, ranks, gpus)
+        if traffic.num_exchanges and beside is not None:
+            whole = times * traffic.num_exchanges * _exchange_floor_s(instance, config, traffic, ranks, gpus)
             found[way] += float(shown_exchange_s(whole, beside.idle_s[way], beside.compute_s, instance.stack))
     return found[0], found[1]
 
 
 def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, gpus: int) -> float:
-    """A ring over neighbours, at the best link if it spans hosts."""
+    """Time of a ring over neighbours, at the best link if it spans hosts, seconds."""
     if ranks % size == 0:
         return intra_node_ring_s(instance.cluster, ring, size, instance.stack)
     if size % ranks:
@@ -165,10 +171,15 @@ def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, 
     return float(np.nanmin(across, initial=np.inf)) if not np.isnan(across).all() else 0.0
 
 
-def _exchange_floor_s(instance: Instance, config: ParallelConfig, one: ExpertTraffic, ranks: int, gpus: int) -> float:
-    """An all-to-all, at the best link if it spans hosts; with as many of them in an NVLink domain as is best."""
+def _exchange_floor_s(
+    instance: Instance, config: ParallelConfig, traffic: ExpertTraffic, ranks: int, gpus: int
+) -> float:
+    """
+    Time of an all-to-all, at the best link if it spans hosts, with the best number of hosts in an NVLink
+    domain, seconds.
+    """
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
-    part, block, most = one.sent_bytes / ep, ep * etp, most_sent_bytes_per_s(instance.training)
+    part, block, most = traffic.sent_bytes / ep, ep * etp, most_sent_bytes_per_s(instance.training)
     shares = distinct_shares(instance.model, instance.training, config)
     if ranks % block == 0:
         return least_exchange_s(instance, part, ep, 1, gpus, shares, most_bytes_per_s=most)
@@ -191,18 +202,18 @@ def least_exchange_s(
     most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf")),
 ) -> float:
     """
-    No all-to-all of groups with so many members on each of so many hosts takes less, seconds; 0 without a link.
+    Lower bound on an all-to-all with ``here`` members on each of ``hosts`` hosts, seconds; 0 without a link.
 
     Parameters
     ----------
     part_bytes
-        What a rank sends to each other.
+        Bytes that a rank sends to each other rank.
     gpus
-        All ranks of a host that send at once.
+        Ranks of a host that send at once.
     shares, hands_on
-        As of ``_flows.exchange_loads``.
+        Arguments of ``_flows.exchange_loads``.
     most_bytes_per_s
-        As of :func:`exchange_s`.
+        Largest rate of kernels, argument of :func:`exchange_s`.
     """
     cluster, stack = instance.cluster, instance.stack
     port = shares[1] / float(cluster.inside_bytes_per_s(1))
@@ -212,7 +223,7 @@ def least_exchange_s(
     apart = np.where(domain[:, None] != domain, cluster.pair_bytes_per_s(gpus), np.nan)
     near = port if most == 1 else min(port, shares[1] / cluster.fastest_pair_bytes_per_s(1))
     for together in range(1, min(most, hosts) + 1):
-        # The more members a domain has, the fewer of their copies are sent.
+        # The more members a domain has, the fewer copies are sent to them.
         sent = here * shares[min(here * most, len(shares) - 1)]
         load = gpus * sent * _least_load_s_per_byte(apart, hosts - together + 1)
         ports = (here - 1) * port + here * (together - 1) * near
@@ -225,9 +236,9 @@ def least_exchange_s(
 
 def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> float:
     """
-    What the busiest of ``num_hosts`` hosts takes at least to send a byte to each other of them, or to receive one.
+    Lower bound on the busiest of ``num_hosts`` hosts, sending or receiving a byte to or from each other one, seconds.
 
-    Each takes at least as long as over its own best links, and all of them are different hosts.
+    Each host takes at least as long as over its own best links, and all hosts are different.
     """
     seconds = np.where(np.isnan(pair_bytes_per_s), np.inf, 1.0 / pair_bytes_per_s)
     least = [np.sort(way, axis=1)[:, : num_hosts - 1].sum(axis=1) for way in (seconds, seconds.T)]
@@ -236,10 +247,10 @@ def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> floa
 
 def expert_ring_s(instance: Instance, config: ParallelConfig, traffic: RingTraffic, ranks: int, gpus: int) -> float:
     """
-    Gradients (or parameters) of experts of one stage, at least; arguments as of :func:`expert_layer_s`.
+    Lower bound on the reduction (or gather) of one stage's experts, seconds; arguments as of :func:`expert_layer_s`.
 
-    Hosts that hold whole blocks: the part inside a host. Otherwise the ring of the ranks that hold the same experts has
-    at most one of them on a host, and no hop is faster than the best link.
+    With hosts that hold whole blocks: the part inside a host. Otherwise the ring of the ranks that hold the same
+    experts has at most one of them on a host, and no hop is faster than the best link.
     """
     block, replicas = expert_block(config), expert_replicas(config)
     if replicas == 1 or not traffic.num_steps:

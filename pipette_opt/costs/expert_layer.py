@@ -1,18 +1,17 @@
 """
-Compute of the routed experts of one layer: router, sorting of tokens, and the experts' products as grouped ones.
+Compute of the routed experts of one layer: router, sorting of tokens, and grouped products of the experts.
+The router multiplies a rank's own tokens with one column per expert and takes the best ``topk``. Each token is copied
+for each of its experts, in the order of the experts. Received copies are sorted again by local expert, and both sorts
+are undone with the results. The ``flex`` dispatcher sends tokens unsorted, and copies them for each expert after they
+have arrived. The host counts tokens in between, so nothing hides the router's kernels.
 
-The router multiplies a rank's own tokens with one column per expert and takes the best ``topk``. A copy of each token
-for each of its experts is written in the order of the experts, sorted again by local expert once it has arrived, and
-both is undone with the results. By ``flex`` tokens are sent as they lie, and copied for each expert once they have
-arrived. Tokens are counted on the host between the two, so nothing hides the router's kernels.
-
-The gradient of an expert's weights has its tokens as inner size, of which there may be few, and is added to the sum of
-the micro-batches before, read and written in its own format (Megatron-Core's ``gradient_accumulation_fusion``): that
-takes the same for any number of tokens, and with few of them longer than the product.
+The gradient of an expert's weights has its tokens as inner size, which may be few. It is added to the sum of earlier
+micro-batches, read and written in its own format (Megatron-Core's ``gradient_accumulation_fusion``). This takes equally
+long for any number of tokens, and with few tokens longer than the product.
 
 The bias of an expert's second product is weighted with each token's probability, so the product does not add it.
-Megatron-Core (``TEGroupedMLP._apply_bias`` in ``moe/experts.py``) does that for one expert after the other and puts the
-pieces together, in framework operations, each through memory.
+Megatron-Core (``TEGroupedMLP._apply_bias`` in ``moe/experts.py``) adds it for one expert after the other and
+concatenates the pieces, in framework operations, each through memory.
 """
 
 from pipette_opt.costs.experts import distinct_shares, expert_block, rows_of_expert, tokens_of_rank
@@ -21,10 +20,13 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 
 EXPERT_KERNELS = 20
-"""Launches of one pass that a dense layer does not have: score, choose and count (8), sort and undo it (8), experts."""
+"""
+Kernel launches of one pass beyond those of a dense layer: scores, choice and counts (8), sorting and back
+(8), experts.
+"""
 
 ROUTER_KERNELS, ROUTED_KERNELS = 8, 4
-"""Of these the router's, and those that find out where tokens go, which CUDA graphs can have without the rest."""
+"""The router's launches, and those that compute where tokens go; CUDA graphs can capture these without the rest."""
 
 ROUTER_PASSES = 6.0
 """Times that the fp32 scores of all experts are read or written: cast, softmax, choice, the map, the load's loss."""
@@ -51,7 +53,7 @@ BIAS_KERNELS = (2, 4)
 
 
 def expert_kernels(model: ModelSpec, config: ParallelConfig) -> int:
-    """Launches of a forward pass that a dense layer does not have."""
+    """Number of kernel launches of a forward pass beyond those of a dense layer."""
     return EXPERT_KERNELS + (_bias_kernels(model, config)[0] if model.add_bias_linear else 0)
 
 
@@ -62,7 +64,7 @@ def _bias_kernels(model: ModelSpec, config: ParallelConfig) -> tuple[int, int]:
 
 
 def _copied(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
-    """Tokens, or copies of them, that sorting by expert reads and writes on a rank, one way."""
+    """Number of tokens, or copies of them, that sorting by expert reads and writes on a rank, one way."""
     assert model.num_experts is not None
     local = model.num_experts // config.expert_model_parallel_size
     arrived = local * rows_of_expert(model, training, config)
@@ -75,7 +77,7 @@ def _copied(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) ->
 def activation_again_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
-    """The activation of the routed experts on the busiest rank, and the cast of its output, seconds."""
+    """Seconds of the routed experts' activation on the busiest rank, and of the cast of its output."""
     assert model.num_experts is not None
     form, local = linear_format(gpu, training, rates), model.num_experts // config.expert_model_parallel_size
     width = model.expert_ffn_size // config.expert_tensor_size
@@ -90,7 +92,7 @@ def _latent_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """
-    Projections to the width of the experts and back, of a rank's own tokens, forward and backward; nothing without.
+    Projections to the width of the experts and back, of a rank's own tokens, forward and backward, seconds; or 0.
 
     Every tensor rank holds them whole (``fc1_latent_proj``, ``fc2_latent_proj`` in ``moe/moe_layer.py``).
     """
@@ -107,7 +109,10 @@ def _latent_times_s(
 def expert_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """Forward and backward of a layer's router and routed experts on the busiest rank, seconds, nothing sent."""
+    """
+    Forward and backward time of a layer's router and routed experts on the busiest rank, without
+    communication, seconds.
+    """
     assert model.num_experts is not None
     form, element, h = linear_format(gpu, training, rates), training.parameter_bytes, model.expert_hidden_size
     local = model.num_experts // config.expert_model_parallel_size
@@ -117,7 +122,7 @@ def expert_times_s(
     own, height = tokens_of_rank(training, config), max(1, round(rows))
 
     def products_s(n: int, k: int) -> tuple[float, float]:
-        """Forward and backward of one grouped product."""
+        """Return the forward and backward time of one grouped product."""
         return product_times_s(
             height, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes, count=local
         )
@@ -136,7 +141,7 @@ def expert_times_s(
     memory = gpu.memory_bytes_per_s * rates.streaming
     scores = ROUTER_PASSES * own * model.num_experts * 4.0 / memory
     copied = _copied(model, training, config)
-    # There and back, each a read or a write of every copy.
+    # Sorting and back, each a read or a write of every copy.
     permuted = 2.0 * copied * h * element / memory + own * model.moe_router_topk * h / SCATTERED_PER_S
     activation = local * rows * (up + width) * element * rates.elementwise / memory
     casts = (

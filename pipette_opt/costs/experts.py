@@ -1,27 +1,28 @@
 """
-What experts hold, work on and send: counts and bytes, before any times.
+Experts before any times: parameters held, tokens worked on, and bytes sent.
 
 The ranks of a pipeline stage, numbered with tensor parallelism fastest, then context, then data parallelism, fall into
 blocks of ``expert_tensor_size * expert_model_parallel_size``. A block holds every expert of its layers once: ``etp``
 neighbours share each of its experts, ranks ``etp`` apart hold different ones (``RankGenerator`` in megatron-core's
-``parallel_state``, order ``tp-ep-dp``). Ranks at equal places of the blocks hold the same and reduce its gradients.
+``parallel_state``, order ``tp-ep-dp``). Ranks at equal places of the blocks hold the same experts and reduce their
+gradients.
 
 Every rank has the tokens of its part of the sequence, ``mbs * seq / (tp * cp)`` with sequence parallelism, and sends
 each of them to ``topk`` experts. Megatron-Core's dispatchers (``moe/token_dispatcher.py``):
 
 ``alltoall``
-    An all-to-all over the ``ep`` ranks brings the copies to the ranks of their experts, an all-gather over the ``etp``
-    neighbours to all ranks that share an expert; a reduce-scatter and an all-to-all bring the results back.
+  An all-to-all over the ``ep`` ranks sends the copies to the ranks of their experts, an all-gather over the ``etp``
+  neighbours to all ranks that share an expert; a reduce-scatter and an all-to-all return the results.
 ``allgather``
-    Every rank of a block gets all tokens of the block by an all-gather and takes those of its experts; a reduce-scatter
-    sums up the results.
+  Every rank of a block gets all tokens of the block by an all-gather and takes those of its experts; a reduce-scatter
+  sums up the results.
 ``flex``
-    Kernels of DeepEP or HybridEP in place of the all-to-all (``costs/token_kernels.py``). A token goes to another host
-    once, however many of its experts are there, and is handed on over the host's fabric, once to each rank; results are
-    summed on the way back (DeepEP's normal kernels; arXiv 2412.19437, section 3.2.2).
+  Kernels of DeepEP or HybridEP replace the all-to-all (``costs/token_kernels.py``). A token goes to another host once,
+  however many of its experts are there, and is forwarded over the host's fabric, once to each rank. Results are summed
+  on the way back (DeepEP's normal kernels; arXiv 2412.19437, section 3.2.2).
 
-The backward pass makes the mirror image of each. With an imbalance above 1 the busiest rank of a block has so many
-times the mean, and the others wait for it.
+The backward pass mirrors each. With an imbalance above 1, the busiest rank of a block has that multiple of the mean
+load, and the others wait for it.
 """
 
 import math
@@ -39,18 +40,18 @@ from pipette_opt.specs.layer_parameters import expert_parameters
 
 class ExpertTraffic(NamedTuple):
     """
-    What one layer with experts moves for one micro-batch in the forward pass; the backward pass moves the same.
+    Traffic of one layer with experts for one micro-batch in the forward pass; the backward pass has the same.
 
     Parameters
     ----------
     sent_bytes
-        What each rank has for the ranks of its all-to-all group, itself included, in one all-to-all.
+        Bytes of each rank for the ranks of its all-to-all group, itself included, in one all-to-all.
     num_exchanges
-        All-to-alls, 0 or 2.
+        Number of all-to-alls, 0 or 2.
     gathered_bytes
-        What a ring of ``ring_size`` neighbours has after its all-gather, and before its reduce-scatter.
+        Bytes on a ring of ``ring_size`` neighbours after its all-gather, and before its reduce-scatter.
     num_rings
-        All-gathers and reduce-scatters together, 0 or 2.
+        Number of all-gathers and reduce-scatters together, 0 or 2.
     """
 
     sent_bytes: float
@@ -61,18 +62,18 @@ class ExpertTraffic(NamedTuple):
 
 
 def expert_block(config: ParallelConfig) -> int:
-    """Consecutive ranks of a stage that hold every expert once."""
+    """Number of consecutive ranks of a stage that hold every expert once."""
     return config.expert_tensor_size * config.expert_model_parallel_size
 
 
 def expert_replicas(config: ParallelConfig) -> int:
-    """Ranks that hold the same experts and reduce their gradients."""
+    """Number of ranks that hold the same experts and reduce their gradients."""
     stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size
     return max(stage // expert_block(config), 1)
 
 
 def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
-    """Consecutive replicas that exchange tokens, hence wait for each other in every layer with experts."""
+    """Number of consecutive replicas that exchange tokens, hence wait for each other in every layer with experts."""
     if model.num_experts is None:
         return 1
     slot = config.tensor_model_parallel_size * config.context_parallel_size
@@ -89,13 +90,13 @@ def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatAr
 
 
 def tokens_of_rank(training: TrainingSpec, config: ParallelConfig) -> int:
-    """Tokens of one micro-batch that a rank routes."""
+    """Number of tokens of one micro-batch that a rank routes."""
     split = config.context_parallel_size * (config.tensor_model_parallel_size if config.sequence_parallel else 1)
     return config.micro_batch_size * training.seq_length // split
 
 
 def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
-    """Tokens that each expert of the busiest rank works on in one micro-batch."""
+    """Number of tokens of each expert of the busiest rank in one micro-batch."""
     assert model.num_experts is not None
     routed = expert_block(config) * tokens_of_rank(training, config) * model.moe_router_topk
     return routed / model.num_experts * training.imbalance(config.expert_model_parallel_size)
@@ -103,11 +104,12 @@ def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelCon
 
 def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> FloatArray:
     """
-    Part of the copies for so many ranks of an all-to-all group that is sent to them at once, shape ``(ep + 1,)``.
+    Share of the copies for 0, 1, ... ranks of an all-to-all group that is sent to them together, shape ``(ep + 1,)``.
 
-    All of them by ``alltoall``. By ``flex`` a token is sent once to ranks of one place together: if routing is even,
-    the chance that at least one of its ``topk`` distinct experts is among theirs, over their mean number there. Groups
-    of experts are consecutive, as experts of a rank are, so a router that chooses groups first sends to fewer places.
+    All copies with ``alltoall``. With ``flex``, a token is sent once to ranks in one place together. With even routing,
+    the share is the chance that at least one of its ``topk`` distinct experts is among theirs, over their mean number
+    there. Groups of experts are consecutive, as experts of a rank are, so a router that first chooses groups sends to
+    fewer places.
     """
     ep = config.expert_model_parallel_size
     if model.num_experts is None or training.moe_token_dispatcher_type != "flex":
@@ -115,19 +117,19 @@ def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     local = model.num_experts // ep
     topk, groups, chosen = model.moe_router_topk, model.moe_router_num_groups or 1, model.moe_router_group_topk
     limit = (groups, groups if chosen is None else chosen)
-    there = [distinct_share(model.num_experts, topk, ranks * local, *limit) for ranks in range(1, ep + 1)]
-    return np.array([1.0, *there])
+    shares = [distinct_share(model.num_experts, topk, ranks * local, *limit) for ranks in range(1, ep + 1)]
+    return np.array([1.0, *shares])
 
 
-def distinct_share(num_experts: int, topk: int, there: int, groups: int = 1, chosen: int = 1) -> float:
+def distinct_share(num_experts: int, topk: int, held: int, groups: int = 1, chosen: int = 1) -> float:
     """
-    Tokens with one of the first ``there`` experts among their ``topk`` of all, over their copies for these experts.
+    Tokens with at least one of the first ``held`` experts among their ``topk``, over their copies for these experts.
 
     A token takes ``chosen`` of ``groups`` equal groups at random, and ``topk`` of their experts at random. The first
     experts are some whole groups, and part of the next one.
     """
     size = num_experts // groups
-    whole, rest = divmod(there, size)
+    whole, rest = divmod(held, size)
     none = 0.0
     for hit in range(min(whole, chosen) + 1):
         for part in (0, 1) if rest else (0,):
@@ -136,14 +138,14 @@ def distinct_share(num_experts: int, topk: int, there: int, groups: int = 1, cho
                 ways = math.comb(whole, hit) * math.comb(groups - whole - bool(rest), others)
                 missed = math.comb(size * chosen - size * hit - rest * part, topk)
                 none += ways * missed / (math.comb(groups, chosen) * math.comb(size * chosen, topk))
-    return (1.0 - none) / (topk * there / num_experts)
+    return (1.0 - none) / (topk * held / num_experts)
 
 
 def expert_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ExpertTraffic:
-    """What a layer with experts moves in the forward pass; that of its shared experts and attention apart."""
+    """Traffic of a layer's routed experts in the forward pass; without shared experts and attention."""
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
-    one = tokens_of_rank(training, config) * model.expert_hidden_size * training.parameter_bytes
+    own_bytes = tokens_of_rank(training, config) * model.expert_hidden_size * training.parameter_bytes
     if training.moe_token_dispatcher_type == "allgather":
-        return ExpertTraffic(0.0, 0, float(ep * etp * one), 2 * (ep * etp > 1), ep * etp)
-    sent = float(one * model.moe_router_topk) * training.imbalance(ep)
+        return ExpertTraffic(0.0, 0, float(ep * etp * own_bytes), 2 * (ep * etp > 1), ep * etp)
+    sent = float(own_bytes * model.moe_router_topk) * training.imbalance(ep)
     return ExpertTraffic(sent, 2 * (ep > 1), etp * sent, 2 * (etp > 1), etp)

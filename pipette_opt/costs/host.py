@@ -1,4 +1,4 @@
-"""What the host needs to launch the kernels of a layer, and what CUDA graphs leave of it."""
+"""Host time to launch the kernels of a layer, and the rest that CUDA graphs leave."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
 MLP_KERNELS = 4
-"""Launches of an MLP without a gate in one pass: norm, two products, activation."""
+"""Kernel launches of an MLP without a gate in one pass: norm, two products, activation."""
 
 MIXER_KERNELS = {
     "attention": 7,
@@ -21,29 +21,35 @@ MIXER_KERNELS = {
     "none": 0,
 }
 """
-Launches of what mixes tokens in one pass: norm, product, fused attention with what it reads and writes, product, and
-the addition. A gated delta net splits and repeats its queries and keys in kernels of its own.
+Kernel launches of each token mixer in one pass.
+
+Norm, product, fused attention with its reads and writes, product, and the addition. A gated delta net splits and
+repeats its queries and keys in kernels of its own.
 """
 
 LATENT_KERNELS = 8
 """
-Launches of latent attention that ordinary attention does not have: three more products, two norms, and three copies
-that make queries, keys and values contiguous (``MultiLatentAttention.forward``).
+Kernel launches of latent attention beyond those of ordinary attention.
+
+Three more products, two norms, and three copies that make queries, keys and values contiguous
+(``MultiLatentAttention.forward``).
 """
 
 HOST_BOUND_SHARPNESS = 8.0
 """
-How the device's and the host's time of a layer combine: the larger, plus a part of the smaller where they are near,
-since some kernels of a layer wait for the host and others hide it.
+Sharpness of the maximum of device and host time of a layer.
+
+The larger time counts, plus a part of the smaller where they are near, since some kernels of a layer wait for the host
+and others hide it.
 """
 
 
 def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, kind: LayerKind) -> float:
     """
-    What the host needs to launch one pass of a layer.
-
-    The backward launches about twice the forward's kernels from compiled code, in about the same time. Experts add the
-    router's kernels, the sorting of tokens and the experts' own; a step of ring attention its kernels and a message.
+    Host time to launch one pass of a layer, seconds.
+    The backward pass launches about twice the forward's kernels from compiled code, in about the same time. Experts add
+    the router's kernels, the sorting of tokens and the experts' own; a step of ring attention adds its kernels and a
+    message.
     """
     model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
     kernels = _kernels(model, training, config, kind)
@@ -58,7 +64,7 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
 
 
 def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, kind: LayerKind) -> dict[str, int]:
-    """Launches of one pass by the part of the layer that they are in, as CUDA graphs name them; the rest is ``moe``."""
+    """Kernel launches of one pass by part of the layer, named as in CUDA graphs; the rest is ``moe``."""
     norm, mixer, mlp = 0 if training.fused_norm else 6, MIXER_KERNELS[kind.mixer], 0
     norm += model.more_norms * (1 if training.fused_norm else 7)
     if kind.has_attention:
@@ -82,10 +88,10 @@ def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, k
 
 def _launched(parts: Mapping[str, int], training: TrainingSpec, kind: LayerKind) -> int:
     """
-    Launches outside of CUDA graphs.
+    Number of launches outside of CUDA graphs.
 
-    A graph of ``moe`` has the whole branch of the experts; what mixes tokens without attention is ``mamba``. Shared
-    experts are with the router.
+    A graph of ``moe`` has the whole branch of the experts. Token mixers without attention are ``mamba``. Shared experts
+    are with the router.
     """
     if not training.cuda_graph:
         return sum(parts.values())
@@ -101,12 +107,12 @@ def _launched(parts: Mapping[str, int], training: TrainingSpec, kind: LayerKind)
 
 def _threads(tp: int, gpus_per_node: int) -> int:
     """
-    Host threads that a ring of tensor ranks waits for: one of each rank, and two where it goes on to another host.
+    Number of host threads that a ring of tensor ranks waits for: one of each rank, and two per host if it spans hosts.
 
-    NCCL's proxies send and receive there. Each thread adds the same: in a public sweep on H100, pipelines over hosts
-    take 4.2, 6.3, 10.4 ms for a pass of a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9 ms
-    with 16 on two hosts, which is what 20 threads take. (Only back-tests simulate runs of the last kind; that is where
-    the two threads were seen. Nothing is fitted to them.)
+    NCCL's proxies send and receive there. Each thread adds the same time: in a public sweep on H100, pipelines over
+    hosts take 4.2, 6.3, 10.4 ms for a pass of a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9
+    ms with 16 on two hosts, as with 20 threads. (Only back-tests simulate runs of the last kind, in which the two
+    threads were seen. Nothing is fitted to them.)
     """
     hosts = ceil_div(tp, gpus_per_node)
     return tp + (2 * hosts if hosts > 1 else 0)
@@ -114,18 +120,19 @@ def _threads(tp: int, gpus_per_node: int) -> int:
 
 HOST_MEMORY_BYTES_PER_S = 50e9
 """
-What Adam on the host streams for one GPU. Assumed: half of 16 channels of DDR5-4800 (614 GB/s, two sockets of Intel's
-Sapphire Rapids) shared by eight GPUs, 38 GB/s, and of Grace's 512 GB/s by two, 128 GB/s; jobs that offload were not
-measured.
+Memory bandwidth of Adam on the host for one GPU. Assumed; jobs that offload were not measured.
+
+Half of 16 channels of DDR5-4800 (614 GB/s, two sockets of Intel's Sapphire Rapids) shared by eight GPUs is 38 GB/s;
+half of Grace's 512 GB/s shared by two is 128 GB/s.
 """
 
 
 def host_step_s(training: TrainingSpec, share: float, gpu: GpuSpec) -> float:
     """
-    Seconds per owned parameter that an optimizer on the host takes: gradients there, Adam in fp32, parameters back.
+    Seconds per owned parameter of an optimizer on the host: gradients there, Adam in fp32, parameters back.
 
-    ``HybridDeviceOptimizer`` in megatron-core: what travels is beside the step only if it is asked for, and then the
-    longer counts. ``share``: of the optimizer's states that the host keeps and steps, 0 to 1.
+    ``HybridDeviceOptimizer`` in megatron-core overlaps transfers with the step only on request; then the longer counts.
+    ``share``: share of the optimizer's states that the host keeps and steps, 0 to 1.
     """
     travels = (training.gradient_bytes + training.parameter_bytes) / gpu.host_bytes_per_s
     adam = (4 + 2 * 12 + training.parameter_bytes) / HOST_MEMORY_BYTES_PER_S
@@ -133,7 +140,7 @@ def host_step_s(training: TrainingSpec, share: float, gpu: GpuSpec) -> float:
 
 
 def bound_by_host(device_s: float, host_s: float) -> float:
-    """A pass of a layer whose kernels take ``device_s``, and whose launches ``host_s``, seconds."""
+    """Time of a layer's pass whose kernels take ``device_s`` and whose launches ``host_s``, seconds."""
     if host_s <= 0.0:
         return device_s
     larger, smaller = max(device_s, host_s), min(device_s, host_s)

@@ -1,4 +1,4 @@
-"""What runs taught of the layers of a configuration."""
+"""Correction of layer times learned from measured runs."""
 
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, StackSpec, TrainingSpec
@@ -6,15 +6,15 @@ from pipette_opt.specs.layers import LayerFactor
 
 
 def _products(training: TrainingSpec) -> str:
-    """Format of the products of layers."""
+    """Return the number format of the products of layers."""
     return "fp8" if training.fp8 else "nvfp4" if training.fp4 else training.precision
 
 
 def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> LayerFactor | None:
     """
-    The shape of the layers without experts, as runs teach it.
+    Return the shape of the layers without experts, as in the table learned from runs.
 
-    ``None`` for what they do not: context parallelism, and tensor groups over several hosts, whose time is the
+    ``None`` where runs say nothing: context parallelism, and tensor groups over several hosts, whose time is the
     network's.
     """
     tp = config.tensor_model_parallel_size
@@ -39,7 +39,7 @@ def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> Lay
 
 
 def learned_factor(instance: Instance, config: ParallelConfig, gpu: GpuSpec, stack: StackSpec) -> float:
-    """Measured over predicted compute of a layer without experts; 1 where no run tells, and with latent attention."""
+    """Measured over predicted compute of a layer without experts; 1 without a run, and with latent attention."""
     unknown = stack.layers is None or instance.model.multi_latent_attention is not None
     shape = None if unknown else layer_shape(instance, config, gpu)
     return 1.0 if stack.layers is None or shape is None else stack.layers.factor(shape)

@@ -9,10 +9,10 @@ from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 
 def p2p_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
     """
-    What one tensor rank sends to the next stage for one micro-batch.
+    Bytes that one tensor rank sends to the next stage for one micro-batch.
 
-    With sequence parallelism each tensor rank holds, and sends, its share of the sequence; without it every one
-    sends the whole activation.
+    With sequence parallelism, each tensor rank holds, and sends, its share of the sequence; without it, every one sends
+    the whole activation.
     """
     whole = training.seq_length * config.micro_batch_size * model.hidden_size * training.parameter_bytes
     shards = config.context_parallel_size * (config.tensor_model_parallel_size if config.sequence_parallel else 1)
@@ -21,15 +21,15 @@ def p2p_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 def inter_node_message_s(cluster: ClusterSpec, message_bytes: float, num_flows: int) -> FloatArray:
     """
-    One of ``num_flows`` equal messages that go from host i to host j at once, shape ``(num_nodes, num_nodes)``.
+    Time of one of ``num_flows`` equal messages from host i to j at once, seconds, shape ``(num_nodes, num_nodes)``.
 
-    Latency plus size over an equal share of what so many flows attain in sum; NaN where nothing was measured.
+    Latency plus size over an equal share of the aggregate bandwidth; NaN where nothing was measured.
     """
     return cluster.pair_latency_s + message_bytes * num_flows / cluster.pair_bytes_per_s(num_flows)
 
 
 def intra_node_message_s(cluster: ClusterSpec, message_bytes: float) -> float:
-    """One message between two GPUs of a host, the two with the fastest link."""
+    """Time of one message between the two GPUs of a host with the fastest link, seconds."""
     return cluster.intra_node_latency_s + message_bytes / float(cluster.inside_bytes_per_s(1))
 
 

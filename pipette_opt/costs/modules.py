@@ -1,4 +1,4 @@
-"""Modules of a layer that its backward pass may compute again, each by itself."""
+"""Modules of a layer that its backward pass may recompute, each by itself."""
 
 from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, product_times_s
@@ -18,10 +18,9 @@ def modules_again_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> float:
     """
-    What a layer's backward computes again with selective recomputation, the attention core apart, seconds.
-
-    The forward of each module, as the layer's forward counts it; what is sent again is in ``costs/collectives.py``
-    and ``costs/exchange.py``.
+    Time of a layer's selective recomputation without the attention core, seconds.
+    The forward time of each module, as in the layer's forward pass; repeated communication is in
+    ``costs/collectives.py`` and ``costs/exchange.py``.
     """
     if config.recompute_granularity != "selective":
         return 0.0
@@ -53,7 +52,10 @@ def modules_again_s(
 def up_projection_forward_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
-    """Queries, keys and values out of the latents of latent attention: norms, products, positions; nothing without."""
+    """
+    Time of the up-projections of latent attention (norms, products, positions), seconds; 0 without latent
+    attention.
+    """
     latent, tokens = model.multi_latent_attention, micro_batch_tokens(training, config)
     if latent is None:
         return 0.0
@@ -78,8 +80,7 @@ def up_projection_forward_s(
 def rotated_latent(latent: LatentAttention) -> float:
     """
     Channels of a head that the fused kernels of latent attention's positions read or write (``fusions/fused_mla_...``).
-
-    Of queries the part with positions in place; keys without positions and values are read, whole keys and values
+    Queries: the part with positions, in place. Keys without positions and values are read, whole keys and values
     written.
     """
     return 2.0 * latent.qk_pos_emb_head_dim + latent.up_head_size + latent.key_head_size + latent.v_head_dim
@@ -88,7 +89,7 @@ def rotated_latent(latent: LatentAttention) -> float:
 def mlp_forward_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, width: int
 ) -> float:
-    """Forward of an MLP of that width: two products with their casts, the activation, and the norm before them."""
+    """Forward time of an MLP: two products with their casts, the activation, and the norm before them, seconds."""
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     up, form = 2 * width if model.gated_linear_unit else width, linear_format(gpu, training, rates)
     share, passes = (

@@ -19,17 +19,20 @@ from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, Training
 from pipette_opt.specs.layer_parameters import mixer_shapes, mlp_width
 
 ITERATIONS = 5
-"""Of Newton and Schulz (``muon_num_ns_steps`` by default)."""
+"""Number of Newton-Schulz iterations (``muon_num_ns_steps`` by default)."""
 
 
 def orthogonal_flops(rows: float, columns: float) -> float:
-    """Of one matrix."""
+    """FLOPs of one matrix."""
     small, large = sorted((rows, columns))
     return ITERATIONS * (4.0 * small**2 * large + 2.0 * small**3)
 
 
 def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
-    """Of the matrices of one layer on one tensor rank: those that all replicas share out, and those of its experts."""
+    """
+    FLOPs of the matrices of one layer on one tensor rank: those divided among all replicas, and those of
+    its experts.
+    """
     tp, h, width = config.tensor_model_parallel_size, model.hidden_size, mlp_width(model, kind)
     gates = 2 if model.gated_linear_unit else 1
     into, attended, whole = mixer_shapes(model, kind)
@@ -46,7 +49,7 @@ def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tu
 def orthogonal_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> FloatArray:
-    """What each stage's step takes for it, seconds, shape ``(pp,)``; nothing for Adam."""
+    """Seconds of each stage's orthogonalisation, shape ``(pp,)``; 0 for Adam."""
     seconds = np.zeros(config.pipeline_model_parallel_size)
     if training.optimizer == "adam":
         return seconds

@@ -1,5 +1,5 @@
 """
-What runs beside compute, as Megatron-Core 0.16 does it.
+Communication that overlaps with compute, as in Megatron-Core 0.16.
 
 **Gradients** (``overlap_grad_reduce``). Without interleaving the first stage's gradients are reduced in buckets while
 its last backward makes them; later stages reduce theirs after the last backward, as one, in the flush of the stages
@@ -13,11 +13,11 @@ its parameters, and only when its first input is there. Interleaved, those of th
 are gathered from the start, those of chunk ``c`` from the time on when the first forward of chunk ``c - 1`` is as many
 forwards away as the stage's rank (``forward_step_helper_preprocess``, for all stages to start together).
 
-**Slowdown.** Collectives take some of the chip and of its memory's bandwidth: compute beside them takes
+**Slowdown.** Collectives take some of the chip and of its memory bandwidth: overlapped compute takes
 ``overlap_slowdown`` longer.
 
-**In the closed form** the work that hides a stage's reduction is the least that the stage takes anywhere, and every
-later stage waits for parameters as long as the stage that is last. Lower forms have both in their paths
+**In the analytical 1F1B model**, the work that hides a stage's reduction is the least that the stage takes anywhere,
+and every later stage waits for parameters as long as the last stage. Relaxations have both in their paths
 (:mod:`pipette_opt.problem.beside`).
 """
 
@@ -44,7 +44,7 @@ UNLIMITED_S = 1e30
 
 
 class Exposed(NamedTuple):
-    """What collectives beside compute leave to the schedule; fields as in ``PlacedTimes``."""
+    """Exposed part of overlapped collectives; fields as in ``PlacedTimes``."""
 
     reduction_buckets: IntArray
     ready_s: FloatArray | None
@@ -56,25 +56,25 @@ class Exposed(NamedTuple):
 
 class StageRing(NamedTuple):
     """
-    What the data-parallel rings of a stage move, and what can hide it; equal for stages that show the same.
+    Traffic of the data-parallel rings of a stage, and the work that can hide it; equal for stages of equal exposure.
 
     Parameters
     ----------
     parameters
-        The gather that runs beside the forwards, if there is one.
+        Gather that overlaps with the forwards, if there is one.
     experts, expert_parameters
-        The same of experts, over their own rings, after those.
+        Traffic of experts over their own rings, after the others.
     buckets
-        Pieces of both; 0 if nothing runs beside compute.
+        Pieces of both; 0 without overlap.
     forward_s, backward_s
-        What the stage's first forward and last backward take wherever it is placed: at least for a closed form, at most
-        and slowed down for a lower form (whose paths have the waits for parameters and the slowdown).
+        Time of the stage's first forward and last backward wherever it is placed: at least for the analytical model; at
+        most, and slowed down, for a relaxation (whose paths have the waits for parameters and the slowdown).
     first
         Whether it is the first stage.
     others
-        The other stages, which wait for their parameters, too.
+        Number of other stages, which also wait for their parameters.
     slowdown
-        Extra time of compute beside collectives.
+        Relative extra time of compute during collectives.
     """
 
     reduction: RingTraffic
@@ -93,7 +93,7 @@ class StageRing(NamedTuple):
         time_s: Callable[[RingTraffic], FloatArray],
         experts_s: Callable[[RingTraffic], FloatArray | float] = lambda traffic: 0.0,
     ) -> FloatArray:
-        """What the schedule sees of it; ``time_s`` says how long a ring takes, ``experts_s`` one of experts."""
+        """Return the exposed time; ``time_s`` gives the time of a ring, ``experts_s`` that of a ring of experts."""
         reduction = time_s(self.reduction)
         if self.experts is not None:
             reduction = reduction + experts_s(self.experts)
@@ -113,15 +113,15 @@ class StageRing(NamedTuple):
 
 def stage_rings(instance: Instance, config: ParallelConfig, compute: StageCompute, *, closed: bool) -> list[StageRing]:
     """
-    The rings of each stage, length ``pp``.
+    Return the rings of each stage, length ``pp``.
 
     Parameters
     ----------
     closed
-        For a closed form, whose work is the least of all kinds of GPU; otherwise for a lower form.
+        ``True`` for the analytical model, with the least work of all GPU kinds; ``False`` for a relaxation.
     """
     model, training, stack = instance.model, instance.training, instance.stack
-    if config.sharding_stage > 1:  # what is sent beside each micro-batch only lengthens it; the simulator has it
+    if config.sharding_stage > 1:  # their messages only lengthen each micro-batch; the simulator counts them
         return [StageRing(NO_TRAFFIC)] * config.pipeline_model_parallel_size
     traffic = gradient_traffic(model, training, config)
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
@@ -131,10 +131,12 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
         experts = [*gradient_traffic(model, training, config, experts=True)]
     both = list(zip(traffic, experts, strict=True))
     if not config.overlap_grad_reduce:
-        return [StageRing(one, experts=other) for one, other in both]
+        return [StageRing(dense, experts=expert) for dense, expert in both]
     if chunks > 1:  # the first chunk's part follows the last backward
         parts = zip(both, config.chunk_shares[0].tolist(), strict=True)
-        return [StageRing(_part(one, share), experts=other and _part(other, share)) for (one, other), share in parts]
+        return [
+            StageRing(_part(dense, share), experts=expert and _part(expert, share)) for (dense, expert), share in parts
+        ]
     buckets, (forward, backward) = num_buckets(model, config), hiding_s(instance, config, compute, least=closed)
     if not closed:
         backward = backward * (1.0 + stack.overlap_slowdown * (1.0 - 1.0 / buckets))
@@ -161,7 +163,7 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
 
 
 def _part(traffic: RingTraffic, share: float) -> RingTraffic:
-    """What takes a part of the time, latencies included."""
+    """Traffic that takes a share of the time, latencies included."""
     return RingTraffic(traffic.hop_bytes * share, traffic.num_steps * share, traffic.num_calls * share)
 
 
@@ -169,7 +171,7 @@ def hiding_s(
     instance: Instance, config: ParallelConfig, compute: StageCompute, *, least: bool
 ) -> tuple[FloatArray, FloatArray]:
     """
-    Forward and backward of one micro-batch on each stage, at least (or at most) on any hosts, shape ``(pp,)`` each.
+    Least (or largest) forward and backward time of one micro-batch on each stage, seconds, shape ``(pp,)`` each.
 
     At least: the fastest kind of GPU, with tensor communication if groups stay inside hosts. At most: the slowest kind;
     unlimited if tensor groups span hosts, or experts send tokens.
@@ -191,10 +193,9 @@ def shown_reduction_s(
     reduction_s: FloatArray, buckets: IntArray | int, backward_s: FloatArray | float, slowdown: float
 ) -> FloatArray:
     """
-    What a reduction in buckets leaves after the last backward, and how much longer that takes.
-
-    Without slowdown it falls with the backward, and with it it is never less than that: what lower forms count. Of
-    ``K`` buckets the last one follows the backward, the others run beside its last ``1 - 1 / K``.
+    Exposed time of a reduction in buckets after the last backward, including the backward's slowdown, seconds.
+    Without slowdown, it falls as the backward grows; with slowdown, it is never below that, which relaxations use. Of
+    ``K`` buckets, the last one follows the backward; the others overlap with its last ``1 - 1 / K``.
     """
     later = 1.0 - 1.0 / np.asarray(buckets)
     slower = slowdown * later * np.minimum(reduction_s, backward_s)
@@ -205,7 +206,7 @@ def shown_reduction_s(
 def shown_gather_s(
     gather_s: FloatArray, buckets: IntArray | int, forward_s: FloatArray | float, slowdown: float
 ) -> FloatArray:
-    """How much longer the first forward takes that waits for a gather in buckets."""
+    """Additional time of the first forward, which waits for a gather in buckets, seconds."""
     later = 1.0 - 1.0 / np.asarray(buckets)
     waits = gather_s / buckets + later * np.maximum(gather_s - forward_s, 0.0)
     longer: FloatArray = waits + slowdown * later * np.minimum(gather_s, forward_s)
@@ -238,20 +239,20 @@ def exposed(
     Parameters
     ----------
     buckets
-        As :func:`num_buckets` says, shape ``(n, pp)``.
+        Number of buckets from :func:`num_buckets`, shape ``(n, pp)``.
     forward_s, backward_s
         Shape ``(n, num_chunks, pp, dp)``.
     reduction_s
         Gradient reduction of each stage, shape ``(n, pp)``.
     gather_s
-        Parameter gather of each stage, same shape, if it runs beside the forwards.
+        Parameter gather of each stage, seconds, shape ``(n, pp)``, if it overlaps with the forwards.
     least_s
-        Forward and backward of one micro-batch wherever a stage is placed, shape ``(n, 2, pp)``; for the solver's form.
+        Forward and backward of one micro-batch wherever a stage is placed, shape ``(n, 2, pp)``; for the analytical
+        model.
     slowdown
-        Extra time of compute beside collectives, a share.
+        Relative extra time of compute during collectives.
     shares
-        Part of each stage's reduction and gather that each chunk has, shape ``(n, num_chunks, pp)``; equal parts by
-        default.
+        Share of each chunk in its stage's reduction and gather, shape ``(n, num_chunks, pp)``; equal parts by default.
     """
     chunks, pp = forward_s.shape[1:3]
     whole = reduction_s[:, None, :, None]
@@ -269,7 +270,7 @@ def exposed(
     if shares is None:
         shares = np.full((len(whole), chunks, pp), 1.0 / chunks)
     part = shares[..., None]
-    last = np.zeros_like(backward_s)  # a chunk's reduction runs beside the last backwards of the chunk before it
+    last = np.zeros_like(backward_s)  # a chunk's reduction overlaps with the last backwards of the chunk before it
     last[:, :-1] = slowdown * np.minimum(whole * part[:, 1:], pp * backward_s[:, :-1])
     ready = first = None
     if gather is not None:
@@ -284,14 +285,14 @@ def exposed(
 
 def _arrivals(forward_s: FloatArray, gather_s: FloatArray) -> FloatArray:
     """
-    When the parameters of each chunk of an interleaved schedule are there, shape ``(n, num_chunks, pp, 1)``.
+    Arrival of the parameters of each chunk of an interleaved schedule, seconds, shape ``(n, num_chunks, pp, 1)``.
 
-    The forwards before the launch are taken without what they wait for, those of the slowest replica.
+    The forwards before the launch count without their own waits, those of the slowest replica.
 
     Parameters
     ----------
     gather_s
-        Of each chunk, shape ``(n, num_chunks, pp, 1)``.
+        Gather of each chunk, seconds, shape ``(n, num_chunks, pp, 1)``.
     """
     _, chunks, pp, _ = forward_s.shape
     slowest, rank = forward_s.max(axis=3), np.arange(pp)

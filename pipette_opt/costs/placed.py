@@ -1,8 +1,8 @@
 """
 All costs of configurations on given GPUs, in seconds.
 
-Placements with equal degrees are costed together, as arrays; one placement is a batch of one. Flows that run at once
-and share a host pair: the messages of one stage boundary in one direction; the gradient rings of all stages; the
+Placements with equal degrees are costed together, as arrays; a single placement is a batch of one. Flows that run at
+once and share a host pair: the messages of one stage boundary in one direction; the gradient rings of all stages; the
 tensor-parallel rings of all stages; their context-parallel rings; all-to-alls between experts.
 """
 
@@ -45,9 +45,10 @@ __all__ = ["PlacedBatch", "PlacedTimes", "placed_batch", "placed_batches", "plac
 
 Grid = tuple[int, int, int, int, int, int, int, int, int, str, RankOrder, bool, bool, bool]
 """
-What a batch has in common: tensor, context, data and pipeline size, chunks per stage, expert and expert tensor size,
-ZeRO stage, groups of replicas and what these share, rank order; whether gradients, parameters and activations are sent
-beside compute.
+Properties that all placements of a batch share.
+
+Tensor, context, data and pipeline size, chunks per stage, expert and expert tensor size, ZeRO stage, groups of replicas
+and their sharing, rank order; overlap of gradients, parameters and activations.
 """
 
 
@@ -55,12 +56,12 @@ def placed_times(
     instance: Instance, config: ParallelConfig, placement: Placement, layout: Layout = "loop"
 ) -> PlacedTimes:
     """
-    Times of any placement, regular or not.
+    Return the times of any placement, regular or not.
 
     Parameters
     ----------
     layout
-        Where the schedule has the layers; in a V of two chunks the first stage has the output head, too.
+        Placement of layer groups on stages; in a V of two chunks, the first stage also has the output head.
 
     Raises
     ------
@@ -82,7 +83,10 @@ def placed_times(
 def placed_batches(
     instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]
 ) -> list[tuple[IntArray, PlacedBatch]]:
-    """Times of many placements, in batches of one grid; with each the places of its members in ``placed``."""
+    """
+    Return the times of many placements in batches of one grid, each with the indices of its members in
+    ``placed``.
+    """
     grids: dict[Grid, list[int]] = {}
     for index, (config, placement) in enumerate(placed):
         grids.setdefault(grid_of(config, placement), []).append(index)
@@ -99,12 +103,12 @@ def placed_batch(
     known: dict[ParallelConfig, Costs] | None = None,
 ) -> PlacedBatch:
     """
-    Times of placements of one grid.
+    Return the times of placements of one grid.
 
     Parameters
     ----------
     known
-        Filled with what each configuration costs wherever it is placed, and read.
+        Cache of each configuration's costs that do not depend on the placement; read and extended.
     """
     known = {} if known is None else known
     for config, _ in placed:
@@ -117,23 +121,23 @@ def costed_batch(
     instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]], costs: list[Costs]
 ) -> PlacedBatch:
     """
-    Times of placements of one grid, whose configurations cost that much.
+    Return the times of placements of one grid, given the costs of their configurations.
 
     Parameters
     ----------
     instance
-        Its cluster, stack and collectives are those of all. Models and jobs may differ where they have no experts, if
-        all or none of the models tie embeddings of the first and the last stage.
+        Instance whose cluster, stack and collectives hold for all. Models and jobs may differ where they have no
+        experts, if all or none of the models tie embeddings of the first and the last stage.
     """
     first, placement = placed[0]
     check_expert_ranks(instance.model, first, placement.order)
     ranks = RankGrid.of(first, placement.order).ranks()
-    gpus = np.stack([gpu_numbers(instance.cluster, one.node, one.local_rank) for _, one in placed])
+    gpus = np.stack([gpu_numbers(instance.cluster, where.node, where.local_rank) for _, where in placed])
     return _Batch(instance, [config for config, _ in placed], costs, gpus[:, ranks]).times()
 
 
 def grid_of(config: ParallelConfig, placement: Placement) -> Grid:
-    """What placements that are costed together have in common."""
+    """Return the properties that placements costed together share."""
     return (
         config.tensor_model_parallel_size,
         config.context_parallel_size,
@@ -159,22 +163,22 @@ class _Batch:
     Parameters
     ----------
     gpus
-        GPU of each rank as :func:`gpu_numbers` says, shape ``(n, pp, dp, cp, tp)``.
+        GPU of each rank from :func:`gpu_numbers`, shape ``(n, pp, dp, cp, tp)``.
     """
 
     def __init__(self, instance: Instance, configs: list[ParallelConfig], costs: list[Costs], gpus: IntArray) -> None:
         self.instance, self.configs, self.costs, self.gpus = instance, configs, costs, gpus
         self.hosts = host_of(instance.cluster, gpus)
-        self.config = configs[0]  # the degrees are those of all
+        self.config = configs[0]  # all have these degrees
         self.links = PlacedLinks(instance)
-        experts = [one.experts for one in costs if one.experts is not None]
+        experts = [each.experts for each in costs if each.experts is not None]
         self.experts = PlacedExperts(self.links, self.config, experts, gpus) if experts else None
 
     def times(self) -> PlacedBatch:
-        """All costs."""
+        """Compute all times."""
         forward, backward = self._compute()
         (tensor_forward, tensor_backward), experts = self._inside_layers()
-        send_forward, send_backward = (self._in_step(one) for one in self._sends())
+        send_forward, send_backward = (self._in_step(sends) for sends in self._sends())
         forward, backward = self._in_step(forward + tensor_forward), self._in_step(backward + tensor_backward)
         sharded = self._sharded(forward, backward)
         if sharded is not None:
@@ -182,9 +186,9 @@ class _Batch:
         reduction, gather = self._reductions()
         beside = None
         if self.config.overlap_grad_reduce:
-            buckets = np.stack([one.buckets for one in self.costs])
+            buckets = np.stack([costs.buckets for costs in self.costs])
             slowdown = self.instance.stack.overlap_slowdown
-            least = np.stack([np.stack(one.least) for one in self.costs])
+            least = np.stack([np.stack(costs.least) for costs in self.costs])
             shares = np.stack([config.chunk_shares for config in self.configs])
             beside = exposed(buckets, forward, backward, reduction, gather, least, slowdown, shares)
         return PlacedBatch(
@@ -196,7 +200,7 @@ class _Batch:
             send_backward_s=send_backward,
             reduction_s=reduction,
             gather_s=gather,
-            optimizer_s=np.array([one.compute.optimizer_s for one in self.costs]),
+            optimizer_s=np.array([costs.compute.optimizer_s for costs in self.costs]),
             embedding_s=self._embeddings(),
             overlap_p2p=self.config.overlap_p2p_communication,
             expert_forward_s=None if experts is None else experts[0],
@@ -208,25 +212,25 @@ class _Batch:
         )
 
     def _compute(self) -> tuple[FloatArray, FloatArray]:
-        """Work of every chunk, the slowest of its slot's GPUs, shape ``(n, chunks, pp, dp)`` each."""
+        """Work of every chunk, the slowest of its slot's GPUs, seconds, shape ``(n, chunks, pp, dp)`` each."""
         n, pp, dp = self.hosts.shape[:3]
-        works = [np.stack([getattr(one.compute, name) for one in self.costs]) for name in ("forward_s", "backward_s")]
+        names = ("forward_s", "backward_s")
+        works = [np.stack([getattr(costs.compute, name) for costs in self.costs]) for name in names]
         kinds = self.instance.cluster.kind_of_node[self.hosts].reshape(n, pp, dp, -1)
         if works[0].shape[1] == 1:
             return tuple(np.repeat(work[:, 0, :, :, None], dp, axis=3) for work in works)  # type: ignore[return-value]
-        which, stage = np.arange(n)[:, None, None, None], np.arange(pp)[None, :, None, None]
-        slowest = [work[which, kinds, :, stage].max(axis=3).transpose(0, 3, 1, 2) for work in works]
+        row, stage = np.arange(n)[:, None, None, None], np.arange(pp)[None, :, None, None]
+        slowest = [work[row, kinds, :, stage].max(axis=3).transpose(0, 3, 1, 2) for work in works]
         return slowest[0], slowest[1]
 
     def _in_step(self, times: FloatArray) -> FloatArray:
-        """Times with the replicas as last axis, of which some wait for each other."""
+        """Synchronise replicas (last axis) that wait for each other."""
         return in_step(self.instance.model, self.config, times)
 
     def _inside_layers(self) -> tuple[FloatArray, FloatArray | None]:
         """
-        Communication inside the layers of every chunk, forward and backward, shape ``(2, n, chunks, pp, dp)``.
-
-        All of it, and the part that experts send.
+        Communication inside the layers of every chunk, forward and backward, seconds, ``(2, n, chunks, pp, dp)``.
+        All communication, and the part of experts.
         """
         n, pp, dp, cp, tp = self.hosts.shape
         found = np.zeros((2, n, self.config.num_chunks, pp, dp))
@@ -236,11 +240,11 @@ class _Batch:
             context = self._context(self.gpus.swapaxes(3, 4).reshape(n, pp * dp * tp, cp))
         if tp > 1:
             tensor = self.links.rings(self.gpus.reshape(n, pp * dp * cp, tp), "a tensor-parallel group")
-        for kind in dict.fromkeys(kind for one in self.costs for kind in one.layers):
-            of_kind = [one.of_kind(kind) for one in self.costs]
-            layers = np.stack([one.layers for one in of_kind]).astype(np.float64)[..., None]
-            each = self._layer(context, [one.context for one in of_kind], [one.attention for one in of_kind])
-            each += self._layer(tensor, [one.tensor for one in of_kind], [one.idle for one in of_kind])
+        for kind in dict.fromkeys(kind for costs in self.costs for kind in costs.layers):
+            of_kind = [costs.of_kind(kind) for costs in self.costs]
+            layers = np.stack([layer.layers for layer in of_kind]).astype(np.float64)[..., None]
+            each = self._layer(context, [layer.context for layer in of_kind], [layer.attention for layer in of_kind])
+            each += self._layer(tensor, [layer.tensor for layer in of_kind], [layer.idle for layer in of_kind])
             found += layers * each[:, :, None]
             if self.experts is not None and sent is not None and kind[0].has_experts:
                 tokens = layers * self.experts.layer_s(of_kind)[:, :, None]
@@ -249,7 +253,7 @@ class _Batch:
         return found, sent
 
     def _context(self, groups: IntArray) -> PlacedRings | ExchangedContext:
-        """What context-parallel groups, shape ``(n, groups, cp)``, exchange."""
+        """Return the exchange of context-parallel groups, shape ``(n, groups, cp)``."""
         kind, who = self.instance.training.cp_comm_type, "a context-parallel group"
         rings = self.links.rings(groups, who, messages=kind == "p2p")
         if kind != "a2a":
@@ -263,52 +267,58 @@ class _Batch:
         traffic: list[tuple[RingTraffic, RingTraffic]],
         hidden: list[tuple[float, float]],
     ) -> FloatArray:
-        """Rings of one layer beyond what is hidden, the slowest of a slot, shape ``(2, n, pp, dp)``."""
+        """Exposed time of rings of one layer, the slowest of a slot, seconds, shape ``(2, n, pp, dp)``."""
         n, pp, dp = self.hosts.shape[:3]
         found = np.zeros((2, n, pp, dp))
         if rings is not None:
             for way in (0, 1):
-                times = rings.time_s(spread(stacked([one[way] for one in traffic]), 1))
-                beside = np.array([one[way] for one in hidden])[:, None, None]
+                times = rings.time_s(spread(stacked([both[way] for both in traffic]), 1))
+                beside = np.array([both[way] for both in hidden])[:, None, None]
                 found[way] = np.maximum(times.reshape(n, pp, dp, -1).max(axis=3) - beside, 0.0)
         return found
 
     def _sends(self) -> tuple[FloatArray, FloatArray]:
-        """Transfers of every boundary, forward and backward, the one from the last to the first stage included."""
+        """
+        Transfers at every boundary, forward and backward, including the one from the last to the first
+        stage, seconds.
+        """
         n, pp, dp = self.hosts.shape[:3]
         forward, backward = np.zeros((n, pp, dp)), np.zeros((n, pp, dp))
         if pp == 1:
             return forward, backward
         gpus = self.gpus.reshape(n, pp, dp, -1)
         used = pp if self.config.num_chunks > 1 else pp - 1
-        here, there = gpus[:, :used], np.roll(gpus, -1, axis=1)[:, :used]
-        size = np.array([one.message_bytes for one in self.costs])
-        forward[:, :used] = self._messages(size, here, there)
-        backward[:, :used] = self._messages(size, there, here)
+        here, following = gpus[:, :used], np.roll(gpus, -1, axis=1)[:, :used]
+        size = np.array([costs.message_bytes for costs in self.costs])
+        forward[:, :used] = self._messages(size, here, following)
+        backward[:, :used] = self._messages(size, following, here)
         return forward, backward
 
     def _messages(self, size: FloatArray, senders: IntArray, receivers: IntArray) -> FloatArray:
-        """The slowest message of each replica; those of a boundary, ``(n, boundaries, dp, slot)``, go at once."""
+        """Slowest message of each replica, seconds; those of a boundary, ``(n, boundaries, dp, slot)``, run at once."""
         from pipette_opt.costs._flows import message_flows
 
         cluster = self.instance.cluster
-        here, there = host_of(cluster, senders), host_of(cluster, receivers)
+        here, target = host_of(cluster, senders), host_of(cluster, receivers)
         sets = (len(here) * here.shape[1], -1)
-        flows = message_flows(here.reshape(sets), there.reshape(sets), cluster.num_nodes).reshape(here.shape)
-        rate = flow_rates(cluster, here, there, np.where(here == there, 0, flows))
-        self.links.note_missing("the pipeline", rate, here, there)
+        flows = message_flows(here.reshape(sets), target.reshape(sets), cluster.num_nodes).reshape(here.shape)
+        rate = flow_rates(cluster, here, target, np.where(here == target, 0, flows))
+        self.links.note_missing("the pipeline", rate, here, target)
         size = size[:, None, None, None]
-        inside = np.array([intra_node_message_s(cluster, float(one)) for one in size.ravel()])[:, None, None, None]
+        inside = np.array([intra_node_message_s(cluster, float(each)) for each in size.ravel()])[:, None, None, None]
         if cluster.gpu_links is not None:
             slots = slot_rates(cluster, senders.reshape(sets), receivers.reshape(sets)).reshape(here.shape)
             inside = np.maximum(inside, cluster.intra_node_latency_s + size / slots)
             rate = np.minimum(rate, slots)
-        times = np.where(here == there, inside, cluster.pair_latency_s[here, there] + size / rate)
+        times = np.where(here == target, inside, cluster.pair_latency_s[here, target] + size / rate)
         slowest: FloatArray = times.max(axis=3)
         return slowest
 
     def _reductions(self) -> tuple[FloatArray, FloatArray | None]:
-        """Gradient reduction and parameter gather of each stage: the slowest of its rings, shape ``(n, pp)``."""
+        """
+        Gradient reduction and parameter gather of each stage, the slowest of its rings, seconds, shape
+        ``(n, pp)``.
+        """
         dp, cp = self.hosts.shape[2:4]
         beside = self.config.overlap_param_gather
         algorithm = self.instance.allreduce
@@ -332,62 +342,70 @@ class _Batch:
         groups: int = 1,
         outer: bool = False,
     ) -> FloatArray:
-        """Rings over the ranks that hold the same, the slowest of each stage, shape ``(n, pp)``; see ``in_groups``."""
+        """
+        Rings over ranks with the same parameters, the slowest of each stage, seconds, shape ``(n, pp)``; see
+        ``in_groups``.
+        """
         n, pp, dp, cp, tp = self.hosts.shape
         ranks = in_groups(self.gpus.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp), groups, outer=outer)
         if ranks.shape[2] == 1:
             return np.zeros((n, pp))
         rings = self.links.rings(np.ascontiguousarray(ranks), "a data-parallel group", algorithm)
-        flat, each = stacked([of_stage for one in traffic for of_stage in one]), ranks.shape[1] // pp
+        flat, each = stacked([of_stage for stages in traffic for of_stage in stages]), ranks.shape[1] // pp
         of_ring = (np.repeat(values.reshape(n, pp), each, axis=1) for values in flat)
         times: FloatArray = rings.time_s(RingArrays(*of_ring)).reshape(n, pp, each).max(axis=2)
         return times
 
     def _outer(self) -> FloatArray | float:
-        """What groups of replicas reduce with each other once in an iteration, shape ``(n, pp)``."""
+        """Reduction among groups of replicas once an iteration, seconds, shape ``(n, pp)``."""
         groups = self.config.num_distributed_optimizer_instances
-        known = [one.sharded for one in self.costs if one.sharded is not None]
+        known = [sharded.sharded for sharded in self.costs if sharded.sharded is not None]
         if groups == 1 or not known:
             return 0.0
-        found = self._data_parallel([one.layers.outer for one in known], groups=groups, outer=True)
-        experts = [one.experts.outer for one in known if one.experts is not None]
+        found = self._data_parallel([sharded.layers.outer for sharded in known], groups=groups, outer=True)
+        experts = [sharded.experts.outer for sharded in known if sharded.experts is not None]
         if self.experts is not None and experts:
             found = found + self.experts.reduction_s("ring", experts, groups=groups, outer=True)
         return found
 
     def _sharded(self, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray] | None:
-        """What ZeRO stages 2 and 3 add to the passes of a micro-batch, shape ``(n, chunks, pp, dp)`` each."""
-        known = [one.sharded for one in self.costs if one.sharded is not None]
+        """
+        Exposed time that ZeRO stages 2 and 3 add to the passes of a micro-batch, seconds, shape ``(n, chunks, pp,
+        dp)`` each.
+        """
+        known = [costs.sharded for costs in self.costs if costs.sharded is not None]
         if not known or self.hosts.shape[2] * self.hosts.shape[3] == 1:
             return None
-        units = np.array([one.units for one in known])[:, None, :, None]
+        units = np.array([sharded.units for sharded in known])[:, None, :, None]
         slowdown = self.instance.stack.overlap_slowdown
         groups, shown = self.config.num_distributed_optimizer_instances, []
         for work_s, way in ((forward_s, "forward"), (backward_s, "backward")):
-            sent = self._data_parallel([getattr(one.layers, way) for one in known], groups=groups)
-            experts = [getattr(one.experts, way) for one in known if one.experts is not None]
+            sent = self._data_parallel([getattr(sharded.layers, way) for sharded in known], groups=groups)
+            experts = [getattr(sharded.experts, way) for sharded in known if sharded.experts is not None]
             if self.experts is not None and experts:
                 sent = sent + self.experts.reduction_s("ring", experts, groups=groups)
             shown.append(shown_gather_s(sent[:, None, :, None], units, work_s, slowdown))
         return shown[0], shown[1]
 
     def _expert_reductions(self, algorithm: Collective) -> tuple[FloatArray, FloatArray]:
-        """Gradients of experts, after those of everything else, and their parameters beside the forwards."""
+        """
+        Reduction of experts' gradients, after the others, and their parameter gather that overlaps with the
+        forwards, seconds.
+        """
         none = np.zeros(self.hosts.shape[:2])
         if self.experts is None:
             return none, none
         costs = self.experts.costs
         groups = self.config.num_distributed_optimizer_instances
-        reduction = self.experts.reduction_s(algorithm, [one.gradient for one in costs], groups=groups)
+        reduction = self.experts.reduction_s(algorithm, [each.gradient for each in costs], groups=groups)
         if not self.config.overlap_param_gather:
             return reduction, none
-        return reduction, self.experts.reduction_s(algorithm, [one.parameters for one in costs])
+        return reduction, self.experts.reduction_s(algorithm, [each.parameters for each in costs])
 
     def _embeddings(self) -> FloatArray:
         """
-        All-reduce of tied word embeddings, the slowest pair of first and last stage, shape ``(n,)``.
-
-        A link that was not measured counts as the slowest one that was: these few bytes are no reason to refuse a plan.
+        All-reduce of tied word embeddings, the slowest pair of first and last stage, seconds, shape ``(n,)``.
+        An unmeasured link counts as the slowest measured one: these few bytes are no reason to refuse a plan.
         """
         n = len(self.hosts)
         if not has_tied_stages(self.instance.model, self.config):
@@ -399,7 +417,7 @@ class _Batch:
         ends = self.gpus[:, 0].reshape(n, -1), self.gpus[:, -1].reshape(n, -1)
         slots = np.minimum(slot_rates(cluster, *ends), slot_rates(cluster, *ends[::-1]))
         flows = message_flows(first, last, cluster.num_nodes)
-        traffic = spread(stacked([one.embedding for one in self.costs]), 1)
+        traffic = spread(stacked([costs.embedding for costs in self.costs]), 1)
         one_flow, two_hosts = np.array(1), np.array(2)
         fabric = np.minimum(cluster.inside_bytes_per_s(2), slots)
         times = np.broadcast_to(inside_s(cluster, traffic, fabric, stack), first.shape)

@@ -1,9 +1,9 @@
 """
-What experts send between placed ranks, and who waits for whom because of it.
+Traffic of experts between placed ranks, and the waits of replicas for each other.
 
 Groups are those of megatron-core: see ``costs/experts.py``. The all-to-alls of all groups of a placement run at once,
-and so do their rings. Replicas whose ranks exchange tokens go in step: in every layer the fastest waits for the
-slowest, so each has the times of the slowest, of work and of transfers.
+and so do their rings. Replicas whose ranks exchange tokens run in step: in every layer, the fastest waits for the
+slowest. So each has the slowest one's times of work and of transfers.
 """
 
 import numpy as np
@@ -27,9 +27,9 @@ class PlacedExperts:
     Parameters
     ----------
     costs
-        Of each placement.
+        Costs of experts of each placement.
     gpus
-        GPU of each rank as ``gpu_numbers`` says, shape ``(n, pp, dp, cp, tp)``.
+        GPU of each rank from ``gpu_numbers``, shape ``(n, pp, dp, cp, tp)``.
     """
 
     def __init__(self, links: PlacedLinks, config: ParallelConfig, costs: list[ExpertCosts], gpus: IntArray) -> None:
@@ -38,9 +38,9 @@ class PlacedExperts:
 
     def layer_s(self, layers: list[LayerCosts]) -> FloatArray:
         """
-        Tokens of one layer and micro-batch on their way, the slowest rank of a slot, shape ``(2, n, pp, dp)``.
+        Exposed exchange of one layer and micro-batch, the slowest rank of a slot, seconds, shape ``(2, n, pp, dp)``.
 
-        ``layers``: of each placement, of one kind.
+        ``layers``: costs of layers of one kind, of each placement.
         """
         n, pp, dp = self.gpus.shape[:3]
         found = np.zeros((2, n, pp, self.of_stage.shape[2]))
@@ -49,7 +49,7 @@ class PlacedExperts:
         if size > 1:
             rings = self.links.rings(self.of_stage.reshape(n, -1, size), "a group that shares experts")
             for way in (0, 1):
-                times = rings.time_s(spread(stacked([one.rings[way] for one in layers]), 1))
+                times = rings.time_s(spread(stacked([layer.rings[way] for layer in layers]), 1))
                 found[way] += np.repeat(times, size, axis=1).reshape(n, pp, -1)
         if self.config.expert_model_parallel_size > 1 and layers[0].num_exchanges[0]:
             ep, etp = self.config.expert_model_parallel_size, self.config.expert_tensor_size
@@ -57,34 +57,34 @@ class PlacedExperts:
             exchange = self._exchange_s(groups.reshape(n, -1, ep), layers).reshape(n, pp, -1, 1, etp)
             of_rank = np.broadcast_to(exchange, (n, pp, self.of_stage.shape[2] // block, ep, etp)).reshape(n, pp, -1)
             for way in (0, 1):
-                whole = np.array([one.num_exchanges[way] for one in layers])[:, None, None] * of_rank
-                idle = np.array([one.beside.idle_s[way] for one in layers])[:, None, None]
-                compute = np.array([one.beside.compute_s for one in layers])[:, None, None]
+                whole = np.array([layer.num_exchanges[way] for layer in layers])[:, None, None] * of_rank
+                idle = np.array([layer.beside.idle_s[way] for layer in layers])[:, None, None]
+                compute = np.array([layer.beside.compute_s for layer in layers])[:, None, None]
                 found[way] += shown_exchange_s(whole, idle, compute, self.links.instance.stack)
         slowest: FloatArray = found.reshape(2, n, pp, dp, -1).max(axis=4)
         return slowest
 
     def _exchange_s(self, groups: IntArray, layers: list[LayerCosts]) -> FloatArray:
-        """One all-to-all of groups, shape ``(n, groups, members)``; seconds, shape ``(n, groups)``."""
+        """Time of an all-to-all of groups, shape ``(n, groups, members)``; seconds, shape ``(n, groups)``."""
         training = self.links.instance.training
         shares = distinct_shares(self.links.instance.model, training, self.config)
         hands_on = training.moe_token_dispatcher_type == "flex"
         exchange = self.links.exchange(groups, "an expert-parallel group", shares, hands_on=hands_on)
-        parts = np.array([one.part_bytes for one in layers])[:, None]
+        parts = np.array([layer.part_bytes for layer in layers])[:, None]
         return exchange.time_s(parts, most_sent_bytes_per_s(training))
 
     def reduction_s(
         self, algorithm: Collective, traffic: list[list[RingTraffic]], *, groups: int = 1, outer: bool = False
     ) -> FloatArray:
         """
-        Rings over ranks that hold the same experts, the slowest of each stage, shape ``(n, pp)``.
+        Rings over ranks that hold the same experts, the slowest of each stage, seconds, shape ``(n, pp)``.
 
         Parameters
         ----------
         traffic
-            Of each placement and stage.
+            Traffic of each placement and stage.
         groups, outer
-            As of :func:`~pipette_opt.costs.placed_links.in_groups`.
+            Arguments of :func:`~pipette_opt.costs.placed_links.in_groups`.
         """
         n, pp, block = len(self.gpus), self.gpus.shape[1], expert_block(self.config)
         if expert_replicas(self.config) == 1:
@@ -94,7 +94,7 @@ class PlacedExperts:
         if ranks.shape[2] == 1:
             return np.zeros((n, pp))
         rings = self.links.rings(np.ascontiguousarray(ranks), "an expert-data-parallel group", algorithm)
-        flat = stacked([one for stages in traffic for one in stages])
+        flat = stacked([of_stage for stages in traffic for of_stage in stages])
         each = ranks.shape[1] // pp
         of_ring = RingArrays(*(np.repeat(values.reshape(n, pp), each, axis=1) for values in flat))
         times: FloatArray = rings.time_s(of_ring).reshape(n, pp, each).max(axis=2)
@@ -102,13 +102,13 @@ class PlacedExperts:
 
 
 def _ring_size(layers: list[LayerCosts]) -> int:
-    """Neighbours of a ring; 1 without any."""
+    """Number of neighbours of a ring; 1 without any."""
     ring = layers[0].rings[0]
     return int(ring.num_steps // ring.num_calls) + 1 if ring.num_steps else 1
 
 
 def in_step(model: ModelSpec, config: ParallelConfig, times: FloatArray) -> FloatArray:
-    """Times of replicas (the last axis) that exchange tokens: the slowest one's."""
+    """Replace the times of replicas (last axis) that exchange tokens by the slowest one's."""
     together = coupled_replicas(model, config)
     if together == 1:
         return times
@@ -119,7 +119,7 @@ def in_step(model: ModelSpec, config: ParallelConfig, times: FloatArray) -> Floa
 
 
 def check_expert_ranks(model: ModelSpec, config: ParallelConfig, order: RankOrder) -> None:
-    """Raise ``InputError`` unless the ranks of experts can be numbered as megatron-core does it."""
+    """Raise ``InputError`` unless megatron-core can number the ranks of experts."""
     if model.num_experts is None:
         return
     slot, block = config.tensor_model_parallel_size * config.context_parallel_size, expert_block(config)

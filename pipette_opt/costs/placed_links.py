@@ -23,12 +23,12 @@ from pipette_opt.specs.gpu_links import GpuLinks
 
 class PlacedLinks:
     """
-    The links that placements use.
+    Links that placements use.
 
     Parameters
     ----------
     missing
-        Of each placement that uses a link which was not measured the first one.
+        First unmeasured link of each placement that uses one.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -39,10 +39,9 @@ class PlacedLinks:
         self, groups: IntArray, who: str, algorithm: Collective = "ring", *, messages: bool = False
     ) -> "PlacedRings":
         """
-        Rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once.
-
-        ``groups``: GPUs, numbered as :func:`gpu_numbers` does. ``messages``: each rank sends to the next, so that one
-        flow leaves each host; a collective opens one for each member there.
+        Return rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once.
+        ``groups``: GPUs from :func:`gpu_numbers`. ``messages``: each rank sends to the next, so that a single flow
+        leaves each host; a collective opens one for each member there.
         """
         from pipette_opt.costs._flows import ring_hops
 
@@ -71,9 +70,8 @@ class PlacedLinks:
 
     def exchange(self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False) -> "PlacedExchange":
         """
-        All-to-alls of groups, shape ``(n, groups, members)``; those of one placement run at once.
-
-        ``shares``, ``hands_on``: as of ``_flows.exchange_loads``.
+        Return all-to-alls of groups, shape ``(n, groups, members)``; those of one placement run at once.
+        ``shares``, ``hands_on``: arguments of ``_flows.exchange_loads``.
         """
         from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
 
@@ -86,7 +84,7 @@ class PlacedLinks:
         row_of_count = np.zeros(int(counts.max(initial=0)) + 1, dtype=np.int64)
         row_of_count[counts] = np.arange(len(counts))
         none = np.zeros((0, cluster.num_nodes, cluster.num_nodes))
-        rates = np.stack([cluster.pair_bytes_per_s(int(one)) for one in counts]) if len(counts) else none
+        rates = np.stack([cluster.pair_bytes_per_s(int(count)) for count in counts]) if len(counts) else none
         rates, fabric = rates * slowest_share(cluster), fabric_of(cluster, gpus)
         near = np.full((cluster.num_nodes,) * 2, float(cluster.inside_bytes_per_s(1)))
         if cluster.most_in_domain > 1:
@@ -102,31 +100,31 @@ class PlacedLinks:
 
     def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
         """
-        Of double trees over the hosts of groups, in order: the longest a host takes for its part of a byte.
+        Longest time of a host for its part of a byte, in double trees over the hosts of groups, seconds.
 
         ``hosts``, shape ``(n, groups, members)``, holds ``num_hosts`` of each group; the trees of one placement run at
         once. Shape ``(n, groups)``, zero for a single host; NaN if an edge was not measured.
         """
         cluster, loads = self.instance.cluster, np.zeros(num_hosts.shape)
-        for one in range(len(hosts)):
+        for row in range(len(hosts)):
             flows, ends = np.zeros((cluster.num_nodes,) * 2, dtype=np.int64), []
-            for group, count in enumerate(num_hosts[one].tolist()):
-                edges = hosts[one, group, tree_edges(count)] if count > 1 else np.zeros((0, 2), dtype=np.int64)
+            for group, count in enumerate(num_hosts[row].tolist()):
+                edges = hosts[row, group, tree_edges(count)] if count > 1 else np.zeros((0, 2), dtype=np.int64)
                 both = np.concatenate([edges, edges[:, ::-1]])  # up when reducing, down when broadcasting
                 once = np.unique(both, axis=0)  # both trees may use a pair; what they send over it follows in turn
-                flows[once[:, 0], once[:, 1]] += members[one, group]
+                flows[once[:, 0], once[:, 1]] += members[row, group]
                 ends.append(both)
             for group, both in enumerate(ends):
                 rate = flow_rates(cluster, both[:, 0], both[:, 1], flows[both[:, 0], both[:, 1]])
-                self.note_missing(who, rate[None], both[None, :, 0], both[None, :, 1], one)
+                self.note_missing(who, rate[None], both[None, :, 0], both[None, :, 1], row)
                 out, into = np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes)
                 np.add.at(out, both[:, 0], 0.5 / rate)
                 np.add.at(into, both[:, 1], 0.5 / rate)
-                loads[one, group] = max(out.max(), into.max())
+                loads[row, group] = max(out.max(), into.max())
         return loads
 
     def note_missing(self, who: str, rate: FloatArray, source: IntArray, target: IntArray, first: int = 0) -> None:
-        """Remember the first link of each placement, from ``first`` on, that was not measured."""
+        """Record the first unmeasured link of each placement, from ``first`` on."""
         for place in np.argwhere(np.isnan(rate)):
             at = tuple(place)
             self.missing.setdefault(first + int(at[0]), MissingLink(who, int(source[at]), int(target[at])))
@@ -134,19 +132,19 @@ class PlacedLinks:
 
 class RingHops(NamedTuple):
     """
-    Hops between hosts that are alike, of the groups of placements; arrays have shape ``(n, groups)``.
+    Similar hops between hosts, of the groups of placements; arrays have shape ``(n, groups)``.
 
     Parameters
     ----------
     pace
-        What a flow gets over the slowest of them, bytes per second, infinite without one; of trees what a host takes
-        for a byte.
+        Bandwidth of a flow over the slowest of them, bytes per second, infinite without one; for trees, seconds of a
+        host per byte.
     flows
-        Flows that the group opens over each.
+        Flows that the group opens over each hop.
     latency_s
-        Of a message, one for all or of each group; ``None`` for that between hosts.
+        Latency of a message, one for all or of each group; ``None`` for that between hosts.
     in_domain
-        Whether they stay in an NVLink domain.
+        Whether the hops stay in an NVLink domain.
     """
 
     pace: FloatArray
@@ -158,8 +156,7 @@ class RingHops(NamedTuple):
 class PlacedRings(NamedTuple):
     """
     Collectives of placements: hosts of each group and members on the host with the fewest, shape ``(n, groups)``.
-
-    ``inside_bytes_per_s``: the slowest hop inside a host, a number or of each group.
+    ``inside_bytes_per_s``: bandwidth of the slowest hop inside a host, one number or of each group.
     """
 
     instance: Instance
@@ -170,20 +167,20 @@ class PlacedRings(NamedTuple):
     hops: tuple[RingHops, ...]
 
     def time_s(self, traffic: RingArrays) -> FloatArray:
-        """Seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
+        """Time of the collectives, seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
         cluster, stack = self.instance.cluster, self.instance.stack
         fabric = self.inside_bytes_per_s
         inside = np.where(self.members > 1, inside_s(cluster, traffic, fabric, stack), 0.0)
         several = self.num_hosts > 1
         times = {"ring": across_s, "hierarchical": hierarchical_s, "tree": tree_s}[self.algorithm]
-        hosts = np.where(several, self.num_hosts, 2)  # what is not used must be defined, too
+        hosts = np.where(several, self.num_hosts, 2)  # unused entries must be defined, too
         shown = inside if self.algorithm == "ring" else np.where(several, 0.0, inside)
-        for some in self.hops:
-            if some.in_domain:
-                across = domain_s(cluster, traffic, some.pace * some.flows, fabric, some.flows, stack)
+        for hops in self.hops:
+            if hops.in_domain:
+                across = domain_s(cluster, traffic, hops.pace * hops.flows, fabric, hops.flows, stack)
             else:
-                across = times(cluster, traffic, some.pace, fabric, some.flows, hosts, stack, some.latency_s)
-            shown = np.maximum(shown, np.where(several & ~np.isinf(some.pace), across, 0.0))
+                across = times(cluster, traffic, hops.pace, fabric, hops.flows, hosts, stack, hops.latency_s)
+            shown = np.maximum(shown, np.where(several & ~np.isinf(hops.pace), across, 0.0))
         return shown
 
 
@@ -199,7 +196,10 @@ class PlacedExchange(NamedTuple):
     def time_s(
         self, part_bytes: FloatArray, most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf"))
     ) -> FloatArray:
-        """Of one, seconds; ``part_bytes``: what a rank sends to each other, broadcasts to the groups."""
+        """
+        Time of an all-to-all, seconds; ``part_bytes``: bytes from a rank to each other one, broadcasts to
+        the groups.
+        """
         cluster, stack = self.instance.cluster, self.instance.stack
         loads = self.port_s_per_byte, self.spans, self.load_s_per_byte
         return exchange_s(cluster, stack, part_bytes, *loads, self.latency_s, most_bytes_per_s)
@@ -207,8 +207,7 @@ class PlacedExchange(NamedTuple):
 
 class ExchangedContext(NamedTuple):
     """
-    Context parallelism by all-to-alls: rings inside hosts, whose form is the same there, and exchanges of other groups.
-
+    Context parallelism by all-to-alls: ring costs for groups inside hosts, exchanges for the other groups.
     ``size``: members of a group.
     """
 
@@ -217,7 +216,10 @@ class ExchangedContext(NamedTuple):
     size: int
 
     def time_s(self, traffic: RingArrays) -> FloatArray:
-        """Seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it: what a rank sends in all, in so many calls."""
+        """
+        Time, seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it: bytes that a rank sends, and number
+        of calls.
+        """
         calls = np.maximum(traffic.num_calls, 1)
         part = traffic.hop_bytes / (self.size - 1) / calls
         across = traffic.num_calls * self.exchange.time_s(part)
@@ -234,7 +236,7 @@ def _hops_at_best(
     members: IntArray,
     messages: bool,
 ) -> tuple[RingHops, ...]:
-    """Hops of rings that are in a domain if they fit one; others have as many hosts in each as they can."""
+    """Return hops of rings that are in a domain if they fit; others have as many hosts in each domain as possible."""
     most = cluster.levels[0].most_hosts or 1
     fits, beyond = num_hosts <= most, replace(cluster, levels=())
     near = np.where(fits, rate.min(axis=2), np.inf)
@@ -244,7 +246,10 @@ def _hops_at_best(
 
 
 def farthest_latency_s(cluster: ClusterSpec, hosts: IntArray) -> FloatArray | float:
-    """Fixed cost of a message between the two hosts of groups that are farthest, ``hosts`` with members last."""
+    """
+    Latency of a message between the two hosts of a group that are farthest apart, seconds; ``hosts`` has
+    members last.
+    """
     if not cluster.levels and cluster.known_latency_s is None:
         return cluster.inter_node_latency_s
     between = cluster.pair_latency_s[hosts[..., :, None], hosts[..., None, :]]
@@ -271,9 +276,9 @@ def _hops_by_latency(
     groups
         GPUs of each group, shape ``(n, groups, members)``.
     source, target, rate, shared
-        Hosts of each hop, what a flow gets there, infinite without a hop, and flows in sum; of that shape, too.
+        Hosts of each hop, bandwidth of a flow (infinite without a hop), and total flows, same shape.
     num_hosts, members
-        Of each group, shape ``(n, groups)``; see ``ring_hops``. Of ``messages`` one member is counted.
+        Hosts and members of each group, shape ``(n, groups)``; see ``ring_hops``. With ``messages``, one member.
     """
     from pipette_opt.costs._flows import ring_hops
 
@@ -291,9 +296,9 @@ def _hops_by_latency(
     leaves = hop & ~near
     different = np.unique(latency_s[leaves]).tolist()
     if len(different) <= rate.shape[2]:
-        for one in different:
-            alike = leaves & (latency_s == one)
-            found.append(RingHops(np.where(alike, rate, np.inf).min(axis=2), of_domain, one))
+        for latency in different:
+            alike = leaves & (latency_s == latency)
+            found.append(RingHops(np.where(alike, rate, np.inf).min(axis=2), of_domain, latency))
     else:  # then one hop after the other is less work
         for place in range(rate.shape[2]):
             pace = np.where(leaves[..., place], rate[..., place], np.inf)
@@ -302,25 +307,25 @@ def _hops_by_latency(
 
 
 def gpu_numbers(cluster: ClusterSpec, nodes: IntArray, local_ranks: IntArray) -> IntArray:
-    """A number for each rank's GPU; that of its host where links of single GPUs are not known."""
+    """Number each rank's GPU; the number of its host where links of single GPUs are not known."""
     return nodes if cluster.gpu_links is None else nodes * cluster.gpus_per_node + local_ranks
 
 
 def host_of(cluster: ClusterSpec, gpus: IntArray) -> IntArray:
-    """Hosts of numbered GPUs."""
+    """Return the hosts of numbered GPUs."""
     return gpus if cluster.gpu_links is None else gpus // cluster.gpus_per_node
 
 
 def in_groups(ranks: IntArray, groups: int, *, outer: bool) -> IntArray:
     """
-    Rings of equal consecutive parts of rings, or those across the parts: ranks at the same place of each.
+    Divide rings into rings of equal consecutive parts, or into rings across the parts, of ranks at equal places.
 
     Parameters
     ----------
     ranks
-        Of ``rings`` rings with ``size`` members each, shape ``(n, rings, size)``.
+        Members of ``rings`` rings with ``size`` members each, shape ``(n, rings, size)``.
     groups
-        Parts of each ring, which divide its members.
+        Number of parts of each ring, a divisor of its members.
 
     Returns
     -------
@@ -333,29 +338,35 @@ def in_groups(ranks: IntArray, groups: int, *, outer: bool) -> IntArray:
     return parts.reshape(n, -1, size // groups)
 
 
-def slot_rates(cluster: ClusterSpec, here: IntArray, there: IntArray) -> FloatArray:
-    """What slots allow messages from GPU to GPU that go at once, shape ``(sets, messages)``; infinite if unknown."""
+def slot_rates(cluster: ClusterSpec, here: IntArray, target: IntArray) -> FloatArray:
+    """
+    Bandwidth that slots allow concurrent messages between GPUs, bytes/s, shape ``(sets, messages)``; infinite
+    if unknown.
+    """
     if cluster.gpu_links is None:
         return np.full(here.shape, np.inf)
     from pipette_opt.costs._slots import message_rates
 
     links = cluster.gpu_links
-    ends = np.ascontiguousarray(here), np.ascontiguousarray(there)
+    ends = np.ascontiguousarray(here), np.ascontiguousarray(target)
     rates: FloatArray = message_rates(*ends, links.kinds, link_arrays(links))
     return rates
 
 
 def link_arrays(links: GpuLinks) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
-    """What compiled functions take: rings of each kind of host, kinds, links between hosts (empty if none), NICs."""
+    """
+    Return arrays for compiled functions: rings of each kind of host, kinds, links between hosts (may be
+    empty), NICs.
+    """
     between = np.zeros((0, 0, 0, 0)) if links.between is None else links.between
     return links.ring_bytes_per_s, links.kind_of_node, between, links.nic_of_slot
 
 
 def fabric_of(cluster: ClusterSpec, gpus: IntArray) -> FloatArray | None:
     """
-    Of all-to-alls inside hosts, the longest that a member takes to send a byte to each other one.
+    Longest time of a member to send a byte to each other one, in all-to-alls inside hosts, seconds, ``(n, groups)``.
 
-    Shape ``(n, groups)``; ``None`` where links of single GPUs are not known.
+    ``None`` where links of single GPUs are not known.
     """
     if cluster.gpu_links is None:
         return None
@@ -367,7 +378,7 @@ def fabric_of(cluster: ClusterSpec, gpus: IntArray) -> FloatArray | None:
 
 
 def slowest_share(cluster: ClusterSpec) -> FloatArray | float:
-    """The slowest pair of GPUs of two hosts over the fastest: an all-to-all uses every pair, whatever the slots."""
+    """Slowest pair of GPUs of two hosts over the fastest: an all-to-all uses every pair, whatever the slots."""
     if cluster.gpu_links is None or cluster.gpu_links.between is None:
         return 1.0
     between = cluster.gpu_links.between
@@ -378,7 +389,7 @@ def slowest_share(cluster: ClusterSpec) -> FloatArray | float:
 def _ring_rates(
     links: GpuLinks, gpus: IntArray, source: IntArray, target: IntArray, num_hosts: IntArray, members: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """What the slots of rings allow between hosts and inside, shape ``(n, groups)`` each."""
+    """Bandwidth that slots allow rings between hosts and inside, bytes/s, shape ``(n, groups)`` each."""
     from pipette_opt.costs._slots import ring_rates
 
     across, inside = ring_rates(gpus, source, target, num_hosts, members, link_arrays(links))
@@ -386,18 +397,20 @@ def _ring_rates(
 
 
 def spread(traffic: RingArrays, num_axes: int) -> RingArrays:
-    """The same with further axes behind."""
+    """Append further axes to the arrays of traffic."""
     return RingArrays(*(values.reshape(values.shape + (1,) * num_axes) for values in traffic))
 
 
 def flow_rates(cluster: ClusterSpec, source: IntArray, target: IntArray, flows: IntArray) -> FloatArray:
     """Bytes per second of one of ``flows`` flows from host to host, infinite if there are none; arrays of one shape."""
     rates = np.full(flows.shape, np.inf)
-    some = np.flatnonzero(flows)
-    if not len(some):
+    used_places = np.flatnonzero(flows)
+    if not len(used_places):
         return rates
-    counts = flows.ravel()[some]
+    counts = flows.ravel()[used_places]
     used = np.flatnonzero(np.bincount(counts))
-    table = np.stack([cluster.pair_bytes_per_s(int(one)) / one for one in used])
-    rates.ravel()[some] = table[np.searchsorted(used, counts), source.ravel()[some], target.ravel()[some]]
+    table = np.stack([cluster.pair_bytes_per_s(int(count)) / count for count in used])
+    rates.ravel()[used_places] = table[
+        np.searchsorted(used, counts), source.ravel()[used_places], target.ravel()[used_places]
+    ]
     return rates

@@ -19,18 +19,18 @@ Large weight gradients and forward products in Megatron-LM attain 0.71 and 0.75 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductFormat:
     """
-    How products are computed.
+    Number format and rate of matrix products.
 
     Parameters
     ----------
     flops_per_s
-        What a very large product attains, FLOP/s.
+        Rate of a very large product, FLOP/s.
     law
-        What smaller ones attain of it, and their start.
+        Rate of smaller products as a share of it, and their start.
     operand_bytes, result_bytes
-        One element of the operands, and of the result.
+        Bytes of one element of the operands, and of the result.
     cast_bytes, norm_cast_bytes
-        Read and written to cast an element of the operands first, of which norms write some; 0 if nothing is cast.
+        Bytes read and written to cast an element of the operands first, of which norms write some; 0 without a cast.
     """
 
     flops_per_s: float
@@ -42,7 +42,7 @@ class ProductFormat:
 
 
 def micro_batch_tokens(training: TrainingSpec, config: ParallelConfig) -> int:
-    """Tokens of one micro-batch that a rank's layers see, the sequence-parallel parts gathered."""
+    """Number of tokens of one micro-batch that a rank's layers see, with the sequence-parallel parts gathered."""
     return config.micro_batch_size * training.seq_length // config.context_parallel_size
 
 
@@ -55,7 +55,7 @@ def peak_flops(gpu: GpuSpec, training: TrainingSpec) -> float:
 
 
 def plain_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> ProductFormat:
-    """Of the output head, the router and attention that is not fused: the training's precision."""
+    """Return the format of the output head, the router and unfused attention: the training's precision."""
     element = training.parameter_bytes
     law = gpu.efficiency.wide
     rate = peak_flops(gpu, training) * min(1.0, law.share * rates.matmul_speed)
@@ -64,7 +64,7 @@ def plain_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> Prod
 
 def linear_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> ProductFormat:
     """
-    Of projections, MLPs and experts: operands as the training's recipe has them, results in its precision.
+    Return the format of projections, MLPs and experts: operands as in the training's recipe, results in its precision.
 
     Raises
     ------
@@ -99,10 +99,10 @@ def matmul_time_s(
     sum_bytes: int = 0,
 ) -> float:
     """
-    One product of shapes (m, k) and (k, n), or ``count`` of them in one launch (a grouped product), in seconds.
+    Time of a product of shapes (m, k) and (k, n), or ``count`` of them in one launch (a grouped product), seconds.
 
     The law is :class:`~pipette_opt.specs.efficiency.ProductLaw`; products of a group fill the chip together.
-    ``sum_bytes``: size of an element of the sums that the result is added to; 0 where it is written as it is.
+    ``sum_bytes``: size of an element of the sums that the result is added to; 0 where it is only written.
     """
     law, results = form.law, float(count * m * n)
     compute = 2.0 * results * k / form.flops_per_s * (1.0 + law.half_inner / k) * (1.0 + law.half_result / results)
@@ -124,11 +124,10 @@ def product_times_s(
     count: int = 1,
 ) -> tuple[float, float]:
     """
-    Forward and backward of ``count`` linear layers with ``m`` tokens, from width ``k`` to ``n``, seconds.
-
-    The backward has a product for the inputs' gradients, whose inner size is ``n``, and one for the weights', whose
-    inner size are the tokens. The latter is added to the sum of the micro-batches before, read and written in the
-    format of gradients (Megatron-Core's ``gradient_accumulation_fusion``).
+    Forward and backward time of ``count`` linear layers with ``m`` tokens, from width ``k`` to ``n``, seconds.
+    The backward pass has a product for the inputs' gradients, whose inner size is ``n``, and one for the weights',
+    whose inner size is the number of tokens. The latter is added to the sum of earlier micro-batches, read and written
+    in the format of gradients (Megatron-Core's ``gradient_accumulation_fusion``).
     """
     forward = matmul_time_s(m, n, k, form=form, gpu=gpu, rates=rates, count=count)
     inputs = matmul_time_s(m, k, n, form=form, gpu=gpu, rates=rates, count=count)
@@ -137,6 +136,6 @@ def product_times_s(
 
 
 def cast_s(elements: float, form: ProductFormat, gpu: GpuSpec, rates: StackSpec, *, of_norms: float = 0.0) -> float:
-    """Casting operands to the format of a product, ``of_norms`` more out of fused norms, seconds."""
+    """Time of casting operands to the format of a product, and of ``of_norms`` more out of fused norms, seconds."""
     moved = form.cast_bytes * elements + form.norm_cast_bytes * of_norms
     return moved / (gpu.memory_bytes_per_s * rates.streaming)

@@ -1,13 +1,15 @@
 """
-What each further block of ring attention costs a rank beside its FLOPs.
+Cost of each further block of ring attention to a rank beside its FLOPs.
 
-With ``cp`` context ranks a rank works on ``cp`` blocks one after the other, Transformer Engine's ``p2p``
-(``context_parallel.py``, ``AttnFuncWithCPAndKVP2P``). The first is its own causal block; of each other one it sees all
-queries against half of the keys, or half of the queries against all keys, so that the FLOPs stay those of whole
-attention over ``cp``. The blocks have kernels of their own. Each starts anew, reads its queries, keys and values and
-writes an output of its own, and these are merged: the log-sum-exps first, then ``out += exp(lse_i - lse) * out_i``. In
-the backward pass every block has the three kernels of fused attention (``dO * O``, the gradients, the cast of ``dQ``
-from fp32; ``flash_bwd_launch_template.h`` of FlashAttention 2), and its gradients are added to those of the others.
+With ``cp`` context ranks, a rank works on ``cp`` blocks one after the other, Transformer Engine's ``p2p``
+(``context_parallel.py``, ``AttnFuncWithCPAndKVP2P``). The first is its own causal block. Of each other block, it sees
+all queries against half of the keys, or half of the queries against all keys, so that the FLOPs stay those of whole
+attention over ``cp``.
+
+The blocks have kernels of their own. Each starts anew, reads its queries, keys and values and writes its own output.
+The outputs are merged: first the log-sum-exps, then ``out += exp(lse_i - lse) * out_i``. In the backward pass, every
+block has the three kernels of fused attention (``dO * O``, the gradients, the cast of ``dQ`` from fp32;
+``flash_bwd_launch_template.h`` of FlashAttention 2), and its gradients are added to those of the others.
 
 Passes below count reads and writes through memory by the last rank of the ring, which has all queries in each step; the
 others wait for it at the next exchange. They are counts from that code, not fits. Statistics of the softmax are 1 / 64
@@ -45,10 +47,13 @@ travel with them, 3.
 """
 
 FORWARD_KERNELS = 1
-"""Kernels that follow the attention of a forward block on its own stream: the merging."""
+"""Kernels after the attention kernel of a forward block on its own stream: the merging."""
 
 BACKWARD_KERNELS = 4
-"""Kernels that follow that of a backward block one after the other: preprocessing, cast, and two additions."""
+"""
+Kernels after the attention kernel of a backward block, one after the other: preprocessing, cast, and two
+additions.
+"""
 
 EXCHANGED_PASSES = 4
 """
@@ -63,14 +68,15 @@ of the same size cleared and put in order (``AttnFuncWithCPAndKVAllGather``).
 """
 
 HOST_KERNELS = 5
-"""Launches by the host for a block, forward: attention, two copies, two kernels that merge."""
+"""Kernel launches by the host for a forward block: attention, two copies, two kernels that merge."""
 
 
 def ring_steps(training: TrainingSpec, config: ParallelConfig) -> int:
     """
-    Blocks of attention after the first one: each after a message of the ring, with gathered keys the later piece.
+    Number of attention blocks after the first one.
 
-    After an all-to-all a rank has some heads of the whole sequence, in one block.
+    Each follows a message of the ring; with gathered keys, it is the later piece. After an all-to-all, a rank has some
+    heads of the whole sequence, in one block.
     """
     if config.context_parallel_size == 1 or training.cp_comm_type == "a2a":
         return 0
@@ -80,7 +86,7 @@ def ring_steps(training: TrainingSpec, config: ParallelConfig) -> int:
 def ring_steps_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """What all further blocks of one layer, or an exchange, cost beside FLOPs, forward and backward, seconds."""
+    """Time of all further blocks of one layer, or of an exchange, beside FLOPs, forward and backward, seconds."""
     tp = config.tensor_model_parallel_size
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
     one_pass = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)

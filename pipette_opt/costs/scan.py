@@ -11,11 +11,11 @@ from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, Training
 
 SCAN_SHARE = 0.3
 """
-Time of products at the dense peak and of memory traffic at the bandwidth, one after the other, over that of the scan.
+Time of a scan's products at the dense peak plus its memory traffic at full bandwidth, over its measured time.
 
 Medians of kernels with 8,192 tokens and more, by framework: gated delta net in Triton 0.33 and 0.55 on H100, 0.26 and
-0.30 on B200, 0.20 and 0.29 on GB200; Mamba-2 0.25 on B200. FlashInfer's gated delta net, which Megatron-Core has not,
-is four to eight times as fast (``linear_attention_*.csv.gz`` of NVIDIA's AIConfigurator,
+0.30 on B200, 0.20 and 0.29 on GB200; Mamba-2 0.25 on B200. FlashInfer's gated delta net, which Megatron-Core does not
+have, is four to eight times as fast (``linear_attention_*.csv.gz`` of NVIDIA's AIConfigurator,
 github.com/ai-dynamo/aiconfigurator at 095f58a, Apache-2.0).
 """
 
@@ -29,16 +29,19 @@ STREAM_PASSES = (2.0, 4.0)
 """Times that the convolution's channels are read or written, forward and backward."""
 
 NORM_PASSES = (3.0, 6.0)
-"""The same of the heads' channels in the gated norm: values, gate and result; their gradients, too."""
+"""
+Times that the heads' channels are read or written in the gated norm: values, gate and result; their
+gradients, too.
+"""
 
 SCAN_KERNELS = 8
-"""Launches of convolution, scan and norm in one pass, about."""
+"""Approximate kernel launches of convolution, scan and norm in one pass."""
 
 
 def scan_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
-    """Forward and backward of a layer, seconds; nothing for layers without such a state."""
+    """Forward and backward time of a layer's scan, seconds; 0 for layers without such a state."""
     mixer = model.recurrent_mixer(kind)
     if mixer is None:
         return 0.0, 0.0

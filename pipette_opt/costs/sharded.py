@@ -1,5 +1,5 @@
 """
-ZeRO stages 2 and 3: what is sent beside the work of every micro-batch.
+ZeRO stages 2 and 3: communication that overlaps with the work of every micro-batch.
 
 Stage 3 (PyTorch's FSDP with ``reshard_after_forward``, ``optim_grads_params`` of Megatron-FSDP) gathers the parameters
 of each layer before its forward and again before its backward, and scatters its gradients after that; one layer's is in
@@ -38,9 +38,9 @@ class ShardedRings(NamedTuple):
     Parameters
     ----------
     forward, backward
-        What a pass of one micro-batch moves beside its work.
+        Traffic of a pass of one micro-batch, which overlaps with its work.
     outer
-        What ranks of several groups reduce once in an iteration; nothing with one group.
+        Traffic of the reduction among ranks of several groups once an iteration; none with one group.
     """
 
     forward: list[RingTraffic]
@@ -50,14 +50,14 @@ class ShardedRings(NamedTuple):
 
 class ShardedCosts(NamedTuple):
     """
-    What is sent for parameters that replicas share.
+    Traffic of parameters that replicas share.
 
     Parameters
     ----------
     layers
-        Of all parameters but experts.
+        Traffic of all parameters but experts.
     experts
-        Of these; ``None`` for a model without.
+        Traffic of experts; ``None`` for a model without.
     units
         Layers of each stage, whose messages follow one another.
     """
@@ -68,7 +68,7 @@ class ShardedCosts(NamedTuple):
 
 
 def sharded_costs(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ShardedCosts | None:
-    """``None`` for ZeRO stages 0 and 1, which send once in an iteration."""
+    """Return the traffic of shared parameters; ``None`` for ZeRO stages 0 and 1, which send once an iteration."""
     if config.sharding_stage < 2:
         return None
     own = _rings(model, training, config, config.sharing_ranks, stage_parameters(model, config).tolist())
@@ -89,7 +89,7 @@ def _rings(
     *,
     experts: bool = False,
 ) -> ShardedRings:
-    """Of parameters of so many on each stage that ``size`` ranks share."""
+    """Return the rings of ``counts`` parameters on each stage that ``size`` ranks share."""
     full, groups = config.sharding_stage == 3, config.num_distributed_optimizer_instances
     whole = gathered_bytes(model, training, config, experts=experts)
     forward, backward, outer = [], [], []
@@ -107,7 +107,7 @@ def _rings(
 
 
 def _outer(gradient_bytes: float, parameter_bytes: float, config: ParallelConfig) -> RingTraffic:
-    """A rank's shard over the groups, which reduce it whole, or a part each and gather what comes of it."""
+    """Traffic of a rank's shard among the groups, which reduce it whole, or a part each and gather the result."""
     groups = config.num_distributed_optimizer_instances
     if config.state_groups == 1:
         return all_reduce_traffic(gradient_bytes, groups)
@@ -118,7 +118,7 @@ def _outer(gradient_bytes: float, parameter_bytes: float, config: ParallelConfig
 def once_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[RingTraffic]:
-    """What is left for a group at the end of the iteration, length ``pp``: stage 2 gathers parameters, 3 nothing."""
+    """Traffic of a group at the end of the iteration, length ``pp``: stage 2 gathers parameters, stage 3 nothing."""
     if config.sharding_stage == 2:
         return parameter_traffic(model, training, config, experts=experts)
     return [NO_TRAFFIC] * config.pipeline_model_parallel_size

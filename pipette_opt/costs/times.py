@@ -1,4 +1,4 @@
-"""What a placed configuration costs, in seconds: of one placement, or of many with equal degrees."""
+"""Times of placed configurations in seconds: of a single placement, or of many with equal degrees."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,44 +20,44 @@ class PlacedTimes:
         One micro-batch through one model chunk, communication inside layers and recomputation included, shape
         ``(num_chunks, pp, dp)``; one chunk without interleaving.
     tensor_forward_s, tensor_backward_s
-        The part of them that is communication inside layers, same shape.
+        The part of these that is communication inside layers, same shape.
     send_forward_s
         Transfer of one micro-batch from stage ``s`` to stage ``(s + 1) % pp``, shape ``(pp, dp)``; the last
         row is used by interleaved schedules only. Zero if ``pp`` is 1.
     send_backward_s
         Transfer from stage ``(s + 1) % pp`` to stage ``s``, same shape.
     reduction_s
-        Gradient reduction of each stage, shape ``(pp,)``; with the parameter gather of the distributed optimizer unless
-        that runs beside the forwards.
+        Gradient reduction of each stage, shape ``(pp,)``; includes the parameter gather of the distributed optimizer
+        unless that overlaps with the forwards.
     optimizer_s
         Optimizer step.
     embedding_s
         All-reduce of the word embedding's gradient between the first and the last stage, where both hold it.
     weight_s
-        The part of ``backward_s`` that makes gradients of weights, for schedules that split the backward, shape of
+        The part of ``backward_s`` for gradients of weights, for schedules that split the backward, shape of
         ``backward_s``; ``None``: half of the backward without tensor communication.
     reduction_buckets
-        How each stage's reduction runs beside its last backwards, shape ``(pp,)``: 0 after them, as one. With one chunk
-        in so many equal pieces, as the gradients come; with several chunks one piece for each.
+        Pieces of each stage's reduction, shape ``(pp,)``: 0 without overlap. With one chunk, the number of equal pieces
+        that are reduced as the gradients arrive; with several chunks, one piece for each.
     reduction_shares
-        Size of the piece of each chunk as part of the stage's reduction, shape ``(num_chunks, pp)``; equal by default.
+        Share of each chunk's piece in the stage's reduction, shape ``(num_chunks, pp)``; equal by default.
     gather_s
-        Parameter gather of each stage, shape ``(pp,)``, if it runs beside the first forwards.
+        Parameter gather of each stage, shape ``(pp,)``, if it overlaps with the first forwards.
     ready_s
-        No forward of a chunk can end before, as its parameters are not there, shape of ``forward_s``.
+        Earliest end of a chunk's forwards, by the arrival of its parameters, shape of ``forward_s``.
     first_extra_s, last_extra_s
-        What the first forward, and the last backward, of each chunk take longer than the others, shape of
-        ``forward_s``: waiting for parameters, and compute that collectives slow down.
+        Additional time of the first forward, and the last backward, of each chunk, shape of ``forward_s``: waits for
+        parameters, and slowdown by collectives.
     shown_s
-        What the solver's form counts in place of ``reduction_s`` if something runs beside compute, shape ``(pp,)``; see
-        ``costs/overlap.py``.
+        Exposed reduction that the solver's analytical model counts instead of ``reduction_s`` with overlap, shape
+        ``(pp,)``; see ``costs/overlap.py``.
     expert_forward_s, expert_backward_s
-        The part of ``tensor_forward_s`` and ``tensor_backward_s`` that is tokens on their way to experts and back; the
-        rest is tensor- and context-parallel.
+        The part of ``tensor_forward_s`` and ``tensor_backward_s`` that is exchange of tokens with experts; the rest is
+        tensor- and context-parallel.
     sharded_forward_s, sharded_backward_s
-        The part of ``forward_s`` and ``backward_s`` that ZeRO stages 2 and 3 add, gathering and scattering.
+        The part of ``forward_s`` and ``backward_s`` that ZeRO stages 2 and 3 add by gathering and scattering.
     overlap_p2p
-        Whether an interleaved schedule with blocking sends goes on while it sends in its steady state.
+        Whether an interleaved schedule with blocking sends continues while it sends, in its steady state.
     """
 
     forward_s: FloatArray
@@ -100,7 +100,7 @@ ARRAYS = (
     "send_backward_s",
     "reduction_s",
 )
-"""The arrays that every placement has."""
+"""Names of the arrays that every placement has."""
 
 OPTIONAL = (
     "weight_s",
@@ -115,11 +115,11 @@ OPTIONAL = (
     "sharded_forward_s",
     "sharded_backward_s",
 )
-"""The arrays that some have."""
+"""Names of the arrays that only some placements have."""
 
 
 class MissingLink(NamedTuple):
-    """A link that a placement uses and nobody measured."""
+    """An unmeasured link that a placement uses."""
 
     who: str
     source: int
@@ -134,7 +134,7 @@ class PlacedBatch:
     Parameters
     ----------
     missing
-        The placements that use a link which was not measured, and one such link; their times hold NaN.
+        Placements that use an unmeasured link, and one such link each; their times hold NaN.
     """
 
     forward_s: FloatArray
@@ -163,26 +163,26 @@ class PlacedBatch:
 
     @classmethod
     def of(cls, times: Sequence[PlacedTimes]) -> "PlacedBatch":
-        """A batch of times with equal shapes and ways to send; an optional array that one lacks is filled in."""
+        """Stack times with equal shapes and overlap; an optional array that some lack is filled in."""
         stacked: dict[str, Any] = {
-            name: _stacked([getattr(one, name) for one in times]) for name in (*ARRAYS, "optimizer_s", "embedding_s")
+            name: _stacked([getattr(each, name) for each in times]) for name in (*ARRAYS, "optimizer_s", "embedding_s")
         }
         for name in OPTIONAL:
             stacked[name] = _stacked_or_none(times, name)
-        if any(one.reduction_buckets is not None for one in times):
+        if any(each.reduction_buckets is not None for each in times):
             none = np.zeros(len(times[0].reduction_s), dtype=np.int64)
             stacked["reduction_buckets"] = _stacked(
-                [none if one.reduction_buckets is None else one.reduction_buckets for one in times]
+                [none if each.reduction_buckets is None else each.reduction_buckets for each in times]
             )
         return cls(**stacked, overlap_p2p=times[0].overlap_p2p)
 
     @property
     def size(self) -> int:
-        """Placements."""
+        """Number of placements."""
         return len(self.optimizer_s)
 
     def one(self, index: int) -> PlacedTimes:
-        """Times of one of the placements."""
+        """Return the times of placement ``index``."""
         return PlacedTimes(
             forward_s=self.forward_s[index],
             backward_s=self.backward_s[index],
@@ -199,7 +199,7 @@ class PlacedBatch:
         )
 
     def some(self, rows: IntArray) -> "PlacedBatch":
-        """Some of the placements."""
+        """Return the batch of some of the placements."""
         names = (*ARRAYS, *OPTIONAL, "optimizer_s", "embedding_s", "reduction_buckets")
         kept: dict[str, Any] = {name: None if (all_ := getattr(self, name)) is None else all_[rows] for name in names}
         back = {int(row): index for index, row in enumerate(rows)}
@@ -211,20 +211,20 @@ class PlacedBatch:
 
 
 def _stacked(arrays: Sequence[Any]) -> Any:
-    """Arrays with one more axis in front; a single one is not copied."""
+    """Stack arrays along a new first axis; a single one is not copied."""
     return np.asarray(arrays[0])[None] if len(arrays) == 1 else np.stack(arrays)
 
 
 def _stacked_or_none(times: Sequence[PlacedTimes], name: str) -> FloatArray | None:
-    """One optional array of all, ``None`` if nobody has it."""
-    if all(getattr(one, name) is None for one in times):
+    """Stack one optional array of all; ``None`` if none has it."""
+    if all(getattr(each, name) is None for each in times):
         return None
-    stacked: FloatArray = _stacked([_or_default(one, name) for one in times])
+    stacked: FloatArray = _stacked([_or_default(each, name) for each in times])
     return stacked
 
 
 def _or_default(times: PlacedTimes, name: str) -> FloatArray:
-    """An optional array, or what its absence stands for."""
+    """Return an optional array, or its default."""
     array: FloatArray | None = getattr(times, name)
     if array is not None:
         return array

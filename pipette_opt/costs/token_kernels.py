@@ -1,5 +1,5 @@
 """
-Kernels that the ``flex`` dispatcher calls in place of an all-to-all: what they attain, and what they take.
+Kernels of the ``flex`` dispatcher, which replace all-to-alls: their rates, and the multiprocessors that they use.
 
 Rates are of multiprocessors, since that is what bounds them where a link does not. They are published by the authors of
 the kernels, for 4,096 tokens of 7,168 elements and 8 experts each (github.com/deepseek-ai/DeepEP,
@@ -27,11 +27,11 @@ class TokenKernels(NamedTuple):
     Parameters
     ----------
     inside_bytes_per_s
-        What a multiprocessor sends over NVLink in a group inside one NVLink domain.
+        Bytes per second of a multiprocessor over NVLink, in a group inside one NVLink domain.
     across_bytes_per_s
-        The same in a group over several.
+        Bytes per second of a multiprocessor over NVLink, in a group over several domains.
     multiprocessors
-        That are used where nobody says how many.
+        Default number of multiprocessors.
     """
 
     inside_bytes_per_s: float
@@ -54,7 +54,10 @@ it attains what NVLink does. Between hosts it was bound by NICs from 8 on. Usual
 
 
 def most_sent_bytes_per_s(training: TrainingSpec) -> tuple[float, float]:
-    """What a rank's kernels send at most over NVLink, in a group inside an NVLink domain and across; often no bound."""
+    """
+    Largest rate of a rank's kernels over NVLink, in a group inside an NVLink domain and across, bytes/s; often
+    infinite.
+    """
     if training.moe_token_dispatcher_type != "flex":
         return float("inf"), float("inf")
     kernels = TOKEN_KERNELS[training.moe_flex_dispatcher_backend]

@@ -1,4 +1,4 @@
-"""What a configuration costs wherever it is placed: its compute, and what it sends."""
+"""Costs of a configuration that do not depend on its placement: compute, and traffic."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,22 +29,22 @@ from pipette_opt.specs import Instance, LayerKind
 
 class LayerCosts(NamedTuple):
     """
-    What one layer of a kind sends for one micro-batch, forward and backward.
+    Traffic of one layer of a kind for one micro-batch, forward and backward.
 
     Parameters
     ----------
     layers
-        Layers of the kind, shape ``(num_chunks, pp)``.
+        Number of layers of the kind, shape ``(num_chunks, pp)``.
     tensor, context
-        Tensor- and context-parallel communication, routed experts apart.
+        Tensor- and context-parallel traffic, without routed experts.
     idle, attention
-        What hides the one and the other.
+        Time that hides the tensor and the context traffic, seconds.
     rings
-        Of a layer with experts, over neighbours that share experts or tokens.
+        Rings of a layer with experts, over neighbours that share experts or tokens.
     part_bytes, num_exchanges
-        Of its all-to-alls, what a rank sends to each other one; how many there are.
+        Bytes that a rank sends to each other one in an all-to-all; number of all-to-alls.
     beside
-        What all-to-alls are not waited for.
+        Time that hides all-to-alls.
     """
 
     layers: IntArray
@@ -66,12 +66,12 @@ class ExpertCosts(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What a configuration costs wherever it is placed."""
+    """Costs of a configuration that do not depend on its placement."""
 
     compute: StageCompute
     message_bytes: float
     layers: dict[tuple[LayerKind, bool], LayerCosts]
-    """By the kind of the layers, and whether they are recomputed whole."""
+    """Costs by kind of layer, and whether it is recomputed whole."""
     gradient: list[RingTraffic]
     parameters: list[RingTraffic]
     embedding: RingTraffic
@@ -81,7 +81,7 @@ class Costs(NamedTuple):
     experts: ExpertCosts | None
 
     def of_kind(self, kind: tuple[LayerKind, bool]) -> LayerCosts:
-        """Of one kind of layers, which may be none; another configuration with equal degrees has some."""
+        """Return the costs of one kind of layer; zero layers if only other configurations of equal degrees have it."""
         if kind in self.layers:
             return self.layers[kind]
         other = next(costs for known, costs in self.layers.items() if known[0] == kind[0])
@@ -90,19 +90,20 @@ class Costs(NamedTuple):
 
 def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = None) -> Costs:
     """
-    What a configuration costs wherever it is placed.
+    Return the costs of a configuration that do not depend on its placement.
 
     Parameters
     ----------
     known
-        The same with another stack: what does not depend on the stack is taken from there.
+        Costs with another stack: those that do not depend on the stack are reused.
     """
     model, training = instance.model, instance.training
     compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
     none = np.zeros(config.pipeline_model_parallel_size)
     least = hiding_s(instance, config, compute, least=True) if overlap else (none, none)
     layers = {
-        (one.kind, one.is_recomputed): _layer_costs(instance, one, compute) for one in counted_layers(model, config)
+        (counted.kind, counted.is_recomputed): _layer_costs(instance, counted, compute)
+        for counted in counted_layers(model, config)
     }
     if known is not None:
         return known._replace(compute=compute, layers=layers, least=least)
@@ -134,28 +135,28 @@ def _expert_costs(instance: Instance, config: ParallelConfig) -> ExpertCosts:
 def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompute) -> LayerCosts:
     model, training, config, kind = instance.model, instance.training, counted.config, counted.kind
     forward, backward = passes(config)
-    one = expert_traffic(model, training, config) if kind.has_experts else None
-    exchanges = 0 if one is None else one.num_exchanges
+    routed = expert_traffic(model, training, config) if kind.has_experts else None
+    exchanges = 0 if routed is None else routed.num_exchanges
     return LayerCosts(
         layers=counted.layers,
         tensor=tensor_traffic(model, training, config, kind),
         context=context_traffic(model, training, config) if kind.has_attention else (NO_TRAFFIC, NO_TRAFFIC),
         idle=compute.idle_s(counted.is_recomputed),
         attention=_attention(instance, config, kind),
-        rings=expert_rings(model, training, config) if one is not None else (NO_TRAFFIC, NO_TRAFFIC),
-        part_bytes=0.0 if one is None else one.sent_bytes / config.expert_model_parallel_size,
+        rings=expert_rings(model, training, config) if routed is not None else (NO_TRAFFIC, NO_TRAFFIC),
+        part_bytes=0.0 if routed is None else routed.sent_bytes / config.expert_model_parallel_size,
         num_exchanges=(forward * exchanges, backward * exchanges),
         beside=beside_exchange(instance, config, kind) if exchanges else Beside((0.0, 0.0), 0.0),
     )
 
 
 def _attention(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
-    """What hides context-parallel communication, forward and backward of one layer."""
+    """Attention time that hides context-parallel communication, forward and backward of one layer, seconds."""
     return hidden_by_attention_s(instance, config, kind) if config.context_parallel_size > 1 else (0.0, 0.0)
 
 
 def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
-    """The output head and the last norm on the first stage, whose embeddings are then no copies."""
+    """Move the output head and the last norm to the first stage, whose embeddings are then no copies."""
     chunks, layers = config.num_chunks, config.layers_per_stage
     if config.pipeline_model_parallel_size == 1:
         return costs
@@ -185,7 +186,7 @@ def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
 
     def scaled(traffic: list[RingTraffic]) -> list[RingTraffic]:
         shares = (after / before).tolist()
-        return [one._replace(hop_bytes=one.hop_bytes * by) for one, by in zip(traffic, shares, strict=True)]
+        return [ring._replace(hop_bytes=ring.hop_bytes * by) for ring, by in zip(traffic, shares, strict=True)]
 
     compute = replace(
         costs.compute, forward_s=moved(costs.compute.forward_s), backward_s=moved(costs.compute.backward_s)

@@ -1,22 +1,22 @@
 """
-What no plan of a configuration can undercut, by its work alone: nothing is built, and no pair of hosts is looked at.
+Compute-only lower bounds on configurations, without building them or looking at pairs of hosts.
 
-Whatever the schedule and the hosts, the first micro-batch goes through the first chunks of the stages before a stage,
-the stage does all its work, and its last backward goes back through the first chunks of the stages before. So an
-iteration takes at least the longest of these paths, and a path is a sum of layers' times. Transfers between stages and
-the optimizer step are left out; communication inside layers counts where it stays inside hosts, and that of experts at
-its least.
+**First bound.** Whatever the schedule and the hosts, the first micro-batch goes through the first chunks of the stages
+before a stage, the stage does all its work, and its last backward goes back through the first chunks of the stages
+before. So an iteration takes at least the longest of these paths, and a path is a sum of layers' times. Transfers
+between stages and the optimizer step are left out. Communication inside layers counts where it stays inside hosts, and
+that of experts at its least.
 
-Whatever runs beside compute, a stage has no gradient to reduce before the last backward of one of its chunks begins:
-until then it has done all other micro-batches of that chunk. So an iteration also takes at least these, and then the
-reduction over the best link of the cluster (a reduce-scatter, which is no more than an all-reduce). It is a sum over
-layers, too.
+**Second bound.** Whatever overlaps with compute, a stage has no gradient to reduce before the last backward of one of
+its chunks begins. Until then, it has done all other micro-batches of that chunk. So an iteration takes at least these,
+and then the reduction over the best link of the cluster (a reduce-scatter, which is no more than an all-reduce). This
+is a sum over layers, too.
 
-Times are those of the fastest kind of GPU, but for the stage that does all its work: there are only so many hosts of
-the faster kinds, and every other grid row has a slower one.
+Times are those of the fastest GPU kind, except on the stage that does all its work: the hosts of the faster kinds are
+limited, and every other grid row has a slower one.
 
-A bound costs microseconds: times of a layer are computed once for all configurations that differ only in how many
-layers their stages have, and how often a path does what, once for all of equal depth.
+A bound costs microseconds. Times of a layer are computed once for all configurations that differ only in the number of
+layers of their stages; counts of operations on paths once for all of equal depth.
 """
 
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ from pipette_opt.specs.layer_parameters import (
 )
 
 MARGIN = 1e-9
-"""Relative; given back from bounds that are computed in doubles."""
+"""Relative margin subtracted from bounds that are computed in doubles."""
 
 NO_PART = (
     "layers_per_stage",
@@ -80,15 +80,15 @@ NO_PART = (
     "ddp_bucket_size",
     "overlap_p2p_communication",
 )
-"""Fields of a configuration that the time of one layer does not depend on, at its least."""
+"""Fields of a configuration that the least time of a layer does not depend on."""
 
-_DECIDING = attrgetter(*(one.name for one in fields(ParallelConfig) if one.name not in NO_PART))
+_DECIDING = attrgetter(*(option.name for option in fields(ParallelConfig) if option.name not in NO_PART))
 
 _OF_A_LAYER = attrgetter(
     *(
-        one.name
-        for one in fields(ParallelConfig)
-        if one.name not in (*NO_PART, "pipeline_model_parallel_size", "data_parallel_size")
+        option.name
+        for option in fields(ParallelConfig)
+        if option.name not in (*NO_PART, "pipeline_model_parallel_size", "data_parallel_size")
     )
 )
 """Fields that the work of one layer depends on; of stages and replicas only as :func:`_layer_key` says."""
@@ -99,7 +99,7 @@ _SPLIT = attrgetter(
 
 
 class WorkBounds:
-    """The bounds of an instance's configurations, as a function that remembers what they share."""
+    """Compute-only bounds of an instance's configurations, as a function that caches their common parts."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -112,7 +112,7 @@ class WorkBounds:
         self._kind_of_layer = np.array([number[kind] for kind in instance.model.layers])
 
     def __call__(self, config: ParallelConfig) -> float:
-        """No plan of the configuration is faster, seconds; infinite if hosts cannot be packed with it."""
+        """Lower bound on every plan of the configuration, seconds; infinite if hosts cannot tile it."""
         key = _DECIDING(config)
         if key not in self._seconds:
             self._seconds[key] = _work_s(self._instance, config, self._known)
@@ -133,10 +133,9 @@ class WorkBounds:
 
     def _by_kinds_s(self, config: ParallelConfig, seconds: "_Pieces", counts: "_Counts", m: int) -> float:
         """
-        The path of each stage on each kind of GPU, where there are only so many hosts of the faster ones.
-
-        All grid rows but as many as have hosts of the faster kinds alone have a slower host each, with the fewest
-        micro-batches of all replicas at least; at best those rows in which that counts least.
+        Lower bound with limited hosts of the faster GPU kinds, by the path of each stage on each kind, seconds.
+        Only a limited number of grid rows can have hosts of the faster kinds alone. Every other row has a slower host,
+        with at least the fewest micro-batches of all replicas; at best those rows in which that costs least.
         """
         training = self._instance.training
         least = config.microbatches_of_replicas(training.global_batch_size)[-1] if training.unequal_microbatches else m
@@ -157,7 +156,7 @@ class WorkBounds:
 
     def of_any_split(self, config: ParallelConfig) -> float:
         """
-        No plan of the configuration is faster, however its layers are dealt to the stages; each is computed once.
+        Lower bound on every plan of the configuration with any layer partition, seconds; cached.
 
         See :meth:`_any_split_s`.
         """
@@ -168,11 +167,10 @@ class WorkBounds:
 
     def _any_split_s(self, config: ParallelConfig) -> float:
         """
-        No plan of the configuration is faster, however its layers are dealt to the stages.
-
-        All stages together have no more than :func:`busy_share` of the time. Some stage has as many layers as the
-        mean, each of them no faster than the fastest kind, with a reduction that does not begin before the last
-        backward of one of its chunks; and some stage has as much work as the mean.
+        Lower bound on every plan of the configuration with any layer partition, seconds.
+        All stages together have at most :func:`busy_share` of the time. Some stage has at least the mean number of
+        layers, each no faster than the fastest kind, and its reduction starts after the last backward of one of its
+        chunks begins. And some stage has at least the mean work.
         """
         self(config)
         seconds = self._seconds[_DECIDING(config)]
@@ -182,12 +180,12 @@ class WorkBounds:
         m = microbatches_of(self._instance.training, config)
         kinds = int(self._kind_of_layer.max()) + 1
         look_up, head, passes = seconds.work_s[kinds : kinds + 3].tolist()
-        # Each chunk recomputes a layer at least.
+        # Each chunk recomputes at least one layer.
         passes += chunks * float(seconds.work_s[kinds + 3 :].min())
         times = seconds.work_s[self._kind_of_layer]
         of_layers = float(times.sum())
         together = (of_layers + look_up + head + pp * passes) / busy_share(m, pp, chunks)
-        # First chunks are not as long as others where the first layers are faster.
+        # First chunks are shorter than others where the first layers are faster.
         of_chunks = times[: len(times) // chunks * chunks].reshape(chunks, -1)
         together -= float((of_chunks.mean(axis=0) - of_chunks[0]).cumsum().max(initial=0.0))
         most = ceil_div(model.num_layers // chunks, pp)
@@ -201,10 +199,10 @@ class WorkBounds:
 
 def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:
     """
-    Work of one micro-batch on all stages together, at most, as a share of the iteration.
+    Upper bound on the work of one micro-batch on all stages together, as a share of the iteration.
 
     A stage with work ``w`` for one micro-batch takes ``m * w``, after the first of ``v`` equal chunks of every stage
-    before it: ``m * w[s] + sum(w[:s]) / v <= T``. The sum of all ``w`` is largest where each stage takes all that is
+    before it: ``m * w[s] + sum(w[:s]) / v <= T``. The sum of all ``w`` is largest where each stage takes all the time
     left to it, which makes it ``T * v * (1 - (1 - 1 / (m * v))^pp)``.
     """
     passes = num_microbatches * chunks
@@ -213,21 +211,21 @@ def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:
 
 class _Pieces(NamedTuple):
     """
-    What a layer of each kind takes, embeddings, a head, and a pass of a whole stage, and what recomputation adds.
+    Times of the pieces that paths consist of: a layer of each kind, embeddings, head, a pass of a whole stage.
 
-    With block recomputation the layers of the first pieces keep their activations, and the last pieces, one for each
-    kind, are what recomputation adds to such a layer; otherwise these are zero.
+    With block recomputation, the layers of the first pieces keep their activations, and the last pieces, one for each
+    kind, are the additional time of a recomputed layer; otherwise these are zero.
 
     Parameters
     ----------
     work_s
-        Forward and backward of one micro-batch on the fastest kind of GPU for each, shape ``(2 * kinds + 3,)``.
+        Forward and backward of one micro-batch on the fastest GPU kind for each piece, shape ``(2 * kinds + 3,)``.
     of_kinds_s
-        The same on each kind of GPU, shape ``(num_kinds, 2 * kinds + 3)``.
+        Forward and backward on each GPU kind, shape ``(num_kinds, 2 * kinds + 3)``.
     reduction_s
-        Its part of the reduction of gradients, same shape.
+        Share of each piece in the gradient reduction, seconds, shape ``(2 * kinds + 3,)``.
     rows
-        Grid rows, and hosts of each, of every packing.
+        Number of grid rows, and hosts of each, of every tiling.
     """
 
     work_s: FloatArray
@@ -238,16 +236,16 @@ class _Pieces(NamedTuple):
 
 class _Counts(NamedTuple):
     """
-    How often each stage does, or holds, each of :class:`_Pieces`; all of shape ``(pp, 2 * kinds + 3)``.
+    Number of times that each stage does, or holds, each of :class:`_Pieces`; all of shape ``(pp, 2 * kinds + 3)``.
 
     Parameters
     ----------
     path
-        On the path that goes through the stages before, does all of a stage's work, and goes back.
+        Counts on the path through the stages before, all of a stage's work, and back.
     before_gradients
-        Before the last backward of one of its chunks.
+        Counts before the last backward of one of its chunks.
     held
-        On the stage.
+        Counts of the stage's own pieces.
     """
 
     path: FloatArray
@@ -263,7 +261,7 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
     held_layers = layers_of_kinds(instance.model, config).values()
     again = [np.zeros_like(of_chunk) for _ in held_layers]
     if config.recomputation == "block":
-        again = [one.astype(np.float64) for one in recomputed_of_kinds(instance.model, config).values()]
+        again = [layers.astype(np.float64) for layers in recomputed_of_kinds(instance.model, config).values()]
     pieces = np.stack([*held_layers, look_up, head, passes, *again])
     before = pieces[:, 0] @ np.tri(pp, k=-1).T
     held = pieces.sum(axis=1)
@@ -275,16 +273,16 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
 
 
 def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -> _Pieces | None:
-    """On each kind of GPU and over the best links; ``None`` without a packing of hosts."""
+    """Return the pieces on each GPU kind and over the best links; ``None`` if hosts cannot tile the configuration."""
     check_timed(instance.model, config)
     blocks = list(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher))
     if not blocks:
         return None
-    kept, *recomputed = (_alike_s(instance, one, blocks, known) for one in pure_configs(config))
+    kept, *recomputed = (_alike_s(instance, alike, blocks, known) for alike in pure_configs(config))
     kinds = kept.shape[1] - 3
     pieces = np.concatenate([kept, np.zeros((len(kept), kinds))], axis=1)
-    for one in recomputed:
-        pieces[:, -kinds:] = np.maximum(one[:, :kinds] - kept[:, :kinds], 0.0)
+    for whole in recomputed:
+        pieces[:, -kinds:] = np.maximum(whole[:, :kinds] - kept[:, :kinds], 0.0)
     reductions = [reduction_pieces_s(instance, config, block, known) for block in blocks]
     grids = {block.node_grid(config) for block in blocks}
     return _Pieces(
@@ -296,13 +294,16 @@ def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -
 
 
 def _layer_key(config: ParallelConfig) -> Any:
-    """The same for configurations whose layers do the same work: they differ in stages, replicas and splits alone."""
+    """
+    Return a key equal for configurations whose layers do the same work: they differ in stages, replicas and
+    partitions.
+    """
     return _OF_A_LAYER(config), config.pipeline_model_parallel_size > 1, config.world_size
 
 
 def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], known: dict[Any, Any]) -> FloatArray:
-    """Work of all but the last pieces on each kind of GPU where all layers are recomputed, or none is."""
-    block = blocks[0]  # all blocks have slots alike
+    """Work of all but the last pieces on each GPU kind where all layers are recomputed, or none is, seconds."""
+    block = blocks[0]  # all tiles have equal slots
     if (key := (_layer_key(config), block.nodes_per_slot, block.context_nodes)) not in known:
         known[key] = _layers_s(instance, config, block)
     pieces: FloatArray = known[key].copy()
@@ -311,13 +312,16 @@ def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]
         if block.tensor_nodes == 1 and kind.has_experts:
             pieces[:, piece] += min(_experts_s(instance, config, blocks, kind, known))
     # Layers of multi-token prediction are a part of the head.
-    depths = [kinds.index(kind) for kind in instance.model.depth_layers]
-    pieces[:, -2] += instance.model.mtp_num_layers * pieces[:, depths].sum(axis=1)
+    mtp_kinds = [kinds.index(kind) for kind in instance.model.depth_layers]
+    pieces[:, -2] += instance.model.mtp_num_layers * pieces[:, mtp_kinds].sum(axis=1)
     return pieces
 
 
 def _layers_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
-    """The same without what experts send and without depths of prediction, which no packing changes."""
+    """
+    Work of the layers without the exchange of experts and multi-token prediction, which no tiling
+    changes, seconds.
+    """
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
     pieces: FloatArray = np.array([seconds for seconds, _ in of_kinds])
     forward, backward = np.min([waits for _, waits in of_kinds], axis=0).tolist()
@@ -332,12 +336,12 @@ def reduction_pieces_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock, known: dict[Any, Any] | None = None
 ) -> FloatArray:
     """
-    The reduction of each of :class:`_Pieces` in a packing; nothing where no ring is known.
+    Reduction of each of :class:`_Pieces` in a tiling, seconds; 0 where no ring is known.
 
     Parameters
     ----------
     known
-        Times of single parameters that were computed before, of the same instance; they are added to.
+        Cache of times per parameter of the same instance; read and extended.
     """
     known = {} if known is None else known
 
@@ -367,8 +371,8 @@ def reduction_pieces_s(
     )
     split, whole = depth_parameters(model)
     head = len(kinds) + 1
-    of_depths = model.held_depths * (split / tp + whole) + vocabulary * has_second_table(model, config)
-    pieces[head] += parameter_s * of_depths
+    of_mtp_layers = model.held_depths * (split / tp + whole) + vocabulary * has_second_table(model, config)
+    pieces[head] += parameter_s * of_mtp_layers
     ranks, size = ranks_of_a_host(config, block), expert_block(config)
     if model.num_experts is not None and (ranks % size == 0 or size % ranks == 0):
         of_experts = parameter(expert_replicas(config), max(ranks // size, 1), gpus)
@@ -380,16 +384,16 @@ def reduction_pieces_s(
 
 def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> float:
     """
-    What the gradient of a parameter takes in a reduce-scatter at least, without latencies.
+    Lower bound on the reduce-scatter of one parameter's gradient, without latencies, seconds.
 
     Parameters
     ----------
     replicas
-        Ranks that hold it.
+        Number of ranks that hold it.
     members
-        Of these on one host.
+        Number of these on one host.
     gpus
-        All that are used of a host.
+        GPUs used of a host.
     """
     if replicas == 1:
         return 0.0
@@ -419,7 +423,7 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
 
 
 def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
-    """Compute of all but the last pieces on a kind of GPU, and how long it waits for the host in a layer."""
+    """Compute of all but the last pieces on a GPU kind, and the device's wait for the host in a layer, seconds."""
     model, training, rates = instance.model, instance.training, instance.stack
     pieces, idle = [], np.full(2, np.inf)
     for kind in dict.fromkeys(model.layers):
@@ -434,7 +438,7 @@ def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple
 def _experts_s(
     instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], kind: LayerKind, known: dict[Any, Any]
 ) -> Iterator[float]:
-    """What the tokens of a layer with experts take on their way at least, forward and backward, in each packing."""
+    """Yield the lower bound on the exchange of a layer with experts, forward and backward, in each tiling, seconds."""
     alike = _layer_key(config), kind
     for ranks, gpus in {(ranks_of_a_host(config, block), gpus_of_a_host(config, block)) for block in blocks}:
         if (key := (alike, ranks, gpus)) not in known:

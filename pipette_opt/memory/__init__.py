@@ -1,1 +1,1 @@
-"""Does it fit: peak memory per pipeline stage, predicted by a small network, with a bound on the risk."""
+"""Peak memory per pipeline stage, predicted by a small network, with a bound on the out-of-memory risk."""

@@ -1,8 +1,8 @@
 """
-What one unit of each constant of a stack weighs in every stage.
+Regressors of memory: the weight of each constant of a stack in every stage.
 
-The few numbers here say when hosts run ahead of GPUs, which buffers find a freed block, and how NCCL's buffers go with
-links; what the constants mean, :mod:`framework` says.
+The few numbers here say when hosts run ahead of GPUs, which buffers find a freed block, and how NCCL's buffers grow
+with links; :mod:`framework` defines the constants.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from pipette_opt.memory.stage_rows import StageTable
 
 BUSY_MULTIPLY_ADDS = 4.5e11
 """
-Of one layer on one rank: with more, hosts of 4 tensor ranks and 2 stages run ahead of GPUs.
+Multiply-adds of one layer on one rank above which hosts of 4 tensor ranks and 2 stages run ahead of GPUs.
 
-Seen on H100 with nanotron, as are the next two: more tensor ranks wait for each other's hosts, and more stages leave
-the first one more passes before it must wait.
+Observed on H100 with nanotron, as are the next two: more tensor ranks wait for each other's hosts, and more stages
+leave the first one more passes before it must wait.
 """
 
 BUSY_BY_TENSOR, BUSY_BY_PIPELINE, _BUSY_WIDTH = 0.7, -2.0, 0.25
@@ -32,30 +32,33 @@ STEP_FITS = 1.4
 """Largest matrix of a layer in fp32 over the largest activation at which half of the gradients find a freed block."""
 
 FULL_LINK_BYTES_PER_S = 235e9
-"""Inside a host of A100 with NVLink, where NCCL opens 24 channels."""
+"""Bandwidth inside a host of A100 with NVLink, where NCCL opens 24 channels."""
 
 MAX_LINK = 32 / 24
-"""NCCL opens no more than 32 channels; what it takes grows with them (github.com/NVIDIA/nccl issues 864, 1685)."""
+"""
+Largest link share: NCCL opens at most 32 channels, and its memory grows with them (github.com/NVIDIA/nccl issues
+864, 1685).
+"""
 
 WIRE_TOKENS = 8192
-"""Of a micro-batch: with more, collectives across hosts hold the hosts back where gradients are reduced, too."""
+"""Tokens of a micro-batch above which collectives across hosts also hold the hosts back where gradients are reduced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageFacts:
     """
-    What the columns need besides the table; every field has shape ``(num_rows,)``.
+    Inputs of the regressors beside the table; every field has shape ``(num_rows,)``.
 
     Parameters
     ----------
     replicas
-        Ranks that gradients are reduced over.
+        Number of ranks that gradients are reduced over.
     pipeline
-        Stages of the pipeline.
+        Number of pipeline stages.
     gpus_per_node
-        GPUs of one host; infinite if nobody says.
+        GPUs of one host; infinite if unknown.
     link
-        Of the links inside a host, see :func:`link_share`.
+        Share of the links inside a host, see :func:`link_share`.
     unfused_norm, unfused_softmax
         1 where these are several kernels.
     """
@@ -70,12 +73,12 @@ class StageFacts:
 
 def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
     """
-    What one unit of each constant weighs, GiB, shape ``(MOMENTS, num_rows, len(COLUMNS))``.
+    Weight of one unit of each constant, GiB, shape ``(MOMENTS, num_rows, len(COLUMNS))``.
 
     Parameters
     ----------
     counted_bytes
-        The counted tensors: formula and network, or a trace.
+        Bytes of the counted tensors: formula and network, or a trace.
     """
     size, zero = parameters(table), np.zeros(table.num_rows)
     sharded = table.state_shards > 1
@@ -98,18 +101,18 @@ def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: Float
 
 
 def num_groups(*sizes: FloatArray | float) -> FloatArray:
-    """How many of the groups have several ranks."""
+    """Number of the groups that have several ranks."""
     count: FloatArray = np.sum([np.asarray(size) > 1 for size in sizes], axis=0, dtype=np.float64)
     return count
 
 
 def link_share(bytes_per_s: float | None) -> float:
-    """How many channels NCCL opens inside a host with such links, over those of A100's NVLink; 1 if nobody says."""
+    """NCCL channels inside a host with such links, over those of A100's NVLink; 1 if unknown."""
     return 1.0 if bytes_per_s is None else min(bytes_per_s / FULL_LINK_BYTES_PER_S, MAX_LINK)
 
 
 def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
-    """Columns that only the passes have, bytes."""
+    """Regressors that only the passes have, bytes."""
     tensor = table.tensor > 1
     gathered = tensor * table.element * table.tokens * table.hidden
     inside = table.tensor <= facts.gpus_per_node
@@ -120,7 +123,7 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
     again = np.maximum(table.selective, table.full > 0) * (table.layers > 0)
     scores = (passes * (1 - table.selective) + again) * table.scores
     logits = table.last * table.tokens * table.vocab
-    late = gathered * (1 + 1 / table.tensor)  # whole, and the piece that a rank scatters from it or gathers it from
+    late = gathered * (1 + 1 / table.tensor)  # the whole, and the rank's piece that is scattered or gathered
     deep = table.chunk_layers / np.hypot(table.chunk_layers, PILE_LAYERS)
     flows = np.where(inside | (facts.replicas == 1), 1.0, 1 / (1 + (table.tokens / WIRE_TOKENS) ** 2))
     return {
@@ -146,7 +149,7 @@ def _fresh(table: StageTable) -> FloatArray:
 
 
 def _busy(table: StageTable, facts: StageFacts) -> FloatArray:
-    """How surely the GPUs are behind their hosts, 0 to 1."""
+    """Probability-like share, 0 to 1, to which GPUs are behind their hosts."""
     work = table.tokens * table.layer_parameters
     enough = BUSY_MULTIPLY_ADDS * (table.tensor / 4) ** BUSY_BY_TENSOR * (facts.pipeline / 2) ** BUSY_BY_PIPELINE
     doublings = np.log2(np.maximum(work, 1.0) / enough)

@@ -1,4 +1,4 @@
-"""What the peak of a stage is made of: weights, gradients, optimizer, activations, buffers, and all else."""
+"""Components of a stage's peak: weights, gradients, optimizer, activations, buffers, and the rest."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from pipette_opt.memory.framework import COLUMNS
 
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "buffers", "other")
 """
-Parts of a peak.
+Components of a peak.
 
-Weights, gradients and optimizer: with what ZeRO gathers. Activations: kept for the backward passes in flight, brought
-back by a recomputation, and logits. Buffers: what the running pass or the optimizer step works with, placeholders of
+Weights, gradients and optimizer include what ZeRO gathers. Activations: those kept for the backward passes in flight,
+those restored by recomputation, and logits. Buffers: of the running pass or the optimizer step, placeholders of
 gradients, outputs of collectives. Other: workspaces, gaps of the allocator, NCCL's buffers. CUDA's context is in none:
-it is what a GPU's capacity lacks.
+a GPU's capacity excludes it.
 """
 
 _OF_COLUMN = {
@@ -28,7 +28,7 @@ _OF_COLUMN = {
     ),
     "other": ("base_gib", "group_gib"),
 }
-"""Columns by component; those of activations are the rest."""
+"""Regressors by component; the remaining ones are activations."""
 
 
 def stage_components(
@@ -40,7 +40,7 @@ def stage_components(
     Parameters
     ----------
     counted_bytes
-        Tensors of the passes: formula and network, or a trace.
+        Bytes of the tensors of the passes: formula and network, or a trace.
     contributions
         Bytes of each of ``COLUMNS`` in the fullest moment, shape ``(num_rows, len(COLUMNS))``.
     moment
@@ -57,7 +57,7 @@ def stage_components(
     parts[:, COMPONENTS.index("other")] += np.maximum(counted - total, 0.0)
     for number, name in enumerate(COLUMNS):
         if name != "counted":
-            component = next((one for one, names in _OF_COLUMN.items() if name in names), "activations")
+            component = next((part for part, names in _OF_COLUMN.items() if name in names), "activations")
             parts[:, COMPONENTS.index(component)] += contributions[:, number]
     lacking = np.minimum(parts, 0.0).sum(axis=1)  # e.g. gradients that stay in 16 bits
     parts = np.maximum(parts, 0.0)
@@ -66,7 +66,7 @@ def stage_components(
 
 
 def whole_components(parts: FloatArray, predicted_bytes: IntArray) -> IntArray:
-    """The same in whole bytes that add up to the prediction; what rounding leaves is with the last."""
+    """Round components to whole bytes that add up to the prediction; the last one takes the rounding."""
     whole = np.floor(parts).astype(np.int64)
     whole[:, -1] += predicted_bytes - whole.sum(axis=1)
     return whole

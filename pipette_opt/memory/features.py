@@ -1,8 +1,8 @@
 """
-What the network sees of a stage.
+Features of a stage for the network.
 
-Shares of the closed formula, so that a large job looks like a small one with the same proportions, and a few
-flags. The network predicts ``log(peak / formula)``, which depends on proportions only.
+Shares of the memory formula, so that a large job resembles a small one with the same proportions, and a few flags. The
+network predicts ``log(peak / formula)``, which depends on proportions only.
 """
 
 import numpy as np
@@ -64,7 +64,7 @@ FEATURES: tuple[tuple[str, str], ...] = (
     ("rope", "0 or 1"),
     ("qk_norm", "0 or 1"),
 )
-"""Name and unit of each column."""
+"""Name and unit of each feature."""
 
 FEATURE_NAMES = tuple(name for name, _ in FEATURES)
 
@@ -100,7 +100,7 @@ def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
         4 * tokens / table.shards * table.num_experts / total,
         e * tokens * table.shared_up / total,
         np.log2(table.in_flight),
-        np.log2(1 + np.ceil(table.chunk_layers)),  # of a whole chunk, where the mean has a layer that is not there
+        np.log2(1 + np.ceil(table.chunk_layers)),  # layers of a whole chunk, as the mean may be fractional
         np.log2(1 + table.brought_back),
         np.log2(table.tensor),
         np.log2(table.context),

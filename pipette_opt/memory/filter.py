@@ -1,4 +1,4 @@
-"""Which configurations fit the cluster, and what the others lack."""
+"""Memory filter: configurations that fit the cluster, and what the others lack."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from pipette_opt.specs import ClusterSpec, Instance
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckedConfig:
     """
-    A configuration and what its stages need.
+    Configuration with the memory that its stages need.
 
     Parameters
     ----------
     need_bytes
-        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``; nothing where memory does not count.
+        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``; 0 where memory does not count.
     short_bytes
-        What the configuration lacks to fit, at least; 0 if it may fit.
+        Least bytes that the configuration lacks to fit; 0 if it may fit.
     """
 
     config: ParallelConfig
@@ -34,7 +34,7 @@ class CheckedConfig:
         object.__setattr__(self, "need_bytes", read_only(self.need_bytes, np.int64))
 
     def of(self, config: ParallelConfig) -> "CheckedConfig":
-        """The same of a configuration that takes the same memory."""
+        """Return the result for a configuration with the same memory."""
         return CheckedConfig(
             config=config, prediction=self.prediction, need_bytes=self.need_bytes, short_bytes=self.short_bytes
         )
@@ -48,15 +48,15 @@ class MemoryCheck:
     Parameters
     ----------
     fitting, rejected
-        In the order of the candidates.
+        Checked configurations in the order of the candidates.
     capacity_bytes
-        What a stage may take on one GPU of each host, shape ``(num_nodes,)``.
+        Usable bytes of one GPU of each host, shape ``(num_nodes,)``.
     max_oom_risk
         Accepted risk behind the needs.
     spared
-        Candidates with block recomputation that others make needless (:mod:`~pipette_opt.memory.fewest`).
+        Candidates with block recomputation that others make unnecessary (:mod:`~pipette_opt.memory.fewest`).
     kept_on_gpu
-        Candidates with more in the host's memory than others that fit, with which nothing else differs.
+        Candidates with more offload than others that fit and differ in nothing else.
     not_overlapped
         Candidates without tensor overlap that fit with it, and recompute no fewer layers.
     """
@@ -73,7 +73,7 @@ class MemoryCheck:
         object.__setattr__(self, "capacity_bytes", read_only(self.capacity_bytes, np.int64))
 
     def joined(self, other: "MemoryCheck") -> "MemoryCheck":
-        """With what another check of the same hosts and risk says of other candidates, which come last."""
+        """Append the result of another check, of other candidates on the same hosts with the same risk."""
         return replace(
             self,
             fitting=(*self.fitting, *other.fitting),
@@ -89,7 +89,7 @@ class MemoryCheck:
         return min(self.rejected, key=lambda checked: checked.short_bytes, default=None)
 
     def explain(self) -> str:
-        """How many candidates memory rules out, and the nearest miss with its numbers."""
+        """Describe how many candidates memory rules out, and the nearest miss with its numbers."""
         total = len(self.fitting) + len(self.rejected)
         head = f"memory rules out {len(self.rejected):,} of {counted(total, 'candidate')}"
         miss = self.nearest_miss
@@ -106,14 +106,17 @@ class MemoryCheck:
 
 
 def usable_bytes(cluster: ClusterSpec, predictor: MemoryPredictor) -> IntArray:
-    """What a stage may take on one GPU of each host, shape ``(num_nodes,)``."""
+    """Usable bytes of one GPU of each host, shape ``(num_nodes,)``."""
     return np.array([predictor.usable_bytes(node.gpu) for node in cluster.nodes], dtype=np.int64)
 
 
 def predicted_memory(
     instance: Instance, predictor: MemoryPredictor, configs: Sequence[ParallelConfig], max_oom_risk: float
 ) -> list[MemoryPrediction]:
-    """Memory of every stage of some configurations of an instance's job on its hosts, at an accepted risk."""
+    """
+    Predict the memory of every stage of some configurations of an instance's job on its hosts, at an
+    accepted risk.
+    """
     return predictor.predict(
         instance.model,
         instance.training,
@@ -131,12 +134,12 @@ def keep_fitting(
     max_oom_risk: float = 0.01,
 ) -> MemoryCheck:
     """
-    Sort out candidates that cannot fit, wherever they are placed.
+    Separate candidates that cannot fit, wherever they are placed.
 
-    Stages are matched with hosts, the largest need with the largest capacity, as if GPUs of different hosts could
-    be mixed freely; a candidate that fails even so fails in every placement. Which hosts a stage really gets is
-    the solver's to decide. With an accepted risk of 1 memory does not count: everything fits. Candidates that differ
-    only in what overlaps take the same memory and are predicted once.
+    Stages are matched with GPUs, the largest need with the largest capacity, as if GPUs of different hosts could be
+    mixed freely. A candidate that fails even so fails in every placement; the solver decides which hosts a stage gets.
+    With an accepted risk of 1, memory does not count: everything fits. Candidates that differ only in overlap need
+    equal memory and are predicted once.
     """
     bases = [without_overlap(config) for config in candidates]
     alone = list(dict.fromkeys(bases))
@@ -152,15 +155,15 @@ def keep_fitting(
         checked[base] = CheckedConfig(config=base, prediction=prediction, need_bytes=need, short_bytes=short)
     for config, base in zip(candidates, bases, strict=True):
         known = checked[base]
-        one = known if config is base else known.of(config)
-        (rejected if one.short_bytes else fitting).append(one)
+        result = known if config is base else known.of(config)
+        (rejected if result.short_bytes else fitting).append(result)
     return MemoryCheck(
         fitting=tuple(fitting), rejected=tuple(rejected), capacity_bytes=capacity, max_oom_risk=max_oom_risk
     )
 
 
 def _short_bytes(config: ParallelConfig, need_bytes: IntArray, gpus: IntArray) -> int:
-    """The most that any GPU lacks when stages, by need, meet GPUs, by capacity (both descending); 0 if all fit."""
+    """Most bytes that any GPU lacks when stages, by need, meet GPUs, by capacity (both descending); 0 if all fit."""
     per_stage = ceil_div(config.world_size, config.pipeline_model_parallel_size)
     if config.world_size > len(gpus):
         needs = np.sort(need_bytes)[::-1]

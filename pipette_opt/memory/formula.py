@@ -1,11 +1,10 @@
 """
-The closed formula: what a stage holds, and roughly what the running pass works with.
+Memory formula: bytes held by a stage, and roughly the working memory of the running pass.
 
-Held: weights, gradients, optimizer state, and the activations kept for the backward pass of every micro-batch in
-flight (Korthikanti et al., arXiv 2205.05198, section 4, extended to grouped queries, gated MLPs, dropout or none,
-attention kernels that do not store scores, experts, fp8 inputs, a sequence split for attention). Working: the largest
-of a few moments of a pass, each with what it has allocated less what it has already freed. What these moments miss is
-what the network learns.
+Held: weights, gradients, optimizer state, and the activations kept for the backward pass of every micro-batch in flight
+(Korthikanti et al., arXiv 2205.05198, section 4, extended to grouped queries, gated MLPs, dropout or none, attention
+kernels that do not store scores, experts, fp8 inputs, a sequence split for attention). Working: the largest of a few
+moments of a pass, each with its allocations minus the memory already freed. The network learns what these moments miss.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.memory.stage_rows import StageTable
 
 SECOND_MOMENT_BYTES = 4
-"""Of Adam, per parameter, which Muon's matrices do not have."""
+"""Bytes of Adam's second moment per parameter, which Muon's matrices do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,25 +26,26 @@ class FormulaBytes:
     Parameters
     ----------
     weights, gradients, optimizer
-        With copies in fp8, and under ZeRO shares of them and buffers of what is gathered.
+        Bytes including fp8 copies; under ZeRO, shares of them and buffers of gathered tensors.
     placeholders
         Empty gradients that Transformer Engine gives autograd where products add to the main gradients themselves: one
         for each shape of a layer's matrices, kept for good (``get_dummy_wgrad`` in ``pytorch/module/base.py``).
     saved
         Activations of all layers and micro-batches in flight.
     recomputed
-        Activations that one recomputation brings back for its backward pass.
+        Activations that one recomputation restores for its backward pass.
     head
-        What final norm, output product and loss keep of one micro-batch, and each depth of multi-token prediction; gone
-        when layers are recomputed.
+        Activations of final norm, output product and loss of one micro-batch, and of each multi-token-prediction layer;
+        freed when layers are recomputed.
     workspace
         The score buffer that Megatron-Core's unfused attention keeps.
     layer_work
-        The most that the backward pass of one layer needs on top of what is held.
+        Largest working memory of the backward pass of one layer, on top of what is held.
     head_work
-        The same of the output product.
+        Largest working memory of the output product.
     embedding_work
-        The same of the embeddings, whose backward pass runs when all else of the micro-batch's first chunk is gone.
+        Largest working memory of the embeddings, whose backward pass runs after all else of the micro-batch's first
+        chunk.
     step_work
         fp32 copies of 16-bit gradients or of narrow states in the optimizer step, when no activations are held.
     """
@@ -65,52 +65,52 @@ class FormulaBytes:
 
     @property
     def static(self) -> FloatArray:
-        """Weights, gradients and optimizer state."""
+        """Bytes of weights, gradients and optimizer state."""
         return self.weights + self.gradients + self.optimizer
 
     @property
     def held(self) -> FloatArray:
-        """What is held at the turn from forward to backward, without what the running pass works with."""
+        """Bytes held at the turn from forward to backward, without the working memory of the running pass."""
         return self.static + self.placeholders + self.workspace + self.saved + np.maximum(self.recomputed, self.head)
 
     @property
     def working(self) -> FloatArray:
-        """What the largest moment adds to what is held."""
+        """Bytes that the largest moment adds to the held ones."""
         peak = np.maximum(self._pass_work, self._step_beyond)
         beyond: FloatArray = np.maximum(peak - np.maximum(self.recomputed, self.head), 0.0)
         return beyond
 
     @property
     def step_is_fullest(self) -> BoolArray:
-        """Whether the optimizer step takes more than any pass."""
+        """Return whether the optimizer step takes more than any pass."""
         beyond: BoolArray = self._step_beyond > np.maximum(self._pass_work, np.maximum(self.recomputed, self.head))
         return beyond
 
     @property
     def _pass_work(self) -> FloatArray:
-        """The largest moment of the passes, on top of what they find."""
+        """Working memory of the largest moment of the passes."""
         moments = (self.recomputed + self.layer_work, self.head + self.head_work, self.embedding_work)
         peak: FloatArray = np.maximum.reduce(moments)
         return peak
 
     @property
     def _step_beyond(self) -> FloatArray:
-        """What the step needs on top of what activations have left behind."""
+        """Working memory of the step beyond the blocks that activations have freed."""
         return self.step_work - self.saved - self.workspace
 
     @property
     def total(self) -> FloatArray:
-        """The formula; at least one byte, so that shares of it exist for a stage without layers too."""
+        """Bytes of the formula; at least one, so that shares of it also exist for a stage without layers."""
         return np.maximum(self.held + self.working, 1.0)
 
 
 def parameters(table: StageTable) -> FloatArray:
-    """Parameters of one rank of each stage."""
+    """Number of parameters of one rank of each stage."""
     return _own_parameters(table) + table.expert_parameters
 
 
 def _own_parameters(table: StageTable) -> FloatArray:
-    """The same without routed experts."""
+    """Number of parameters of one rank of each stage without routed experts."""
     total: FloatArray = table.own_parameters + table.first_parameters + table.last_parameters
     return total
 
@@ -133,14 +133,14 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     saved = np.maximum(saved - table.offloaded, 0.0)
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
-    # Layers that were kept whole are gone before the first recomputed one has its turn.
+    # Layers that were kept whole are freed before the first recomputed one runs.
     with_experts = np.minimum(table.brought_back, _of_chunk(table, table.moe_layers))
     with_dense = np.minimum(table.brought_back - with_experts, _of_chunk(table, table.dense_layers))
     with_state = np.minimum(table.brought_back, _of_chunk(table, table.recurrent_layers))
     with_attention = np.minimum(table.brought_back, _of_chunk(table, table.attention_layers))
-    one_mixer = np.maximum((with_attention > 0) * (core + attention), (with_state > 0) * recurrent)
+    largest_mixer = np.maximum((with_attention > 0) * (core + attention), (with_state > 0) * recurrent)
     mixers = with_attention * (core + attention) + with_state * recurrent
-    mixers = np.minimum(mixers, table.brought_back * one_mixer)
+    mixers = np.minimum(mixers, table.brought_back * largest_mixer)
     mlps = with_experts * experts + with_dense * dense
     group = np.where(table.has_both > 0, mlps + mixers, np.maximum(mlps, mixers))
     brought_back = np.maximum(group - (rest + table.kept_attention * core), 0.0)
@@ -156,11 +156,11 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     # The product of the head gives autograd an empty gradient, too (Megatron-Core's tensor_parallel/layers.py).
     head_gradient = (table.zero < 2) * table.element * table.hidden * table.vocab
     head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input + head_gradient
-    # Of a table that both ends share it waits for the gradient of the embeddings.
+    # The head's gradient of a shared table waits for that of the embeddings.
     waiting = (table.zero < 2) * table.element * table.shared_table
     of_loss = 2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits
-    head = table.last * of_loss + table.depths * (of_loss + _depth_bytes(table))
-    # Of unequal chunks the last stage may hold more layers later than while its head is at work.
+    head = table.last * of_loss + table.depths * (of_loss + _mtp_bytes(table))
+    # With unequal chunks, the last stage may hold more layers later than while its head works.
     later = np.maximum(table.later_layers * saved / np.maximum(table.chunk_layers, 1e-9) - head, 0.0)
     weights, gradients, optimizer = _static_bytes(table)
     return FormulaBytes(
@@ -172,7 +172,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         recomputed=recomputed,
         head=head,
         workspace=table.element * table.scores,
-        # Of what is on the host one layer is on its way, and one at work.
+        # Of the offloaded layers, one is in transfer, and one at work.
         layer_work=(table.layers > 0) * (_layer_work(table) + waiting)
         + 2 * table.offloaded / np.maximum(table.chunk_layers, 1),
         head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
@@ -182,39 +182,42 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     )
 
 
-def _depth_bytes(table: StageTable) -> FloatArray:
+def _mtp_bytes(table: StageTable) -> FloatArray:
     """
-    What a depth of multi-token prediction keeps of one micro-batch beside its layer and its loss.
+    Activations of a multi-token-prediction layer per micro-batch beside its layer and its loss, bytes.
 
     Inputs of the norms of the hidden state and of the next token's embedding, both as one normed tensor, which its
-    projection keeps, and the depth's part of the tensor that all depths are put into.
+    projection keeps, and its part of the tensor that concatenates all of them.
     """
     kept: FloatArray = table.tokens / table.shards * table.hidden * (3 * table.element + 2 * _stored(table))
     return kept + 8 * table.statistics * table.tokens / table.shards
 
 
 def _of_chunk(table: StageTable, layers: FloatArray) -> FloatArray:
-    """Of some layers of the stage those of a chunk, the mean rounded up."""
+    """Number of some layers of the stage in a chunk, the mean rounded up."""
     count: FloatArray = np.ceil(layers * table.chunk_layers / np.maximum(table.layers, 1))
     return count
 
 
 def _owned(table: StageTable, from_stage: int) -> FloatArray:
-    """Parameters of one rank, those shared among replicas from that ZeRO stage on divided; 1 is optimizer states."""
+    """
+    Number of parameters of one rank, divided among replicas from ZeRO stage ``from_stage`` on; 1 is
+    optimizer states.
+    """
     own, experts = _shards(table, from_stage)
     owned: FloatArray = _own_parameters(table) / own + table.expert_parameters / experts
     return owned
 
 
 def _shards(table: StageTable, from_stage: int) -> tuple[FloatArray, FloatArray]:
-    """Ranks among which parameters, and those of experts, are divided from that stage on."""
+    """Number of ranks among which parameters, and those of experts, are divided from that stage on."""
     groups = table.state_shards / table.replicas if from_stage == 1 else 1.0
     shared = table.zero >= from_stage
     return np.where(shared, table.replicas * groups, 1), np.where(shared, table.expert_replicas * groups, 1)
 
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Weights, gradients, optimizer state; under ZeRO shares of them and buffers of what is gathered."""
+    """Bytes of weights, gradients, optimizer state; under ZeRO shares of them and buffers of gathered tensors."""
     copies = table.copies * table.fp8 * table.matrix_parameters
     gathered = table.element * table.unit_parameters + table.copies * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
@@ -227,7 +230,7 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
 
 
 def _layer_work(table: StageTable) -> FloatArray:
-    """The most that one layer needs on top of what is held: in its backward pass, or in a ring of attention."""
+    """Largest working memory of one layer, in its backward pass or in a ring of attention, bytes."""
     e, tokens, gathers = table.element, table.tokens, table.shards > 1
     q, kv, out = (e * tokens * width for width in (table.query, table.key_value, table.output))
     hidden = e * tokens * table.hidden
@@ -256,10 +259,9 @@ def _layer_work(table: StageTable) -> FloatArray:
 
 def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
     """
-    The most that the backward pass of an MLP or of experts needs, and what is gone afterwards.
-
-    In fp8 both products copy the gradient that they get, by rows and by columns: as many bytes as in 16 bits; and what
-    they gather and free is half as large. In nvfp4 both are half of that again.
+    Largest working memory of the backward pass of an MLP or of experts, and the memory freed afterwards, bytes.
+    In fp8, both products copy their gradient by rows and by columns, which takes as many bytes as in 16 bits; gathered
+    and freed tensors are half as large. In nvfp4, both are half of that again.
     """
     e, tokens, gathers, fp8 = table.element, table.tokens, table.shards > 1, table.fp8
     kept = np.where(fp8 > 0, fp8 / e, 1.0)
@@ -300,10 +302,9 @@ def _stored(table: StageTable) -> FloatArray:
 
 def _freed_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """
-    What modules of selective recomputation, the attention core apart, free of attention, a dense MLP, and experts.
-
-    The norm before latent attention has kernels of its own, whose output the products after it can do without. Of all
-    that a layer has for experts the input stays, which the router has, too, and not that if the norm is recomputed.
+    Bytes that selective recomputation frees in attention, a dense MLP, and experts, without the attention core.
+    The norm before latent attention has kernels of its own, whose output the following products need not keep. A layer
+    with experts keeps its input, which the router also has, unless the norm is recomputed.
     """
     e, stored, tokens = table.element, _stored(table), table.tokens / table.shards
     is_latent, inputs = table.latent > 0, tokens * table.hidden
@@ -329,7 +330,7 @@ def _copies_of_input(table: StageTable) -> FloatArray:
 
 
 def _branch_bytes(table: StageTable) -> FloatArray:
-    """What each branch of a layer keeps of one micro-batch: input of its norm, dropout mask, fp32 statistics."""
+    """Bytes that each branch of a layer keeps of one micro-batch: input of its norm, dropout mask, fp32 statistics."""
     norms = 1 + table.post_norms
     per_token = table.hidden * (norms * table.element + table.hidden_dropout) + norms * 4 * table.statistics
     kept: FloatArray = table.tokens / table.shards * per_token
@@ -337,12 +338,12 @@ def _branch_bytes(table: StageTable) -> FloatArray:
 
 
 def _attention_bytes(table: StageTable) -> FloatArray:
-    """Activations that attention keeps of one micro-batch, its core apart."""
+    """Activations that attention keeps of one micro-batch, without its core, bytes."""
     e, tokens, shard_tokens = table.element, table.tokens, table.tokens / table.shards
-    # The attention core keeps its output too, so that an fp8 copy of it comes on top, unless the core is recomputed.
+    # The attention core also keeps its output, so an fp8 copy of it is additional, unless the core is recomputed.
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
     attention = tokens * (e * (table.query + 2 * table.key_value) + output * table.output)
-    attention += tokens * e * 2 * table.gate  # the gate, and what attention gave before it
+    attention += tokens * e * 2 * table.gate  # the gate, and attention's output before it
     qk_norm = table.qk_norm * tokens * (e * (table.query + table.key_value) + 8 * table.heads)
     inputs = _stored(table) * shard_tokens * table.hidden
     kept: FloatArray = _branch_bytes(table) + inputs + attention + _latent_bytes(table) + qk_norm
@@ -351,9 +352,8 @@ def _attention_bytes(table: StageTable) -> FloatArray:
 
 def _latent_bytes(table: StageTable) -> FloatArray:
     """
-    What latent attention keeps besides queries, keys and values: latents as they are projected and as they are normed.
-
-    In fp8 every down projection keeps a copy of the layer's input.
+    Bytes that latent attention keeps besides queries, keys and values: projected latents and normalised latents.
+    In fp8, every down projection keeps a copy of the layer's input.
     """
     copies = _copies_of_input(table) * table.hidden
     kept: FloatArray = (
@@ -363,14 +363,14 @@ def _latent_bytes(table: StageTable) -> FloatArray:
 
 
 def _recurrent_bytes(table: StageTable) -> FloatArray:
-    """The same of a layer that mixes tokens by a state."""
+    """Activations that a layer with a state keeps of one micro-batch, bytes."""
     inputs = _stored(table) * table.tokens / table.shards * table.hidden
     kept: FloatArray = _branch_bytes(table) + inputs + table.recurrent_inside
     return kept
 
 
 def _dense_bytes(table: StageTable) -> FloatArray:
-    """The same of a dense MLP."""
+    """Activations that a dense MLP keeps of one micro-batch, bytes."""
     stored, product_input = _stored(table), table.tokens / table.shards * table.hidden
     inside = table.tokens * (table.element * table.up + stored * table.down)
     kept: FloatArray = _branch_bytes(table) + stored * product_input + inside
@@ -378,7 +378,7 @@ def _dense_bytes(table: StageTable) -> FloatArray:
 
 
 def _expert_bytes(table: StageTable) -> FloatArray:
-    """The same of router, routed and shared experts of a layer."""
+    """Activations that router, routed and shared experts of a layer keep of one micro-batch, bytes."""
     stored = _stored(table)
     e, tokens = table.element, table.tokens / table.shards
     rows = tokens * table.arriving * table.expert_tensor
@@ -387,7 +387,7 @@ def _expert_bytes(table: StageTable) -> FloatArray:
     routed = rows * (stored * table.routed + e * table.expert_up + stored * table.expert_down + 4)
     has_shared = table.shared_down > 0
     shared = table.tokens * (e * table.shared_up + stored * table.shared_down)
-    again = has_shared * table.fp8 * tokens * table.hidden  # the router keeps the input as it is
+    again = has_shared * table.fp8 * tokens * table.hidden  # the router keeps the input unchanged
     # A projection to the width of the experts, and one back.
     latents = tokens * (table.expert_latent * stored + (table.expert_latent > 0) * table.fp8 * table.hidden)
     total: FloatArray = _branch_bytes(table) + router + routed + shared + again + latents
@@ -395,7 +395,7 @@ def _expert_bytes(table: StageTable) -> FloatArray:
 
 
 def _core_bytes(table: StageTable) -> FloatArray:
-    """Activations that the attention core of one layer keeps of one micro-batch besides query, key and value."""
+    """Activations that a layer's attention core keeps of one micro-batch besides query, key and value, bytes."""
     stores_scores = table.scores > 0
     log_sum_exp = ~stores_scores * 4 * table.tokens * table.heads
     scores = table.scores * (table.element + table.attention_dropout * (1 + table.element))

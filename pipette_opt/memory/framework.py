@@ -1,11 +1,11 @@
 """
-What a software stack adds to the counted tensors: a handful of named constants.
+Constants of a software stack: memory beyond the counted tensors.
 
-Two numbers come of them. What a stage *takes* is what a measurement shows: it includes blocks that the caching
-allocator holds only because nobody asked for them (leftovers of the optimizer step, gaps). What it *needs* leaves these
-out, since the allocator returns them before it fails; running out of memory is simulated by the need. Outputs of
-collectives behind which the host ran ahead are needed: by the book the allocator waits for them, but jobs that filled
-their devices with them died.
+Two figures follow from them. The memory that a stage *takes* is that of a measurement. It includes blocks that the
+caching allocator holds only because nothing else asked for them (leftovers of the optimizer step, gaps). The memory
+that it *needs* leaves these out, since the allocator returns them before it fails; running out of memory is predicted
+from the need. Outputs of collectives behind which the host ran ahead are needed: in theory the allocator waits for
+them, but jobs that filled their devices with them ran out of memory.
 
 A stage has two moments, one row each: the passes, with activations, and the optimizer step, without.
 """
@@ -25,102 +25,107 @@ MAX_ERRORS = 400
 _ERROR, _VERSION, _TWIN, _ANCHOR = "error_", "version_", "twin_", "anchor_"
 
 _SEVERAL = ("errors", "versions", "twins", "anchors")
-"""Fields that are not one number."""
+"""Fields that are not single numbers."""
 
 LARGEST_OFFSET = 1.0
-"""Versions that differ by more are different stacks."""
+"""Largest offset between versions of a stack; larger ones mean different stacks."""
 
 MAX_OF_TWIN = 1.25
-"""Widths by which twins move a prediction at most: Student's law with 4 degrees of freedom believes no more."""
+"""
+Largest move of a prediction by equal-work runs, in standard deviations; a bound of Student's law with 4 degrees
+of freedom.
+"""
 
 MOMENTS = 2
-"""Rows of a stage: passes, optimizer step."""
+"""Number of rows of a stage: passes, optimizer step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """
-    Constants of one stack; the defaults are Megatron-Core's.
+    Memory constants of one stack; the defaults are Megatron-Core's.
 
     Parameters
     ----------
     counted
-        Share of the counted tensors there: above 1 for gaps of the allocator, which peaks of allocated memory do
+        Share of the counted tensors that exists: above 1 for gaps of the allocator, which peaks of allocated memory do
         not show; below 1 for tensors counted too many.
     base_gib
-        There whatever the model: workspaces, and everything that scales with nothing. What is assumed are those of
-        cuBLAS and cuBLASLt on Hopper, 32 MiB each (github.com/pytorch/pytorch pull request 120925).
+        Memory of any model: workspaces, and everything that scales with nothing. Assumed: those of cuBLAS and cuBLASLt
+        on Hopper, 32 MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
-        Per parameter beyond weights and gradients as counted; -2 where gradients stay in 16 bits.
+        Bytes per parameter beyond weights and gradients as counted; -2 where gradients stay in 16 bits.
     placeholders
         Share of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
         products do not add to the main gradients.
     gradient_copy_bytes
-        Per parameter, where gradients are reduced over replicas and the optimizer is not sharded: a second copy in
-        buckets of the reduction.
+        Bytes per parameter, where gradients are reduced over replicas and the optimizer is not sharded: a second copy
+        in buckets of the reduction.
     step_bytes
-        Per parameter, with a sharded optimizer: gathered parameters and scattered gradients of the step for which no
-        freed activation is large enough; returned when memory is short.
+        Bytes per parameter with a sharded optimizer: gathered parameters and scattered gradients of the step for which
+        no freed activation is large enough; returned when memory is short.
     step_state_bytes
-        Per parameter, with a sharded optimizer: the same while the step runs, when activations are gone.
+        Bytes per parameter with a sharded optimizer, while the step runs and activations are freed.
     activations
         Stored activations beyond those counted, as a share: unfused gates, other kernels.
     attention_copies
-        Query, keys and values of every layer and pass in flight, held once more, as a share: where the product that all
+        Second copy of query, keys and values of every layer and pass in flight, as a share: where the product that all
         three are cut from stays until the backward pass.
     norm_bytes
-        Per element of the inputs of unfused norms.
+        Bytes per element of the inputs of unfused norms.
     score_bytes, fused_score_bytes
-        Per attention score beyond those counted, where softmax is several kernels, and where it is one.
+        Bytes per attention score beyond those counted, where softmax is several kernels, and where it is one.
     logit_bytes
-        Per logit of this rank beyond those counted: copies in other formats, shifted copies.
+        Bytes per logit of this rank beyond those counted: copies in other formats, shifted copies.
     loss_spare_bytes
-        The same that must be there at some moment that no measurement shows, without a pipeline: the jobs that died for
-        it had none. With one, hosts wait for their GPUs with each tensor that they send (nanotron reads its shape back
-        from the device, ``P2P._send_meta``), and no late buffer is cut into what the last logits left.
+        Bytes per logit that must be free at some moment but appear in no measurement, without a pipeline: the jobs that
+        ran out of memory for lack of it had none. With a pipeline, hosts wait for their GPUs with each tensor that they
+        send (nanotron reads its shape back from the device, ``P2P._send_meta``), and no late buffer is cut into the
+        blocks of the last logits.
     whole_logit_bytes
-        Per logit of the whole vocabulary, where tensor ranks gather their logits for the loss.
+        Bytes per logit of the whole vocabulary, where tensor ranks gather their logits for the loss.
     table_bytes
-        Per element of the embedding table on the first stage: its gradient in other formats.
+        Bytes per element of the embedding table on the first stage: its gradient in other formats.
     gathered_per_layer
-        Buffers of the size of one gathered micro-batch (tokens times hidden size) with tensor parallelism, for each
-        layer and pass in flight, where gathered inputs are kept and not gathered again.
+        Number of buffers of one gathered micro-batch (tokens times hidden size) with tensor parallelism, for each layer
+        and pass in flight, where gathered inputs are kept and not gathered again.
     run_ahead_buffers
-        Such buffers without a pipeline, each with the piece that a rank keeps: what collectives read and write waits
-        for its turn while the host runs ahead, as many as the queue of launches holds (1024 kernels, some 20 for each).
+        Number of such buffers without a pipeline, each with the piece that a rank keeps: inputs and outputs of
+        collectives wait while the host runs ahead, as many as the queue of launches holds (1024 kernels, some 20 for
+        each).
     pile_up_buffers
-        The same with a pipeline, where hosts are ahead of busy GPUs, or all of the job is on one host, whose pipeline
-        has no network to wait for; fewer where a chunk has few layers.
+        Number of such buffers with a pipeline, where hosts are ahead of busy GPUs, or the whole job is on one host,
+        whose pipeline has no network to wait for; fewer where a chunk has few layers.
     group_gib
         NCCL's buffers of each group of several ranks (tensor, data with context, pipeline), with A100's NVLink inside
-        the hosts; as many times that as the link is faster, up to NCCL's most channels. No measurement of tensors shows
+        the hosts; proportionally more with faster links, up to NCCL's most channels. No measurement of tensors shows
         them.
     unusable_gib
-        What no tensor can have: context and libraries.
+        Memory that no tensor can have: context and libraries.
     spread
-        Standard deviation of ``log(real / predicted)`` of what is certain, without the outliers.
+        Standard deviation of ``log(real / predicted)`` of the certain part, without outliers.
     activation_spread, logit_spread, buffer_spread, step_spread
-        The same of the constants of that kind, in proportion to their share of the prediction.
+        Standard deviations of the constants of each kind, in proportion to their share of the prediction.
     growth
-        By how much the variance grows with each doubling of the job beyond the largest of the fit, as a share.
+        Relative growth of the variance with each doubling of the job beyond the largest of the fit.
     shift
-        By how much rare errors are larger on jobs beyond the largest of the fit, as a factor; of bounds of peaks. What
-        is assumed is the mean over the splits in ``benchmarks/memory/stress.py``.
+        Factor by which rare errors are larger on jobs beyond the largest of the fit; of bounds of peaks. Assumed: the
+        mean over the splits in ``benchmarks/memory/stress.py``.
     largest_job
         GPUs of the largest job that the constants were fitted to; 0 if they were not.
     errors
-        ``log(real / predicted)`` of runs that a fit left out, in units of the spread of each, ascending; none without a
-        fit to peaks.
+        ``log(real / predicted)`` of runs that a fit left out, in units of each one's standard deviation, ascending;
+        none without a fit to peaks.
     versions
-        Versions of the stack and the logarithm of what each takes over what the one of the constants takes.
+        Versions of the stack and the logarithm of each one's memory over that of the version of the constants.
     alike
-        Correlation of the errors of runs that do the same work with other numbers of replicas; 0 if nobody knows.
+        Correlation of the errors of equal-work runs with other numbers of replicas; 0 if unknown.
     twins
-        Works that were measured (:func:`twins.work_keys`), and by how much another run of each is expected to take
-        more than is predicted, in units of its spread.
+        Measured works (:func:`twins.work_keys`), and the expected error of another run of each, in units of its
+        standard deviation.
     anchors
-        Works of which a rank was run alone (``profile memory --plan``), and the logarithm of what its tensors took over
-        what is counted.
+        Works of which a rank was run alone (``profile memory --plan``), and the logarithm of its measured over its
+        counted tensors.
     """
 
     counted: float = 1.0
@@ -182,11 +187,11 @@ class Framework:
             raise ValueError(f"alike must be <= 1, got {self.alike}.")
 
     def vector(self) -> FloatArray:
-        """The constants of the columns, in their order."""
+        """Constants of the regressors, in their order."""
         return np.array([getattr(self, name) for name in COLUMNS])
 
     def factor(self, version: str) -> float:
-        """What that version of the stack takes over what that of the constants takes; 1 for one that nobody knows."""
+        """Memory of a version of the stack over that of the constants' version; 1 for an unknown version."""
         return float(np.exp(dict(self.versions).get(version, 0.0)))
 
     def widths(self, columns: FloatArray, constants: FloatArray, num_gpus: float | FloatArray = 1.0) -> FloatArray:
@@ -196,11 +201,11 @@ class Framework:
         Parameters
         ----------
         columns
-            Shape ``(..., len(COLUMNS))``.
+            Regressors, shape ``(..., len(COLUMNS))``.
         constants
-            Those that count, of each column.
+            Constants of the regressors that count.
         num_gpus
-            Of the whole job.
+            GPUs of the whole job.
         """
         parts = shares(columns, constants)
         kinds = np.array([getattr(self, name) for name in KINDS])
@@ -232,16 +237,16 @@ COLUMNS = (
     "pile_up_buffers",
     "group_gib",
 )
-"""Constants in which the memory of a stage is linear."""
+"""Names of the regressors: constants in which the memory of a stage is linear."""
 
 RETURNED = ("step_bytes",)
-"""Columns whose blocks the allocator returns when memory is short."""
+"""Regressors whose blocks the allocator returns when memory is short."""
 
 OUTSIDE = ("group_gib",)
-"""Columns that are no tensors: the device lacks them, and the allocator does not know them."""
+"""Regressors that are no tensors: they occupy the device, and the allocator does not know them."""
 
 UNSEEN = ("loss_spare_bytes", *OUTSIDE)
-"""Columns that must be there, but not when anyone measures."""
+"""Memory that must be free during a run but does not appear in a measured peak."""
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "activation_spread": (
@@ -256,7 +261,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "buffer_spread": ("run_ahead_buffers", "pile_up_buffers"),
     "step_spread": ("step_bytes",),
 }
-"""Columns whose errors go together."""
+"""Groups of regressors with correlated errors."""
 
 LOWEST: Mapping[str, float] = {
     "counted": 0.5,
@@ -265,23 +270,23 @@ LOWEST: Mapping[str, float] = {
     "logit_bytes": -4.0,
     "spread": 0.001,
 }
-"""Lowest values; 0 for the others."""
+"""Lowest values of constants; 0 for the others."""
 
 HIGHEST = 1e4
 
 
 def but(names: Iterable[str]) -> BoolArray:
-    """Every column except those, shape ``(len(COLUMNS),)``."""
+    """Mask of every regressor except ``names``, shape ``(len(COLUMNS),)``."""
     left_out = set(names)
     return np.array([name not in left_out for name in COLUMNS])
 
 
 NEEDED, SHOWN, HIDDEN = but(RETURNED), but(UNSEEN), ~but(OUTSIDE)
-"""Columns of what a stage needs, of what a measurement can show, and of what the allocator does not have."""
+"""Masks of regressors: memory that a stage needs, that a measurement can show, and outside the allocator."""
 
 
 def needed(constants: FloatArray) -> FloatArray:
-    """The constants without those of blocks that are returned."""
+    """Return the constants without those of blocks that the allocator returns."""
     vector: FloatArray = constants * NEEDED
     return vector
 
@@ -296,11 +301,14 @@ def shares(columns: FloatArray, constants: FloatArray) -> FloatArray:
 
 
 def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> Framework:
-    """From the numbers in a file, ``error_000``, ``version_2.1``, ``twin_0a`` among them; unknown names are refused."""
+    """
+    Read constants from the numbers of a file, with ``error_000``, ``version_2.1``, ``twin_0a``; refuse
+    unknown names.
+    """
     values = dict(numbers or {})
     if "unusable_gib" in values:
-        values.setdefault("group_gib", 0.0)  # a file from before groups had a constant: both in one
-        values.setdefault("placeholders", 0.0)  # and one from before these were counted
+        values.setdefault("group_gib", 0.0)  # older files have both in one constant
+        values.setdefault("placeholders", 0.0)  # older files do not count these
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(where, f"{name} must be a number, got {value!r}.")
@@ -321,7 +329,7 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
 
 
 def numbers_of(framework: Framework) -> dict[str, float]:
-    """As they stand in a file; of the errors at most a few hundred, evenly chosen."""
+    """Return the constants as in a file; at most a few hundred errors, evenly chosen."""
     names = [field.name for field in fields(Framework) if field.name not in _SEVERAL]
     values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
     errors = np.array(framework.errors)
@@ -334,7 +342,7 @@ def numbers_of(framework: Framework) -> dict[str, float]:
 
 
 def normal_beyond(deviations: FloatArray) -> FloatArray:
-    """Probability that a normal number exceeds its mean by so many standard deviations; at least one in a million."""
+    """Probability that a normal variable exceeds its mean by so many standard deviations; at least 1e-6."""
     grid, beyond = _normal_table()
     shares: FloatArray = np.interp(deviations, grid, beyond)
     return shares
@@ -342,6 +350,6 @@ def normal_beyond(deviations: FloatArray) -> FloatArray:
 
 @cache
 def _normal_table() -> tuple[FloatArray, FloatArray]:
-    """The same for deviations so close together that lines between them are off by less than a millionth of it."""
+    """Table of :func:`normal_beyond`, so dense that linear interpolation errs by less than a millionth of the value."""
     grid = np.linspace(-6, 6, 24001)
     return grid, np.array([max(0.5 * erfc(value / 2**0.5), 1e-6) for value in grid])

@@ -29,23 +29,23 @@ from pipette_opt.specs.user_buffers import has_user_buffers
 _ROWS_AT_ONCE = 1 << 16
 
 MAX_PARAMETERS = 1e14
-"""Beyond this nobody has trained anything, and whole numbers may overflow."""
+"""Largest number of parameters of a model; beyond it, whole numbers may overflow."""
 
 IGNORED_RISK = 1.0
 """Accepted risk at which memory does not count."""
 
 USUAL_RISK = 0.01
-"""Risk of the bounds that are shown where memory does not count."""
+"""Risk of the bounds shown where memory does not count."""
 
 MEGATRON_CORE = Framework()
-"""Constants of Megatron-Core, nothing fitted."""
+"""Constants of Megatron-Core, none of them fitted."""
 
 SMALLEST_RISK = 1e-4
-"""Of a normal spread nobody knows more."""
+"""Smallest risk that can be asked for: the tails of the error distribution are not known beyond it."""
 
 
 def check_size(model: ModelSpec) -> None:
-    """Raise ``InputError`` for a model that is larger than any, most likely a slip of units."""
+    """Raise ``InputError`` for a model larger than any trained one, most likely a slip of units."""
     if model.num_parameters > MAX_PARAMETERS:
         raise InputError(
             f"model {model.name}",
@@ -65,14 +65,14 @@ class MemoryPrediction:
     predicted_bytes
         Expected peak of one GPU of each stage, shape ``(pp,)``.
     upper_bytes
-        Exceeded with at most the accepted risk, shape ``(pp,)``.
+        Bound on the peak, exceeded with at most the accepted risk, shape ``(pp,)``.
     extrapolates
         Whether a feature of the stage lies outside the range of the training data, shape ``(pp,)``.
     spread
         Standard deviation of ``log(real / predicted)``, shape ``(pp,)``.
     components
-        What the peak is made of, by :data:`~pipette_opt.memory.components.COMPONENTS`; rows add up to
-        ``predicted_bytes``. Shape ``(pp, len(COMPONENTS))``.
+        Bytes of each of :data:`~pipette_opt.memory.components.COMPONENTS`; rows add up to ``predicted_bytes``. Shape
+        ``(pp, len(COMPONENTS))``.
     """
 
     predicted_bytes: IntArray
@@ -96,10 +96,12 @@ class MemoryPrediction:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryPredictor:
     """
-    The trained network, with the constants of a stack for what no trace of tensors shows.
+    Trained network, with the constants of a stack for memory that no trace of tensors shows.
 
     Parameters
     ----------
+    network
+        Weights of the network.
     framework
         Fitted constants, or Megatron-Core's.
     """
@@ -109,7 +111,7 @@ class MemoryPredictor:
 
     @classmethod
     def load(cls, path: str | Path | None = None, *, framework: Framework | None = None) -> Self:
-        """The shipped weights, or those in a file. Raises ``InputError`` if they cannot be used."""
+        """Load the shipped weights, or those in a file. Raises ``InputError`` if they cannot be used."""
         chosen = shipped_path("models", "memory.npz") if path is None else Path(path)
         return cls(network=read_weights(chosen), framework=framework or MEGATRON_CORE)
 
@@ -124,7 +126,7 @@ class MemoryPredictor:
         max_oom_risk: float = 0.01,
     ) -> list[MemoryPrediction]:
         """
-        Memory of every stage of every configuration.
+        Predict the memory of every stage of every configuration.
 
         Parameters
         ----------
@@ -132,10 +134,10 @@ class MemoryPredictor:
             GPUs of one host: collectives across hosts leave other buffers than those inside. ``None``: every tensor
             group is inside a host.
         intra_node_bytes_per_s
-            Between GPUs of one host, which NCCL's buffers go with. ``None``: as NVLink of A100.
+            Bandwidth between GPUs of one host, which NCCL's buffers grow with. ``None``: that of A100's NVLink.
         max_oom_risk
-            Accepted probability that a stage needs more than ``upper_bytes``; at least ``SMALLEST_RISK``. From a
-            half on that is the prediction itself; 1 (memory does not count) gives the bounds of ``USUAL_RISK``.
+            Accepted probability that a stage needs more than ``upper_bytes``; at least ``SMALLEST_RISK``. From 0.5
+            on, the bound is the prediction itself; 1 (memory does not count) gives the bounds of ``USUAL_RISK``.
         """
         if not configs:
             return []
@@ -153,10 +155,13 @@ class MemoryPredictor:
         columns = stage_columns(table, formula, counted, facts)
         predicted, spread, parts = self._fullest(formula, counted, columns, configs, work)
         sending = np.repeat(
-            [token_buffer_bytes(model, training, one) + user_buffer_bytes(model, training, one) for one in configs],
-            [one.pipeline_model_parallel_size for one in configs],
+            [
+                token_buffer_bytes(model, training, config) + user_buffer_bytes(model, training, config)
+                for config in configs
+            ],
+            [config.pipeline_model_parallel_size for config in configs],
         )
-        spread *= predicted / (predicted + sending)  # sizes of these are known
+        spread *= predicted / (predicted + sending)  # the sizes of these buffers are certain
         predicted = predicted + sending
         parts[:, COMPONENTS.index("buffers")] += sending
         upper = predicted * np.exp(max(NormalDist().inv_cdf(1 - max_oom_risk), 0.0) * spread)
@@ -182,7 +187,7 @@ class MemoryPredictor:
         configs: Sequence[ParallelConfig],
         work: Sequence[str],
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Bytes of each stage in its fullest moment, the spread of their logarithm, and their components."""
+        """Bytes of each stage in its fullest moment, standard deviation of their logarithm, and their components."""
         constants = self.framework.vector() * NEEDED
         columns = np.stack([as_twins_take(self.framework, moment, constants, work) for moment in columns])
         moment, rows = (columns @ constants).argmax(axis=0), np.arange(columns.shape[1])
@@ -202,26 +207,26 @@ class MemoryPredictor:
         spread: FloatArray | None = None,
     ) -> FloatArray:
         """
-        Probability that a stage needs more than there is; arguments broadcast.
+        Probability that a stage needs more than the capacity; arguments broadcast.
 
         Parameters
         ----------
         spread
-            Of the prediction; the stack's without.
+            Standard deviation of the prediction's log error; by default the stack's.
         """
         room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
         return normal_beyond(room / (self.framework.spread if spread is None else spread))
 
     def at_floor(self, probability: float) -> bool:
-        """Whether a probability is so small that the data can only say: at most that."""
+        """Return whether a probability is so small that the data only support "at most that"."""
         return bool(probability <= SMALLEST_RISK * (1 + 1e-9))
 
     def usable_bytes(self, gpu: GpuSpec) -> int:
-        """What a stage may take on a GPU."""
+        """Usable bytes of a stage on a GPU."""
         return self.room_bytes(gpu.memory_bytes)
 
     def room_bytes(self, memory_bytes: int) -> int:
-        """The same of a GPU with so much memory: what CUDA's context and libraries leave."""
+        """Usable bytes of a GPU with ``memory_bytes``: what CUDA's context and libraries leave."""
         return max(memory_bytes - int(self.framework.unusable_gib * GIB), 0)
 
     def counted(
@@ -241,7 +246,7 @@ class MemoryPredictor:
         gpus_per_node: int | None = None,
         intra_node_bytes_per_s: float | None = None,
     ) -> FloatArray:
-        """What one unit of each constant of a framework weighs in every stage, GiB; see ``columns.stage_columns``."""
+        """Weight of one unit of each constant of a framework in every stage, GiB; see ``columns.stage_columns``."""
         table = stage_table(model, training, configs)
         formula = formula_bytes(table)
         facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
@@ -264,11 +269,11 @@ class MemoryPredictor:
 
 def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
     """
-    What HybridEP registers on a rank for tokens that arrive, bytes: room for all tokens of the expert-parallel group.
+    Bytes that HybridEP registers on a rank for arriving tokens: room for all tokens of the expert-parallel group.
 
     Its own rule, ``max_num_of_tokens_per_rank`` x ranks x width (github.com/deepseek-ai/DeepEP, hybrid-ep branch,
-    ``docs/Hybrid-EP_Implementation.md``, section 4.2); one buffer for all layers. What crosses hosts, an eighth of it
-    for 8 hosts, and DeepEP's smaller buffers are not counted.
+    ``docs/Hybrid-EP_Implementation.md``, section 4.2); one buffer for all layers. Buffers for other hosts, an eighth of
+    it for 8 hosts, and DeepEP's smaller buffers are not counted.
     """
     ranks = config.expert_model_parallel_size
     kernels = training.moe_token_dispatcher_type, training.moe_flex_dispatcher_backend
@@ -281,7 +286,7 @@ def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: Paralle
 
 def user_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
     """
-    Bytes of the user buffers of a rank whose tensor communication is beside products; 0 without.
+    Bytes of a rank's user buffers for tensor overlap; 0 without it.
 
     Each holds a whole micro-batch of hidden states. Six are gathered into, in the format of the products; four are
     reduced from (Transformer Engine, ``initialize_ub``; Megatron-LM gives the shape, ``_initialize_tp_communicators``).
@@ -301,7 +306,7 @@ def stage_works(
     *,
     gpus_per_node: int | None = None,
 ) -> tuple[str, ...]:
-    """A name for the work of every stage of every configuration, in order; see :func:`twins.work_keys`."""
+    """Key of the work of every stage of every configuration, in order; see :func:`twins.work_keys`."""
     table = stage_table(model, training, configs)
     return work_keys(table, _stage_facts(table, training, configs, gpus_per_node, None))
 
@@ -313,7 +318,7 @@ def _stage_facts(
     gpus_per_node: int | None,
     intra_node_bytes_per_s: float | None,
 ) -> StageFacts:
-    """What the columns need besides the table."""
+    """Return the inputs of the regressors beside the table."""
     stages = [config.pipeline_model_parallel_size for config in configs]
     replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
 

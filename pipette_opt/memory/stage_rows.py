@@ -1,4 +1,4 @@
-"""Stages as rows of numbers: the columns that the closed formula and the features are computed from."""
+"""Stages as rows of numbers, from which the memory formula and the features are computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -22,29 +22,29 @@ class StageTable:
     element, gradient, state
         Bytes per activation and weight, per accumulated gradient, per parameter of optimizer state.
     state_shards
-        Ranks among which the optimizer state is split, that of experts over as many fewer as they are.
+        Ranks among which the optimizer state is divided; that of experts among proportionally fewer.
     zero
-        What replicas share, as ZeRO counts it.
+        ZeRO stage: how much replicas share.
     replicas, expert_replicas
         Ranks that hold the same parameters, and the same experts, and may share them: of one group of replicas.
     step
-        Bytes per owned parameter that the optimizer step needs meanwhile.
+        Temporary bytes per owned parameter in the optimizer step.
     fp8
-        Bytes of an operand of the matrix products in fewer than 16 bits; 0 if there are none.
+        Bytes of an operand of the matrix products in fewer than 16 bits; 0 without such products.
     offloaded, on_host
-        Bytes of a chunk and micro-batch that are on the host between the passes, of the layers in flight; and the share
-        of the optimizer's states there.
+        Bytes of a chunk and micro-batch on the host between the passes, of the layers in flight; and share of the
+        optimizer's states on the host.
     muon
         1 if the matrices of layers have no second moment.
     copies
-        In how many directions weights are kept in that format.
+        Number of directions in which weights are kept in that format.
     only_copies
         1 if the weights of these products are kept in that format only.
     layers, chunk_layers
-        Transformer layers of the stage, those of multi-token prediction among them; and of a chunk, the mean of those
-        in flight.
+        Transformer layers of the stage, including those of multi-token prediction; and of a chunk, the mean of those in
+        flight.
     later_layers
-        Layers that the last stage holds activations of at most, beyond those while its head is first at work.
+        Largest number of layers whose activations the last stage holds later, beyond those while its head first works.
     moe_layers, moe_share
         Layers of the stage with experts, and their share of all layers in flight.
     dense_layers
@@ -52,37 +52,37 @@ class StageTable:
     attention_layers
         Layers of the stage with attention.
     recurrent_layers, kept_recurrent
-        The same of layers that mix tokens by a state.
+        Layers of the stage that mix tokens by a state, and those of a chunk that keep their activations.
     recurrent_inside, recurrent_work
-        Bytes for a micro-batch that such a layer keeps, its input apart, and that its backward pass works with; of the
-        kind that keeps most.
+        Bytes per micro-batch that such a layer keeps without its input, and working memory of its backward pass; of the
+        largest kind.
     kept_attention, kept_dense, kept_experts
         Layers of a chunk that keep the activations of their attention, dense MLP or experts, the mean of the chunks in
         flight.
     has_both
-        1 if layers have attention and an MLP, 0 if they are one or the other.
+        1 if layers have attention and an MLP, 0 if they have one or the other.
     in_flight
-        Forward passes of a chunk whose activations are held at most at once.
+        Largest number of forward passes of a chunk whose activations are held at once.
     first_in_flight
-        Those of the first chunk among them.
+        Number of those that are of the first chunk.
     first_chunk
         Layers of the first chunk, as a share of ``chunk_layers``.
     first, last
         1 on the first, on the last stage.
     depths
-        Depths of multi-token prediction on the stage.
+        Number of multi-token-prediction layers on the stage.
     layer_parameters
-        On one rank, of a layer with attention and a dense MLP, whether the stage has some or not.
+        Parameters on one rank of a layer with attention and a dense MLP, whether the stage has some or not.
     own_parameters, expert_parameters
-        On one rank, of all layers of the stage: of routed experts, and of all else.
+        Parameters on one rank of all layers of the stage: all but routed experts, and routed experts.
     first_parameters, last_parameters
-        On one rank: of the embeddings, of final norm and head.
+        Parameters on one rank of the embeddings, and of final norm and head.
     matrix_parameters
-        On one rank, of all layers of the stage: those of matrices in fp8 training.
+        Parameters on one rank of all layers of the stage in matrices of fp8 training.
     unit_parameters
-        Of the two largest of layers, embeddings and head, which ZeRO gathers.
+        Parameters of the two largest among layers, embeddings and head, which ZeRO gathers.
     unit_matrices
-        Matrices among the same.
+        Parameters of matrices in these two.
     placeholders
         Elements of all matrices of a layer whose shapes differ, one routed expert's among them.
     shared_table
@@ -90,41 +90,41 @@ class StageTable:
     largest_table
         Parameters of the larger of the two embedding tables on one rank, whatever the stage.
     query, key_value, output, up, down, vocab, heads
-        Local widths; of keys and values the mean of both, and of what attention gives to its output projection.
+        Local widths; for keys and values the mean of both; ``output``: input of attention's output projection.
     gate
         Local width of the gate of attention's output; 0 without.
     latent, downs
-        Channels of latents that are normalised, and of all that the down projections of latent attention give; 0
-        without it.
+        Channels of normalised latents, and of all outputs of the down projections of latent attention; 0 without it.
     down_projections
-        Their number.
+        Number of down projections of latent attention.
     scores
         Elements of one layer's attention scores, 0 with a kernel that does not store them.
     post_norms
-        1 if what a branch gives is normalised.
+        1 if the output of a branch is normalised.
     statistics
         fp32 numbers per token that one norm keeps.
     context
         Ranks among which attention's sequence is split.
     num_experts, local_experts, topk, expert_ranks, expert_tensor
-        Of a layer with experts: all, on this rank, of each token, ranks that they are spread over, that share one.
+        Figures of a layer with experts: number of experts, those on this rank, those of each token, ranks that they are
+        spread over, ranks that share one.
     arriving
-        Copies of tokens that the busiest of these ranks works on, for each token of its own.
+        Copies of tokens on the busiest of these ranks, per token of its own.
     routed, expert_latent
-        Width of what routed experts get; and the same where it is not the model's, otherwise 0.
+        Input width of routed experts; ``expert_latent``: that width where it differs from the model's, otherwise 0.
     expert_up, expert_down, shared_up, shared_down
         Local widths of routed and shared experts.
     selective
-        1 if the attention core alone is recomputed, whatever else is.
+        1 if the attention core is recomputed, but not whole layers.
     again_up, again_mlp, again_moe, again_shared, again_act, again_norm
-        1 if these are recomputed, 0 where whole layers are: up projections of latent attention; the MLP of layers
-        without experts; all that layers have for experts, of these the shared ones, the activation of the routed ones;
-        norms before experts and before latent attention.
+        1 if these modules are recomputed, 0 where whole layers are: up projections of latent attention; the MLP of
+        layers without experts; all of the experts' branch, its shared experts, the activation of its routed ones; norms
+        before experts and before latent attention.
     full
         Share of the layers of a chunk that are recomputed whole.
     inputs_kept, brought_back
         Inputs of layers that a chunk keeps for recomputation, the mean of those in flight; and layers that one
-        recomputation brings back.
+        recomputation restores.
     """
 
     tokens: FloatArray
@@ -222,18 +222,21 @@ class StageTable:
 
     @property
     def num_rows(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self.tokens)
 
     @property
     def grouped(self) -> BoolArray:
-        """Whether several query heads share a key; keys of latent attention are as wide, its values are not."""
+        """
+        Mask of rows where several query heads share a key; keys of latent attention are as wide, its
+        values are not.
+        """
         grouped: BoolArray = (self.key_value < self.query) & (self.latent == 0)
         return grouped
 
 
 def join_tables(tables: Sequence[StageTable]) -> StageTable:
-    """All rows, one table after the other."""
+    """Concatenate the rows of several tables."""
     return StageTable(
         **{field.name: np.concatenate([getattr(table, field.name) for table in tables]) for field in fields(StageTable)}
     )

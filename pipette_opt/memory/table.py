@@ -1,7 +1,8 @@
-"""The rows of stages (:mod:`~pipette_opt.memory.stage_rows`), computed from models and configurations all at once."""
+"""Rows of stages (:mod:`~pipette_opt.memory.stage_rows`), computed for many configurations at once."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -26,12 +27,12 @@ def stage_table(
     stage: int | None = None,
 ) -> StageTable:
     """
-    Rows of every stage of every configuration, in order; or of one ``stage`` of each.
+    Return rows of every stage of every configuration, in order; or of one ``stage`` of each.
 
     Parameters
     ----------
     num_microbatches
-        Per replica and iteration; from the batch sizes if ``None``.
+        Number per replica and iteration; ``None``: from the batch sizes.
     """
     pp = _column(configs, "pipeline_model_parallel_size")
     if stage is None:
@@ -81,18 +82,18 @@ def stage_table(
     with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * held_layers)
 
     def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
-        """Layers of each chunk that have some part, and the mean of those that keep its activations."""
-        which = [kind for kind in kinds if has(kind)]
-        there = sum((kinds[kind] for kind in which), np.zeros_like(of_chunk))
-        again = sum((recomputed_kinds[kind] for kind in which), np.zeros_like(of_chunk))
-        return there, in_flight_mean(there - again)
+        """Return the layers of each chunk with some part, and the mean of those that keep its activations."""
+        with_part = [kind for kind in kinds if has(kind)]
+        count = sum((kinds[kind] for kind in with_part), np.zeros_like(of_chunk))
+        recomputed_count = sum((recomputed_kinds[kind] for kind in with_part), np.zeros_like(of_chunk))
+        return count, in_flight_mean(count - recomputed_count)
 
     attention_of_chunk, kept_attention = part(lambda kind: kind.has_attention)
     recurrent_of_chunk, kept_recurrent = part(lambda kind: model.recurrent_mixer(kind) is not None)
     dense_of_chunk, kept_dense = part(lambda kind: kind.mlp == "dense")
     moe_of_chunk, kept_experts = part(lambda kind: kind.has_experts)
     attention_layers, dense_layers, moe_layers = (
-        one.sum(axis=0) for one in (attention_of_chunk, dense_of_chunk, moe_of_chunk)
+        layers_of_part.sum(axis=0) for layers_of_part in (attention_of_chunk, dense_of_chunk, moe_of_chunk)
     )
 
     h = model.hidden_size
@@ -150,7 +151,7 @@ def stage_table(
         (moe_layers > 0, expert_down, routed),
     )
     units = [
-        *(one for count, own, experts, matrices in of_kinds for one in _twice(count, own + experts, matrices)),
+        *chain(*(_twice(count, own + experts, matrices) for count, own, experts, matrices in of_kinds)),
         (embeddings.astype(np.float64), np.zeros(len(layers))),
         (head.astype(np.float64), np.zeros(len(layers))),
     ]
@@ -172,7 +173,7 @@ def stage_table(
         "copies": 2 if training.recipe is None else training.recipe.copies,
         "only_copies": training.fp8_param_gather,
         "offloaded": chunk_layers * _moved(model, training, configs)[config_of_row],
-        "on_host": np.array([host_keeps(training, one).optimizer_offload_fraction for one in configs])[config_of_row],
+        "on_host": np.array([host_keeps(training, each).optimizer_offload_fraction for each in configs])[config_of_row],
         "layers": layers,
         "chunk_layers": chunk_layers,
         "later_layers": later_layers,
@@ -190,11 +191,11 @@ def stage_table(
         "kept_recurrent": kept_recurrent,
         "recurrent_inside": tokens
         / tp
-        * max((one.kept_bytes(training.parameter_bytes) for one in recurrent), default=0),
+        * max((mixer.kept_bytes(training.parameter_bytes) for mixer in recurrent), default=0),
         "recurrent_work": tokens
         / tp
         * training.parameter_bytes
-        * max((one.in_size + one.conv_size + 2 * one.out_size for one in recurrent), default=0),
+        * max((mixer.in_size + mixer.conv_size + 2 * mixer.out_size for mixer in recurrent), default=0),
         "kept_attention": kept_attention,
         "kept_dense": kept_dense,
         "kept_experts": kept_experts,
@@ -210,17 +211,17 @@ def stage_table(
         "placeholders": _of_distinct(
             *((attention_layers > 0, rows, columns) for rows, columns in shapes),
             *(
-                one
+                shape
                 for mixer in recurrent
-                for one in (
+                for shape in (
                     (recurrent_of_chunk.sum(axis=0) > 0, mixer.in_size // tp, h),
                     (recurrent_of_chunk.sum(axis=0) > 0, h, mixer.out_size // tp),
                 )
             ),
             (projections > 0, h // tp, 2 * h),
             *(
-                (there, rows, columns)
-                for there, width, inputs in widths
+                (has_it, rows, columns)
+                for has_it, width, inputs in widths
                 for rows, columns in ((gates * width, inputs), (inputs, width))
             ),
             *((latent_experts, rows, columns) for rows, columns in ((routed, h), (h, routed))),
@@ -282,18 +283,18 @@ AGAIN = {
     "again_act": "moe_act",
     "again_norm": "layernorm",
 }
-"""Columns by the module of selective recomputation."""
+"""Columns of the table by the module of selective recomputation."""
 
 
 def _recomputes(configs: Sequence[ParallelConfig], module: str) -> BoolArray:
-    """Whether each configuration recomputes a module of layers that it does not recompute whole."""
+    """Mask of configurations that recompute a module in layers that they do not recompute whole."""
     return np.array(
-        [one.recompute_granularity == "selective" and one.recomputes(module) for one in configs], dtype=bool
+        [config.recompute_granularity == "selective" and config.recomputes(module) for config in configs], dtype=bool
     )
 
 
 def _moved(model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]) -> FloatArray:
-    """Bytes that a layer of each configuration has on the host, the mean of all layers."""
+    """Bytes that a layer of each configuration offloads, the mean of all layers."""
     if training.offload.is_nothing and all(config.offload is None for config in configs):
         return np.zeros(len(configs))
     kinds = Counter(model.layers)
@@ -312,31 +313,31 @@ def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:
 def _twice(
     count: IntArray, size: FloatArray | float, matrices: FloatArray | IntArray
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """The sizes of the first two layers of a kind, 0 where there are none."""
+    """Sizes of the first two layers of a kind, 0 where there are none."""
     sizes = []
     for n in (0, 1):
-        there = (count > n).astype(np.float64)
-        sizes.append((there * size, there * matrices))
+        exists = (count > n).astype(np.float64)
+        sizes.append((exists * size, exists * matrices))
     return sizes
 
 
 def _of_distinct_values(ask: Callable[[int], float], values: IntArray) -> FloatArray:
-    """An answer for each value, asked once for each that differs."""
+    """Evaluate a function for each value, once for each distinct one."""
     distinct, where = np.unique(values, return_inverse=True)
-    answers: FloatArray = np.array([ask(int(one)) for one in distinct], dtype=np.float64)[where]
+    answers: FloatArray = np.array([ask(int(value)) for value in distinct], dtype=np.float64)[where]
     return answers
 
 
 def _of_distinct(*shapes: tuple[BoolArray, IntArray | int, IntArray | int]) -> FloatArray:
-    """Elements of all shapes together in each row, of those that are there; equal ones count once."""
+    """Total elements of the existing shapes in each row; equal shapes count once."""
     total = np.zeros(len(shapes[0][0]))
     seen: list[tuple[BoolArray, IntArray | int, IntArray | int]] = []
-    for there, rows, columns in shapes:
-        known = np.zeros_like(there)
+    for exists, rows, columns in shapes:
+        known = np.zeros_like(exists)
         for before, before_rows, before_columns in seen:
             known |= before & (before_rows == rows) & (before_columns == columns)
-        total += (there & ~known) * np.asarray(rows, dtype=np.float64) * columns
-        seen.append((there, rows, columns))
+        total += (exists & ~known) * np.asarray(rows, dtype=np.float64) * columns
+        seen.append((exists, rows, columns))
     return total
 
 

@@ -1,15 +1,15 @@
 """
-Twins: ranks that do the same work in jobs of other numbers of replicas, and what one tells of the other.
+Equal-work runs: errors of a rank's memory that jobs with other numbers of replicas share.
 
-Beyond all constants a rank's memory is off by something that goes with its work, the order in which that allocates and
-frees, and by something that does not. In units of its width (:meth:`Framework.widths`) an error is the sum of both, the
-first common to twins: *alike* is its share of the variance, which is the correlation of twins. Of ``n`` errors of twins
-with the mean ``m``, the first is expected to be ``alike n / (1 + (n - 1) alike) m``: nothing without a twin, ever more
-of the mean with many (the posterior mean of a random effect; Searle, Casella and McCulloch, Variance Components, 1992,
-section 3.4). Errors have tails: each counts for as much as Student's law believes it, so that no twin moves a
-prediction by more than ``MAX_OF_TWIN`` of its widths.
+Beyond all constants, a rank's memory has an error with two parts. One depends on its work, the order in which that
+allocates and frees; the other does not. In units of the standard deviation (:meth:`Framework.widths`), an error is the
+sum of both, the first common to equal-work runs. *alike* is its share of the variance, which is the correlation of such
+runs. Given ``n`` errors of equal-work runs with mean ``m``, the expected first part is ``alike n / (1 + (n - 1) alike)
+m``: 0 without such a run, ever more of the mean with many (the posterior mean of a random effect; Searle, Casella and
+McCulloch, Variance Components, 1992, section 3.4). Errors have tails: each is weighted by Student's law, so that no run
+moves a prediction by more than ``MAX_OF_TWIN`` standard deviations.
 
-Jobs without replicas reduce no gradients, and are twins of each other only.
+Jobs without replicas reduce no gradients, and are only comparable with each other.
 """
 
 from collections import defaultdict
@@ -25,13 +25,13 @@ from pipette_opt.memory.framework import Framework
 from pipette_opt.memory.stage_rows import StageTable
 
 REPLICA_FIELDS = ("replicas", "expert_replicas", "state_shards")
-"""Of :class:`StageTable`: what twins may differ in."""
+"""Fields of :class:`StageTable` in which equal-work runs may differ."""
 
 TAILS = 4.0
 """Degrees of freedom of the errors, as in :mod:`spread`."""
 
 MIN_WITH_TWIN = 10
-"""Runs; with fewer nobody knows how alike twins are, and they count as not."""
+"""Least number of runs with an equal-work run to estimate their correlation; with fewer it counts as 0."""
 
 ALIKES = np.linspace(0.0, 0.95, 96)
 """Correlations that are tried."""
@@ -41,30 +41,31 @@ KEY_BYTES = 6
 
 def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
     """
-    A name for the work of each row, equal for twins.
+    Key of the work of each row, equal for equal-work runs.
 
-    It goes with all that a table says: a field more gives other names, and stacks calibrated before know no twins.
+    The key depends on all fields of the table: an additional or renamed field changes the keys, and stacks calibrated
+    before lose their equal-work runs.
     """
     names = sorted(field.name for field in fields(StageTable) if field.name not in REPLICA_FIELDS)
     columns = [getattr(table, name) for name in names]
     columns += [facts.unfused_norm, facts.unfused_softmax, facts.pipeline]
     columns += [table.tensor <= facts.gpus_per_node, facts.replicas > 1]
-    numbers = np.stack(columns, axis=1).astype("<f4") + np.float32(0)  # there is a zero with a sign
+    numbers = np.stack(columns, axis=1).astype("<f4") + np.float32(0)  # makes -0.0 equal to 0.0
     return tuple(blake2b(row.tobytes(), digest_size=KEY_BYTES).hexdigest() for row in numbers)
 
 
 def as_twins_take(framework: Framework, columns: FloatArray, constants: FloatArray, work: Sequence[str]) -> FloatArray:
     """
-    Rows of columns, scaled by what measured twins of each took over what was said of them.
+    Scale regressors by the measured over predicted memory of equal-work runs.
 
     Parameters
     ----------
     columns
-        Shape ``(num_rows, len(COLUMNS))``.
+        Regressors, shape ``(num_rows, len(COLUMNS))``.
     constants
-        Those that count, of each column.
+        Constants of the regressors that count.
     work
-        Of each row; empty if nobody knows.
+        Work key of each row; empty if unknown.
     """
     if not framework.twins or not work:
         return columns
@@ -75,30 +76,30 @@ def as_twins_take(framework: Framework, columns: FloatArray, constants: FloatArr
 
 
 def as_anchored(framework: Framework, counted_bytes: FloatArray, work: Sequence[str]) -> FloatArray:
-    """Counted tensors of each row, scaled by what a rank of the same work took when it was run alone."""
+    """Scale the counted tensors of each row by the measured memory of a rank of equal work that was run alone."""
     known = dict(framework.anchors)
     anchored: FloatArray = counted_bytes * np.exp([known.get(key, 0.0) for key in work])
     return anchored
 
 
 def without_twins(framework: Framework) -> Framework:
-    """The constants alone."""
+    """Return the constants without corrections by equal-work runs."""
     return replace(framework, alike=0.0, twins=())
 
 
 def believed(errors: FloatArray) -> FloatArray:
-    """Errors, in units of their width, each times the weight that Student's law gives it."""
+    """Errors, in units of their standard deviation, each times its weight by Student's law."""
     weighted: FloatArray = errors * (TAILS + 1) / (TAILS + errors**2)
     return weighted
 
 
 def twin_share(alike: float, count: int) -> float:
-    """How much of the mean error of so many twins is expected of another one."""
+    """Share of the mean error of ``count`` equal-work runs that is expected of another one."""
     return alike * count / (1 + (count - 1) * alike)
 
 
 def twin_offsets(work: Sequence[str], errors: FloatArray, alike: float) -> tuple[tuple[str, float], ...]:
-    """What is expected of another run of each work, in units of its width; none if twins are not alike."""
+    """Expected error of another run of each work, in units of its standard deviation; none without correlation."""
     if not alike:
         return ()
     return tuple(
@@ -109,15 +110,15 @@ def twin_offsets(work: Sequence[str], errors: FloatArray, alike: float) -> tuple
 
 def likeliest_alike(work: Sequence[str], errors: FloatArray) -> float:
     """
-    The correlation of twins under which each is likeliest, given the others; 0 where too few runs have one.
+    Most likely correlation of equal-work runs, each given the others; 0 with too few such runs.
 
-    The pseudo-likelihood of Besag (The Statistician 24, 1975) with Student's errors, and a prior that falls in a line
-    from 0, where twins tell nothing, to 1.
+    Besag's pseudo-likelihood (The Statistician 24, 1975) with Student's errors, and a prior that falls linearly from
+    correlation 0 to 1.
 
     Parameters
     ----------
     errors
-        Of runs that a fit left out, together with their twins, in units of their width.
+        Errors of runs that a fit left out, together with their equal-work runs, in units of their standard deviation.
     """
     groups = [errors[members] for members in _members(work).values() if len(members) > 1]
     if sum(map(len, groups)) < MIN_WITH_TWIN:
@@ -126,7 +127,7 @@ def likeliest_alike(work: Sequence[str], errors: FloatArray) -> float:
 
 
 def _surprise(groups: Sequence[FloatArray], alike: float) -> float:
-    """Minus the logarithm of the pseudo-likelihood and the prior."""
+    """Negative logarithm of pseudo-likelihood times prior."""
     total = -float(np.log(1 - alike))
     for errors in groups:
         others = len(errors) - 1
@@ -139,7 +140,7 @@ def _surprise(groups: Sequence[FloatArray], alike: float) -> float:
 
 
 def _members(work: Sequence[str]) -> dict[str, list[int]]:
-    """Which runs have the same work; those of whose work nobody knows have no twins."""
+    """Indices of runs by work key; runs of unknown work have none."""
     members: dict[str, list[int]] = defaultdict(list)
     for index, key in enumerate(work):
         if key:

@@ -1,4 +1,4 @@
-"""The file of the trained network: plain numpy arrays, with the feature names inside."""
+"""File of the trained network: plain numpy arrays, with the feature names inside."""
 
 import io
 import math
@@ -21,24 +21,24 @@ MAX_ARRAYS, MAX_ARRAY_BYTES = 64, 64 * MIB
 """Arrays of a file, and their bytes in all; those of the shipped network take 0.1 MiB. Chosen."""
 
 MAX_LOG_RATIO = 10.0
-"""Largest logarithm of a peak over its formula that a network may hold; those of training are below 3. Chosen."""
+"""Largest logarithm of a peak over its formula in a network file; those of training are below 3. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NetworkWeights:
     """
-    What :class:`~models.memory.network.MemoryNetwork` holds, for numpy.
+    Weights of :class:`~models.memory.network.MemoryNetwork`, for numpy.
 
     Parameters
     ----------
     mean, scale
-        Of each feature, shape ``(num_features,)``.
+        Scaling of each feature, shape ``(num_features,)``.
     weights, biases
-        Of each layer, shapes ``(outputs, inputs)`` and ``(outputs,)``.
+        Parameters of each layer, shapes ``(outputs, inputs)`` and ``(outputs,)``.
     lowest, highest
         Range of each feature in training, shape ``(num_features,)``.
     log_ratio_range
-        Range of ``log(peak / formula)`` in training; predictions are kept inside.
+        Range of ``log(peak / formula)`` in training; predictions are clipped to it.
     """
 
     mean: FloatArray
@@ -50,7 +50,7 @@ class NetworkWeights:
     log_ratio_range: FloatArray
 
     def log_ratio(self, features: FloatArray) -> FloatArray:
-        """``log(peak / formula)`` of every row, shape ``(num_rows,)``."""
+        """Predict ``log(peak / formula)`` of every row, shape ``(num_rows,)``."""
         x = (features - self.mean) / self.scale
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = np.tanh(x @ weight.T + bias)
@@ -59,7 +59,7 @@ class NetworkWeights:
 
 
 def write_weights(path: Path, network: NetworkWeights) -> None:
-    """Write the file; the same network always gives the same bytes."""
+    """Write the file; equal networks give equal bytes."""
     arrays: dict[str, np.ndarray] = {
         "format": np.array(FORMAT),
         "feature_names": np.array(FEATURE_NAMES),
@@ -104,7 +104,7 @@ def read_weights(path: Path) -> NetworkWeights:
 
 
 def _arrays(data: bytes) -> dict[str, np.ndarray]:
-    """Arrays of a file, each read only if the sizes that the file and its header tell agree and are small."""
+    """Read the arrays of a file; each only if its sizes in archive and header agree and are small."""
     found: dict[str, np.ndarray] = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
@@ -113,7 +113,7 @@ def _arrays(data: bytes) -> dict[str, np.ndarray]:
         for member in members:
             name = member.filename.removesuffix(".npy")
             if name in found:
-                raise ValueError(f"{name} is there twice")
+                raise ValueError(f"{name} occurs twice")
             content = archive.read(member)
             head = io.BytesIO(content)
             if np.lib.format.read_magic(head) != (1, 0):
@@ -126,7 +126,7 @@ def _arrays(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _network(arrays: dict[str, np.ndarray]) -> NetworkWeights:
-    """Check shapes and values."""
+    """Check shapes and values, and build the network."""
     depth = sum(name.startswith("weight_") for name in arrays)
     floats = {name: np.asarray(arrays[name], dtype=np.float64) for name in arrays if arrays[name].dtype.kind in "fiu"}
     for name, array in floats.items():
