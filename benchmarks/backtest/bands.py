@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import BoolArray, FloatArray
@@ -39,7 +40,7 @@ from pipette_opt.read.bands import (
     job_kind,
     student_reach,
 )
-from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
+from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
 from pipette_opt.read.stack import read_stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,7 +235,7 @@ def points_of(folder: Path, names: Iterable[str]) -> list[Point]:
 
 def cases_of(path: Path) -> list[Case]:
     """Every measured time of a file that is a job of the clock's, with the links that its machine usually has."""
-    runs = [_as_usual(run) for run in read_runs(path) if _is_this_job(run)]
+    runs = [_as_usual(run) for run in measured_runs(path) if _is_this_job(run)]
     return [
         case
         for case in make_cases(runs, read_stack())

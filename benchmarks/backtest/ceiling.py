@@ -18,6 +18,7 @@ from benchmarks.backtest import page
 from benchmarks.backtest.experiments import Runs, want
 from benchmarks.backtest.fitting import RISK, fitted_stack, predicted
 from benchmarks.backtest.run import ROOT
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.backtest.time_ceiling import choice_of, crossed_spread, explained, redrawn, twin_spread, twins
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
@@ -27,7 +28,7 @@ from pipette_opt.calibrate.fit import calibrate_runs
 from pipette_opt.calibrate.metrics import by_group, measure
 from pipette_opt.calibrate.predict import Prediction
 from pipette_opt.calibrate.tables import group_rows
-from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec
 
@@ -72,7 +73,7 @@ def main() -> None:
     if not path.is_file():
         print(f"{FILE} is not there.")
         return
-    text = section(want(read_runs(path)))
+    text = section(want(measured_runs(path)))
     print(text)
     before = out.read_text().split(TITLE)[0].rstrip() + "\n\n" if out.is_file() else ""
     write_atomically(out, before + text)

@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.backtest import vendor
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, untimed
 from pipette_opt.calibrate.predict import predicted_times_s
-from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun, read_runs
+from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
 from pipette_opt.read.stack import read_stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,10 +60,10 @@ def page(groups: Sequence[tuple[str, Sequence[MeasuredRun]]]) -> str:
 
 def _rows(measured: Path) -> list[tuple[str, list[MeasuredRun]]]:
     """Name and runs of each group; those whose experts span hosts, or whose job spans domains, apart."""
-    tables = read_runs(measured / "nvidia_perf_tables.csv")
+    tables = measured_runs(measured / "nvidia_perf_tables.csv")
     dense = _fabric([run for part in vendor.dense(tables) for run in part])
     mixtures = _fabric([run for part in vendor.experts(tables) for run in part])
-    logs = _fabric([run for part in vendor.mlperf(read_runs(measured / "mlperf_training.csv")) for run in part])
+    logs = _fabric([run for part in vendor.mlperf(measured_runs(measured / "mlperf_training.csv")) for run in part])
 
     def some(runs: list[MeasuredRun], choose: Callable[[MeasuredRun], bool]) -> list[MeasuredRun]:
         return [run for run in runs if choose(run)]

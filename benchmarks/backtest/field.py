@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.memory import framework_of_stack, memory_columns
 from pipette_opt.calibrate.predict import Prediction, predict_runs
-from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ def predictions(path: Path = MEASURED) -> list[Prediction]:
     """Every row with its predicted time and memory, by the shipped stack."""
     stack = read_stack()
     memory = partial(memory_columns, framework=framework_of_stack(stack), max_oom_risk=0.01)
-    return list(predict_runs(read_runs(path), stack, memory=memory, rivals=False))
+    return list(predict_runs(measured_runs(path), stack, memory=memory, rivals=False))
 
 
 def page(found: Sequence[Prediction]) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.backtest import vendor
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
 from pipette_opt.calibrate.predict import predict_runs
-from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,9 +30,13 @@ LARGEST_ERROR = 5.0
 
 def runs() -> vendor.Runs:
     """All rows, dense models and mixtures."""
-    tables = read_runs(MEASURED / "nvidia_perf_tables.csv")
-    parts = [vendor.mlperf(read_runs(MEASURED / "mlperf_training.csv")), vendor.dense(tables), vendor.experts(tables)]
-    further = [read_runs(MEASURED / name) for name in ("megatron_bridge_cards.csv", "mlperf_v51.csv")]
+    tables = measured_runs(MEASURED / "nvidia_perf_tables.csv")
+    parts = [
+        vendor.mlperf(measured_runs(MEASURED / "mlperf_training.csv")),
+        vendor.dense(tables),
+        vendor.experts(tables),
+    ]
+    further = [measured_runs(MEASURED / name) for name in ("megatron_bridge_cards.csv", "mlperf_v51.csv")]
     return [run for pair in parts for part in pair for run in part] + [run for part in further for run in part]
 
 

@@ -16,10 +16,10 @@ from joblib import Parallel, delayed
 from benchmarks.backtest import page
 from benchmarks.backtest.experiments import EXPERIMENTS, Experiment
 from benchmarks.backtest.fitting import fitted_stack, predicted
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.backtest.special import SPECIAL, Special
 from benchmarks.measured import measured_folder
 from pipette_opt.base.files import write_atomically
-from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec
 from pipette_opt.specs.stack import CONSTANTS
@@ -51,7 +51,7 @@ def main() -> None:
 def _judge(experiment: Experiment, folder: Path, base: StackSpec) -> tuple[str, str]:
     if not (folder / experiment.file).is_file():
         return _not_there(experiment.name)
-    seen, judged = experiment.split(read_runs(folder / experiment.file))
+    seen, judged = experiment.split(measured_runs(folder / experiment.file))
     stack, seconds = base, 0.0
     if seen:
         start = time.process_time()

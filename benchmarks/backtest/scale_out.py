@@ -17,10 +17,11 @@ import numpy as np
 from benchmarks.backtest import vendor
 from benchmarks.backtest.experiments import halves, vtrain_many, vtrain_one, want
 from benchmarks.backtest.fitting import fitted_stack
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from pipette_opt.calibrate.metrics import job_of, measure_predictions, spearman
 from pipette_opt.calibrate.predict import Prediction, predict_runs
-from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec
 from pipette_opt.specs.stack import CONSTANTS
@@ -185,7 +186,7 @@ def main() -> None:
         if not (folder / line.file).is_file():
             print(f"| {line.name} | not there | | | | | | | | |")
             continue
-        seen, judged = line.part(read_runs(folder / line.file))
+        seen, judged = line.part(measured_runs(folder / line.file))
         stack = fitted_stack(seen, base) if seen else base
         told = [one for one in predict_runs(judged, stack, rivals=False) if one.error is not None]
         print(table_row(line, len(seen), told), flush=True)

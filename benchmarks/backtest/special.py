@@ -10,9 +10,9 @@ import numpy as np
 from benchmarks.backtest import het_model, mist
 from benchmarks.backtest.experiments import halves
 from benchmarks.backtest.page import own_predictor
+from benchmarks.backtest.sources import measured_runs
 from pipette_opt.calibrate.metrics import measure
 from pipette_opt.calibrate.predict import Prediction
-from pipette_opt.read.runs import read_runs
 
 UNEQUAL = "AMP, het_model (TransGAN on 16 V100): half and half"
 
@@ -35,7 +35,7 @@ class Special:
 
 def unequal(path: Path, layers: Path) -> tuple[str, str]:
     """AMP's model of unequal layers, whose stages come from measured layer times."""
-    seen, judged = halves([run for run in read_runs(path) if "het_model" in run.notes])
+    seen, judged = halves([run for run in measured_runs(path) if "het_model" in run.notes])
     constants = het_model.fit(seen, het_model.read_layers(layers))
     predicted = het_model.predict_s(judged, het_model.read_layers(layers), constants)
     errors = measure(predicted, np.array([run.iter_time_s for run in judged], dtype=np.float64))

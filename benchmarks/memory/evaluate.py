@@ -16,6 +16,7 @@ import numpy as np
 import typer
 from joblib import Parallel, delayed
 
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from benchmarks.memory.evaluation import SPLITS, Evaluation, evaluate_memory
 from benchmarks.memory.learning import DRAWS, learning_rows, reliability_rows
@@ -33,7 +34,6 @@ from pipette_opt.cli import options as opt
 from pipette_opt.cli.output import check_place, check_stdout, show_json
 from pipette_opt.cli.program import run_command
 from pipette_opt.memory.predictor import MemoryPredictor
-from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 
 LARGEST = "H100, nanotron: 8-16 GPUs to 32"
@@ -153,7 +153,7 @@ def tuned_rows(folder: Path) -> list[dict[str, str]]:
         return []
     dataset = load_dataset(shipped_path("data", "memory", "traces.csv.gz"))
     traces = Lessons(features=dataset.features, log_ratio=dataset.log_ratio)
-    return tuning_rows(tune_memory(read_runs(path), read_stack(), MemoryPredictor.load(), traces))
+    return tuning_rows(tune_memory(measured_runs(path), read_stack(), MemoryPredictor.load(), traces))
 
 
 def report(

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.backtest.sources import measured_runs
+from benchmarks.backtest.stage_rows import known_rows
 from benchmarks.memory.learning import LearningPoint, Reliability, learning_curve, reliability
 from benchmarks.memory.rivals import MARGIN, Verdicts, best_kept, train_pipette, verdicts, wilson
 from pipette_opt.base.types import BoolArray, FloatArray
-from pipette_opt.calibrate.memory import framework_of_stack, known_memory
+from pipette_opt.calibrate.memory import framework_of_stack
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, upper_gib
 from pipette_opt.memory.framework import Framework
-from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 
 RISKS = (0.1, 0.05, 0.02, 0.01)
@@ -226,7 +228,7 @@ def split_cases(
 @lru_cache(maxsize=8)
 def known_pairs(path: Path) -> tuple[tuple[MeasuredRun, MemoryRun], ...]:
     """Runs of a file whose memory can be predicted: many splits share one file."""
-    return tuple(known_memory(read_runs(path), read_stack()))
+    return tuple(known_rows(measured_runs(path), read_stack()))
 
 
 def judge(

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 import yaml
 
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.measured import measured_folder
 from benchmarks.memory.evaluation import SPLITS, split_cases
 from pipette_opt.base.errors import InputError
@@ -23,7 +24,6 @@ from pipette_opt.calibrate.memory_spread import fit_framework
 from pipette_opt.cli.program import run_command
 from pipette_opt.memory.framework import Framework, numbers_of
 from pipette_opt.memory.twins import without_twins
-from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "frameworks"
@@ -54,9 +54,9 @@ def frameworks(
     if not folder.is_dir():
         raise InputError("--folder", f"is no folder of measured runs: {folder}.")
     out.mkdir(parents=True, exist_ok=True)
-    fitted = fit_framework(memory_runs(read_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), NO_PLACEHOLDERS)
+    fitted = fit_framework(memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack()), NO_PLACEHOLDERS)
     nanotron = without_twins(fitted)  # constants of a stack, not single runs of others
-    judged = memory_runs(read_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
+    judged = memory_runs(measured_runs(folder / "hf_ultrascale_h100.csv"), read_stack())
     write(
         out,
         "nanotron",
@@ -80,7 +80,7 @@ def frameworks(
         f"{errors(Framework(), own)}; more where tests of an older image fell back to unfused attention",
         Framework(),
     )
-    published = memory_runs(read_runs(folder / "published_tables.csv"), read_stack())
+    published = memory_runs(measured_runs(folder / "published_tables.csv"), read_stack())
     off = np.expm1(-peak_errors(RESERVED, published))
     write(
         out,

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.backtest.sources import measured_runs
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.memory import measured_stages, shipped_predictor
 from pipette_opt.memory.components import COMPONENTS
-from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 
 SOURCES: Sequence[tuple[str, str, Callable[[MeasuredRun], bool]]] = (
@@ -49,7 +50,7 @@ def measured_parts(folder: Path) -> list[PeakParts]:
     tensors = replace(predictor, framework=replace(predictor.framework, group_gib=0.0))  # NCCL's buffers are no tensors
     found = []
     for source, file, choose in SOURCES:
-        runs = [run for run in read_runs(folder / file) if choose(run)] if (folder / file).is_file() else []
+        runs = [run for run in measured_runs(folder / file) if choose(run)] if (folder / file).is_file() else []
         cases = make_cases([run for run in runs if run.peak_mem_bytes is not None], read_stack())
         for case in cases:
             if isinstance(case, Case):

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.backtest import vendor
+from benchmarks.backtest.sources import measured_runs
 from benchmarks.silicon.tables import folder
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, untimed
 from pipette_opt.calibrate.predict import predicted_times_s
-from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import StackSpec
 
@@ -83,20 +84,20 @@ def _row(name: str, before: str, ratios: FloatArray) -> str:
 
 def _rows(measured: Path) -> Iterator[tuple[str, Sequence[MeasuredRun]]]:
     """Name, and runs."""
-    tables = read_runs(measured / "nvidia_perf_tables.csv")
+    tables = measured_runs(measured / "nvidia_perf_tables.csv")
     dense = [run for part in vendor.dense(tables) for run in part if "fp8" in (run.precision or "")]
-    slices = [run for run in read_runs(measured / "simumax.csv") if run.gpu_name and "B200" in run.gpu_name.upper()]
-    papers = read_runs(measured / "published_tables.csv")
-    cloud = [run for run in read_runs(measured / "dgxc_25_05.csv") if not run.extra.get("num_experts")]
-    cards = [run for run in read_runs(measured / "megatron_bridge_cards.csv") if run.model == "Qwen3-30B-A3B"]
+    slices = [run for run in measured_runs(measured / "simumax.csv") if run.gpu_name and "B200" in run.gpu_name.upper()]
+    papers = measured_runs(measured / "published_tables.csv")
+    cloud = [run for run in measured_runs(measured / "dgxc_25_05.csv") if not run.extra.get("num_experts")]
+    cards = [run for run in measured_runs(measured / "megatron_bridge_cards.csv") if run.model == "Qwen3-30B-A3B"]
     names = iter(BEFORE)
     yield next(names), slices
     yield next(names), dense
     yield next(names), [vendor.on_hosts(run, dict(run.extra)) for run in cloud]
-    logs = vendor.mlperf(read_runs(measured / "mlperf_training.csv"))
+    logs = vendor.mlperf(measured_runs(measured / "mlperf_training.csv"))
     yield next(names), [run for part in logs for run in part]
-    yield next(names), [vendor.on_hosts(run, dict(run.extra)) for run in read_runs(measured / "mlperf_v51.csv")]
-    yield next(names), [run for run in read_runs(measured / "automodel.csv") if not run.extra.get("num_experts")]
+    yield next(names), [vendor.on_hosts(run, dict(run.extra)) for run in measured_runs(measured / "mlperf_v51.csv")]
+    yield next(names), [run for run in measured_runs(measured / "automodel.csv") if not run.extra.get("num_experts")]
     yield next(names), vendor.gpt_oss(tables)[1]
     yield next(names), [run for part in vendor.experts(tables) for run in part]
     yield next(names), cards

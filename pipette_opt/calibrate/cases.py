@@ -15,7 +15,7 @@ from pipette_opt.calibrate.expert_columns import (
     expert_degrees,
     expert_training_fields,
 )
-from pipette_opt.calibrate.recipes import recipe_of
+from pipette_opt.calibrate.software import software_of
 from pipette_opt.costs.compute import check_timed
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, microbatches_of
 from pipette_opt.parallel.schedule import check_interleaving
@@ -159,7 +159,7 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
         global_batch_size=run.gbs or 1,
         seq_length=run.seq_len or 1,
         precision="fp32" if precision == "fp32" else "fp16" if precision == "fp16" else "bf16",
-        accumulate_allreduce_grads_in_fp32=precision != "fp16" and recipe_of(run).reduces_in_fp32,
+        accumulate_allreduce_grads_in_fp32=precision != "fp16" and _reduces_in_fp32(run),
         attention_kernel=words.kernel,
         flash_version=words.flash_version,
         fused_softmax=words.fused_softmax,
@@ -174,15 +174,15 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
 
 
 def run_config(run: MeasuredRun) -> ParallelConfig:
-    """Return the configuration of a row; layers by :func:`stage_layers`, overlap by the row or its framework."""
+    """Return the configuration of a row; layers by :func:`stage_layers`, overlap by the row or its software."""
     assert run.num_layers is not None
     assert run.tp is not None
     assert run.pp is not None
     assert run.dp is not None
     assert run.mbs is not None
     sharded = bool(run.zero_stage) and run.dp * run.cp > 1
-    recipe, once = recipe_of(run), run.dp * run.cp > 1 and (run.zero_stage or 0) < 2
-    beside = once and run_flag(run, "overlap_grad_reduce", recipe.overlap_grad_reduce)
+    software, once = software_of(run), run.dp * run.cp > 1 and (run.zero_stage or 0) < 2
+    beside = once and run_flag(run, "overlap_grad_reduce", software.overlap_grad_reduce)
     granularity: dict[str | None, RecomputeGranularity | None] = {None: None, "selective": "selective", "full": "full"}
     return ParallelConfig(
         tensor_model_parallel_size=run.tp,
@@ -196,7 +196,9 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
         recompute_granularity=granularity[run.recompute],
         use_distributed_optimizer=sharded,
         overlap_grad_reduce=beside,
-        overlap_param_gather=beside and sharded and run_flag(run, "overlap_param_gather", recipe.overlap_param_gather),
+        overlap_param_gather=beside
+        and sharded
+        and run_flag(run, "overlap_param_gather", software.overlap_param_gather),
         zero_stage=run.zero_stage if sharded and run.zero_stage is not None and run.zero_stage > 1 else None,
         **expert_degrees(run),
     )
@@ -225,7 +227,7 @@ def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
         inside = [min(max(bound - 2, 0), num_layers) for bound in bounds]
         if len(bounds) == pp + 1 and bounds[-1] >= num_layers + 2:
             return tuple(b - a for a, b in pairwise(inside))
-    if "nanotron" in run.source.lower():
+    if software_of(run).splits_by_parameters:
         return balanced_layers(run, num_layers, pp)
     base, extra = divmod(num_layers, pp)
     if run.vpp > 1 < pp and num_layers % (pp * run.vpp) and (num_layers + 2) % (pp * run.vpp) == 0:
@@ -333,6 +335,11 @@ def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
     return stack.assumed_links * usual.nics.nominal_bytes_per_s * run.gpus_per_node / usual.gpus_per_node
 
 
+def _reduces_in_fp32(run: MeasuredRun) -> bool:
+    """Return whether gradients of bf16 training are reduced in fp32."""
+    return run_flag(run, "grad_reduce_in_fp32", software_of(run).reduces_in_fp32)
+
+
 def _check_precision(run: MeasuredRun) -> None:
     """Raise ``ValueError`` for a precision without a law of matrix products, or one that the GPU lacks."""
     precision = precision_of(run.precision)
@@ -350,12 +357,10 @@ def _attention(run: MeasuredRun) -> AttentionWords:
         if named is None:
             raise ValueError(unknown_attention(run.attention_kernel))
         found = named
-    return replace(found, flash_version=min(found.flash_version, recipe_of(run).flash_version))
+    return replace(found, flash_version=min(found.flash_version, software_of(run).flash_version))
 
 
 def _is_flash(run: MeasuredRun) -> bool:
     """Return whether a run that names no kernel has fused attention."""
-    if run.source.lower().startswith("megatronlm-ci"):
-        # Transformer Engine chooses where Megatron-LM's tests name no backend, as the peaks of these tests show.
-        return not re.search(r"mcore_tp\d|uninstall_te", run.model)
-    return recipe_of(run).fused_attention or any(family in run.model.lower() for family in GATED_FAMILIES)
+    usual = software_of(run).fused_attention or any(family in run.model.lower() for family in GATED_FAMILIES)
+    return run_flag(run, "fused_attention", usual)

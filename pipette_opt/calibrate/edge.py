@@ -36,7 +36,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.cases import Case
-from pipette_opt.calibrate.memory import framework_of_stack, row_memory
+from pipette_opt.calibrate.memory import framework_of_stack, memory_run
 from pipette_opt.calibrate.memory_runs import predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
 from pipette_opt.memory.framework import Framework
@@ -46,14 +46,6 @@ from pipette_opt.specs import StackSpec
 
 GRADIENTS_COLUMN = "gradients"
 """Column of ``runs.csv``: ``freed`` if gradients are freed after each step, or ``kept`` (default)."""
-
-FREEING = ("want-2311.05610",)
-"""
-Prefixes of sources whose framework frees gradients after each step.
-
-Aleph-Alpha/scaling @ 01b9d21: ``Optimizer.step`` ends with ``zero_grad(set_to_none=True)``, and ``allreduce_no_retain``
-copies buckets, in fp32. Nanotron accumulates into one fp32 buffer (huggingface/nanotron, ``FP32GradientAccumulator``).
-"""
 
 
 def edge_risks(cases: Sequence[Case], stack: StackSpec) -> FloatArray:
@@ -71,11 +63,8 @@ def edge_risks(cases: Sequence[Case], stack: StackSpec) -> FloatArray:
 
 
 def edge_risk(case: Case, framework: Framework) -> tuple[float, float, float]:
-    """Return the three probabilities of :func:`edge_risks` for one run; 0 if its memory is not known."""
-    run = row_memory(case)
-    if run is None:
-        return 0.0, 0.0, 0.0
-    memory = predict_memory(framework, run)
+    """Return the three probabilities of :func:`edge_risks` for one run."""
+    memory = predict_memory(framework, memory_run(case))
     at_edge = oom_probability(replace(memory, usable_gib=EDGE * memory.usable_gib))
     needed, usable = np.array([memory.needed_gib * GIB]), np.array([memory.usable_gib * GIB])
     kept, freed = near_risks(case.instance, case.config, needed, usable)
@@ -83,9 +72,8 @@ def edge_risk(case: Case, framework: Framework) -> tuple[float, float, float]:
 
 
 def frees_gradients(run: MeasuredRun) -> bool:
-    """Return whether gradients are freed after each step, by the row or by its source."""
-    given = run.extra.get(GRADIENTS_COLUMN, "").lower()
-    return given == "freed" if given else run.source.lower().startswith(FREEING)
+    """Return whether the row says that gradients are freed after each step."""
+    return run.extra.get(GRADIENTS_COLUMN, "").lower() == "freed"
 
 
 def keeps_memory(run: MeasuredRun) -> bool:

@@ -14,7 +14,7 @@ from pipette_opt.calibrate.cases import Case, Skipped, make_cases
 from pipette_opt.calibrate.left_out import without_copies
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, upper_gib
-from pipette_opt.calibrate.stage_rows import stage_row_memory, tuned_stage
+from pipette_opt.calibrate.software import software_of
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import KINDS, MOMENTS, Framework, framework_of
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
@@ -22,10 +22,7 @@ from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec, TrainingSpec
 
-FIRST, LAST, LARGEST = "first", "last", "largest"
-
-STAGE_MEASURED = (("hf-ultrascale", FIRST), ("megatronlm-ci", LAST))
-"""Prefixes of sources that measure one rank, with its stage; other sources report the largest peak of all ranks."""
+FIRST, LAST = "first", "last"
 
 RAN_OUT_LATER = "then an OOM"
 """Words in the notes of jobs that ran some iterations and then ran out of memory: these have no label."""
@@ -82,11 +79,8 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
 
 
 def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
-    """Return the stages among which the source reports the largest peak."""
-    where = run.extra.get(MEASURED_STAGE_COLUMN, "").lower()
-    if not where:
-        source = run.source.lower()
-        where = next((stage for start, stage in STAGE_MEASURED if source.startswith(start)), LARGEST)
+    """Return the stages among which the row reports the largest peak."""
+    where = run.extra.get(MEASURED_STAGE_COLUMN, "").lower() or software_of(run).peak_mem_stage
     if re.fullmatch(r"\d+", where) and int(where) < pp:
         return np.array([int(where)])
     return {FIRST: np.array([0]), LAST: np.array([pp - 1])}.get(where, np.arange(pp))
@@ -105,43 +99,7 @@ def usable_for_memory(run: MeasuredRun) -> bool:
 def known_memory(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[MeasuredRun, MemoryRun]]:
     """Return all rows that a fit may use, with their memory."""
     chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
-    pairs = [(case.run, row_memory(case)) for case in make_cases(chosen, stack)]
-    return [(run, memory) for run, memory in pairs if memory is not None]
-
-
-def row_memory(case: Case | Skipped) -> MemoryRun | None:
-    """Return the memory of a job, or of one stage of an uneven one; ``None`` if columns are missing."""
-    stage = stage_row_memory(case.run) or tuned_row_memory(case.run)
-    if stage is not None or isinstance(case, Skipped):
-        return stage
-    return memory_run(case)
-
-
-def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
-    """Return the memory of a stage of one of Mist's plans; ``None`` for any other row."""
-    tuned = tuned_stage(run)
-    if tuned is None or run.gpu is None:
-        return None
-    configs, training = [tuned.config], tuned.training
-    columns = shipped_predictor().columns(
-        tuned.model,
-        training,
-        configs,
-        gpus_per_node=run.gpus_per_node,
-        intra_node_bytes_per_s=run.gpu.intra_node_bytes_per_s,
-    )
-    formula = formula_bytes(stage_table(tuned.model, training, configs, stage=tuned.stage)).total / GIB
-    return MemoryRun(
-        columns=columns[:, tuned.stage],
-        measured_rows=np.arange(MOMENTS),
-        capacity_gib=run.gpu.gpu.memory_bytes / GIB,
-        peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
-        ran_out=out_of_memory(run),
-        group=f"{run.model} {run.attention_kernel}",
-        num_gpus=run.num_gpus,
-        version=run.extra.get(VERSION_COLUMN, ""),
-        formula_gib=(float(formula[0]), float(formula[0])),
-    )
+    return [(case.run, memory_run(case)) for case in make_cases(chosen, stack) if isinstance(case, Case)]
 
 
 def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun]:
@@ -197,9 +155,9 @@ def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: flo
     bound ends there, unless the prediction itself is higher: such a run does not fit. The probability is about the
     memory that the fullest stage needs at once.
     """
-    run = row_memory(case)
-    if run is None:
+    if isinstance(case, Skipped):
         return {}
+    run = memory_run(case)
     memory = predict_memory(framework, run)
     return {
         "predicted_peak_mem_gib": memory.taken_gib,

@@ -68,6 +68,8 @@ FLAGS = (
     "add_bias_linear",
     "add_qkv_bias",
     "fused_norm",
+    "fused_attention",
+    "grad_reduce_in_fp32",
     "overlap_grad_reduce",
     "overlap_param_gather",
     "overlap_moe_expert_parallel_comm",
@@ -77,12 +79,16 @@ FLAGS = (
 BANDWIDTH_COLUMN = "node_bandwidth_gb_per_s"
 """Optional: what all GPUs of a host send to another at once, 10^9 bytes/s, for files with runs of several clusters."""
 
+FRAMEWORK_COLUMN = "framework"
+"""Optional: text that names the training software, whose defaults stand in for what the row does not say."""
+
 FIRST_PARAMETERS_COLUMN = "local_params_rank0"
 """Optional: parameters that the first rank holds, to three digits or better, as nanotron reports them."""
 
 OPTIONAL = (
     *FLAGS,
     BANDWIDTH_COLUMN,
+    FRAMEWORK_COLUMN,
     FIRST_PARAMETERS_COLUMN,
     "layers_per_stage",
     "kv_channels",

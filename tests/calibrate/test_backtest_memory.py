@@ -17,10 +17,8 @@ from pipette_opt.calibrate.memory import (
     memory_notes,
     memory_run,
     memory_runs,
-    tuned_row_memory,
     usable_for_memory,
 )
-from pipette_opt.calibrate.stage_rows import stage_row_memory, tuned_stage
 from pipette_opt.memory.formula import parameters
 from pipette_opt.memory.framework import COLUMNS, MOMENTS, Framework, numbers_of
 from pipette_opt.memory.predictor import stage_works
@@ -51,13 +49,13 @@ def write_rows(path: Path, rows: list[tuple[int, str, str, str]], source: str = 
 
 
 def test_stages_that_sources_watch(tmp_path: Path) -> None:
-    """A column says it; else the sources that are known; else the largest of all."""
+    """A column says it; else the software whose log it is; else the largest of all."""
     rows = [(1, "20", "False", "last"), (1, "20", "False", ""), (1, "20", "False", "0")]
     last, largest, zero = read_runs(write_rows(tmp_path / "a.csv", rows))
     assert measured_stages(last, 4).tolist() == [3]
     assert measured_stages(largest, 4).tolist() == [0, 1, 2, 3]
     assert measured_stages(zero, 4).tolist() == [0]
-    (first,) = read_runs(write_rows(tmp_path / "b.csv", [(1, "20", "False", "")], source="HF-UltraScale-nanotron"))
+    (first,) = read_runs(write_rows(tmp_path / "b.csv", [(1, "20", "False", "")], source="nanotron"))
     assert measured_stages(first, 4).tolist() == [0]
 
 
@@ -180,97 +178,6 @@ def test_memory_run_says_what_the_row_says() -> None:
     found = memory_run(case)
     assert (found.peak_gib, found.ran_out) == (pytest.approx(50.18), False)
     assert 78 < found.capacity_gib < 81
-
-
-MIST_HEADER = HEADER.strip() + ",recompute,stage,notes\n"
-
-
-def tuned_row(recompute: str = "full on 2 of 7 layers", notes: str = "offload W,G,O,A [0.0, 0.0, 0.0, 0.0]") -> str:
-    """Stage 1 of one of Mist's plans: 7 of 32 layers."""
-    return (
-        MIST_HEADER + "Mist-tuned-L4,L4-24GB,24,4,gpt2-2.7b,32,2560,10240,32,32,50304,2048,64,1,1,4,1,,1,fp16,19.3,"
-        f'False,20.0,,{recompute},1,"{notes}"\n'
-    )
-
-
-def test_stages_of_tuned_plans(tmp_path: Path) -> None:
-    """Seven layers in stage 1, two of them recomputed, the other 25 spread; no dropout."""
-    path = tmp_path / "runs.csv"
-    path.write_text(tuned_row(), encoding="utf-8")
-    (run,) = read_runs(path)
-    tuned = tuned_stage(run)
-    assert tuned is not None
-    assert tuned.config.layers_per_stage == (9, 7, 8, 8)
-    assert (tuned.config.recompute_method, tuned.config.recompute_num_layers) == ("block", 2)
-    assert tuned.model.hidden_dropout == tuned.model.attention_dropout == 0
-    found = tuned_row_memory(run)
-    assert found is not None
-    assert found.columns.shape[0] == len(found.measured_rows) == 2
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        tuned_row(recompute="full"),
-        tuned_row(notes="offload W,G,O,A [0.0, 0.0, 0.5, 0.0]"),
-        tuned_row(notes="nothing said"),
-        tuned_row(recompute="full on 2 of 40 layers"),
-    ],
-)
-def test_other_rows_are_no_tuned_plans(tmp_path: Path, text: str) -> None:
-    """Whole recomputation, states on the host, nothing said, more layers than there are."""
-    path = tmp_path / "runs.csv"
-    path.write_text(text, encoding="utf-8")
-    assert tuned_row_memory(read_runs(path)[0]) is None
-
-
-ACESO_HEADER = (
-    HEADER.strip() + ",recompute,stage,stage_gpus,stage_ops,stage_layers_est,stage_tp_ops,stage_recompute_ops,"
-    "params_on_rank,attention_kernel\n"
-)
-
-
-def aceso_row(again: int) -> str:
-    """Stage 2 of 4, tp 2: two attentions and three MLPs of hidden size 1024, 31 operators, as parameters tell."""
-    size = (2 * 4 + 3 * 8) * 1024**2 // 2
-    return (
-        ACESO_HEADER + "Mist-ref-aceso,L4-24GB,24,8,GPT,32,1024,4096,16,16,51200,2048,64,1,2,4,1,False,0,fp16,10,False,"
-        f"20.0,,op-level,2,2,31,2.38,2x31,{again},{size},unfused\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("again", "scores", "split", "whole", "kept"),
-    [
-        (0, 1.0, 1.0, 1.0, 0.0),
-        (4, 0.5, 1.0, 1.0, 0.0),
-        (8, 0.0, 1.0, 1.0, 0.0),
-        (31, 0.0, 0.0, 0.0, 1.0),
-    ],
-)
-def test_stages_of_operators_by_hand(
-    tmp_path: Path, again: int, scores: float, split: float, whole: float, kept: float
-) -> None:
-    """
-    Two passes in flight in stage 2 of 4; the core's operators go first, 4 of each attention, and all 31 at last.
-
-    Stored outside the core: (8 * 2 + 16 * 3) / 2 of a token's hidden values on each of two ranks, and 5 * 5 on both.
-    """
-    path = tmp_path / "runs.csv"
-    path.write_text(aceso_row(again), encoding="utf-8")
-    found = stage_row_memory(read_runs(path)[0])
-    assert found is not None
-    passes, step = (dict(zip(COLUMNS, row * GIB, strict=True)) for row in found.columns)
-    unit, all_scores = 2048 * 1024, 2048 * 2048 * 16 / 2
-    stored = 2 * unit * (split * 32 + whole * 25)
-    back = (unit * (10 + 24 / 2) + 5 * all_scores) * (again > 0)
-    size = 16 * 1024**2
-    assert passes["activations"] == pytest.approx(stored)
-    assert passes["score_bytes"] == pytest.approx(2 * 2 * scores * all_scores)
-    assert passes["gathered_per_layer"] == pytest.approx(2 * 2 * kept * 2 * unit)
-    assert passes["counted"] == pytest.approx(16 * size + stored + 3 * passes["score_bytes"] + back)
-    assert step["counted"] == pytest.approx(18 * size)
-    assert passes["group_gib"] / GIB == pytest.approx(2 * 20 / 235)
 
 
 def test_unnamed_kernels_have_other_columns(tmp_path: Path) -> None:

@@ -11,20 +11,29 @@ others. Mist's plans have layers, of which the first ones are recomputed whole.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.cases import run_training
+from pipette_opt.calibrate.memory import (
+    VERSION_COLUMN,
+    known_memory,
+    out_of_memory,
+    shipped_predictor,
+    usable_for_memory,
+)
 from pipette_opt.calibrate.memory_runs import MemoryRun
 from pipette_opt.memory.columns import link_share, num_groups
+from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.framework import COLUMNS, MOMENTS
+from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.run_models import run_model
 from pipette_opt.read.runs import MeasuredRun
-from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec
 
 PASS_STATE_BYTES, STEP_STATE_BYTES = 16.0, 18.0
 """
@@ -50,6 +59,15 @@ TUNED = re.compile(r"full on (\d+) of (\d+) layers")
 OFFLOADED = re.compile(r"offload W,G,O,A \[([^\]]*)\]")
 
 NEEDED = ("params_on_rank", "stage_ops", "stage_layers_est", "stage_recompute_ops", "stage_gpus", "stage")
+
+
+def known_rows(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[MeasuredRun, MemoryRun]]:
+    """Return all rows that a fit may use, with their memory: single stages here, whole jobs as the product does."""
+    chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
+    pairs = [(run, stage_row_memory(run) or tuned_row_memory(run)) for run in chosen]
+    stages = [(run, memory) for run, memory in pairs if memory is not None]
+    jobs = known_memory([run for run, memory in pairs if memory is None], stack)
+    return sorted([*stages, *jobs], key=lambda pair: pair[0].row)
 
 
 def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
@@ -185,3 +203,30 @@ def _with_stage(num_layers: int, pp: int, stage: int, layers: int) -> tuple[int,
     base, extra = divmod(num_layers - layers, pp - 1)
     others = [base + (index < extra) for index in range(pp - 1)]
     return (*others[:stage], layers, *others[stage:])
+
+
+def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
+    """Return the memory of a stage of one of Mist's plans; ``None`` for any other row."""
+    tuned = tuned_stage(run)
+    if tuned is None or run.gpu is None:
+        return None
+    configs, training = [tuned.config], tuned.training
+    columns = shipped_predictor().columns(
+        tuned.model,
+        training,
+        configs,
+        gpus_per_node=run.gpus_per_node,
+        intra_node_bytes_per_s=run.gpu.intra_node_bytes_per_s,
+    )
+    formula = formula_bytes(stage_table(tuned.model, training, configs, stage=tuned.stage)).total / GIB
+    return MemoryRun(
+        columns=columns[:, tuned.stage],
+        measured_rows=np.arange(MOMENTS),
+        capacity_gib=run.gpu.gpu.memory_bytes / GIB,
+        peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
+        ran_out=out_of_memory(run),
+        group=f"{run.model} {run.attention_kernel}",
+        num_gpus=run.num_gpus,
+        version=run.extra.get(VERSION_COLUMN, ""),
+        formula_gib=(float(formula[0]), float(formula[0])),
+    )

@@ -1,9 +1,10 @@
-"""What a row does not say, its framework's recipe does."""
+"""Defaults of training software stand in for what a row does not say."""
 
 import pytest
 from measured_runs import measured_run
 
 from pipette_opt.calibrate.cases import Case, make_case
+from pipette_opt.calibrate.software import MEGATRON_LM, NANOTRON, NEMO, PYTORCH, Software, software_of
 from pipette_opt.specs import DEFAULT_STACK
 
 
@@ -13,8 +14,9 @@ from pipette_opt.specs import DEFAULT_STACK
         ("own", 1, {}, (False, False, 4)),
         ("own", 1, {"overlap_grad_reduce": "true"}, (True, False, 4)),
         ("own", 1, {"overlap_grad_reduce": "true", "overlap_param_gather": "true"}, (True, True, 4)),
-        ("MLPerf-Training-v5.0", 1, {}, (True, True, 2)),
-        ("MLPerf-Training-v5.0", 1, {"overlap_grad_reduce": "false"}, (False, False, 2)),
+        ("own", 1, {"framework": "NeMo 2 / Megatron-core"}, (True, True, 2)),
+        ("own", 1, {"framework": "NeMo", "grad_reduce_in_fp32": "true"}, (True, True, 4)),
+        ("own", 1, {"framework": "NeMo", "overlap_grad_reduce": "false"}, (False, False, 2)),
         ("MegatronBridge-26.08", 0, {}, (True, False, 2)),
         ("HF-UltraScale-nanotron", 1, {}, (True, False, 4)),
     ],
@@ -29,7 +31,7 @@ def test_overlap_and_gradients(
     assert found == expected
 
 
-@pytest.mark.parametrize(("source", "kernel"), [("own", "unfused"), ("DGXC-benchmarking-25.05", "flash")])
+@pytest.mark.parametrize(("source", "kernel"), [("own", "unfused"), ("our NeMo jobs", "flash")])
 def test_attention_of_a_framework(source: str, kernel: str) -> None:
     """A GPT's attention is not fused unless its framework fuses all."""
     case = make_case(measured_run(source=source, model="Nemotron-4-15B", attention_kernel=""), DEFAULT_STACK)
@@ -63,3 +65,22 @@ def test_nothing_to_overlap() -> None:
     for case in (alone, sharded):
         assert isinstance(case, Case)
         assert not case.config.overlap_grad_reduce
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (("Megatron-LM", "nanotron", ""), MEGATRON_LM),
+        (("", "our nanotron sweep", "compared with NeMo"), NANOTRON),
+        (("", "", "results/n64_nemo/gpt3"), NEMO),
+        (("", "NVIDIA-NeMo/Megatron-Bridge", ""), NEMO),
+        (("NeMo AutoModel (FSDP2)", "NVIDIA-NeMo/Automodel", ""), MEGATRON_LM),
+        (("NeMo-RL", "NVIDIA-NeMo/RL", ""), MEGATRON_LM),
+        (("", "own", "Nemotron-4"), MEGATRON_LM),
+        (("", "PyTorch blog", ""), PYTORCH),
+    ],
+)
+def test_names_of_software(texts: tuple[str, str, str], expected: Software) -> None:
+    """The column ``framework`` counts before ``source``, and that before the notes; models and organisations do not."""
+    framework, source, notes = texts
+    assert software_of(measured_run(extra={"framework": framework}, source=source, notes=notes)) is expected

@@ -1,0 +1,53 @@
+"""
+Rows of public measurements with what is known of their sources, in the columns that ``runs.csv`` has for it.
+
+A cell that the file fills is left as it is.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pipette_opt.read.runs import MeasuredRun, read_runs
+
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "mlperf": {"framework": "NeMo"},
+    "nemo-launcher": {"framework": "NeMo"},
+    "dgxc": {"framework": "NeMo"},
+    "nvidia-nemo/megatron-bridge": {"grad_reduce_in_fp32": "true"},
+    "want-2311.05610": {"gradients": "freed"},
+    "megatronlm-ci": {"peak_mem_stage": "last"},
+}
+"""
+Columns of sources, by the beginning of their names in lower case; rows of other sources name their software.
+
+MLPerf's submissions are made of NeMo's performance recipes (GPT-3: ``model.optim.grad_sync_dtype: bf16``). Other
+recipes of Megatron-Bridge reduce in fp32 (``bf16_mixed`` in ``training/mixed_precision.py``). Aleph-Alpha/scaling @
+01b9d21, which WANT's runs are of, frees gradients: ``Optimizer.step`` ends with ``zero_grad(set_to_none=True)``, and
+``allreduce_no_retain`` copies buckets, in fp32. Megatron-LM's tests watch the last rank.
+"""
+
+OLD_ATTENTION = re.compile(r"mcore_tp\d|uninstall_te")
+"""Tests of Megatron-LM whose peaks show unfused attention; where the others name no backend, it is fused."""
+
+
+def measured_runs(path: Path) -> list[MeasuredRun]:
+    """Return every row of a file of measured runs, with what is known of its source."""
+    return described(read_runs(path))
+
+
+def described(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
+    """Return the rows with what is known of their sources."""
+    return [
+        replace(run, extra=columns_of(run) | {name: cell for name, cell in run.extra.items() if cell}) for run in runs
+    ]
+
+
+def columns_of(run: MeasuredRun) -> dict[str, str]:
+    """Return the columns that a row's source stands for."""
+    source = run.source.lower()
+    known = next((columns for start, columns in COLUMNS.items() if source.startswith(start)), {})
+    if source.startswith("megatronlm-ci"):
+        return {**known, "fused_attention": str(not OLD_ATTENTION.search(run.model)).lower()}
+    return dict(known)

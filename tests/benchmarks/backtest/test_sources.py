@@ -1,0 +1,24 @@
+"""What is known of the sources of public measurements, in columns of a row."""
+
+import pytest
+from measured_runs import measured_run
+
+from benchmarks.backtest.sources import described
+
+
+@pytest.mark.parametrize(
+    ("source", "model", "given", "expected"),
+    [
+        ("ours", "", {"mine": "x"}, {"mine": "x"}),
+        ("MLPerf-Training-v5.0", "", {}, {"framework": "NeMo"}),
+        ("MLPerf-Training-v5.0", "", {"framework": "Megatron-LM"}, {"framework": "Megatron-LM"}),
+        ("NVIDIA-NeMo/Megatron-Bridge PR", "", {}, {"grad_reduce_in_fp32": "true"}),
+        ("WANT-2311.05610", "", {"gradients": ""}, {"gradients": "freed"}),
+        ("MegatronLM-CI-golden", "gpt3_tp2", {}, {"peak_mem_stage": "last", "fused_attention": "true"}),
+        ("MegatronLM-CI-golden", "mcore_tp2", {}, {"peak_mem_stage": "last", "fused_attention": "false"}),
+    ],
+)
+def test_columns_of_sources(source: str, model: str, given: dict[str, str], expected: dict[str, str]) -> None:
+    """A cell that the file fills stays; other sources gain none."""
+    (run,) = described([measured_run(source=source, model=model, extra=given)])
+    assert run.extra == expected
