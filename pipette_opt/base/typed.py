@@ -76,13 +76,20 @@ def typed(kind: type[T], content: object, where: str, path: str = "", *, closed:
 
 def _are_exact(content: object) -> bool:
     """Return whether every number is finite and read alike by all readers of JSON (RFC 8259, section 6)."""
-    if isinstance(content, Mapping):
-        return all(map(_are_exact, content.values()))
-    if isinstance(content, list | tuple):
-        return all(map(_are_exact, content))
-    if isinstance(content, float):
-        return -LARGEST <= content <= LARGEST
-    return not isinstance(content, int) or -LARGEST_EXACT <= content <= LARGEST_EXACT
+    parts: list[Any] = [[content]]
+    while parts:  # no recursion: a plan has a dozen thousand values
+        part = parts.pop()
+        for value in part.values() if isinstance(part, dict) else part:
+            kind = type(value)
+            if kind is float:
+                if not -LARGEST <= value <= LARGEST:
+                    return False
+            elif kind is int:
+                if not -LARGEST_EXACT <= value <= LARGEST_EXACT:
+                    return False
+            elif kind is not str and isinstance(value, dict | list | tuple):
+                parts.append(value)
+    return True
 
 
 def _fits(kind: Any, content: object) -> bool:
@@ -113,12 +120,13 @@ def _fault(kind: Any, content: object, path: str) -> str:
         for name, (_, required) in _fields(_plain(kind)).items():
             if required and name not in content:
                 return f"{_joined(path, name)} is missing."
-        try:
-            msgspec.convert(content, kind)
-        except msgspec.ValidationError as error:
-            if error.__cause__ is not None:  # what the type itself says of fields that contradict each other
-                return f"{path}: {error.__cause__}" if path else str(error.__cause__)
-    right = _words(inspect.type_info(kind)) if _are_exact(content) else _EXACT[type(content)]
+    try:
+        msgspec.convert(content, kind)
+        right = _EXACT[type(content)]
+    except msgspec.ValidationError as error:
+        if error.__cause__ is not None:  # what the type itself says of fields that contradict each other
+            return f"{path}: {error.__cause__}" if path else str(error.__cause__)
+        right = _words(inspect.type_info(kind))
     return f"{path} must be {right}, got {shown(content)}."
 
 
@@ -127,12 +135,9 @@ def _parts(kind: Any, content: object, path: str) -> Iterator[tuple[str, Any, ob
     kind = _plain(kind)
     inner = (Any, Any) if kind is Any else get_args(kind)
     if isinstance(content, Mapping):
-        fields = _fields(kind)
+        fields, others = _fields(kind), inner[1] if len(inner) == 2 else Any
         for name, part in content.items():
-            if name in fields:
-                yield _joined(path, name), fields[name][0], part
-            elif not fields and len(inner) == 2:
-                yield _joined(path, name), inner[1], part
+            yield _joined(path, name), fields[name][0] if name in fields else others, part
     elif isinstance(content, Sequence) and not isinstance(content, str) and inner:
         for index, part in enumerate(content):
             yield f"{path}[{index}]", inner[0], part

@@ -5,6 +5,8 @@ import io
 import json
 from typing import Any
 
+from msgspec.structs import asdict
+
 from pipette_opt.export.hosts import hosts_are_named, node_of_ranks
 from pipette_opt.plans.plan import Plan, rank_rows
 
@@ -36,12 +38,12 @@ def _entries(plan: Plan) -> list[dict[str, Any]]:
     """Return each rank with its host, or with ``node``, the number of a host without a name."""
     rows = rank_rows(plan)
     if hosts_are_named(plan):
-        return [row._asdict() for row in rows]
+        return [asdict(row) for row in rows]
     numbered = zip(rows, node_of_ranks(rows), strict=True)
     return [
         {
             ("node" if name == "host" else name): (node if name == "host" else value)
-            for name, value in row._asdict().items()
+            for name, value in asdict(row).items()
         }
         for row, node in numbered
     ]

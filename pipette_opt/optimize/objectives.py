@@ -23,7 +23,7 @@ from pipette_opt.optimize import optimize
 from pipette_opt.optimize.weighted import optimize_weighted
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.failures import best_progress
-from pipette_opt.plans.plan import Plan, SizeProof, Target
+from pipette_opt.plans.plan import Plan, SizeProof, SizeStatus, Target
 from pipette_opt.plans.target import HOUR_S, UNITS, best_value_of, people_value, price_of, recorded_rate, value_of
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.cluster import subset_cluster
@@ -78,7 +78,7 @@ class _Size:
     lower_bound_s: float
     plan: Plan | None = None
     value: float = float("inf")
-    status: str = "not searched"
+    status: SizeStatus = "not searched"
 
     @property
     def bound(self) -> float:
@@ -239,7 +239,7 @@ class _Search:
             return people_value(self.params.objective, value, self.instance.training.tokens)
 
         return Target(
-            objective=str(self.params.objective),
+            objective=self.params.objective,
             unit=UNITS[self.params.objective],
             value=shown(plan_value),
             bound=shown(bound),

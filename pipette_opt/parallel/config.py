@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipette_opt.base.offload import offload_of
+from pipette_opt.base.typed import Count, Size
 from pipette_opt.base.types import FloatArray, Recomputation, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel.chunks import deal_layers, fit_chunks, missing_layers
 from pipette_opt.parallel.layout import layout_layers, layout_of
@@ -80,26 +81,26 @@ class ParallelConfig:
         kept in its shortest form, and only where the chunks of a stage are unequal; otherwise it becomes ``None``.
     """
 
-    tensor_model_parallel_size: int
-    pipeline_model_parallel_size: int
-    data_parallel_size: int
-    micro_batch_size: int
-    layers_per_stage: tuple[int, ...]
-    context_parallel_size: int = 1
-    expert_model_parallel_size: int = 1
-    virtual_pipeline_model_parallel_size: int | None = None
+    tensor_model_parallel_size: Size
+    pipeline_model_parallel_size: Size
+    data_parallel_size: Size
+    micro_batch_size: Size
+    layers_per_stage: tuple[Count, ...]
+    context_parallel_size: Size = 1
+    expert_model_parallel_size: Size = 1
+    virtual_pipeline_model_parallel_size: Count | None = None
     sequence_parallel: bool = False
     recompute_granularity: RecomputeGranularity | None = None
     use_distributed_optimizer: bool = False
     recompute_method: RecomputeMethod = "uniform"
-    recompute_num_layers: int = 1
-    expert_tensor_parallel_size: int | None = None
-    zero_stage: int | None = None
-    num_distributed_optimizer_instances: int = 1
+    recompute_num_layers: Size = 1
+    expert_tensor_parallel_size: Count | None = None
+    zero_stage: Count | None = None
+    num_distributed_optimizer_instances: Size = 1
     outer_dp_sharding_strategy: OuterSharding = "no_shard"
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
-    ddp_bucket_size: int | None = None
+    ddp_bucket_size: Count | None = None
     overlap_p2p_communication: bool = True
     pipeline_model_parallel_layout: str | None = None
     recompute_modules: tuple[str, ...] = CORE

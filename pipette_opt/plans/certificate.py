@@ -2,9 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from pipette_opt.base.typed import Count, Positive, Size
 from pipette_opt.plans.chosen import Choice
+
+Status = Literal["OPTIMAL", "FEASIBLE"]
+"""Of a certificate: proven, or with a gap."""
+
+JointStatus = Literal["INFEASIBLE", "FEASIBLE"]
+"""Of the joint model: no other split of the layers can be as fast as the plan, or one might."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +30,7 @@ class RuledOut:
     """
 
     name: str
-    configurations: int
+    configurations: Size
     example: str
 
 
@@ -46,7 +53,7 @@ class Proof:
     """
 
     by: str
-    configurations: int
+    configurations: Count
     bound_s: float | None
     named: tuple[RuledOut, ...] = ()
 
@@ -72,13 +79,13 @@ class JointModel:
         No plan with any other split is faster.
     """
 
-    families: int
-    variables: int
-    constraints: int
-    solves: int
+    families: Count
+    variables: Count
+    constraints: Count
+    solves: Count
     seconds: float
-    splits: int
-    status: str
+    splits: Count
+    status: JointStatus
     bound_s: float
 
 
@@ -120,8 +127,8 @@ class Certificate:
         The objective, where it is not the time: then the bounds above are of the configurations within the last limits.
     """
 
-    status: str
-    objective_s: float
+    status: Status
+    objective_s: Positive
     lower_bound_s: float
     gap: float
     placement_dependent_s: float
@@ -129,14 +136,14 @@ class Certificate:
     judge_lower_bound_s: float
     scope: str
     wall_time_s: float
-    num_candidates: int
-    num_pruned: int
+    num_candidates: Count
+    num_pruned: Count
     searched: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     not_searched: tuple[str, ...] = ()
     proof: tuple[Proof, ...] = ()
     joint_model: JointModel | None = None
     chosen_by: Choice | None = None
-    fastest_s: float | None = None
+    fastest_s: Positive | None = None
 
     @property
     def best_s(self) -> float:

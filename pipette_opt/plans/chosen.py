@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pipette_opt.base.typed import Positive
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceStep:
@@ -63,4 +65,4 @@ class Choice:
     gap: float
     rest_factor: float | None
     steps: tuple[ChoiceStep, ...]
-    shown_value: float | None = None
+    shown_value: Positive | None = None

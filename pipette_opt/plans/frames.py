@@ -3,6 +3,8 @@
 from html import escape
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan, rank_rows
@@ -91,7 +93,7 @@ def rank_frame(plan: Plan) -> "DataFrame":
     """
     from pandas import DataFrame
 
-    return DataFrame(rank_rows(plan)).set_index("rank")
+    return DataFrame(msgspec.to_builtins(rank_rows(plan))).set_index("rank")
 
 
 def proof_frame(plan: Plan) -> "DataFrame":

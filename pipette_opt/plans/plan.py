@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
+from pipette_opt.base.typed import Count, Positive, Share, Size
 from pipette_opt.base.types import Launcher, P2PMode
 from pipette_opt.base.units import percent
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
@@ -12,6 +15,7 @@ from pipette_opt.plans.certificate import JointModel as JointModel
 from pipette_opt.plans.certificate import Proof as Proof
 from pipette_opt.plans.certificate import RuledOut as RuledOut
 from pipette_opt.specs import NotModelled
+from pipette_opt.specs.objective import Objective
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -227,9 +231,9 @@ class Imbalance:
         Risk of the fullest stage.
     """
 
-    expert_imbalance: float
-    iteration_time_s: float
-    oom_probability: float
+    expert_imbalance: Positive
+    iteration_time_s: Positive
+    oom_probability: Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +247,7 @@ class Baseline:
     wall_time_s: float
 
 
-SIZE_STATUSES = ("searched", "infeasible", "slower", "not searched")
+SizeStatus = Literal["searched", "infeasible", "slower", "not searched"]
 """What can be said of a number of GPUs, see :class:`SizeProof`."""
 
 
@@ -269,13 +273,13 @@ class SizeProof:
         What that gives by the objective; ``None`` as these.
     """
 
-    num_gpus: int
-    dearest: float | None
-    status: str
-    iteration_time_s: float | None
-    lower_bound_s: float | None
-    value: float | None
-    bound: float | None
+    num_gpus: Size
+    dearest: Positive | None
+    status: SizeStatus
+    iteration_time_s: Positive | None
+    lower_bound_s: Positive | None
+    value: Positive | None
+    bound: Positive | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,13 +305,19 @@ class Target:
         Of the best plan found, where a plainer one is the plan; ``None``: the plan is the best.
     """
 
-    objective: str
+    objective: Objective
     unit: str
-    value: float
-    bound: float
+    value: Positive
+    bound: Positive
     gap: float
     sizes: tuple[SizeProof, ...]
-    best_value: float | None = None
+    best_value: Positive | None = None
+
+    @property
+    def gap_of_bound(self) -> float:
+        """Gap that value and bound give."""
+        best = self.value if self.best_value is None else self.best_value
+        return 1 - (best / self.bound if self.objective.is_rate else self.bound / best)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -443,17 +453,17 @@ def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
     return f"in place of {partner} it would cost {loss_s:.3g} s ({percent(loss_s / iteration_time_s)}) per iteration"
 
 
-class RankRow(NamedTuple):
+class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rank: where it runs, and its coordinates in the parallel groups."""
 
-    rank: int
+    rank: Count
     host: str
-    local_rank: int
-    tp: int
-    cp: int
-    ep: int
-    dp: int
-    pp: int
+    local_rank: Count
+    tp: Count
+    cp: Count
+    ep: Count
+    dp: Count
+    pp: Count
 
 
 def rank_rows(plan: Plan) -> list[RankRow]:

@@ -13,6 +13,8 @@ LINE_LENGTH = 120
 
 def plain(value: Any) -> Any:
     """Convert a value to types that JSON can hold; paths become text."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

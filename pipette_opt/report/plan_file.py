@@ -6,29 +6,33 @@ Other programs read the file, too: its fields are published in ``data/schemas/pl
 """
 
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta, structs
 
 from pipette_opt.base.errors import InputError, OverwriteError
 from pipette_opt.base.files import note_input, write_atomically
+from pipette_opt.base.typed import Count, NotNegative, Positive, Share, Size, typed
 from pipette_opt.base.types import Launcher, P2PMode, RankOrder
 from pipette_opt.base.units import GIB
+from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.parallel import ParallelConfig, Placement
+from pipette_opt.plans.failures import FailureRate
 from pipette_opt.plans.plan import (
     SCHEMA_VERSION,
-    SIZE_STATUSES,
     Alternative,
     Band,
     Baseline,
+    Certificate,
     Imbalance,
     IterationTime,
     Plan,
     RankRow,
     RiskChoice,
-    SizeProof,
     StageMemory,
     Target,
     rank_rows,
@@ -37,45 +41,279 @@ from pipette_opt.plans.verdict import plan_verdict
 from pipette_opt.read.files import parse_json, read_text
 from pipette_opt.read.hosts import checked_host
 from pipette_opt.read.kinds_of_files import PLAN_FILE, reads
-from pipette_opt.report.certificate_file import certificate_to_dict, read_certificate
-from pipette_opt.report.config_file import config_to_dict, read_config
-from pipette_opt.report.entries import Entries, damaged
 from pipette_opt.report.json_text import json_text, plain
-from pipette_opt.specs import NotModelled
-from pipette_opt.specs.not_modelled import Direction, Effect
-from pipette_opt.specs.objective import Objective
+from pipette_opt.specs import ModelSpec, NotModelled, StackSpec, TrainingSpec
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A mapping of the file, where its fields are not those of a part of the plan; defaults are for older files."""
+
+
+class Version(Record, frozen=True, kw_only=True):
+    """Version of the file's format."""
+
+    schema_version: int
+
+
+class Derived(Record, frozen=True, kw_only=True):
+    """Fields beside those of :class:`~pipette_opt.parallel.ParallelConfig`: the batch, and what follows from both."""
+
+    world_size: Size
+    global_batch_size: Size
+    num_microbatches: Size
+
+
+ParallelFields = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/$defs/ParallelConfig"})]
+"""Fields of :class:`~pipette_opt.parallel.ParallelConfig` and :class:`Derived`."""
+
+CertificateFields = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/$defs/Certificate"})]
+"""Fields of :class:`~pipette_opt.plans.plan.Certificate` and its ``shown_gap``."""
+
+
+class Inputs(Record, frozen=True, kw_only=True):
+    """
+    What was solved: ``{path, sha256}`` for files, fields of model, training and stack, values of options.
+
+    Older plans lack some of them; values that are not listed here are of any type.
+    """
+
+    cluster: dict[str, Any] | None = None
+    profile: dict[str, Any] | None = None
+    model: ModelSpec | None = None
+    training: TrainingSpec | None = None
+    stack: StackSpec | None = None
+    search: SearchSpace | None = None
+    failures: FailureRate | None = None
+    max_oom_risk: float | None = None
+
+
+class UnusedHost(Record, frozen=True, kw_only=True):
+    """A host without a rank, and why."""
+
+    host: str
+    reason: str
+
+
+class BandFields(Record, frozen=True, kw_only=True, rename={"source": "from"}):
+    """:class:`~pipette_opt.plans.plan.Band` without its middle, which is the estimate's ``expected_s``."""
+
+    low_s: float
+    high_s: float
+    share: Share
+    source: str
+    runs: Count
+    apart: Positive | None = None
+
+
+class Estimate(Record, frozen=True, kw_only=True):
+    """:class:`~pipette_opt.plans.plan.IterationTime`, and the rates that follow from it."""
+
+    iteration_time_s: Positive
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    expected_s: Positive | None = None
+    expected_tokens_per_s: float | None = None
+    expected_tokens_per_s_per_gpu: float | None = None
+    expected_mfu: float | None = None
+    hfu: float | None = None
+    breakdown: dict[str, float]
+    critical_path: dict[str, float] = {}
+    band: BandFields | None = None
+
+
+class Memory(Record, frozen=True, kw_only=True):
+    """:class:`~pipette_opt.plans.plan.StageMemory` in GiB."""
+
+    stage: Count
+    predicted_gib: NotNegative
+    upper_gib: NotNegative
+    capacity_gib: Positive
+    oom_probability: Share
+    oom_probability_at_most: bool = False
+    extrapolates: bool
+    components_gib: dict[str, float] = {}
+
+
+class AlternativeFields(Record, frozen=True, kw_only=True):
+    """:class:`~pipette_opt.plans.plan.Alternative`, its configuration as ``parallel``."""
+
+    parallel: ParallelFields
+    hosts: tuple[str, ...]
+    iteration_time_s: float | None
+    oom_probability: float | None
+    oom_probability_at_most: bool = False
+    reason: str
+    slots: tuple[tuple[Count, ...], ...] | None = None
+    breakdown: dict[str, float] = {}
+    lower_bound_s: float | None = None
+
+
+class Risk(Record, frozen=True, kw_only=True):
+    """:class:`~pipette_opt.plans.plan.RiskChoice` in GiB."""
+
+    max_oom_risk: Positive
+    plan: AlternativeFields
+    upper_gib: NotNegative
+    capacity_gib: Positive
+
+
+class BaselineFields(Record, frozen=True, kw_only=True):
+    """:class:`~pipette_opt.plans.plan.Baseline`, its configuration as ``parallel``."""
+
+    name: str
+    parallel: ParallelFields
+    iteration_time_s: float
+    objective_s: float
+    wall_time_s: float
+
+
+class PlanFile(Record, frozen=True, kw_only=True):
+    """
+    What to run where, how long an iteration takes, whether it fits, and what is proven: seconds and GiB.
+
+    Parameters
+    ----------
+    created
+        ISO 8601 date and time; empty if unknown.
+    verdict
+        One sentence: whether it fits, how far from the best of the searched space it can be, how far off its time may
+        be.
+    rank_order
+        Fastest dimension first; the second is Megatron's ``--use-tp-pp-dp-mapping``.
+    p2p
+        Whether a stage waits for its sends.
+    nccl_algorithm
+        Algorithm of the collectives that the times assume.
+    hosts
+        All hosts of the cluster, used or not.
+    placement
+        One entry per rank, in rank order.
+    objective
+        What the plan is best at, where that is not the time alone, and what is proven of it; null: the time.
+    memory
+        Peak of one GPU of each pipeline stage.
+    alternatives
+        The next best plans of other degrees, micro-batch or recomputation, and why each lost.
+    baselines
+        What other methods would have chosen, by the same simulator.
+    """
+
+    schema_version: Literal[1]
+    created: str
+    verdict: str = ""
+    inputs: dict[str, Any]
+    seed: Count
+    versions: dict[str, str]
+    launcher: Launcher
+    rank_order: RankOrder
+    p2p: P2PMode
+    nccl_algorithm: str
+    hosts: tuple[str, ...]
+    gpus_per_node: Size
+    parallel: ParallelFields
+    placement: tuple[RankRow, ...]
+    unused_hosts: tuple[UnusedHost, ...]
+    certificate: CertificateFields
+    objective: Target | None = None
+    estimate: Estimate
+    memory: tuple[Memory, ...]
+    fastest: AlternativeFields | None = None
+    risks: tuple[Risk, ...] = ()
+    imbalance: Imbalance | None = None
+    alternatives: tuple[AlternativeFields, ...]
+    baselines: tuple[BaselineFields, ...]
+    not_modelled: tuple[NotModelled, ...] = ()
+    notes: tuple[str, ...]
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """Return the content of ``plan.json``, in the order in which it is written."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "created": plan.created,
-        "verdict": plan_verdict(plan),
-        "inputs": plain(plan.inputs),
-        "seed": plan.seed,
-        "versions": dict(plan.versions),
-        "launcher": plan.launcher,
-        "rank_order": plan.placement.order,
-        "p2p": plan.p2p,
-        "nccl_algorithm": plan.nccl_algorithm,
-        "hosts": list(plan.hosts),
-        "gpus_per_node": plan.gpus_per_node,
-        "parallel": config_to_dict(plan.config, plan.global_batch_size),
-        "placement": [row._asdict() for row in rank_rows(plan)],
-        "unused_hosts": [{"host": host, "reason": reason} for host, reason in plan.unused_hosts.items()],
-        "certificate": certificate_to_dict(plan.certificate),
-        "objective": None if plan.target is None else _target_to_dict(plan.target),
-        "estimate": estimate_to_dict(plan.estimate),
-        "memory": [_memory_to_dict(stage) for stage in plan.memory],
-        "fastest": None if plan.fastest is None else _alternative_to_dict(plan.fastest, plan.global_batch_size),
-        "risks": [_risk_to_dict(item, plan.global_batch_size) for item in plan.risks],
-        "imbalance": None if plan.imbalance is None else asdict(plan.imbalance),
-        "alternatives": [_alternative_to_dict(item, plan.global_batch_size) for item in plan.alternatives],
-        "baselines": [_baseline_to_dict(item, plan.global_batch_size) for item in plan.baselines],
-        "not_modelled": [asdict(item) for item in plan.not_modelled],
-        "notes": list(plan.notes),
-    }
+    batch = plan.global_batch_size
+    return _builtins(
+        PlanFile(
+            schema_version=1,
+            created=plan.created,
+            verdict=plan_verdict(plan),
+            inputs=dict(plan.inputs),
+            seed=plan.seed,
+            versions=dict(plan.versions),
+            launcher=plan.launcher,
+            rank_order=plan.placement.order,
+            p2p=plan.p2p,
+            nccl_algorithm=plan.nccl_algorithm,
+            hosts=plan.hosts,
+            gpus_per_node=plan.gpus_per_node,
+            parallel=_parallel(plan.config, batch),
+            placement=tuple(rank_rows(plan)),
+            unused_hosts=tuple(UnusedHost(host=host, reason=reason) for host, reason in plan.unused_hosts.items()),
+            certificate=asdict(plan.certificate) | {"shown_gap": plan.certificate.shown_gap},
+            objective=plan.target,
+            estimate=_estimate(plan.estimate),
+            memory=tuple(map(_memory, plan.memory)),
+            fastest=None if plan.fastest is None else _alternative(plan.fastest, batch),
+            risks=tuple(_risk(risk, batch) for risk in plan.risks),
+            imbalance=plan.imbalance,
+            alternatives=tuple(_alternative(alternative, batch) for alternative in plan.alternatives),
+            baselines=tuple(_baseline(baseline, batch) for baseline in plan.baselines),
+            not_modelled=plan.not_modelled,
+            notes=plan.notes,
+        )
+    )
+
+
+def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
+    """Return the estimate as ``plan.json`` has it."""
+    return _builtins(_estimate(estimate))
+
+
+def _builtins(record: Record) -> dict[str, Any]:
+    found: dict[str, Any] = plain(msgspec.to_builtins(record, enc_hook=plain))
+    return found
+
+
+def _parallel(config: ParallelConfig, batch: int) -> dict[str, Any]:
+    num_microbatches = config.num_microbatches(batch, unequal=True)
+    derived = Derived(world_size=config.world_size, global_batch_size=batch, num_microbatches=num_microbatches)
+    return asdict(config) | structs.asdict(derived)
+
+
+def _estimate(estimate: IterationTime) -> Estimate:
+    return msgspec.convert(estimate, Estimate, from_attributes=True)
+
+
+def _memory(stage: StageMemory) -> Memory:
+    return Memory(
+        stage=stage.stage,
+        predicted_gib=stage.predicted_bytes / GIB,
+        upper_gib=stage.upper_bytes / GIB,
+        capacity_gib=stage.capacity_bytes / GIB,
+        oom_probability=stage.oom_probability,
+        oom_probability_at_most=stage.oom_probability_at_most,
+        extrapolates=stage.extrapolates,
+        components_gib={name: size / GIB for name, size in stage.components.items()},
+    )
+
+
+def _alternative(alternative: Alternative, batch: int) -> AlternativeFields:
+    fields = asdict(alternative)
+    del fields["config"]
+    return AlternativeFields(parallel=_parallel(alternative.config, batch), **fields)
+
+
+def _risk(risk: RiskChoice, batch: int) -> Risk:
+    return Risk(
+        max_oom_risk=risk.max_oom_risk,
+        plan=_alternative(risk.plan, batch),
+        upper_gib=risk.upper_bytes / GIB,
+        capacity_gib=risk.capacity_bytes / GIB,
+    )
+
+
+def _baseline(baseline: Baseline, batch: int) -> BaselineFields:
+    fields = asdict(baseline)
+    del fields["config"]
+    return BaselineFields(parallel=_parallel(baseline.config, batch), **fields)
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -130,293 +368,182 @@ def _note_inputs(inputs: object, path: Path) -> None:
 
 
 def plan_from_dict(content: object, where: str = "plan") -> Plan:
-    """Make a plan from the content of ``plan.json``; ``where`` begins every error message."""
-    top = Entries(where, "", content)
-    version = top.whole("schema_version")
+    """Return the plan that the content of ``plan.json`` describes; ``where`` starts every error message."""
+    version = typed(Version, content, where).schema_version
     if version != SCHEMA_VERSION:
-        raise damaged(where, "schema_version", f"is {version}; this program reads version {SCHEMA_VERSION}.")
-    parallel = top.mapping("parallel")
-    config, global_batch_size = read_config(parallel)
-    hosts = tuple(checked_host(host, f"{where}, hosts[{place}]") for place, host in enumerate(top.texts("hosts")))
-    if len(set(hosts)) < len(hosts):
-        raise damaged(where, "hosts", "names a host more than once.")
-    estimate = _read_estimate(top.mapping("estimate"))
+        raise InputError(where, f"schema_version is {version}; this program reads version {SCHEMA_VERSION}.")
+    file = typed(PlanFile, content, where)
+    typed(Inputs, file.inputs, where, "inputs")
+    for place, host in enumerate(file.hosts):
+        checked_host(host, f"{where}, hosts[{place}]")
+    if len(set(file.hosts)) < len(file.hosts):
+        raise InputError(where, "hosts names a host more than once.")
+    config, global_batch_size = _read_parallel(file.parallel, where, "parallel")
+    if file.objective is not None and abs(file.objective.gap - file.objective.gap_of_bound) > GAP_WITHIN:
+        said, right = file.objective.gap, file.objective.gap_of_bound
+        raise InputError(where, f"objective.gap is {said}, value and bound give {right}.")
     plan = Plan(
         config=config,
-        placement=_read_placement(top, config, hosts),
-        hosts=hosts,
-        gpus_per_node=top.whole("gpus_per_node", minimum=1),
+        placement=_read_placement(file, config, where),
+        hosts=file.hosts,
+        gpus_per_node=file.gpus_per_node,
         global_batch_size=global_batch_size,
-        launcher=top.choice("launcher", get_args(Launcher)),
-        p2p=top.choice("p2p", get_args(P2PMode)),
-        certificate=read_certificate(top.mapping("certificate"), estimate.iteration_time_s),
-        estimate=estimate,
-        memory=tuple(_read_memory(entries) for entries in top.mappings("memory")),
-        unused_hosts={entries.text("host"): entries.text("reason") for entries in top.mappings("unused_hosts")},
-        fastest=_read_alternative(top.mapping("fastest")) if top.data.get("fastest") else None,
-        risks=tuple(_read_risk(entries) for entries in top.mappings("risks")) if "risks" in top.data else (),
-        imbalance=_read_imbalance(top.mapping("imbalance")) if top.data.get("imbalance") else None,
-        alternatives=tuple(_read_alternative(entries) for entries in top.mappings("alternatives")),
-        baselines=tuple(_read_baseline(entries) for entries in top.mappings("baselines")),
-        inputs=dict(top.mapping("inputs").data),
-        not_modelled=_read_not_modelled(top),
-        target=_read_target(top.mapping("objective")) if top.data.get("objective") else None,
-        notes=tuple(top.texts("notes")),
-        nccl_algorithm=top.text("nccl_algorithm"),
-        seed=top.whole("seed"),
-        created=top.text("created"),
-        versions={name: str(version) for name, version in top.mapping("versions").data.items()},
+        launcher=file.launcher,
+        p2p=file.p2p,
+        certificate=_read_certificate(file, where),
+        estimate=_read_estimate(file.estimate),
+        memory=tuple(map(_read_memory, file.memory)),
+        unused_hosts={unused.host: unused.reason for unused in file.unused_hosts},
+        fastest=None if file.fastest is None else _read_alternative(file.fastest, where, "fastest"),
+        risks=tuple(
+            RiskChoice(
+                max_oom_risk=risk.max_oom_risk,
+                plan=_read_alternative(risk.plan, where, f"risks[{index}].plan"),
+                upper_bytes=round(risk.upper_gib * GIB),
+                capacity_bytes=round(risk.capacity_gib * GIB),
+            )
+            for index, risk in enumerate(file.risks)
+        ),
+        imbalance=file.imbalance,
+        alternatives=tuple(
+            _read_alternative(alternative, where, f"alternatives[{index}]")
+            for index, alternative in enumerate(file.alternatives)
+        ),
+        baselines=tuple(
+            Baseline(**_with_config(baseline, where, f"baselines[{index}]"))
+            for index, baseline in enumerate(file.baselines)
+        ),
+        inputs=file.inputs,
+        not_modelled=file.not_modelled,
+        target=file.objective,
+        notes=file.notes,
+        nccl_algorithm=file.nccl_algorithm,
+        seed=file.seed,
+        created=file.created,
+        versions=file.versions,
     )
-    _check_coordinates(top, plan)
+    _check_coordinates(file, plan, where)
     return plan
 
 
-def _target_to_dict(target: Target) -> dict[str, Any]:
-    return {**asdict(target), "sizes": [asdict(size) for size in target.sizes]}
+FIRST_FIELDS = (
+    *("context_parallel_size", "expert_model_parallel_size", "virtual_pipeline_model_parallel_size"),
+    *("sequence_parallel", "recompute_granularity", "use_distributed_optimizer"),
+)
+"""Fields with defaults that every version of the file has."""
+
+GAP_WITHIN = 1e-6
+"""Largest difference between the gap of an objective and what its value and bound give: rounding of doubles."""
 
 
-def _read_target(objective: Entries) -> Target:
-    """Read the objective of the plan. ``InputError`` unless the gap follows from value and bound."""
-    target = Target(
-        objective=objective.choice("objective", tuple(map(str, Objective))),
-        unit=objective.text("unit"),
-        value=objective.positive("value"),
-        bound=objective.positive("bound"),
-        gap=objective.number("gap"),
-        sizes=tuple(
-            SizeProof(
-                num_gpus=entries.whole("num_gpus", minimum=1),
-                status=entries.choice("status", SIZE_STATUSES),
-                **{
-                    name: entries.optional(name, entries.positive)
-                    for name in ("dearest", "iteration_time_s", "lower_bound_s", "value", "bound")
-                },
-            )
-            for entries in objective.mappings("sizes")
-        ),
-        best_value=objective.optional("best_value", objective.positive) if "best_value" in objective.data else None,
-    )
-    best = target.value if target.best_value is None else target.best_value
-    more = target.bound / best if Objective(target.objective).is_rate else best / target.bound
-    if abs(target.gap - (1 - 1 / more)) > 1e-6:
-        raise damaged(objective.where, objective.at("gap"), f"is {target.gap}, value and bound give {1 - 1 / more}.")
-    return target
+def _read_parallel(content: dict[str, Any], where: str, path: str) -> tuple[ParallelConfig, int]:
+    """Return the configuration and the global batch size; what follows from them must agree."""
+    missing = [name for name in FIRST_FIELDS if name not in content]
+    if missing:
+        raise InputError(where, f"{path}.{missing[0]} is missing.")
+    config, derived = typed(ParallelConfig, content, where, path), typed(Derived, content, where, path)
+    try:
+        num_microbatches = config.num_microbatches(derived.global_batch_size, unequal=True)
+    except ValueError as error:
+        raise InputError(where, f"{path}: {error}") from None
+    for name, right in (("world_size", config.world_size), ("num_microbatches", num_microbatches)):
+        found = getattr(derived, name)
+        if found != right:
+            raise InputError(where, f"{path}.{name} is {found}, but the degrees give {right}.")
+    return config, derived.global_batch_size
 
 
-def _read_placement(top: Entries, config: ParallelConfig, hosts: tuple[str, ...]) -> Placement:
+def _with_config(record: AlternativeFields | BaselineFields, where: str, path: str) -> dict[str, Any]:
+    """Fields of a record with its configuration in place of ``parallel``."""
+    fields = structs.asdict(record)
+    config, _ = _read_parallel(fields.pop("parallel"), where, f"{path}.parallel")
+    return {"config": config, **fields}
+
+
+def _read_alternative(alternative: AlternativeFields, where: str, path: str) -> Alternative:
+    return Alternative(**_with_config(alternative, where, path))
+
+
+def _read_placement(file: PlanFile, config: ParallelConfig, where: str) -> Placement:
     """Read the rank map. ``InputError`` unless ranks are 0, 1, ... in order, on hosts of the list."""
-    rows = top.mappings("placement")
+    rows = file.placement
     if len(rows) != config.world_size:
-        raise damaged(top.where, "placement", f"has {len(rows)} ranks, but the degrees give {config.world_size}.")
-    index = {host: number for number, host in enumerate(hosts)}
-    node, local_rank = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int64)
+        raise InputError(where, f"placement has {len(rows)} ranks, but the degrees give {config.world_size}.")
+    index = {host: number for number, host in enumerate(file.hosts)}
     for rank, row in enumerate(rows):
-        if row.whole("rank") != rank:
-            raise damaged(
-                row.where, row.at("rank"), f"is {row.whole('rank')}; the ranks must be in order, here {rank}."
-            )
-        host = row.text("host")
-        if host not in index:
-            raise damaged(row.where, row.at("host"), f"is {host!r}, which is not among the hosts of the file.")
-        node[rank], local_rank[rank] = index[host], row.whole("local_rank")
-    return Placement(order=top.choice("rank_order", get_args(RankOrder)), node=node, local_rank=local_rank)
+        if row.rank != rank:
+            raise InputError(where, f"placement[{rank}].rank is {row.rank}; the ranks must be in order, here {rank}.")
+        if row.host not in index:
+            problem = f"is {row.host!r}, which is not among the hosts of the file."
+            raise InputError(where, f"placement[{rank}].host {problem}")
+    return Placement(
+        order=file.rank_order,
+        node=np.array([index[row.host] for row in rows]),
+        local_rank=np.array([row.local_rank for row in rows]),
+    )
 
 
-def _check_coordinates(top: Entries, plan: Plan) -> None:
+def _check_coordinates(file: PlanFile, plan: Plan, where: str) -> None:
     """Check that the coordinates in the file follow from its rank order."""
-    for row, expected in zip(top.mappings("placement"), rank_rows(plan), strict=True):
-        for name in RankRow._fields[3:]:
-            found, right = row.whole(name), getattr(expected, name)
-            if found != right:
-                order = plan.placement.order
-                raise damaged(row.where, row.at(name), f"is {found}; rank {expected.rank} of {order} has {right}.")
+    for row, expected in zip(file.placement, rank_rows(plan), strict=True):
+        if row == expected:
+            continue
+        name, right = next((name, its) for name, its in structs.asdict(expected).items() if getattr(row, name) != its)
+        problem = f"is {getattr(row, name)}; rank {row.rank} of {file.rank_order} has {right}."
+        raise InputError(where, f"placement[{row.rank}].{name} {problem}")
 
 
-def estimate_to_dict(estimate: IterationTime) -> dict[str, Any]:
-    """Return the estimate as ``plan.json`` has it."""
-    band = estimate.band
-    return {
-        "iteration_time_s": estimate.iteration_time_s,
-        "tokens_per_s": estimate.tokens_per_s,
-        "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
-        "mfu": estimate.mfu,
-        "expected_s": estimate.expected_s,
-        "expected_tokens_per_s": estimate.expected_tokens_per_s,
-        "expected_tokens_per_s_per_gpu": estimate.expected_tokens_per_s_per_gpu,
-        "expected_mfu": estimate.expected_mfu,
-        "hfu": estimate.hfu,
-        "breakdown": dict(estimate.breakdown),
-        "critical_path": dict(estimate.critical_path),
-        "band": None
-        if band is None
-        else {
-            "low_s": band.low_s,
-            "high_s": band.high_s,
-            "share": band.share,
-            "from": band.source,
-            "runs": band.runs,
-            "apart": band.apart,
-        },
-    }
+def _read_estimate(estimate: Estimate) -> IterationTime:
+    """Read the estimate; a band of an older file has no middle: the geometric mean of its ends stands for it."""
+    fields = {name: getattr(estimate, name) for name in _ESTIMATE}
+    if estimate.band is not None:
+        band = structs.asdict(estimate.band)
+        middle_s = estimate.expected_s or float(np.sqrt(max(band["low_s"] * band["high_s"], 0.0)))
+        fields["band"] = Band(middle_s=middle_s, **band)
+    return IterationTime(**fields)
 
 
-def _read_estimate(estimate: Entries) -> IterationTime:
-    """Read the estimate; files of older versions lack some fields."""
-    band = None
-    if estimate.data.get("band") is not None:
-        given = estimate.mapping("band")
-        numbers = {name: given.number(name) for name in ("low_s", "high_s", "share")}
-        apart = given.optional("apart", given.positive) if "apart" in given.data else None
-        has_middle = "expected_s" in estimate.data
-        numbers["middle_s"] = estimate.positive("expected_s") if has_middle else _middle(**numbers)
-        band = Band(**numbers, source=given.text("from"), runs=given.whole("runs"), apart=apart)
-    path = estimate.mapping("critical_path").numbers() if "critical_path" in estimate.data else {}
-    return IterationTime(
-        iteration_time_s=estimate.positive("iteration_time_s"),
-        tokens_per_s=estimate.number("tokens_per_s"),
-        tokens_per_s_per_gpu=estimate.number("tokens_per_s_per_gpu"),
-        mfu=estimate.number("mfu"),
-        hfu=estimate.optional("hfu", estimate.number) if "hfu" in estimate.data else None,
-        breakdown=estimate.mapping("breakdown").numbers(),
-        critical_path=path,
-        band=band,
-    )
+_ESTIMATE = tuple(name for name in Estimate.__struct_fields__ if not name.startswith("expected_"))
+"""Fields of the file's estimate that do not follow from others."""
 
 
-def _middle(low_s: float, high_s: float, share: float) -> float:
-    """Geometric middle of a band of an older file, which has its ends only; errors are factors."""
-    return float(np.sqrt(max(low_s * high_s, 0.0)))
-
-
-def _memory_to_dict(stage: StageMemory) -> dict[str, Any]:
-    return {
-        "stage": stage.stage,
-        "predicted_gib": stage.predicted_bytes / GIB,
-        "upper_gib": stage.upper_bytes / GIB,
-        "capacity_gib": stage.capacity_bytes / GIB,
-        "oom_probability": stage.oom_probability,
-        "oom_probability_at_most": stage.oom_probability_at_most,
-        "extrapolates": stage.extrapolates,
-        "components_gib": {name: size / GIB for name, size in stage.components.items()},
-    }
-
-
-def _read_memory(stage: Entries) -> StageMemory:
+def _read_memory(stage: Memory) -> StageMemory:
     return StageMemory(
-        stage=stage.whole("stage"),
-        predicted_bytes=round(stage.number("predicted_gib") * GIB),
-        upper_bytes=round(stage.number("upper_gib") * GIB),
-        capacity_bytes=round(stage.positive("capacity_gib") * GIB),
-        oom_probability=stage.number("oom_probability"),
-        oom_probability_at_most="oom_probability_at_most" in stage.data and stage.flag("oom_probability_at_most"),
-        extrapolates=stage.flag("extrapolates"),
-        components=_read_components(stage),
+        stage=stage.stage,
+        predicted_bytes=round(stage.predicted_gib * GIB),
+        upper_bytes=round(stage.upper_gib * GIB),
+        capacity_bytes=round(stage.capacity_gib * GIB),
+        oom_probability=stage.oom_probability,
+        oom_probability_at_most=stage.oom_probability_at_most,
+        extrapolates=stage.extrapolates,
+        components={name: round(size * GIB) for name, size in stage.components_gib.items()},
     )
 
 
-def _read_components(stage: Entries) -> dict[str, int]:
-    """Read the parts of the peak in bytes; files of older versions have none."""
-    if "components_gib" not in stage.data:
-        return {}
-    return {name: round(size * GIB) for name, size in stage.mapping("components_gib").numbers().items()}
+FORMER_STEPS = {"groups of hosts": "any layers"}
+"""Names of proof steps in older plans, and today's names."""
 
 
-def _alternative_to_dict(alternative: Alternative, global_batch_size: int) -> dict[str, Any]:
-    return {
-        "parallel": config_to_dict(alternative.config, global_batch_size),
-        "hosts": list(alternative.hosts),
-        "iteration_time_s": alternative.iteration_time_s,
-        "oom_probability": alternative.oom_probability,
-        "oom_probability_at_most": alternative.oom_probability_at_most,
-        "reason": alternative.reason,
-        "slots": None if alternative.slots is None else [list(gpus) for gpus in alternative.slots],
-        "breakdown": dict(alternative.breakdown),
-        "lower_bound_s": alternative.lower_bound_s,
-    }
+def _read_certificate(file: PlanFile, where: str) -> Certificate:
+    """
+    Read the certificate.
 
-
-def _risk_to_dict(choice: RiskChoice, global_batch_size: int) -> dict[str, Any]:
-    return {
-        "max_oom_risk": choice.max_oom_risk,
-        "plan": _alternative_to_dict(choice.plan, global_batch_size),
-        "upper_gib": choice.upper_bytes / GIB,
-        "capacity_gib": choice.capacity_bytes / GIB,
-    }
-
-
-def _read_risk(entries: Entries) -> RiskChoice:
-    return RiskChoice(
-        max_oom_risk=entries.positive("max_oom_risk"),
-        plan=_read_alternative(entries.mapping("plan")),
-        upper_bytes=round(entries.number("upper_gib") * GIB),
-        capacity_bytes=round(entries.positive("capacity_gib") * GIB),
-    )
-
-
-def _read_imbalance(entries: Entries) -> Imbalance:
-    return Imbalance(
-        expert_imbalance=entries.positive("expert_imbalance"),
-        iteration_time_s=entries.positive("iteration_time_s"),
-        oom_probability=entries.number("oom_probability"),
-    )
-
-
-def _read_alternative(entries: Entries) -> Alternative:
-    return Alternative(
-        config=read_config(entries.mapping("parallel"))[0],
-        hosts=tuple(entries.texts("hosts")),
-        iteration_time_s=entries.optional("iteration_time_s", entries.number),
-        oom_probability=entries.optional("oom_probability", entries.number),
-        oom_probability_at_most="oom_probability_at_most" in entries.data and entries.flag("oom_probability_at_most"),
-        reason=entries.text("reason"),
-        slots=_read_slots(entries) if entries.data.get("slots") is not None else None,
-        breakdown=entries.mapping("breakdown").numbers() if "breakdown" in entries.data else {},
-        lower_bound_s=entries.optional("lower_bound_s", entries.number) if "lower_bound_s" in entries.data else None,
-    )
-
-
-def _read_slots(entries: Entries) -> tuple[tuple[int, ...], ...]:
-    """Read the GPUs of each host in rank order."""
-    rows = entries.data["slots"]
-    good = isinstance(rows, list) and all(
-        isinstance(row, list) and all(isinstance(gpu, int) and not isinstance(gpu, bool) for gpu in row) for row in rows
-    )
-    if not good:
-        raise damaged(entries.where, entries.at("slots"), "must be a list of GPUs for each host.")
-    return tuple(map(tuple, rows))
-
-
-def _baseline_to_dict(baseline: Baseline, global_batch_size: int) -> dict[str, Any]:
-    return {
-        "name": baseline.name,
-        "parallel": config_to_dict(baseline.config, global_batch_size),
-        "iteration_time_s": baseline.iteration_time_s,
-        "objective_s": baseline.objective_s,
-        "wall_time_s": baseline.wall_time_s,
-    }
-
-
-def _read_baseline(entries: Entries) -> Baseline:
-    return Baseline(
-        name=entries.text("name"),
-        config=read_config(entries.mapping("parallel"))[0],
-        iteration_time_s=entries.number("iteration_time_s"),
-        objective_s=entries.number("objective_s"),
-        wall_time_s=entries.number("wall_time_s"),
-    )
-
-
-def _read_not_modelled(top: Entries) -> tuple[NotModelled, ...]:
-    """Read the options that the numbers leave out; older files have no such list."""
-    if "not_modelled" not in top.data:
-        return ()
-    return tuple(
-        NotModelled(
-            option=entries.text("option"),
-            value=entries.text("value"),
-            effect=entries.choice("effect", get_args(Effect)),
-            direction=entries.choice("direction", get_args(Direction)),
-            why=entries.text("why"),
-        )
-        for entries in top.mappings("not_modelled")
+    A certificate of an older version may bound the analytical 1F1B model; it is turned into one of the simulated time.
+    """
+    found = typed(Certificate, file.certificate, where, "certificate")
+    proof = tuple(replace(part, by=FORMER_STEPS.get(part.by, part.by)) for part in found.proof)
+    found, seconds = replace(found, proof=proof), file.estimate.iteration_time_s
+    if "searched" in file.certificate or found.objective_s == seconds:
+        return found
+    bound_s = min(found.judge_lower_bound_s, seconds)
+    dependent_s = min(found.placement_dependent_s, seconds)
+    return replace(
+        found,
+        status="FEASIBLE",
+        objective_s=seconds,
+        lower_bound_s=bound_s,
+        judge_lower_bound_s=bound_s,
+        gap=(seconds - bound_s) / seconds,
+        placement_dependent_s=dependent_s,
+        placement_gap=(seconds - bound_s) / dependent_s if dependent_s > 0 else 0.0,
     )

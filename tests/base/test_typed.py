@@ -122,3 +122,12 @@ def test_what_is_no_spec_at_all() -> None:
             typed(ModelSpec, data, "here", closed=True)
     with pytest.raises(InputError, match="here: name is missing"):
         typed(ModelSpec, {}, "here", closed=True)
+
+
+def test_numbers_of_fields_that_nobody_reads_are_checked_too() -> None:
+    """A field that a type does not have is left out, unless its number is none that all readers read alike."""
+    content = as_read(TRAINING) | {"former": {"x": 3}}
+    assert typed(TrainingSpec, content, "here") == TRAINING
+    content["former"]["x"] = 1e300
+    with pytest.raises(InputError, match=r"here: former.x must be a finite number from -1e\+18 to 1e\+18, got 1e\+300"):
+        typed(TrainingSpec, content, "here")

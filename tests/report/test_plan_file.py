@@ -179,7 +179,7 @@ def put(content: dict[str, Any], path: str, value: object) -> None:
         ("launcher", "ssh", "launcher"),
         ("rank_order", "dp-pp", "rank_order"),
         ("parallel.pipeline_model_parallel_size", 0, "parallel.pipeline_model_parallel_size"),
-        ("parallel.layers_per_stage", [4, 2, 2], "parallel does not hold together: layers_per_stage"),
+        ("parallel.layers_per_stage", [4, 2, 2], "parallel: layers_per_stage must have 2 entries, got 3"),
         ("parallel.num_microbatches", 9, "parallel.num_microbatches"),
         ("parallel.global_batch_size", 65, "parallel"),
         ("parallel.recompute_granularity", "some", "parallel.recompute_granularity"),

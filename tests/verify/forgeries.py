@@ -343,7 +343,7 @@ FORGERIES = (
     Forgery(
         "certificate.joint_model.status",
         "OPTIMAL",
-        "joint_model_bounds",
+        "reader",
         put("certificate.joint_model.status", "OPTIMAL"),
     ),
     Forgery("inputs.search.more_splits", "20, 12", "plan_is_searched", put("inputs.search.more_splits", [[20, 12]])),
@@ -383,7 +383,7 @@ FORGERIES = (
     ),
     Forgery("parallel.pipeline_model_parallel_layout", "other stages", "reader", put(LAYOUT, "Et|tL")),
     Forgery("parallel.pipeline_model_parallel_layout", "not text", "reader", put(LAYOUT, 2)),
-    Forgery("inputs.search.more_layouts", "no layout", "plan_is_searched", put("inputs.search.more_layouts", ["t|t"])),
+    Forgery("inputs.search.more_layouts", "no layout", "reader", put("inputs.search.more_layouts", ["t|t"])),
     Forgery(
         "parallel.recompute_granularity", "full", "plan_is_searched", put("parallel.recompute_granularity", "full")
     ),
