@@ -48,7 +48,7 @@ class _Block:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorPeaks:
     """
-    What ``torch.cuda.memory_stats`` would tell.
+    Peaks as ``torch.cuda.memory_stats`` counts them.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class CachingAllocator:
     Parameters
     ----------
     capacity_bytes
-        What its segments may have together; ``None`` for no limit.
+        Limit of its segments together; ``None`` for no limit.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
@@ -182,7 +182,7 @@ class CachingAllocator:
 
 def smallest_capacity(replay: Callable[[int], object], peaks: AllocatorPeaks) -> int:
     """
-    A capacity that a trace can do with, between what it allocates and what it reserves where there is room.
+    Find a capacity that is enough for a trace, between its allocated and its reserved peak on a device without limit.
 
     Found by halving, to half a percent; every answer is one that was tried, or what is reserved.
 
@@ -191,7 +191,7 @@ def smallest_capacity(replay: Callable[[int], object], peaks: AllocatorPeaks) ->
     replay
         Replays the trace on a device of that many bytes; raises :class:`DeviceFullError` if it is too small.
     peaks
-        Of the trace on a device without limit.
+        Peaks of the trace on a device without limit.
     """
     enough, too_small = peaks.reserved_bytes, peaks.allocated_bytes - 1
     while enough - too_small > max(0.005 * enough, ROUND_LARGE):

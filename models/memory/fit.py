@@ -23,7 +23,7 @@ _SMALLEST_DATASET = 400
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitParams:
     """
-    How the network is trained.
+    Settings of the training.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Dataset:
 
     @property
     def log_ratio(self) -> FloatArray:
-        """What the network is to predict."""
+        """Logarithm of peak over formula, the target of the network."""
         return np.log(self.peak / self.formula)
 
 

@@ -103,7 +103,7 @@ def measure_point(point: Point, device: Device) -> DevicePeaks | None:
 
 def can_measure(point: Point, device: Device) -> bool:
     """
-    Whether the stage is worth a run: near enough to the device's memory to fit, and not less than half a GiB.
+    Return whether the stage is worth a run: at least half a GiB, and near enough to the device's memory to fit.
 
     With ZeRO 3 the modules of a rank are never there whole, so one device alone cannot stand for it.
     """

@@ -13,12 +13,12 @@ Progress = Callable[[int, int], None]
 
 
 @contextmanager
-def shown_progress(what: str) -> Iterator[Progress]:
+def shown_progress(task_name: str) -> Iterator[Progress]:
     """Yield a function that draws a bar on a terminal, and writes a line now and then elsewhere."""
     console = Console(stderr=True)
     if is_quiet() or not console.is_terminal:
-        yield lambda done, total: say_progress(f"{what}: {done} of {total}")
+        yield lambda done, total: say_progress(f"{task_name}: {done} of {total}")
         return
     with Bar(console=console) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(task_name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -22,7 +22,7 @@ class ExpertShapes:
     up, down
         Width of an expert's first product's output, and of its second's input, on this rank.
     shared_up, shared_down
-        The same of the shared experts, 0 without; they are split like a dense MLP.
+        Widths of the shared experts, 0 without; they are split like a dense MLP.
     """
 
     num_experts: int

@@ -1,5 +1,5 @@
 """
-What a rank of a stage holds all the time: weights, gradients, optimizer state, and shares of them under ZeRO.
+Tensors that a rank of a stage holds all the time: weights, gradients, optimizer state, and shares of them under ZeRO.
 
 Per parameter, in 16 bits with fp32 gradients: 2 + 4 + 12 bytes; ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5)
 divides the 12 among the replicas (stage 1), the gradients too (2), the weights too (3). What is shared is gathered unit
@@ -45,9 +45,9 @@ class StaticSizes:
     optimizer
         All of the optimizer's state: what ``master`` and ``moments`` are together.
     master, moments
-        Of each parameter: the master copy, there from the start, and Adam's moments, there from the first step on.
+        Bytes for each parameter: its master copy, held from the start, and Adam's moments, from the first step on.
     step
-        Of each parameter: what the optimizer step needs meanwhile.
+        Bytes for each parameter that the optimizer step needs meanwhile.
     """
 
     num_parameters: int
@@ -73,7 +73,7 @@ class StaticSizes:
 def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: ParallelConfig) -> StaticSizes:
     """Sizes for the modules of a stage."""
     units = [unit for unit in _units(chunks) if unit]
-    parameters = [one for unit in units for one in unit]
+    parameters = [tensor for unit in units for tensor in unit]
     zero, replicas = config.sharding_stage, config.data_parallel_size * config.context_parallel_size
     own = config.expert_model_parallel_size * config.expert_tensor_size
     expert_replicas = replicas * config.tensor_model_parallel_size // own
@@ -81,29 +81,29 @@ def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: Parallel
     def share(size: int, expert: bool, from_stage: int) -> int:
         return ceil_div(size, expert_replicas if expert else replicas) if zero >= from_stage else size
 
-    kinds = [(expert, sum(one.size for one in parameters if one.expert == expert)) for expert in (False, True)]
+    kinds = [(expert, sum(tensor.size for tensor in parameters if tensor.expert == expert)) for expert in (False, True)]
     kinds = [(expert, size) for expert, size in kinds if size]
     quantised = training.fp8_copies * training.fp8
-    largest = sorted((sum(one.size for one in unit) for unit in units), reverse=True)[:2]
-    matrices = sorted((sum(one.size for one in unit if one.matrix) for unit in units), reverse=True)[:2]
+    largest = sorted((sum(tensor.size for tensor in unit) for unit in units), reverse=True)[:2]
+    matrices = sorted((sum(tensor.size for tensor in unit if tensor.matrix) for unit in units), reverse=True)[:2]
     e, g = training.parameter_bytes, training.gradient_bytes
     if zero == 0:
-        weights = [e * one.size for one in parameters]
+        weights = [e * tensor.size for tensor in parameters]
     else:
         weights = [e * share(size, expert, 3) for expert, size in kinds]
     if zero == 3:
         copies = [e * size for size in largest] + [quantised * size for size in matrices if quantised]
     else:
-        copies = [quantised * one.size for one in parameters if one.matrix and quantised]
+        copies = [quantised * tensor.size for tensor in parameters if tensor.matrix and quantised]
     gradients = [g * share(size, expert, 2) for expert, size in kinds]
     if zero >= 2:
         gradients += [g * size for size in largest]
-    shapes = sorted({one.shape for one in parameters if one.matrix and zero < 2})
-    owned = [share(one.size, one.expert, 1) for one in parameters]
+    shapes = sorted({tensor.shape for tensor in parameters if tensor.matrix and zero < 2})
+    owned = [share(tensor.size, tensor.expert, 1) for tensor in parameters]
     master = 0 if training.precision == "fp32" else BYTES[training.main_params_dtype]
     moments = (BYTES[training.exp_avg_dtype], BYTES[training.exp_avg_sq_dtype])
     return StaticSizes(
-        num_parameters=sum(one.size for one in parameters),
+        num_parameters=sum(tensor.size for tensor in parameters),
         weights=tuple(weights),
         copies=tuple(copies),
         gradients=tuple(gradients),

@@ -32,19 +32,19 @@ class StageTrace:
     num_parameters
         Parameters that the rank works with.
     weight_bytes, gradient_bytes, optimizer_bytes
-        What is there all the time: shares of them under ZeRO, with the buffers of what is gathered.
+        Held all the time: shares of them under ZeRO, with the buffers of gathered parameters.
     placeholder_bytes
         Empty gradients of matrices, one for each shape.
     activation_bytes
         The most that forward and backward passes need on top.
     held_bytes
-        What the first forward pass leaves behind for its backward pass, and the stage's output gone.
+        Kept by the first forward pass for its backward pass, without the output of the stage.
     step_bytes
-        What the optimizer step needs on top.
+        Needed by the optimizer step on top.
     reserved_bytes
         The most that the caching allocator reserves for all that over two iterations; 0 if it was not replayed.
     needed_bytes
-        What it can do with: when a device is full it returns unused segments first. 0 if it was not replayed.
+        Smallest capacity that is enough: a full device returns unused segments first. 0 if it was not replayed.
     """
 
     num_parameters: int
@@ -202,7 +202,7 @@ def replay_iterations(
     Parameters
     ----------
     passes
-        What the passes of one iteration allocate and free.
+        Allocations of the passes of one iteration, and their ends.
     """
     allocator = CachingAllocator(capacity_bytes)
     iterate_twice(allocator, statics, workspace_bytes, passes)
@@ -212,7 +212,7 @@ def replay_iterations(
 def iterate_twice(
     allocator: CachingAllocator, statics: StaticSizes, workspace_bytes: int, passes: Sequence[Event]
 ) -> None:
-    """The same on any allocator; see :func:`replay_iterations`."""
+    """Run two iterations on any allocator; see :func:`replay_iterations`."""
     keys = count()
     for size in (
         *statics.weights,

@@ -12,13 +12,13 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.memory.weights import NetworkWeights
 
 MAX_CHANGE = 0.3
-"""Of ``log(peak / formula)``: what differs by more is no matter of the network's."""
+"""Largest change of ``log(peak / formula)`` that the network learns. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneParams:
     """
-    How the network goes on learning.
+    Settings of the fine-tuning.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ def tune_network(
         state |= {f"layers.{index}.weight": weight, f"layers.{index}.bias": bias}
     module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()})
     pairs = [
-        (torch.from_numpy(one.features), torch.from_numpy(one.log_ratio), torch.nn.SmoothL1Loss(beta=beta))
-        for one, beta in ((traces, params.beta), (runs, params.beta))
+        (torch.from_numpy(lessons.features), torch.from_numpy(lessons.log_ratio), torch.nn.SmoothL1Loss(beta=beta))
+        for lessons, beta in ((traces, params.beta), (runs, params.beta))
     ]
     optimizer = torch.optim.Adam(module.parameters(), lr=params.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, params.steps)

@@ -32,7 +32,7 @@ class TuningErrors:
     Parameters
     ----------
     start, constants, tuned
-        Of the starting stack, with fitted constants, and with a fine-tuned network besides.
+        Errors with the starting stack, with fitted constants, and with a fine-tuned network besides.
     """
 
     which: str
@@ -45,7 +45,7 @@ class TuningErrors:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tuning:
     """
-    What the runs taught.
+    Result of a fit to measured runs.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _group(case: Case) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Lesson:
-    """What every fit begins with."""
+    """Start of every fit."""
 
     base: Framework
     start: MemoryPredictor
@@ -201,11 +201,11 @@ def tuning_rows(tuning: Tuning) -> list[dict[str, str]]:
     """The errors, as text."""
     return [
         {
-            "runs": one.which,
-            "peaks": str(one.num_peaks),
-            "as shipped": f"{one.start:.1%}",
-            "constants fitted": f"{one.constants:.1%}",
-            "and network tuned": f"{one.tuned:.1%}",
+            "runs": errors.which,
+            "peaks": str(errors.num_peaks),
+            "as shipped": f"{errors.start:.1%}",
+            "constants fitted": f"{errors.constants:.1%}",
+            "and network tuned": f"{errors.tuned:.1%}",
         }
-        for one in tuning.errors
+        for errors in tuning.errors
     ]

@@ -172,7 +172,7 @@ class Experts(Part):
         return rows
 
     def _way_back(self, routed: int) -> list[int]:
-        """The same from the experts to the permuted tokens."""
+        """Tensors from the experts to the permuted tokens."""
         sizes = self.sizes
         rows = [routed * sizes.tensor] if sizes.local > 1 else []
         if sizes.tensor > 1:

@@ -50,7 +50,7 @@ class Chunk(nn.Module):
     Parameters
     ----------
     recomputed
-        How many layers, from the first, are recomputed.
+        Number of layers, from the first, that are recomputed.
     at_once
         Layers that one recomputation brings back.
     """

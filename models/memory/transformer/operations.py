@@ -1,4 +1,4 @@
-"""What all parts of a layer are made of: products, norms, dropout, recomputation, the hop to the next stage."""
+"""Pieces of all parts of a layer: products, norms, dropout, recomputation, the hop to the next stage."""
 # ruff: noqa: D102 (forward and backward are names of torch)
 
 from collections.abc import Callable
