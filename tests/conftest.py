@@ -87,6 +87,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _short_hints() -> Generator[None, None, None]:
+    """Annealing for a hint takes up to two seconds of each search; on the small instances here a tenth is plenty."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipette_opt.certify.budget.MAX_HINT_S", 0.2)
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose client is not installed, before its fixtures are made."""

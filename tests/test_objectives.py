@@ -177,7 +177,7 @@ def test_budgets_below_a_host_are_refused() -> None:
         optimize_objective(job(), replace(SPACE, max_gpus=1), params(Objective.COST))
 
 
-@pytest.mark.parametrize(("most", "used"), [(6, 6), (5, 4), (4, 4), (3, 2), (2, 2), (1, 1)])
+@pytest.mark.parametrize(("most", "used"), [(6, 6), (5, 4), (2, 2), (1, 1)])
 def test_time_within_a_budget_of_gpus(most: int, used: int) -> None:
     """As many whole hosts as the budget allows; a budget below a host takes a part of it."""
     space = replace(SPACE, max_gpus=most, tensor_parallel=(1,), recompute=("full",))

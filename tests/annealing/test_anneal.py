@@ -74,8 +74,8 @@ def test_same_seed_same_answer(variant: Which) -> None:
 
 @pytest.mark.parametrize("kind", ["unif", "tree"])
 def test_tuned_beats_random_and_is_no_worse_than_pipettes(kind: str) -> None:
-    """Equal moves on 32 hosts, three seeds."""
-    for seed in range(3):
+    """Equal moves on 32 hosts, two seeds."""
+    for seed in range(2):
         data = one_candidate_cluster(np.random.default_rng(seed), kind, (8, 4, 1))
         values = []
         for variant in ("tuned", "pipette"):

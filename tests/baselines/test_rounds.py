@@ -40,10 +40,10 @@ def test_the_time_limit_holds_and_all_of_it_is_used() -> None:
     data = one_candidate_cluster(np.random.default_rng(0), "unif", (16, 8, 1))
     place(data, SolverParams(time_limit_s=1.0, workers=2))  # compiled
     load_replicas(data)
-    short = anneal(data, AnnealingParams(time_limit_s=0.5))
+    short = anneal(data, AnnealingParams(time_limit_s=0.2))
     started = time.perf_counter()
-    result = place(data, SolverParams(time_limit_s=4.0, workers=2))
-    assert 3.5 < time.perf_counter() - started < 10.0
+    result = place(data, SolverParams(time_limit_s=2.0, workers=2))
+    assert 1.5 < time.perf_counter() - started < 10.0
     assert result.solution is not None
     assert short.solution is not None
     assert result.solution.objective_ticks < short.solution.objective_ticks
@@ -56,7 +56,7 @@ def test_it_is_not_worse_than_a_little_annealing(cluster: str) -> None:
     """The first thread anneals with the same seed, and a placement that was found is never lost."""
     data = one_candidate_cluster(np.random.default_rng(1), cluster, (8, 4, 1))
     alone = anneal(data, AnnealingParams(time_limit_s=None, max_moves=10_000, seed=3)).solution
-    found = place(data, SolverParams(time_limit_s=3.0, workers=2, seed=3)).solution
+    found = place(data, SolverParams(time_limit_s=1.0, workers=2, seed=3)).solution
     assert alone is not None
     assert found is not None
     assert found.objective_ticks <= alone.objective_ticks

@@ -49,7 +49,7 @@ def test_pins_and_batch() -> None:
     ("job", "space"),
     [
         (instance(cluster(1, gpus=1), LLAMA_8B, 8, 16384), SearchSpace(recompute=(None,), tensor_parallel=(1,))),
-        (instance(cluster(1, gpus=4), TINY, 10, 1024), SearchSpace(data_parallel=(4,), tensor_parallel=(1,))),
+        (instance(cluster(1, gpus=2), TINY, 5, 1024), SearchSpace(data_parallel=(2,), tensor_parallel=(1,))),
         (instance(cluster(1, gpus=2), TINY, 8, 1024), SearchSpace(tensor_parallel=(3,), micro_batch_size=(2,))),
     ],
 )

@@ -60,10 +60,19 @@ def opened(browser: Browser, file: Path, width: int) -> tuple[Page, list[str]]:
     return page, said
 
 
+Opened = tuple[Page, list[str]]
+
+
+@pytest.fixture(scope="module")
+def laptop(browser: Browser, file: Path) -> Opened:
+    """The page on a laptop, drawn once for all tests."""
+    return opened(browser, file, 1440)
+
+
 @pytest.mark.parametrize("width", [1440, 390])
-def test_page_is_drawn(browser: Browser, file: Path, width: int) -> None:
+def test_page_is_drawn(browser: Browser, file: Path, laptop: Opened, width: int) -> None:
     """On a laptop and on a phone: every figure has a drawing, nothing is wider than the screen, nothing complains."""
-    page, said = opened(browser, file, width)
+    page, said = laptop if width == 1440 else opened(browser, file, width)
     assert page.locator("html").get_attribute("data-rendered") == "all"
     plots = page.locator(".plot")
     assert plots.count() == page.locator(".plot[data-rendered]").count() == 7
@@ -74,9 +83,9 @@ def test_page_is_drawn(browser: Browser, file: Path, width: int) -> None:
     assert said == []
 
 
-def test_numbers_are_the_plans(browser: Browser, file: Path, content: dict[str, Any]) -> None:
+def test_numbers_are_the_plans(laptop: Opened, content: dict[str, Any]) -> None:
     """As the browser reads them, in tables and in the bars that are drawn."""
-    page, _ = opened(browser, file, 1440)
+    page, _ = laptop
     found = page.eval_on_selector_all("data", "all => all.map(one => [one.dataset.field, one.value])")
     assert len(found) > 50
     for field, value in found:
@@ -90,9 +99,19 @@ def test_numbers_are_the_plans(browser: Browser, file: Path, content: dict[str, 
     assert drawn == pytest.approx(content["estimate"]["iteration_time_s"])
 
 
-def test_page_is_made_for_keyboard_readers_and_paper(browser: Browser, file: Path) -> None:
+def test_hover_tells_ranks(laptop: Opened) -> None:
+    """Over the first cell of the grid: its stage, replica, host, ranks and GPUs."""
+    page, _ = laptop
+    grid = page.locator("#figure-placement .nsewdrag").first
+    grid.hover(position={"x": 20, "y": 20})
+    page.wait_for_selector("#figure-placement .hovertext", state="attached")
+    said = page.eval_on_selector("#figure-placement .hoverlayer", "one => one.textContent")
+    assert said == "stage 0, replica 0n3ranks 0-1GPUs 0-1"
+
+
+def test_page_is_made_for_keyboard_readers_and_paper(laptop: Opened) -> None:
     """A language, one main heading, landmarks, a name for each figure and region; on paper all tables are open."""
-    page, _ = opened(browser, file, 1440)
+    page, _ = laptop
     assert page.locator("html").get_attribute("lang") == "en"
     assert page.locator("h1").count() == page.locator("main").count() == page.locator("nav[aria-label]").count() == 1
     assert (
@@ -102,19 +121,10 @@ def test_page_is_made_for_keyboard_readers_and_paper(browser: Browser, file: Pat
         == 0
     )
     assert page.locator("table:not(:has(caption))").count() == page.locator("th:not([scope])").count() == 0
+    page.mouse.move(0, 0)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
     assert page.eval_on_selector_all(".plot", "all => Math.max(...all.map(one => one._fullLayout.width))") == 660
-
-
-def test_hover_tells_ranks(browser: Browser, file: Path) -> None:
-    """Over the first cell of the grid: its stage, replica, host, ranks and GPUs."""
-    page, _ = opened(browser, file, 1440)
-    grid = page.locator("#figure-placement .nsewdrag").first
-    grid.hover(position={"x": 20, "y": 20})
-    page.wait_for_selector("#figure-placement .hovertext", state="attached")
-    said = page.eval_on_selector("#figure-placement .hoverlayer", "one => one.textContent")
-    assert said == "stage 0, replica 0n3ranks 0-1GPUs 0-1"

@@ -30,10 +30,16 @@ pytestmark = [
 ]
 
 WORKER = """
-import argparse, json, os, sys, warnings
+import argparse, json, os, sys, types, warnings
 warnings.simplefilter("ignore")
+import megatron
 import torch
 import torch.distributed as dist
+
+# The process groups alone: the package itself would import all models, which takes each process longer than its work.
+core = types.ModuleType("megatron.core")
+core.__path__ = [os.path.join(folder, "core") for folder in megatron.__path__]
+sys.modules["megatron.core"] = core
 from megatron.core import parallel_state
 
 parser = argparse.ArgumentParser(allow_abbrev=False)

@@ -35,9 +35,9 @@ def names(count: int) -> list[str]:
 @pytest.mark.parametrize(("racks", "known"), [(False, False), (True, True), (True, False)])
 @pytest.mark.parametrize("share", [0.5, 0.7])
 def test_planted_hosts_are_found(share: float, racks: bool, known: bool) -> None:
-    """Of 30 random clusters nearly all faults are found; fewer where nobody says which hosts share a switch."""
+    """Of 12 random clusters nearly all faults are found; fewer where nobody says which hosts share a switch."""
     found = 0
-    for seed in range(30):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(8, 33))
         (rates, near), bad = random_rates(rng, count, racks=racks), int(rng.integers(count))
@@ -45,7 +45,7 @@ def test_planted_hosts_are_found(share: float, racks: bool, known: bool) -> None
         rates[:, bad] *= share
         hosts = [one.name for one in find_faults(rates, names(count), near if known else None).hosts]
         found += hosts == [f"n{bad}"]
-    assert found >= (20 if racks and not known else 29)
+    assert found >= (7 if racks and not known else 11)
 
 
 @pytest.mark.search

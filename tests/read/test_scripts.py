@@ -11,7 +11,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.read.scripts import ScriptLaunch, read_script
 
 CASES = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "cases"
-NUM_GENERATED = 300
+NUM_GENERATED = 160
 
 
 def arguments(text: str, *positional: str, **environment: str) -> list[str]:

@@ -227,9 +227,9 @@ def test_the_kernel_that_is_loaded_first_is_the_one_that_bounds_call() -> None:
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("chunks", [1, 2, 4])
+@pytest.mark.parametrize("chunks", [1, 4])
 @pytest.mark.parametrize("hosts", [(5,), (3, 2), (2, 2, 1)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_bound_of_a_family_is_below_its_model(hosts: tuple[int, ...], chunks: int, seed: int) -> None:
     """Interleaved or not: first micro-batches go through first chunks only."""
     rng = np.random.default_rng(seed)

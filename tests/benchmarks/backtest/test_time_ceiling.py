@@ -54,9 +54,9 @@ def test_redrawn_without_scatter_is_what_was_measured() -> None:
 def test_nobody_is_right_about_scatter() -> None:
     """Two runs 1 % apart, each scattered by 10 %: the faster is picked, and is within 2 % on about six days in ten."""
     measured = np.array([1.0, 1.01, 9.0])
-    found = redrawn(measured, measured, 0.1, days=20_000)
+    found = redrawn(measured, measured, 0.1, days=5_000)
     # The logarithm of their ratio is normal around -0.00995 with 0.1 * sqrt(2).
-    assert found.good == pytest.approx(0.583, abs=0.01)
+    assert found.good == pytest.approx(0.583, abs=0.02)
     assert found.spearman < 1.0
 
 

@@ -19,8 +19,7 @@ def assert_exact(found: SquareCheck) -> None:
     assert found.sent == tuple(square_traffic(product) for product in found.products)
 
 
-@pytest.mark.parametrize("side", [1, 2, 4, 8])
-@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize(("side", "num_layers"), [(1, 1), (1, 3), (2, 2), (4, 1), (4, 3), (8, 1)])
 def test_ranks_in_threads(side: int, num_layers: int) -> None:
     """Forward pass and both gradients of chains of layers, on 1 to 64 ranks."""
     assert_exact(check_squares(64, WIDTHS[: num_layers + 1], side, seed=num_layers, threads=True))
