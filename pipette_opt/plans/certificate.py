@@ -8,10 +8,10 @@ from pipette_opt.base.typed import Count, Positive, Size
 from pipette_opt.plans.chosen import Choice
 
 Status = Literal["OPTIMAL", "FEASIBLE"]
-"""Of a certificate: proven, or with a gap."""
+"""Status of a certificate: proven, or with a gap."""
 
 JointStatus = Literal["INFEASIBLE", "FEASIBLE"]
-"""Of the joint model: no other split of the layers can be as fast as the plan, or one might."""
+"""Result of the joint model: no other split of the layers can be as fast as the plan, or one might."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

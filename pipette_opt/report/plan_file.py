@@ -72,7 +72,7 @@ CertificateFields = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#
 
 class Inputs(Record, frozen=True, kw_only=True):
     """
-    What was solved: ``{path, sha256}`` for files, fields of model, training and stack, values of options.
+    Input of the solve: ``{path, sha256}`` for files, fields of model, training and stack, values of options.
 
     Older plans lack some of them; values that are not listed here are of any type.
     """
@@ -170,7 +170,7 @@ class BaselineFields(Record, frozen=True, kw_only=True):
 
 class PlanFile(Record, frozen=True, kw_only=True):
     """
-    What to run where, how long an iteration takes, whether it fits, and what is proven: seconds and GiB.
+    Plan as its file has it: configuration and hosts, time, memory and proof, in seconds and GiB.
 
     Parameters
     ----------
@@ -190,13 +190,13 @@ class PlanFile(Record, frozen=True, kw_only=True):
     placement
         One entry per rank, in rank order.
     objective
-        What the plan is best at, where that is not the time alone, and what is proven of it; null: the time.
+        Objective of the plan other than its time, with the proof of it; null for the time.
     memory
         Peak of one GPU of each pipeline stage.
     alternatives
         The next best plans of other degrees, micro-batch or recomputation, and why each lost.
     baselines
-        What other methods would have chosen, by the same simulator.
+        Choices of other methods, timed by the same simulator.
     """
 
     schema_version: Literal[1]
@@ -380,8 +380,8 @@ def plan_from_dict(content: object, where: str = "plan") -> Plan:
         raise InputError(where, "hosts names a host more than once.")
     config, global_batch_size = _read_parallel(file.parallel, where, "parallel")
     if file.objective is not None and abs(file.objective.gap - file.objective.gap_of_bound) > GAP_WITHIN:
-        said, right = file.objective.gap, file.objective.gap_of_bound
-        raise InputError(where, f"objective.gap is {said}, value and bound give {right}.")
+        gap, right = file.objective.gap, file.objective.gap_of_bound
+        raise InputError(where, f"objective.gap is {gap}, value and bound give {right}.")
     plan = Plan(
         config=config,
         placement=_read_placement(file, config, where),
