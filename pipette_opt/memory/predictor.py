@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
@@ -93,6 +94,12 @@ class MemoryPrediction:
         return dict(zip(COMPONENTS, self.components[stage].tolist(), strict=True))
 
 
+@cache
+def _shipped_network() -> NetworkWeights:
+    """Read the shipped weights, once in a process."""
+    return read_weights(shipped_path("models", "memory.npz"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryPredictor:
     """
@@ -112,8 +119,8 @@ class MemoryPredictor:
     @classmethod
     def load(cls, path: str | Path | None = None, *, framework: Framework | None = None) -> Self:
         """Load the shipped weights, or those in a file. Raises ``InputError`` if they cannot be used."""
-        chosen = shipped_path("models", "memory.npz") if path is None else Path(path)
-        return cls(network=read_weights(chosen), framework=framework or MEGATRON_CORE)
+        network = _shipped_network() if path is None else read_weights(Path(path))
+        return cls(network=network, framework=framework or MEGATRON_CORE)
 
     def predict(
         self,
