@@ -89,7 +89,7 @@ def test_every_split_is_in_one_way_to_hold_the_first_layers(pp: int, chunks: int
 @pytest.mark.search
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
-@pytest.mark.parametrize("dense", [1, 3, 5])
+@pytest.mark.parametrize("dense", [1, 5])
 def test_stage_times_are_those_of_the_simulator(dense: int, pp: int, chunks: int, experts: dict[str, int]) -> None:
     """Of every split, on both kinds of GPU, with no recomputation; and never above with recomputed first layers."""
     job = job_of(model(dense, **experts))
@@ -113,7 +113,7 @@ def test_stage_times_are_those_of_the_simulator(dense: int, pp: int, chunks: int
 @pytest.mark.search
 @pytest.mark.parametrize("experts", [NARROW, WIDE])
 @pytest.mark.parametrize(("pp", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
-@pytest.mark.parametrize("dense", [1, 2, 3, 5])
+@pytest.mark.parametrize("dense", [1, 3, 5])
 def test_paths_are_below_the_simulator(dense: int, pp: int, chunks: int, experts: dict[str, int]) -> None:
     """At random splits and placements, with each choice of what is sent beside compute."""
     rng = np.random.default_rng([dense, pp, chunks])
