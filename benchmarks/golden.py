@@ -34,13 +34,13 @@ from pipette_opt.candidates import SearchSpace, enumerate_candidates, overlap_ch
 from pipette_opt.candidates.space import RECOMPUTATIONS
 from pipette_opt.certify.budget import OptimizeParams
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.library.jobs import read_job
-from pipette_opt.library.options import JobOptions
+from pipette_opt.job.read import read_job
 from pipette_opt.memory.components import COMPONENTS
 from pipette_opt.memory.filter import predicted_memory
 from pipette_opt.memory.formula import parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.optimize import optimize
+from pipette_opt.options.description import JobOptions
 from pipette_opt.parallel import ParallelConfig, block_placement, node_blocks
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.gpus import read_gpu_catalogue

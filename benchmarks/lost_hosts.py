@@ -17,9 +17,9 @@ import numpy as np
 
 from pipette_opt.base.files import write_atomically
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.library.jobs import Job, read_job
-from pipette_opt.library.options import JobOptions
+from pipette_opt.job.read import Job, read_job
 from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.options.description import JobOptions
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.read.cluster import exclude_hosts

@@ -23,9 +23,9 @@ from pipette_opt.base.files import write_atomically
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.candidates.space import RECOMPUTATIONS
 from pipette_opt.certify.budget import OptimizeParams
-from pipette_opt.library.jobs import read_job
-from pipette_opt.library.options import JobOptions
+from pipette_opt.job.read import read_job
 from pipette_opt.optimize import optimize
+from pipette_opt.options.description import JobOptions
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
 

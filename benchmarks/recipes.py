@@ -30,9 +30,9 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.export.megatron import megatron_options as written_options
+from pipette_opt.job.read import read_job
 from pipette_opt.library.current import Current, current_of
-from pipette_opt.library.jobs import read_job
-from pipette_opt.library.options import JobOptions
+from pipette_opt.options.description import JobOptions
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pipette_opt.base.errors import InputError as InputError
     from pipette_opt.base.errors import PipetteError as PipetteError
     from pipette_opt.candidates import SearchSpace as SearchSpace
+    from pipette_opt.job.file import read_job as read_job
     from pipette_opt.library.calibrate import calibrate as calibrate
     from pipette_opt.library.estimate import estimate as estimate
     from pipette_opt.library.explain import explain as explain
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "base.errors": ("InfeasibleError", "InputError", "PipetteError"),
     "candidates": ("SearchSpace",),
+    "job.file": ("read_job",),
     "library.calibrate": ("calibrate",),
     "library.estimate": ("estimate",),
     "library.explain": ("explain",),

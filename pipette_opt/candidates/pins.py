@@ -6,7 +6,8 @@ from dataclasses import replace
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.coverage import DIMENSIONS, listed
 from pipette_opt.candidates.enumeration import Enumeration, enumerate_with_reasons, has_any
-from pipette_opt.candidates.space import OPTION_OF_FIELD, SearchSpace
+from pipette_opt.candidates.space import PINNABLE, SearchSpace
+from pipette_opt.options.names import option_name
 from pipette_opt.specs import Instance
 
 MAX_NAMED = 12
@@ -27,7 +28,7 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
     them, some configuration is legal. If nothing is legal without any pin either, no pin is the reason.
     """
     unpinned = SearchSpace()
-    pinned = [name for name in OPTION_OF_FIELD if getattr(space, name) != getattr(unpinned, name)]
+    pinned = [name for name in PINNABLE if getattr(space, name) != getattr(unpinned, name)]
     free = replace(space, **{name: getattr(unpinned, name) for name in pinned})
     if not pinned or not has_any(instance, free):
         return None
@@ -37,7 +38,7 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
         if without is not None and not has_any(instance, without):
             kept = without
     blamed = [name for name in pinned if getattr(kept, name) != getattr(unpinned, name)]
-    given = [f"{OPTION_OF_FIELD[name]} {given_text(getattr(kept, name))}" for name in blamed]
+    given = [f"{option_name(name)} {given_text(getattr(kept, name))}" for name in blamed]
     problem = "contradict each other" if len(blamed) > 1 else "leaves no legal configuration"
     rights = "; ".join(_rights(instance, kept, blamed))
     would = (
@@ -53,7 +54,7 @@ def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterato
         if name in DIMENSIONS and freed is not None:
             values = enumerate_with_reasons(instance, freed).values(DIMENSIONS[name])
             more = ", ..." if len(values) > MAX_NAMED else ""
-            yield f"{OPTION_OF_FIELD[name]} {listed(values[:MAX_NAMED])}{more}"
+            yield f"{option_name(name)} {listed(values[:MAX_NAMED])}{more}"
 
 
 def _without(space: SearchSpace, name: str) -> SearchSpace | None:

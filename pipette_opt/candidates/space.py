@@ -9,33 +9,20 @@ from pipette_opt.base.offload import offload_of
 from pipette_opt.base.typed import typed
 from pipette_opt.base.types import Recomputation
 from pipette_opt.base.units import whole_number
+from pipette_opt.options.description import SpaceOptions
+from pipette_opt.options.names import option_name
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.layout import layout_layers
 from pipette_opt.parallel.recompute import known_word
 
-OPTION_OF_FIELD = {
-    "num_gpus": "--num-gpus",
-    "max_gpus": "--max-gpus",
-    "tensor_parallel": "--tensor-parallel",
-    "pipeline_parallel": "--pipeline-parallel",
-    "data_parallel": "--data-parallel",
-    "context_parallel": "--context-parallel",
-    "expert_parallel": "--expert-parallel",
-    "expert_tensor_parallel": "--expert-tensor-parallel",
-    "virtual_pipeline": "--virtual-pipeline",
-    "micro_batch_size": "--micro-batch-size",
-    "max_micro_batch_size": "--max-micro-batch-size",
-    "max_virtual_pipeline": "--max-virtual-pipeline",
-    "sequence_parallel": "--sequence-parallel",
-    "use_distributed_optimizer": "--use-distributed-optimizer",
-    "data_parallel_sharding_strategy": "--data-parallel-sharding-strategy",
-    "num_distributed_optimizer_instances": "--num-distributed-optimizer-instances",
-    "recompute": "--recompute",
-    "offload": "--offload",
-    "layers_per_stage": "--layers-per-stage",
-}
-"""Command-line option that errors name for each field."""
+PINNABLE = (
+    *("num_gpus", "max_gpus", "tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel"),
+    *("expert_parallel", "expert_tensor_parallel", "virtual_pipeline", "micro_batch_size", "max_micro_batch_size"),
+    *("max_virtual_pipeline", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy"),
+    *("num_distributed_optimizer_instances", "recompute", "offload", "layers_per_stage"),
+)
+"""Fields that requirements of a user pin, in the order in which they are named."""
 
 LIMITED = (
     *("world_size", "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"),
@@ -63,7 +50,7 @@ models use them most (``benchmarks/results/recipes.md``).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSpace:
+class SearchSpace(SpaceOptions):
     """
     Bounds of the search; fields that are not given are free.
 
@@ -144,24 +131,12 @@ class SearchSpace:
     """
 
     num_gpus: int | None = None
-    max_gpus: int | None = None
     world_sizes: tuple[int, ...] = ()
-    tensor_parallel: tuple[int, ...] | None = None
-    pipeline_parallel: tuple[int, ...] | None = None
-    data_parallel: tuple[int, ...] | None = None
-    context_parallel: tuple[int, ...] | None = None
-    expert_parallel: tuple[int, ...] | None = None
-    expert_tensor_parallel: tuple[int, ...] | None = None
-    virtual_pipeline: tuple[int, ...] | None = None
-    micro_batch_size: tuple[int, ...] | None = None
     max_micro_batch_size: int = 8
     max_virtual_pipeline: int = 5
     sequence_parallel: tuple[bool, ...] | None = None
     use_distributed_optimizer: tuple[bool, ...] | None = None
-    data_parallel_sharding_strategy: tuple[str, ...] | None = None
-    num_distributed_optimizer_instances: tuple[int, ...] | None = None
     recompute: tuple[Recomputation | None, ...] = RECOMPUTATIONS
-    offload: tuple[str | None, ...] | None = None
     tp_comm_overlap: bool | None = False
     uneven_layers: bool = True
     layers_per_stage: tuple[tuple[int, ...], ...] | None = None
@@ -170,16 +145,12 @@ class SearchSpace:
     more_configs: tuple[ParallelConfig, ...] = ()
     more_recompute: tuple[Recomputation | None, ...] = ()
     more_sharding: tuple[str, ...] = ()
-    overlap_grad_reduce: bool | None = None
-    overlap_param_gather: bool | None = None
-    ddp_bucket_size: int | None = None
-    overlap_p2p_communication: bool = True
     limits: tuple[str, ...] = ()
     narrowed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, option = getattr(self, field.name), OPTION_OF_FIELD.get(field.name, "")
+            value, option = getattr(self, field.name), option_name(field.name)
             if field.name in COUNTS and value is not None:
                 _check_count(option, value)
             elif isinstance(value, tuple):
@@ -240,7 +211,7 @@ class SearchSpace:
             if name not in LIMITED or not sign or whole_number(most) is None:
                 raise InputError("limits", f"must be like world_size<=64, of {', '.join(LIMITED)}, got {limit!r}.")
         for name in self.narrowed:
-            if name not in (*OPTION_OF_FIELD, "world_sizes") or getattr(self, name) is None:
+            if name not in (*PINNABLE, "world_sizes") or getattr(self, name) is None:
                 raise InputError("narrowed", f"must name fields of the space that have values, got {name!r}.")
 
 

@@ -16,9 +16,10 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.units import counted, gib
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.candidates.pins import given_text
-from pipette_opt.candidates.space import OPTION_OF_FIELD
+from pipette_opt.candidates.space import PINNABLE
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.memory.predictor import IGNORED_RISK
+from pipette_opt.options.names import option_name
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
@@ -118,7 +119,8 @@ def requirements(asked: Question) -> list[Requirement]:
     instance, space, unpinned = asked.instance, asked.space, SearchSpace()
     training, cluster = instance.training, instance.cluster
     found = []
-    for name, option in OPTION_OF_FIELD.items():
+    for name in PINNABLE:
+        option = option_name(name)
         value, free = getattr(space, name), getattr(unpinned, name)
         if value != free:
             found.append(Requirement(name=f"{option} {given_text(value)}", relaxed=_without_pin(name)))

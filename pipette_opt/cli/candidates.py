@@ -26,11 +26,12 @@ def candidates(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import say, show, show_json
+    from pipette_opt.job.space import search_space
     from pipette_opt.prepare import candidate_overview
     from pipette_opt.report.lists import candidates_table
 
     job = opt.read_job(job_options)
-    space = opt.search_space(job, space_options)
+    space = search_space(job, space_options)
     enumeration, shown = candidate_overview(job.instance, space, max_oom_risk, top or None)
     if json:
         show_json([{**asdict(row), "config": asdict(row.config)} for row in shown])

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipette_opt.cli import options as opt
+from pipette_opt.options.description import Measured, fields_of
 
 OF_PLANS = ("cluster",)
 """Job options that say something of a plan, too: the cluster as it is now."""
@@ -15,13 +16,14 @@ OF_PLANS = ("cluster",)
 def estimate(
     context: typer.Context,
     job_options: Annotated[opt.JobOptions, opt.Without(("launcher", "moe_token_dispatcher"))],
-    plan: Annotated[Path | None, typer.Argument(help="A plan; or give your current arguments instead.")] = None,
-    args: Annotated[
-        str | None, typer.Option(help="Megatron arguments of today, or a file that has them.", rich_help_panel=opt.JOB)
+    measured: Measured,
+    plan: Annotated[
+        Path | None,
+        typer.Argument(help="A plan, or a job file with a launch; or give --args instead."),
+        opt.OrJobFile(),
     ] = None,
-    hosts: Annotated[
-        str | None, typer.Option(help="Host order of today; the cluster's by default.", rich_help_panel=opt.JOB)
-    ] = None,
+    args: Annotated[str | None, opt.typer_option("args"), opt.FromLaunch("args", is_whole=True)] = None,
+    hosts: Annotated[str | None, opt.typer_option("hosts"), opt.FromLaunch("hosts")] = None,
     max_oom_risk: opt.MaxOomRisk = 0.01,
     schedule: Annotated[
         str | None,
@@ -54,14 +56,12 @@ def estimate(
     Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
     --pipeline-model-parallel-size 4 --micro-batch-size 1" --hosts "gpu[01-16]"[/]
     """
-    from dataclasses import fields
-
     from pipette_opt.base.errors import InputError
     from pipette_opt.cli.output import is_verbose, say, show, show_json
-    from pipette_opt.library.estimate import estimated
+    from pipette_opt.library.estimate import compared_with, estimated
 
     if plan is not None:
-        options = ["hosts", *(field.name for field in fields(job_options) if field.name not in OF_PLANS)]
+        options = ["hosts", *(name for name in fields_of(opt.JobOptions) if name not in OF_PLANS)]
         useless = [name for name in options if opt.is_given(context, name)]
         if useless:
             option = f"--{useless[0].replace('_', '-')}"
@@ -69,7 +69,8 @@ def estimate(
     current = estimated(plan, args, job_options, hosts=hosts, max_oom_risk=max_oom_risk, schedule=schedule, trace=trace)
     for remark in current.remarks:
         say(remark)
+    compared = compared_with(measured, current.estimate, current.memory)
     if json:
-        show_json(current.as_dict())
+        show_json(current.as_dict() | ({"measured": compared.as_dict()} if compared else {}))
     else:
-        show(*(current.tables() if is_verbose() else current.screen()))
+        show(*(current.tables() if is_verbose() else current.screen()), *(compared.lines() if compared else ()))

@@ -76,6 +76,7 @@ def explain(
     Example: [bold]pipette-opt explain --rules --example lab-16x8[/]
     """
     from pipette_opt.cli.output import live_progress, show_json
+    from pipette_opt.job.space import search_space
     from pipette_opt.library.explain import PLACE_S, explained, params_of, question_of
     from pipette_opt.plans.watcher import Watcher
 
@@ -83,7 +84,7 @@ def explain(
         raise InputError("--rules", "is about the whole job; give neither a configuration nor a plan with it.")
     params = params_of(time_limit or (RULE_S if rules else PLACE_S), workers, seed, max_oom_risk)
     has_job = plan is None or any(opt.is_given(context, one.name) for one in fields(job_options) if one.name != "env")
-    question = question_of(plan, job_options if has_job else None, lambda job: opt.search_space(job, space_options))
+    question = question_of(plan, job_options if has_job else None, lambda job: search_space(job, space_options))
     if rules:
         _show_rules(question.instance, question.space, params, json=json)
         return

@@ -6,7 +6,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from pipette_opt.cli.option_names import with_usual_names
-from pipette_opt.library.option_names import short_name
+from pipette_opt.options.names import short_name
 
 NAME_COLUMNS = 28
 """Longest name with its type that has its text beside it. Chosen for terminals of 80 columns."""

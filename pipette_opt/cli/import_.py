@@ -174,6 +174,7 @@ def _repairs(options: opt.JobOptions, hosts: Sequence[str], *, quiet: bool) -> l
     """What the repair of each slow host would bring to a job, planned on the cluster as it was measured."""
     from pipette_opt.cli.links import what_repairs_bring
     from pipette_opt.cli.output import live_progress
+    from pipette_opt.job.space import search_space
     from pipette_opt.optimize import OptimizeParams, optimize
     from pipette_opt.plans.watcher import Watcher
 
@@ -182,7 +183,7 @@ def _repairs(options: opt.JobOptions, hosts: Sequence[str], *, quiet: bool) -> l
         return []
     params, watcher = OptimizeParams(time_limit_s=SOLVING_S, workers=opt.threads(None)), Watcher()
     with live_progress(watcher, quiet=quiet):
-        plan = optimize(job.instance, opt.search_space(job, opt.SpaceOptions()), params, watcher, job.inputs)
+        plan = optimize(job.instance, search_space(job, opt.SpaceOptions()), params, watcher, job.inputs)
     return what_repairs_bring(plan, job.instance, hosts, params.max_oom_risk, params.workers, quiet=quiet)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.library.option_names import NOT_THE_SAME, names_like, usual_name
+from pipette_opt.options.names import NOT_THE_SAME, names_like, usual_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ def recommend(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.job.space import search_space
     from pipette_opt.library.recommend import recommended
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.report.questions import offers_table
@@ -51,7 +52,7 @@ def recommend(
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         found = recommended(
             job_options,
-            lambda job: opt.search_space(job, space_options),
+            lambda job: search_space(job, space_options),
             hosts=hosts,
             tokens=tokens,
             deadline=deadline,

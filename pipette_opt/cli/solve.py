@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pipette_opt.candidates import SearchSpace
     from pipette_opt.export.script_changes import Change
+    from pipette_opt.job.read import Job
     from pipette_opt.library.current import Current
-    from pipette_opt.library.jobs import Job
     from pipette_opt.plans.plan import Plan
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.solver.pruning import FirstPlan
@@ -62,10 +62,12 @@ def solve(
     compare_current: Annotated[
         str | None,
         typer.Option(help="Your Megatron arguments today; the plan is compared with them.", rich_help_panel=opt.RUN),
+        opt.FromLaunch("args"),
     ] = None,
     current_hosts: Annotated[
         str | None,
         typer.Option(help="Your host order today; the cluster's by default.", rich_help_panel=opt.RUN),
+        opt.FromLaunch("hosts"),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Where the plan goes; - is standard output.", rich_help_panel=opt.RUN)
@@ -119,6 +121,7 @@ def solve(
 
     # The solvers take seconds to load: a wrong file is refused before.
     from pipette_opt.certify.conflicts import explained
+    from pipette_opt.job.space import search_space
     from pipette_opt.library.plans import on_hosts_of, paying_options_of, plan_with_band
     from pipette_opt.library.solve import USUAL_GAP_LIMIT
     from pipette_opt.optimize import OptimizeParams
@@ -130,7 +133,7 @@ def solve(
     from pipette_opt.report.plan_file import keep_plan, plan_to_dict
     from pipette_opt.report.tables import plan_tables
 
-    space = opt.search_space(job, space_options)
+    space = search_space(job, space_options)
     params = opt.checked(
         OptimizeParams,
         time_limit_s=time_limit,

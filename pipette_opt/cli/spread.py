@@ -1,10 +1,21 @@
-"""Dataclasses of options as the options of a command, which typer makes of a function's parameters."""
+"""Declared options of a job as the options of a command, which typer makes of a function's parameters."""
 
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, cast, get_args
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+
+import typer
+
+from pipette_opt.options.description import Field, JobOptions, Measured, SpaceOptions, field_of, fields_of
+from pipette_opt.options.names import option_name
+
+if TYPE_CHECKING:
+    from pipette_opt.job.file import JobFile
+
+JOB_FILE_HELP = "A job file (YAML): the options below in one place. What is given beside it counts before what it says."
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,47 +25,163 @@ class Without:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FromLaunch:
+    """Says of a parameter that it has the launch of a job file where it is not given itself.
+
+    Parameters
+    ----------
+    name
+        ``args``, or ``hosts``.
+    is_whole
+        Whether degrees of the file are a launch, too, where it has no ``args``.
+    """
+
+    name: str
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OrJobFile:
+    """Says of an argument that it may be a job file, told by ``.yaml`` or ``.yml``."""
+
+
+def typer_option(name: str) -> Any:
+    """Return the option of the command line for a declared field."""
+    field = field_of(name)
+    option, text = field.option, field.option.help.replace("[", "\\[")
+    names = (option_name(name),)
+    if (field.kind is bool and field.default) or field.kind == bool | None:
+        names = (f"{option_name(name)}/--no-{name.replace('_', '-')}",)
+    return typer.Option(*names, help=text, min=option.minimum, metavar=option.metavar, rich_help_panel=option.panel)
+
+
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """
-    A command whose parameters that are dataclasses of options become an option for each field.
+    Make an option of each field of a command's parameters that are classes of options, and let a job file say them.
 
-    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out.
+    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out. The command takes a job file as its argument,
+    or as ``--job`` where it has arguments of its own.
     """
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, tuple[type, list[str]]] = {}
+    groups: dict[str, tuple[type, list[Field]]] = {}
+    launches: dict[str, FromLaunch] = {}
+    measured, either = "", ""
     for one in parameters_of(command):
-        kind, *notes = get_args(one.annotation) or (one.annotation,)
-        if not is_dataclass(kind):
+        kind, *notes = get_args(one.annotation) if get_origin(one.annotation) is Annotated else (one.annotation,)
+        launches.update((one.name, note) for note in notes if isinstance(note, FromLaunch))
+        either = one.name if any(isinstance(note, OrJobFile) for note in notes) else either
+        if kind is Measured:
+            measured = one.name
+        elif kind in (JobOptions, SpaceOptions):
+            left_out = {name for note in notes if isinstance(note, Without) for name in note.names}
+            taken = [field for name, field in fields_of(kind).items() if name not in left_out]
+            groups[one.name] = (kind, taken)
+            parameters += [_parameter_of(field) for field in taken]
+        else:
             parameters.append(one)
-            continue
-        left_out = {name for note in notes if isinstance(note, Without) for name in note.names}
-        taken = [field for field in fields(kind) if field.name not in left_out]
-        groups[one.name] = (cast(type, kind), [field.name for field in taken])
-        parameters += [parameter(field.name, field.type, default=field.default) for field in taken]
+    if not either:
+        parameters.insert(0, _job_parameter(parameters))
+    has_context = any(one.name == "context" for one in parameters)
+    if not has_context:
+        parameters.append(parameter("context", typer.Context, default=inspect.Parameter.empty))
 
     def run(**given: Any) -> None:
-        for name, (kind, names) in groups.items():
-            given[name] = kind(**{one: given.pop(one) for one in names})
+        context = given["context"] if has_context else given.pop("context")
+        path = given.pop("job_file", None)
+        if either and isinstance(given[either], Path) and given[either].suffix in (".yaml", ".yml"):
+            path, given[either] = given[either], None
+        file = None if path is None else _read(path)
+        known = {field.name for _, taken in groups.values() for field in taken}
+        if any(launch.is_whole for launch in launches.values()):
+            known |= set(fields_of(SpaceOptions))
+        if file is not None:
+            _say_replaced(context, file, known, launches, has_measured=bool(measured))
+        for name, (kind, taken) in groups.items():
+            given[name] = kind(**{field.name: _value(context, field, given.pop(field.name), file) for field in taken})
+        if file is not None:
+            for name, launch in launches.items():
+                if not given[name]:
+                    given[name] = file.launch_text(launch.is_whole) if launch.name == "args" else file.launch.hosts
+        if measured:
+            given[measured] = Measured() if file is None else file.measured
         command(**given)
 
     return with_parameters(run, command, parameters)
 
 
+def _job_parameter(parameters: Sequence[inspect.Parameter]) -> inspect.Parameter:
+    """Return the job file as an argument, or as an option of a command that has arguments."""
+    notes = [note for one in parameters for note in getattr(one.annotation, "__metadata__", ())]
+    if any(isinstance(note, typer.models.ArgumentInfo) for note in notes):
+        info: Any = typer.Option("--job", help=JOB_FILE_HELP, rich_help_panel="The job")
+    else:
+        info = typer.Argument(help=JOB_FILE_HELP, metavar="[JOB.YAML]")
+    return parameter("job_file", Annotated[Path | None, info], default=None)
+
+
+def _parameter_of(field: Field) -> inspect.Parameter:
+    """Return the parameter of a declared field; sizes and words between commas are a text."""
+    kind = field.kind
+    if get_origin(field.plain_kind) is tuple:
+        kind = str | None
+    return parameter(field.name, Annotated[kind, typer_option(field.name)], default=field.default)
+
+
+def _read(path: Path) -> "JobFile":
+    from pipette_opt.job.file import read_job_file
+
+    return read_job_file(path)
+
+
+def _value(context: typer.Context, field: Field, value: object, file: "JobFile | None") -> Any:
+    """Return what the command line gives, or else the job file, or else the default."""
+    from pipette_opt.options.values import field_value
+
+    if file is not None and field.name in file.given and not is_given(context, field.name):
+        return file.given[field.name]
+    return field_value(field, value, option_name(field.name)) if get_origin(field.plain_kind) is tuple else value
+
+
+def _say_replaced(
+    context: typer.Context, file: "JobFile", known: set[str], launches: dict[str, FromLaunch], *, has_measured: bool
+) -> None:
+    """Name what the command line says in place of the file, and refuse what the command has no use for."""
+    from pipette_opt.base.errors import InputError
+    from pipette_opt.cli.output import say
+
+    for name, value in file.given.items():
+        if name not in known:
+            raise InputError(f"{file.path}, {file.place(name)}", f"has no effect on {context.info_name}; leave it out.")
+        if is_given(context, name) and (now := context.params.get(name)) != value:
+            say(f"{file.path}: {option_name(name)} {now} in place of {file.place(name)}")
+    if file.launch != type(file.launch)() and not launches:
+        say(f"{file.path}: args and hosts, a launch of today, have no effect on {context.info_name}")
+    if file.measured != Measured() and not has_measured:
+        say(f"{file.path}: measured has no effect on {context.info_name}; `pipette-opt estimate` compares with it")
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Return whether an option is on the command line, be it with its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def parameters_of(command: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Parameters of a command, all by name, since it is called so."""
+    """Return the parameters of a command, all by name, since it is called so."""
     known = inspect.signature(command).parameters.values()
     return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in known]
 
 
 def parameter(name: str, annotation: object, *, default: object) -> inspect.Parameter:
-    """One more parameter of a command."""
+    """Return one more parameter of a command."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def with_parameters(
     run: Callable[..., None], command: Callable[..., Any], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """``run`` under the name and with the help of ``command``, and the parameters from which typer makes options."""
+    """Return ``run`` under the name and help of ``command``, with the parameters from which typer makes options."""
     functools.update_wrapper(run, command)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}

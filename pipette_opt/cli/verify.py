@@ -78,7 +78,7 @@ def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance
 
     Raises ``InputError`` for a damaged file or changed inputs, ``PlanError`` with every broken rule by name.
     """
-    from pipette_opt.library.inputs import check_inputs
+    from pipette_opt.job.inputs import check_inputs
     from pipette_opt.library.plans import plan_and_instance
     from pipette_opt.read.files import read_json
     from pipette_opt.report.file_rules import broken_file_rules

@@ -1,19 +1,21 @@
 """Arguments of the library's functions, read as options of the command line are, and errors that name them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.library.jobs import Job, read_job
-from pipette_opt.library.option_names import usual_name
-from pipette_opt.library.options import JobOptions
+from pipette_opt.job.read import Job, Made, read_job
+from pipette_opt.job.space import search_space
+from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
+from pipette_opt.options.names import usual_name
+from pipette_opt.options.values import field_value
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Progress, Watcher
+from pipette_opt.read.fields import did_you_mean
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 
 Named = str | PathLike[str]
@@ -25,24 +27,45 @@ Listed = str | int | float | Iterable[str | int | float]
 Told = Callable[[Progress], None]
 """Told seconds, step, incumbent and bound meanwhile, from any thread."""
 
-DEGREES = (
-    *("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel", "expert_parallel"),
-    *("expert_tensor_parallel", "virtual_pipeline", "micro_batch_size"),
-)
-"""Fields of a search space that functions take as arguments of their own."""
 
+def described(
+    cluster: Named | ClusterSpec | None,
+    model: Named | ModelSpec | None,
+    training: TrainingSpec | None,
+    given: Mapping[str, Any],
+) -> tuple[JobOptions, SpaceOptions, Made]:
+    """
+    Return the arguments of a function as a job, the degrees that it pins, and parts that were made in memory.
 
-def options_of(
-    cluster: Named | ClusterSpec | None, model: Named | ModelSpec | None, fields: dict[str, Any]
-) -> JobOptions:
-    """Return a job as it is said; a number of hosts may be a whole number."""
-    if isinstance(fields.get("nodes"), int):
-        fields = {**fields, "nodes": str(fields["nodes"])}
-    return JobOptions(
-        cluster=cluster_or_file(cluster),
-        model=model if model is None or isinstance(model, ModelSpec) else fspath(model),
-        **fields,
+    Raises
+    ------
+    InputError
+        For a value that its field cannot have, or an argument that is given under two names.
+    TypeError
+        For an argument that is no field of a job.
+    """
+    job: dict[str, Any] = {}
+    space: dict[str, Any] = {}
+    for name, value in given.items():
+        usual = usual_name(name).replace("-", "_")
+        for found, fields in ((job, fields_of(JobOptions)), (space, fields_of(SpaceOptions))):
+            if usual in found:
+                raise InputError(usual, f"is given under two names, one of them {name}; leave one out.")
+            if usual in fields:
+                found[usual] = field_value(fields[usual], value, name)
+                break
+        else:
+            raise TypeError(f"a job has no field {name!r}.{did_you_mean(usual, fields_of(JobOptions))}")
+    if cluster is not None and not isinstance(cluster, ClusterSpec):
+        job["cluster"] = Path(cluster)
+    if model is not None and not isinstance(model, ModelSpec):
+        job["model"] = fspath(model)
+    made = Made(
+        cluster=cluster if isinstance(cluster, ClusterSpec) else None,
+        model=model if isinstance(model, ModelSpec) else None,
+        training=training,
     )
+    return JobOptions(**job), SpaceOptions(**space), made
 
 
 def job_and_space(
@@ -50,47 +73,22 @@ def job_and_space(
     model: Named | ModelSpec | None,
     training: TrainingSpec | None,
     space: SearchSpace | None,
-    given: dict[str, Any],
+    given: Mapping[str, Any],
 ) -> tuple[Job, SearchSpace]:
-    """
-    Read the job and the space of the arguments.
-
-    Raises ``InputError`` for an argument given twice, be it under two names or in ``space``.
-    """
-    fields, degrees = named(given)
-    narrow = narrowed(space, degrees)
-    job = read_job(options_of(cluster, model, fields), training)
-    if space is None:
-        narrow = replace(narrow, tp_comm_overlap=job.tp_comm_overlap)
-    return job, of_size(narrow, job)
+    """Read the job of a function's arguments, and return it with the space that they pin; see :func:`described`."""
+    options, pinned, made = described(cluster, model, training, given)
+    check_given_once(space, pinned)
+    job = read_job(options, made)
+    return job, search_space(job, pinned, space)
 
 
-def of_size(space: SearchSpace, job: Job) -> SearchSpace:
-    """Return the space with the job's number of GPUs, unless it has one itself."""
-    return space if space.num_gpus is not None else replace(space, num_gpus=job.num_gpus)
-
-
-def narrowed(space: SearchSpace | None, degrees: dict[str, Any]) -> SearchSpace:
-    """Return the space with the degrees that are arguments of their own."""
-    twice = [name for name in degrees if space is not None and getattr(space, name) is not None]
-    if twice:
-        raise InputError(twice[0], "is given in space, too; leave one out.")
-    return replace(space or SearchSpace(), **degrees)
-
-
-def named(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return arguments of a job by their own names, and degrees of the space; ``InputError`` for one given twice."""
-    job: dict[str, Any] = {}
-    degrees: dict[str, Any] = {}
-    for name, value in given.items():
-        usual = usual_name(name).replace("-", "_")
-        if usual in job or usual in degrees:
-            raise InputError(usual, f"is given under two names, one of them {name}; leave one out.")
-        if usual in DEGREES:
-            degrees[usual] = (value,) if isinstance(value, int) else tuple(value)
-        else:
-            job[usual] = value
-    return job, degrees
+def check_given_once(space: SearchSpace | None, pinned: SpaceOptions) -> None:
+    """Raise ``InputError`` for a field of the space that is an argument of its own, too."""
+    free = SearchSpace()
+    for name, field in fields_of(SpaceOptions).items():
+        is_pinned = getattr(pinned, name) != field.default
+        if space is not None and is_pinned and getattr(space, name) != getattr(free, name):
+            raise InputError(name, "is given in space, too; leave one out.")
 
 
 @contextmanager

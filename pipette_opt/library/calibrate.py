@@ -10,8 +10,8 @@ from pipette_opt.base.units import counted
 from pipette_opt.calibrate.fit import Fit, calibrate_runs
 from pipette_opt.calibrate.left_out import LeftOut, left_out_lines, unread
 from pipette_opt.calibrate.memory import fit_memory, memory_notes
+from pipette_opt.job.inputs import described_cluster
 from pipette_opt.library.arguments import Named, argument_errors, cluster_or_file
-from pipette_opt.library.inputs import described_cluster
 from pipette_opt.memory.framework import numbers_of
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.read.runs import read_rows, unused_columns

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.library.jobs import Job
+from pipette_opt.job.read import Job
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

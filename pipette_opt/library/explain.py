@@ -13,24 +13,22 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.conflicts import conflicts
 from pipette_opt.certify.labels import pinned, separate
 from pipette_opt.certify.why import Why, why
+from pipette_opt.job.read import Job, Made, read_job
+from pipette_opt.job.space import search_space
 from pipette_opt.library.arguments import (
     Named,
     Told,
     argument_errors,
-    named,
-    narrowed,
-    of_size,
-    options_of,
+    described,
     plan_or_file,
     texts,
     watcher_of,
 )
-from pipette_opt.library.jobs import Job, read_job
 from pipette_opt.library.models import check_one_model
-from pipette_opt.library.options import JobOptions
 from pipette_opt.library.plans import plan_and_instance, plan_of_job
-from pipette_opt.library.settings import checked, threads
 from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.options.description import JobOptions
+from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
@@ -174,16 +172,15 @@ def explain(
         If something given is wrong; ``where`` names the argument, or the file and its field.
     """
     with argument_errors(asked="the configuration"):
-        fields, degrees = named(job)
-        has_job = any(one is not None for one in (cluster, model, training, space)) or bool(fields or degrees)
-        limited = narrowed(space, degrees)
+        options, pinned, made = described(cluster, model, training, job)
+        has_job = any(part is not None for part in (cluster, model, training, space)) or bool(job)
         given = None if plan is None else plan_or_file(plan)
-        options = options_of(cluster, model, fields) if has_job or plan is None else None
-        question = question_of(given, options, lambda read: of_size(limited, read), training)
+        asked_of = options if has_job or plan is None else None
+        question = question_of(given, asked_of, lambda read: search_space(read, pinned, space), made)
         params = params_of(time_limit_s, workers, seed, max_oom_risk)
         words = texts(asked)
         text = None if args is None else fspath(args)
-        return explained(question, words, text, params, watcher_of(on_progress), fields.get("env"))
+        return explained(question, words, text, params, watcher_of(on_progress), options.env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -199,7 +196,7 @@ def question_of(
     plan: Plan | Path | None,
     options: JobOptions | None,
     space: Callable[[Job], SearchSpace],
-    training: TrainingSpec | None = None,
+    made: Made | None = None,
 ) -> Question:
     """
     Read the job that configurations are asked about.
@@ -215,7 +212,7 @@ def question_of(
         found, instance = plan_and_instance(plan, None)
         own = replace(pinned_space(found), num_gpus=found.config.world_size)
         return Question(instance=instance, space=own, plan=found)
-    job = read_job(options or JobOptions(), training)
+    job = read_job(options or JobOptions(), made)
     old = None if plan is None else plan_of_job(plan, job.instance)
     return Question(instance=job.instance, space=space(job), plan=old)
 

@@ -11,8 +11,8 @@ from pipette_opt.export.hosts import hosts_are_named, unnamed_note
 from pipette_opt.export.launch_options import LaunchOptions, parse_resource
 from pipette_opt.export.script_changes import Change, script_changes
 from pipette_opt.export.targets import export as files_of
+from pipette_opt.job.inputs import check_inputs
 from pipette_opt.library.arguments import Named, argument_errors, plan_or_file, texts
-from pipette_opt.library.inputs import check_inputs
 from pipette_opt.library.models import check_job_of_plan
 from pipette_opt.library.plans import opened
 from pipette_opt.plans.plan import Plan

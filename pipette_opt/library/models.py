@@ -3,17 +3,17 @@
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.job.read import filled_in
 
 if TYPE_CHECKING:
-    from pipette_opt.library.options import JobOptions
+    from pipette_opt.job.read import Made
+    from pipette_opt.options.description import JobOptions
     from pipette_opt.plans.plan import Plan
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ModelSpec, TrainingSpec
-
-Options = TypeVar("Options", bound="JobOptions")
 
 NEUTRAL = (
     "name",
@@ -78,7 +78,9 @@ class Difference:
         return f"{self.option} {self.theirs} differs from the job's {self.ours}"
 
 
-def job_of_arguments(options: Options, arguments: str, given: "MegatronArgs") -> tuple[Options, str]:
+def job_of_arguments(
+    options: "JobOptions", made: "Made | None", arguments: str, given: "MegatronArgs"
+) -> "tuple[JobOptions, str]":
     """
     The job of a launch with these arguments, and where its model is from, if several places name one.
 
@@ -86,12 +88,15 @@ def job_of_arguments(options: Options, arguments: str, given: "MegatronArgs") ->
     arguments say of batch and format fills in what is not given, unless an example with its own model does.
     """
     whole = "num_layers" in given.options and "hidden_size" in given.options
-    if options.model is not None:
-        said = f"The model is {options.model}, of --model; the arguments agree." if whole else ""
-        return options.filled_in(given) if options.example is None else options, said
+    has_training = made is not None and made.training is not None
+    named = options.model if made is None or made.model is None else made.model.name
+    if named is not None:
+        said = f"The model is {named}, of --model; the arguments agree." if whole else ""
+        return options if has_training or options.example is not None else filled_in(options, given), said
     if options.example is None or (whole and _says_another(options.example, given)):
         said = f"The model is that of the arguments, not of --example {options.example}." if options.example else ""
-        return replace(options, model=arguments).filled_in(given), said
+        filled = replace(options, model=arguments)
+        return filled if has_training else filled_in(filled, given), said
     return options, f"The model is that of --example {options.example}; the arguments agree." if whole else ""
 
 

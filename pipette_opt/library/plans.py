@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.library.inputs import is_file_record
+from pipette_opt.job.inputs import is_file_record
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.specs.host_names import compress_hosts
 
@@ -41,7 +41,7 @@ def plan_and_instance(given: "Plan | Path", cluster: Path | None) -> "tuple[Plan
 
 def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
     """The instance that a plan names, whose file is at ``path``; see :func:`plan_and_instance`."""
-    from pipette_opt.library.inputs import cluster_of
+    from pipette_opt.job.inputs import cluster_of
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.prices import recorded_prices, with_prices
@@ -84,7 +84,7 @@ def plan_on_changed_hosts(
     """
     from dataclasses import replace
 
-    from pipette_opt.library.inputs import cluster_of, described_cluster
+    from pipette_opt.job.inputs import cluster_of, described_cluster
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import expand_hosts
@@ -168,8 +168,8 @@ def plan_on_cluster(given: "Plan | Path", cluster: "ClusterSpec | Path | None") 
 
     import numpy as np
 
-    from pipette_opt.library.inputs import cluster_of, described_cluster
-    from pipette_opt.library.jobs import check_precision
+    from pipette_opt.job.inputs import cluster_of, described_cluster
+    from pipette_opt.job.read import check_precision
     from pipette_opt.read.link_changes import changes_in_words
     from pipette_opt.read.prices import recorded_prices, with_prices
     from pipette_opt.read.speeds import recorded_speeds, with_speeds
@@ -210,7 +210,7 @@ def plan_on_cluster(given: "Plan | Path", cluster: "ClusterSpec | Path | None") 
 
 def _is_own(plan: "Plan", path: Path, cluster: Path) -> bool:
     """Whether a file, and its matrices, are those that the plan was made from."""
-    from pipette_opt.library.inputs import check_inputs
+    from pipette_opt.job.inputs import check_inputs
 
     try:
         check_inputs(plan, path, cluster)

@@ -7,23 +7,22 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
+from pipette_opt.job.read import Job, Made, read_job
+from pipette_opt.job.space import search_space
 from pipette_opt.library.arguments import (
     Listed,
     Named,
     Told,
     argument_errors,
     comma_text,
-    named,
-    narrowed,
-    options_of,
+    described,
     texts,
     watcher_of,
 )
-from pipette_opt.library.jobs import Job, read_job
-from pipette_opt.library.options import JobOptions
 from pipette_opt.library.prices import priced
-from pipette_opt.library.settings import checked, sizes, threads
 from pipette_opt.optimize import OptimizeParams
+from pipette_opt.options.description import JobOptions
+from pipette_opt.options.values import checked, sizes, threads
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan.recommend import Offer, Place, choices, in_words, numbers_of_hosts, offers
@@ -114,13 +113,13 @@ def recommend(
         If something given is wrong; ``where`` names the argument, or the file and its field.
     """
     with argument_errors():
-        fields, degrees = named(job)
-        if "num_gpus" in fields:
+        options, pinned, made = described(cluster, model, training, {**job, "gpu": comma_text(gpu)})
+        if options.num_gpus is not None:
             raise InputError("num_gpus", "has no effect; say hosts.")
         return recommended(
-            options_of(cluster, model, {**fields, "gpu": comma_text(gpu)}),
-            narrowed(space, degrees),
-            training=training,
+            options,
+            lambda read: search_space(read, pinned, space),
+            made=made,
             hosts=comma_text(hosts),
             tokens=tokens,
             deadline=deadline,
@@ -135,9 +134,9 @@ def recommend(
 
 def recommended(
     options: JobOptions,
-    space: SearchSpace | Callable[[Job], SearchSpace],
+    space: Callable[[Job], SearchSpace],
     *,
-    training: TrainingSpec | None = None,
+    made: Made | None = None,
     hosts: str | None,
     tokens: float | None,
     deadline: str | None,
@@ -154,14 +153,14 @@ def recommended(
     Parameters
     ----------
     space
-        Configurations to search, or what gives them for the job on hosts of the first kind.
+        Returns the configurations to search of the job on hosts of the first kind.
     """
     if tokens is not None and not 0 < tokens < 1e20:
         raise InputError("--tokens", f"must be > 0 and below 1e20, got {tokens:g}.")
     if deadline is not None and tokens is None:
         raise InputError("--deadline", "needs --tokens, the length of the run.")
     deadline_s = None if deadline is None else _seconds(deadline)
-    places, job = _places(options, training, hosts, gpu_price)
+    places, job = _places(options, made, hosts, gpu_price)
     params = checked(
         OptimizeParams,
         time_limit_s=ROW_S * len(places) if time_limit_s is None else time_limit_s,
@@ -169,8 +168,7 @@ def recommended(
         seed=seed,
         max_oom_risk=max_oom_risk,
     )
-    searched = space if isinstance(space, SearchSpace) else space(job)
-    found = offers(places, searched, tokens, params, watcher)
+    found = offers(places, space(job), tokens, params, watcher)
     return Recommendation(
         offers=tuple(found),
         choices=choices(found, deadline_s),
@@ -188,12 +186,12 @@ def _seconds(text: str) -> float:
 
 
 def _places(
-    options: JobOptions, training: TrainingSpec | None, hosts: str | None, prices: Sequence[str]
+    options: JobOptions, made: Made | None, hosts: str | None, prices: Sequence[str]
 ) -> tuple[list[Place], Job]:
     """Every kind and number of hosts, the kinds in turn, and a job of the first kind."""
     named = [name.strip() for name in (options.gpu or "").split(",") if name.strip()]
     kinds: list[str | None] = [*named] or [None]
-    jobs = [read_job(replace(options, gpu=kind), training) for kind in kinds]
+    jobs = [read_job(replace(options, gpu=kind), made) for kind in kinds]
     found = []
     for job in jobs:
         instance, _ = priced(job.instance, prices)

@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.job.read import one_of
 from pipette_opt.library.arguments import (
     Named,
     Told,
@@ -12,10 +13,9 @@ from pipette_opt.library.arguments import (
     plan_or_file,
     watcher_of,
 )
-from pipette_opt.library.jobs import one_of
 from pipette_opt.library.plans import plan_on_changed_hosts, plan_with_band
-from pipette_opt.library.settings import checked, threads
 from pipette_opt.optimize import OptimizeParams
+from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
 from pipette_opt.replan import changed_hosts

@@ -16,7 +16,7 @@ from pipette_opt.library.arguments import (
 )
 from pipette_opt.library.known import with_layout_of
 from pipette_opt.library.plans import opened, plan_with_band
-from pipette_opt.library.settings import checked, threads
+from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 from pipette_opt.specs.objective import Objective
@@ -78,10 +78,12 @@ def solve(
     on_progress
         Told seconds, step, incumbent and bound meanwhile, from any thread.
     job
-        Other fields of :class:`~pipette_opt.library.options.JobOptions`: ``precision``, ``fp8``, ``exclude_hosts``,
-        ``launcher``, ``calibration``, ``num_gpus`` and so on; and allowed degrees of ``space``, a number or several:
-        ``tensor_parallel=8``, ``micro_batch_size=(1, 2)``. All may have Megatron-LM's names and short ones, too
-        (:mod:`~pipette_opt.library.option_names`): ``tensor_model_parallel_size``, ``tp``, ``gbs``.
+        Other fields of :class:`~pipette_opt.options.description.JobOptions`: ``precision``, ``fp8``, ``exclude_hosts``,
+        ``launcher``, ``calibration``, ``num_gpus`` and so on; and of
+        :class:`~pipette_opt.options.description.SpaceOptions`, a number or several: ``tensor_parallel=8``,
+        ``micro_batch_size=(1, 2)``. All may have Megatron-LM's names and short ones, too
+        (:mod:`~pipette_opt.options.names`): ``tensor_model_parallel_size``, ``tp``, ``gbs``. A job file says
+        them in one place: ``solve(**read_job("job.yaml"))``.
 
     Raises
     ------
@@ -155,7 +157,7 @@ def write_report(plan: Plan | Named, path: Named, cluster: Named | None = None) 
 
 def report_of(plan: Plan | Named, cluster: Named | None = None) -> tuple[str, bool]:
     """The page of :func:`write_report` as HTML, and whether it is whole."""
-    from pipette_opt.library.inputs import has_cluster
+    from pipette_opt.job.inputs import has_cluster
     from pipette_opt.library.plans import job_of
     from pipette_opt.read.files import sha256_of
     from pipette_opt.report.page import page_of

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.job.read import check_precision, one_of
 from pipette_opt.library.arguments import (
     Listed,
     Named,
@@ -17,11 +18,10 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
-from pipette_opt.library.jobs import check_precision, one_of
 from pipette_opt.library.plans import plan_on_cluster
 from pipette_opt.library.prices import priced
-from pipette_opt.library.settings import checked, numbers, sizes, threads
 from pipette_opt.optimize import OptimizeParams
+from pipette_opt.options.values import checked, numbers, sizes, threads
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher

@@ -9,8 +9,8 @@ from typer.testing import CliRunner, Result
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.library.jobs import read_job
-from pipette_opt.library.options import JobOptions
+from pipette_opt.job.read import read_job
+from pipette_opt.options.description import JobOptions
 
 JOB = ["--model", "llama-3-8b", "--global-batch-size", "32", "--seq-length", "4096"]
 NARROW = ["--tensor-parallel", "4", "--pipeline-parallel", "2", "--micro-batch-size", "1", "--recompute", "none"]

@@ -8,8 +8,9 @@ import typer.main
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.library.arguments import named
-from pipette_opt.library.option_names import OTHER_NAMES, names_like, usual_name
+from pipette_opt.library.arguments import described
+from pipette_opt.options.description import JobOptions, SpaceOptions
+from pipette_opt.options.names import OTHER_NAMES, names_like, usual_name
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -117,11 +118,13 @@ def test_other_names_are_those_of_one_option() -> None:
 
 def test_arguments_of_functions() -> None:
     """As options; a degree is a number or several."""
-    job, degrees = named({"tensor_model_parallel_size": 8, "micro_batch_size": (1, 2), "gbs": 64})
+    given = {"tensor_model_parallel_size": 8, "micro_batch_size": (1, 2), "gbs": 64}
+    job, degrees, _ = described(None, None, None, given)
     assert usual_name("tensor_model_parallel_size") == "tensor-parallel"
     with pytest.raises(InputError, match="tensor_parallel: is given under two names, one of them tp; leave one out"):
-        named({"tensor_model_parallel_size": 8, "tp": 8})
-    assert (job, degrees) == ({"global_batch_size": 64}, {"tensor_parallel": (8,), "micro_batch_size": (1, 2)})
+        described(None, None, None, {"tensor_model_parallel_size": 8, "tp": 8})
+    assert job == JobOptions(global_batch_size=64)
+    assert degrees == SpaceOptions(tensor_parallel=(8,), micro_batch_size=(1, 2))
 
 
 def test_names_like_none() -> None:

@@ -8,8 +8,8 @@ from specs_for_tests import config
 from pipette_opt.costs.exchange import least_exchange_s
 from pipette_opt.costs.experts import distinct_share, distinct_shares, expert_traffic
 from pipette_opt.costs.token_kernels import most_sent_bytes_per_s
-from pipette_opt.library.jobs import read_job
-from pipette_opt.library.options import JobOptions
+from pipette_opt.job.read import read_job
+from pipette_opt.options.description import JobOptions
 from pipette_opt.specs import Instance, TrainingSpec
 
 TOKENS, HIDDEN, TOPK, LOCAL = 4096, 7168, 8, 8

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.cli.app import app
+from pipette_opt.job.read import Job
 from pipette_opt.library.current import Current, current_of
-from pipette_opt.library.jobs import Job
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.specs import ClusterSpec, LinkMatrix
 

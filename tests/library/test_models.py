@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.library.jobs import read_job
+from pipette_opt.job.read import read_job
 from pipette_opt.library.models import check_job_of_plan, check_one_model, job_of_arguments, model_differences
-from pipette_opt.library.options import JobOptions
+from pipette_opt.options.description import JobOptions
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import list_models, read_model
 from pipette_opt.specs import TrainingSpec
@@ -101,7 +101,7 @@ def test_a_preset_does_not_differ_from_itself(name: str) -> None:
 )
 def test_which_model_it_is(options: dict[str, str], arguments: str, model: str | None, said: str) -> None:
     """``--model`` before a whole model in the arguments, that before the example's; which of them is said."""
-    found, words = job_of_arguments(JobOptions(**options), arguments, parse_megatron_args(arguments))  # type: ignore[arg-type]
+    found, words = job_of_arguments(JobOptions(**options), None, arguments, parse_megatron_args(arguments))  # type: ignore[arg-type]
     assert found.model == (arguments if model == "arguments" else model)
     assert said in words
     assert bool(said) == bool(words)

@@ -6,10 +6,10 @@ import pytest
 from specs_for_tests import TINY, cluster
 
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.cli.options import SpaceOptions, search_space
+from pipette_opt.job.read import Made, read_job
+from pipette_opt.job.space import search_space
 from pipette_opt.library.arguments import job_and_space
-from pipette_opt.library.jobs import read_job
-from pipette_opt.library.options import JobOptions
+from pipette_opt.options.description import JobOptions, SpaceOptions
 
 SHAPE = """--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512
 --vocab-size 1024 --bf16 --global-batch-size 16 --micro-batch-size 1"""
@@ -30,7 +30,7 @@ def test_who_chooses(tmp_path: Path, script: str, option: bool | None, is_given:
     """Nothing said: the search; else what is said, before what a script says, also of what is passed on."""
     arguments = tmp_path / "train.sh"
     arguments.write_text(f"{SHAPE} {script}".replace("\n", " "))
-    job = read_job(JobOptions(cluster=cluster(2), model=str(arguments), tp_comm_overlap=option))
+    job = read_job(JobOptions(model=str(arguments), tp_comm_overlap=option), Made(cluster=cluster(2)))
     training = job.instance.training
     assert training.tp_comm_overlap == is_given
     if not is_given:

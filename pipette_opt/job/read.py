@@ -1,21 +1,23 @@
 """
-What is trained, on which machines, and how: read from files, presets and plain values into an instance.
+Instances from a job as people say it: files, presets and plain values.
 
-A command's options and the arguments of :func:`pipette_opt.solve` are both the fields of
-:class:`~pipette_opt.library.options.JobOptions`.
+A command's options, the arguments of :func:`pipette_opt.solve` and the entries of a job file are all the fields of
+:class:`~pipette_opt.options.description.JobOptions`.
 """
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.library.inputs import described_cluster
-from pipette_opt.library.options import OF_TRAINING, JobOptions
+from pipette_opt.job.inputs import described_cluster
+from pipette_opt.options.description import JobOptions, fields_of
+from pipette_opt.options.names import option_name
 
 if TYPE_CHECKING:
+    from pipette_opt.read.example import Example
     from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, NotModelled, TrainingSpec
     from pipette_opt.specs.expert_loads import RankImbalance
@@ -31,7 +33,7 @@ class Job:
     arguments
         Megatron arguments that the model is read from, if it is: they say a layout, too.
     tp_comm_overlap
-        As search spaces have it: ``None`` for both choices, ``False`` where the options say one.
+        Field of the search space: ``None`` for both choices, ``False`` where the options say it.
     """
 
     instance: "Instance"
@@ -41,137 +43,179 @@ class Job:
     tp_comm_overlap: bool | None = None
 
 
-def read_job(options: JobOptions, trained: "TrainingSpec | None" = None) -> Job:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Made:
+    """Parts of a job that a program made in memory, in place of what options say of them, which must be nothing."""
+
+    cluster: "ClusterSpec | None" = None
+    model: "ModelSpec | None" = None
+    training: "TrainingSpec | None" = None
+
+
+def read_job(options: JobOptions, made: Made | None = None) -> Job:
     """
     Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given.
 
-    Parameters
-    ----------
-    trained
-        What an iteration is, in place of what the options say of it, which must be nothing.
+    Raises
+    ------
+    InputError
+        If something is missing, contradicts something else, cannot be read, or has no effect.
     """
-    from dataclasses import asdict
-
-    from pipette_opt.read.cluster import exclude_hosts as without
     from pipette_opt.read.gpus import gpu_record
-    from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.megatron_args import arguments_behind
-    from pipette_opt.read.model import read_model
-    from pipette_opt.read.prices import parse_prices, with_prices
     from pipette_opt.read.scripts import script_environment
-    from pipette_opt.read.speeds import folded_by_value, parse_speeds, speed_record, with_speeds
     from pipette_opt.read.stack import read_stack
     from pipette_opt.simulate.fullness import with_edge_loss
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.precision import fp8_copies
-    from pipette_opt.specs.training import DISPATCHER_WORDS, LARGEST
 
-    vocab_size, environment = options.vocab_size, script_environment(options.env)
+    made = made or Made()
     arguments = None
-    if isinstance(options.model, str):
-        arguments = arguments_behind(options.model, environment, vocab_size=vocab_size)
-    if arguments is not None and options.example is None:
-        options = options.filled_in(arguments)
-    if options.precision is not None:
-        one_of("--precision", options.precision, ("bf16", "fp16", "fp32"))
-    one_of("--attention-kernel", options.attention_kernel, ("flash", "unfused"))
-    one_of("--launcher", options.launcher, ("torchrun", "slurm", "mpi"))
-    if options.micro_batches is not None:
-        one_of("--micro-batches", options.micro_batches, ("equal", "unequal"))
-    one_of("--p2p", options.p2p, ("blocking", "async"))
-    one_of("--allreduce", options.allreduce, ("ring", "hierarchical", "tree"))
-    if options.moe_token_dispatcher is not None:
-        one_of("--moe-token-dispatcher", options.moe_token_dispatcher, DISPATCHER_WORDS)
-    if not 1.0 <= options.expert_imbalance < float("inf"):
-        raise InputError("--expert-imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
-    shown = None
-    if options.example is not None:
-        from pipette_opt.read.example import read_example
-
-        shown = read_example(options.example)
-    machines = _machines(options, shown.cluster_path if shown else None)
-    if options.model is None and shown is None:
-        raise InputError("--model", "is needed: a preset such as llama-3-8b, a config.json, or Megatron arguments.")
-    for option, value in (("--global-batch-size", options.global_batch_size), ("--seq-length", options.seq_length)):
-        if value is None and shown is None and trained is None:
-            raise InputError(option, "is needed.")
-        if value is not None and not 1 <= value <= LARGEST:
-            raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
-    spec, record = machines()
-    speeds = parse_speeds(options.speed or ())
-    spec = with_speeds(spec, speeds)
-    prices = parse_prices(options.gpu_price or (), spec.hosts)
-    spec = with_prices(spec, prices)
-    if options.exclude_hosts:
-        spec = without(spec, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
-    if vocab_size is not None and not isinstance(options.model, str):
-        raise InputError("--vocab-size", "goes with Megatron arguments that leave the vocabulary to a tokenizer.")
-    if isinstance(options.model, str):
-        model_spec = read_model(options.model, vocab_size, environment)
-    else:
-        model_spec = shown.model if options.model is None else options.model  # type: ignore[union-attr]
-    if model_spec.num_experts is None:
-        for option, has_effect in (
-            ("--expert-imbalance", options.expert_imbalance > 1.0),
-            ("--expert-loads", options.expert_loads is not None),
-            ("--moe-token-dispatcher", options.moe_token_dispatcher not in (None, "alltoall")),
-            ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
-        ):
-            if has_effect:
-                raise InputError(option, f"has no effect: model {model_spec.name} has no experts.")
-    if trained is not None:
-        _check_unsaid(options)
-    base = shown.training if shown else None
-    training = trained or _training(options, base, arguments, model_spec)
+    if options.model is not None and made.model is None:
+        environment = script_environment(options.env)
+        arguments = arguments_behind(options.model, environment, vocab_size=options.vocab_size)
+    if arguments is not None and options.example is None and made.training is None:
+        options = filled_in(options, arguments)
+    check_words(options)
+    shown = _example(options)
+    machines = _machines(options, made.cluster, shown.cluster_path if shown else None)
+    _check_needed(options, made, shown)
+    cluster, record = machines()
+    cluster, changes = _changed_cluster(options, cluster)
+    model = _model(options, made, shown)
+    _check_expert_options(options, model)
+    training = made.training or _training(options, shown.training if shown else None, arguments, model)
     if training.fp8:
-        training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in spec.gpu_kinds))
-    check_precision(spec, training)
+        training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in cluster.gpu_kinds))
+    check_precision(cluster, training)
+    not_modelled = (
+        *(arguments.not_modelled if arguments else ()),
+        *_of_flags(options),
+        *not_modelled_of(model, training),
+    )
     instance = Instance(
-        model=model_spec,
-        cluster=spec,
+        model=model,
+        cluster=cluster,
         training=training,
         p2p=options.p2p,  # type: ignore[arg-type]
         allreduce=options.allreduce,  # type: ignore[arg-type]
         launcher=options.launcher,  # type: ignore[arg-type]
         profile=_profile(options.profile),
         stack=read_stack(options.calibration) if options.calibration else read_stack(),
-        not_modelled=tuple(
-            dict.fromkeys(
-                (
-                    *(arguments.not_modelled if arguments else ()),
-                    *_of_flags(options),
-                    *not_modelled_of(model_spec, training),
-                )
-            )
-        ),
+        not_modelled=tuple(dict.fromkeys(not_modelled)),
     )
     inputs: dict[str, Any] = {
         "cluster": record,
-        "gpus": gpu_record(spec),
-        **domain_record(spec),
+        "gpus": gpu_record(cluster),
+        **domain_record(cluster),
         "example": options.example,
         "exclude_hosts": options.exclude_hosts,
-        "speed": speed_record(speeds),
-        **({"gpu_price": folded_by_value(prices)} if prices else {}),
+        **changes,
         "profile": _file_record(options.profile),
         "stack": asdict(instance.stack),
-        "model": asdict(model_spec),
+        "model": asdict(model),
         "training": asdict(training),
     }
-    num_gpus = shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus
     return Job(
         instance=with_edge_loss(instance),
-        num_gpus=num_gpus,
+        num_gpus=shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus,
         inputs=inputs,
         arguments=arguments,
         tp_comm_overlap=None if options.tp_comm_overlap is None else False,
     )
 
 
+def filled_in(options: JobOptions, arguments: "MegatronArgs") -> JobOptions:
+    """Return the options with what Megatron arguments say where they are silent."""
+    given = {
+        name: getattr(arguments, name)
+        for name in ("global_batch_size", "seq_length", "precision")
+        if getattr(options, name) is None
+    }
+    return replace(options, fp8=options.fp8 or arguments.fp8, **given)
+
+
+def check_words(options: JobOptions) -> None:
+    """Raise ``InputError`` for a field whose word is none of those that its declaration allows."""
+    for name, field in fields_of(JobOptions).items():
+        value = getattr(options, name)
+        if field.option.words and value is not None:
+            one_of(option_name(name), value, field.option.words)
+
+
+def _example(options: JobOptions) -> "Example | None":
+    from pipette_opt.read.example import read_example
+
+    return None if options.example is None else read_example(options.example)
+
+
+def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> None:
+    """Raise ``InputError`` for a part of the job that nothing says, or that several places say."""
+    from pipette_opt.specs.training import LARGEST
+
+    if not 1.0 <= options.expert_imbalance < float("inf"):
+        raise InputError("--expert-imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
+    if options.model is None and made.model is None and shown is None:
+        raise InputError("--model", "is needed: a preset such as llama-3-8b, a config.json, or Megatron arguments.")
+    for option, value in (("--global-batch-size", options.global_batch_size), ("--seq-length", options.seq_length)):
+        if value is None and shown is None and made.training is None:
+            raise InputError(option, "is needed.")
+        if value is not None and not 1 <= value <= LARGEST:
+            raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
+    if options.vocab_size is not None and (options.model is None or made.model is not None):
+        raise InputError("--vocab-size", "goes with Megatron arguments that leave the vocabulary to a tokenizer.")
+    if made.training is not None:
+        for name, field in fields_of(JobOptions).items():
+            if field.option.section == "training" and getattr(options, name) != field.default:
+                raise InputError("training", f"says {name} itself; give one of the two.")
+
+
+def _changed_cluster(options: JobOptions, cluster: "ClusterSpec") -> "tuple[ClusterSpec, dict[str, Any]]":
+    """Return the cluster with speeds and prices, without excluded hosts, and what a plan records of them."""
+    from pipette_opt.read.cluster import exclude_hosts
+    from pipette_opt.read.hosts import expand_hosts
+    from pipette_opt.read.prices import parse_prices, with_prices
+    from pipette_opt.read.speeds import folded_by_value, parse_speeds, speed_record, with_speeds
+
+    speeds = parse_speeds(options.speed or ())
+    cluster = with_speeds(cluster, speeds)
+    prices = parse_prices(options.gpu_price or (), cluster.hosts)
+    cluster = with_prices(cluster, prices)
+    if options.exclude_hosts:
+        cluster = exclude_hosts(cluster, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
+    priced = {"gpu_price": folded_by_value(prices)} if prices else {}
+    return cluster, {"speed": speed_record(speeds), **priced}
+
+
+def _model(options: JobOptions, made: Made, shown: "Example | None") -> "ModelSpec":
+    from pipette_opt.read.model import read_model
+    from pipette_opt.read.scripts import script_environment
+
+    if made.model is not None:
+        return made.model
+    if options.model is None:
+        return cast("Example", shown).model
+    return read_model(options.model, options.vocab_size, script_environment(options.env))
+
+
+def _check_expert_options(options: JobOptions, model: "ModelSpec") -> None:
+    """Raise ``InputError`` for an option of experts that a model without experts has no use for."""
+    if model.num_experts is not None:
+        return
+    for option, has_effect in (
+        ("--expert-imbalance", options.expert_imbalance > 1.0),
+        ("--expert-loads", options.expert_loads is not None),
+        ("--moe-token-dispatcher", options.moe_token_dispatcher not in (None, "alltoall")),
+        ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
+    ):
+        if has_effect:
+            raise InputError(option, f"has no effect: model {model.name} has no experts.")
+
+
 def _of_flags(options: JobOptions) -> "Iterator[NotModelled]":
-    """What the numbers leave out of options that are given by name."""
+    """Yield the effects of named options that predictions leave out."""
     from pipette_opt.read.megatron_table import megatron_options
 
     known = megatron_options()
@@ -182,8 +226,7 @@ def _of_flags(options: JobOptions) -> "Iterator[NotModelled]":
 
 
 def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
-    """What the loads of single experts make of each expert-parallel size that the experts allow."""
-    one_of("--expert-placement", options.expert_placement, ("listed", "balanced"))
+    """Return the imbalance of ranks from loads of single experts, for each expert-parallel size that divides them."""
     if options.expert_loads is None:
         if options.expert_placement != "listed":
             raise InputError("--expert-placement", "needs --expert-loads.")
@@ -204,21 +247,12 @@ def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImba
     return tuple(RankImbalance(ranks=size, imbalance=imbalance) for size, imbalance in found)
 
 
-def _check_unsaid(options: JobOptions) -> None:
-    """Raise ``InputError`` for an option of the training, where that is given as a whole."""
-    silent = JobOptions()
-    for name in OF_TRAINING:
-        if getattr(options, name) != getattr(silent, name):
-            raise InputError("training", f"says {name} itself; give one of the two.")
-
-
 def _training(
     options: JobOptions, base: "TrainingSpec | None", arguments: "MegatronArgs | None", model: "ModelSpec"
 ) -> "TrainingSpec":
-    """What an iteration is: as the options say, or else the example's."""
+    """Return the training of the options; what they leave out is the example's or the arguments'."""
     from pipette_opt.candidates.unsearched_options import graph_modules
     from pipette_opt.specs import TrainingSpec
-    from pipette_opt.specs.precision import FP8_RECIPES
     from pipette_opt.specs.training import dispatcher_fields
 
     precision = options.precision or (base.precision if base else "bf16")
@@ -228,7 +262,6 @@ def _training(
     scripted_recipe = None if arguments is None else arguments.training_fields.get("fp8_recipe")
     recipe = options.fp8_recipe or scripted_recipe or "delayed"
     if options.fp8_recipe is not None:
-        one_of("--fp8-recipe", recipe, FP8_RECIPES)
         if not options.fp8:
             raise InputError("--fp8-recipe", "needs --fp8.")
         if scripted_recipe not in (None, recipe):
@@ -261,20 +294,22 @@ def _training(
 
 def _without_tensor_overlap(training: "TrainingSpec") -> "TrainingSpec":
     """The training without what Megatron arguments say of tensor overlap."""
-    others = [one for one in training.other_arguments or () if not one[0].startswith("--tp-comm-overlap")]
+    others = [words for words in training.other_arguments or () if not words[0].startswith("--tp-comm-overlap")]
     return replace(training, tp_comm_overlap=False, other_arguments=tuple(others) or None)
 
 
-def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[ClusterSpec, dict[str, Any] | None]]":
+def _machines(
+    options: JobOptions, made: "ClusterSpec | None", example: Path | None
+) -> "Callable[[], tuple[ClusterSpec, dict[str, Any] | None]]":
     """
-    What reads the cluster of a file, of an example, or of equal hosts, and gives what a plan records of it.
+    Return a reader of the cluster, from a file, an example or equal hosts; it also returns the record for plans.
 
     Options that are missing or contradict each other are refused before anything is read.
     """
     of_hosts = {"--gpu": options.gpu, "--nics": options.nics, "--gpus-per-node": options.gpus_per_node}
     given = [option for option, value in of_hosts.items() if value is not None]
     if options.nodes is not None:
-        if options.cluster is not None:
+        if options.cluster is not None or made is not None:
             raise InputError("--nodes", "contradicts --cluster, whose file lists the hosts; give one of the two.")
         if options.gpu is None:
             raise InputError("--gpu", "is needed with --nodes, e.g. --gpu h100; `pipette-opt gpus` lists them.")
@@ -285,7 +320,7 @@ def _machines(options: JobOptions, example: Path | None) -> "Callable[[], tuple[
             nics=options.nics,
             gpus_per_node=options.gpus_per_node,
         )
-    path = options.cluster if options.cluster is not None else example
+    path = made or options.cluster or example
     if path is None and given:
         raise InputError("--nodes", f"is needed with {given[0]}: the number of hosts, or their names.")
     if path is None:
@@ -310,16 +345,14 @@ def _equal_hosts(
 
 
 def _file_record(path: Path | None) -> dict[str, str] | None:
-    """What a plan records of a file: where it is, and its hash."""
+    """Return path and hash of a file, as a plan records them."""
     from pipette_opt.read.files import sha256_of
 
     return None if path is None else {"path": str(path), "sha256": sha256_of(path)}
 
 
 def trained_as(job: Job, given: "MegatronArgs") -> Job:
-    """The job with the formats of gradients and optimizer states, and the kernels, that Megatron arguments say."""
-    from dataclasses import asdict
-
+    """Return the job with the formats of gradients and optimizer states, and the kernels, of Megatron arguments."""
     from pipette_opt.simulate.fullness import with_edge_loss
 
     if given.fp8 and not job.instance.training.fp8:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def cluster_record(path: Path) -> dict[str, Any]:
-    """What a plan records of its cluster file and of the link matrices beside it: paths and hashes."""
+    """Return paths and hashes of a cluster file and of the link matrices beside it, as a plan records them."""
     from pipette_opt.read.cluster import matrix_files
     from pipette_opt.read.files import sha256_of
 
@@ -30,7 +30,7 @@ def described_cluster(cluster: "ClusterSpec | Path") -> "tuple[ClusterSpec, dict
 
 
 def is_nominal_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether a plan records its cluster by value, and not as a file."""
+    """Return whether a plan records its cluster by value, not as a file."""
     return isinstance(recorded, Mapping) and "document" in recorded
 
 
@@ -41,9 +41,9 @@ def cluster_of(plan: "Plan", path: Path, given: Path | None) -> "tuple[ClusterSp
     Parameters
     ----------
     path
-        Where the plan is; its cluster file is also looked for beside it.
+        Path of the plan; its cluster file is also looked for beside it.
     given
-        Where the cluster file is now, if it has moved.
+        Path of the cluster file now, if it has moved.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def cluster_of(plan: "Plan", path: Path, given: Path | None) -> "tuple[ClusterSp
 
 
 def has_cluster(plan: "Plan", path: Path) -> bool:
-    """Whether the cluster of a plan is known here: recorded in it, or in a file that is still there."""
+    """Return whether the cluster of a plan is known: recorded in it, or in a file that is still there."""
     recorded = plan.inputs.get("cluster")
     if not is_file_record(recorded):
         return True  # with its document, or wrong, which its reader says
@@ -77,7 +77,7 @@ def has_cluster(plan: "Plan", path: Path) -> bool:
 
 
 def is_file_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether an entry of a plan's inputs names a file by path and hash."""
+    """Return whether an entry of a plan's inputs names a file by path and hash."""
     return isinstance(recorded, Mapping) and all(isinstance(recorded.get(key), str) for key in ("path", "sha256"))
 
 
@@ -88,9 +88,9 @@ def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[
     Parameters
     ----------
     path
-        Where the plan is; its files are also looked for beside it.
+        Path of the plan; its files are also looked for beside it.
     cluster
-        Where the cluster file is now, if it has moved.
+        Path of the cluster file now, if it has moved.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[
 
 
 def check_matrices(cluster: Path, recorded: Mapping[str, Any], plan: Path) -> list[str]:
-    """The same for the link matrices that a plan records with its cluster file, which lie beside that file."""
+    """Check the link matrices that a plan records, beside its cluster file; return those that are not there."""
     missing, both = [], []
     for field in ("matrices", "inside_matrices"):
         matrices = recorded.get(field) or {}

@@ -43,6 +43,11 @@ MAX_HINTS = 3
 _OF_OTHER = {other: name for name, others in OTHER_NAMES.items() for other in others}
 
 
+def option_name(field: str) -> str:
+    """Return the option of the command line for a field: ``--seq-length`` for ``seq_length``."""
+    return f"--{field.replace('_', '-')}"
+
+
 def usual_name(name: str) -> str:
     """The option's own name, with dashes, of any of its names, with dashes or underscores."""
     dashed = name.replace("_", "-")
@@ -64,7 +69,9 @@ def names_like(name: str, known: Collection[str]) -> tuple[str, ...]:
     """
     words = set(name.split("-"))
     others = {other: own for own, names in OTHER_NAMES.items() if own in known for other in (own, *names)}
-    spelled = {**{one: one for one in known}, **others}
-    with_words = sorted((one for one in known if words <= set(one.split("-"))), key=lambda one: (one.count("-"), one))
+    spelled = {**{option: option for option in known}, **others}
+    with_words = sorted(
+        (option for option in known if words <= set(option.split("-"))), key=lambda option: (option.count("-"), option)
+    )
     alike = difflib.get_close_matches(name, spelled, n=MAX_HINTS, cutoff=0.7)
-    return tuple(dict.fromkeys((*with_words, *(spelled[one] for one in alike))))[:MAX_HINTS]
+    return tuple(dict.fromkeys((*with_words, *(spelled[option] for option in alike))))[:MAX_HINTS]

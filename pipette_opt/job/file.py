@@ -1,0 +1,188 @@
+"""
+Job files: one YAML document that says a job, its launch of today and what was measured.
+
+Keys are the fields of :mod:`~pipette_opt.options.description` under any of their names, in the section that each is
+declared with. ``cluster`` and ``software`` may be a single text: a cluster file, a stack. Paths are as written, or
+beside the job file.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import is_file
+from pipette_opt.job.launch_words import launch_words
+from pipette_opt.options.description import (
+    Field,
+    JobOptions,
+    LaunchOptions,
+    Measured,
+    SpaceOptions,
+    fields_of,
+)
+from pipette_opt.options.names import usual_name
+from pipette_opt.options.values import field_value
+from pipette_opt.read.fields import did_you_mean
+from pipette_opt.read.files import read_yaml
+from pipette_opt.read.megatron_table import megatron_options
+
+SECTIONS = ("cluster", "training", "software", "parallel", "measured")
+"""Mappings of a job file; every other key stands at its top level."""
+
+SCALAR_FIELDS = {"cluster": "cluster", "software": "calibration"}
+"""Sections that may be a single text, and the field that it then is."""
+
+OTHER_KEYS = {("cluster", "file"): "cluster", ("software", "stack"): "calibration"}
+"""Keys of a section that read better there than the name of their field."""
+
+FILES = ("cluster", "profile", "model", "calibration", "expert_loads", "args")
+"""Fields that may name a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFile:
+    """
+    A job file that was read.
+
+    Parameters
+    ----------
+    given
+        Fields of :class:`JobOptions` and :class:`SpaceOptions` that the file says, as they are declared.
+    megatron
+        Options of Megatron in ``parallel`` that no search decides, by their names with underscores: of a launch.
+    """
+
+    path: Path
+    given: Mapping[str, Any]
+    launch: LaunchOptions
+    measured: Measured
+    megatron: Mapping[str, Any] = field(default_factory=dict)
+
+    def place(self, name: str) -> str:
+        """Return where a field stands, as ``training.seq_length``."""
+        return _place(_declared()[name])
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the file as keywords of functions such as :func:`pipette_opt.solve`, which search."""
+        self.check_searched()
+        return dict(self.given)
+
+    def check_searched(self) -> None:
+        """Raise ``InputError`` for an option in ``parallel`` that no search decides."""
+        for name in self.megatron:
+            problem = "is no choice of a search. A launch of today is said in args, as Megatron's arguments."
+            raise InputError(f"{self.path}, parallel.{name}", problem)
+
+    def launch_text(self, is_whole: bool) -> str | None:
+        """
+        Return the arguments of the launch: ``args``, or where ``is_whole`` the degrees of ``parallel`` as arguments.
+
+        Raises
+        ------
+        InputError
+            If ``parallel`` leaves a choice, or says what ``args`` say.
+        """
+        degrees = {name: value for name, value in self.given.items() if name in fields_of(SpaceOptions)}
+        if not is_whole or not (degrees or self.megatron):
+            self.check_searched()
+            return self.launch.args
+        if self.launch.args is not None:
+            raise InputError(f"{self.path}, args", "say what parallel says; give one of the two.")
+        return " ".join(launch_words(degrees, self.megatron, f"{self.path}, parallel."))
+
+
+def read_job_file(path: str | Path) -> JobFile:
+    """
+    Read a job file.
+
+    Raises
+    ------
+    InputError
+        For a key that is not known or stands elsewhere, a value that a field cannot have, or a file that says nothing.
+        The error names the file and the key, as ``job.yaml, training.seq_length``.
+    """
+    path = Path(path)
+    content = read_yaml(path)
+    if not isinstance(content, Mapping) or not content:
+        problem = f"must be a mapping with model, cluster, training and so on, got {shown(content)}."
+        raise InputError(str(path), problem)
+    given: dict[str, Any] = {}
+    megatron: dict[str, Any] = {}
+    for section, key, value in _entries(path, content):
+        where = f"{path}, {section}.{key}" if section else f"{path}, {key}"
+        name = usual_name(key).replace("-", "_")
+        declared = _declared().get(name)
+        if declared is None and section == "parallel" and key in megatron_options():
+            megatron[key] = value
+            continue
+        _check_key(path, section, key, declared)
+        assert declared is not None
+        if name in given:
+            raise InputError(where, "is given under two names; leave one out.")
+        if value is not None:
+            given[name] = field_value(declared, _found(name, value, path), where)
+    launch = LaunchOptions(**{name: given.pop(name) for name in fields_of(LaunchOptions) if name in given})
+    measured = Measured(**{name: given.pop(name) for name in fields_of(Measured) if name in given})
+    return JobFile(path=path, given=given, launch=launch, measured=measured, megatron=megatron)
+
+
+def read_job(path: str | Path) -> dict[str, Any]:
+    """
+    Return a job file as keywords of functions: ``pipette_opt.solve(**pipette_opt.read_job("job.yaml"))``.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_job_file`, and for options of a launch that no search decides.
+    """
+    return read_job_file(path).keywords()
+
+
+def _entries(path: Path, content: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield section, key and value of each entry."""
+    for key, value in content.items():
+        if key not in SECTIONS:
+            yield "", str(key), value
+        elif isinstance(value, Mapping):
+            for name, each in value.items():
+                yield key, OTHER_KEYS.get((key, name), str(name)), each
+        elif isinstance(value, str) and key in SCALAR_FIELDS:
+            yield key, SCALAR_FIELDS[key], value
+        else:
+            known = ", ".join(name for name, each in _declared().items() if _section(each) == key)
+            raise InputError(f"{path}, {key}", f"must be a mapping of {known}; got {shown(value)}.")
+
+
+def _check_key(path: Path, section: str, key: str, declared: Field | None) -> None:
+    """Raise ``InputError`` for a key that is unknown, or that belongs to another section."""
+    where = f"{path}, {section}.{key}" if section else f"{path}, {key}"
+    if declared is None:
+        known = {_place(each): each for each in _declared().values()}
+        near = did_you_mean(key, [*(place.rpartition(".")[2] for place in known), *SECTIONS])
+        raise InputError(where, f"is no key of a job file.{near} docs/job.md lists them.")
+    if _section(declared) != section:
+        raise InputError(where, f"belongs elsewhere: write it as {_place(declared)}.")
+
+
+def _found(name: str, value: Any, path: Path) -> Any:
+    """Return the path of a file that stands beside the job file, for a field that may name one."""
+    if name not in FILES or not isinstance(value, str) or "\n" in value:
+        return value
+    beside = path.parent / value
+    return str(beside) if not is_file(Path(value)) and is_file(beside) else value
+
+
+def _declared() -> dict[str, Field]:
+    """Return every field that a job file may say, by name."""
+    return {**fields_of(JobOptions), **fields_of(SpaceOptions), **fields_of(LaunchOptions), **fields_of(Measured)}
+
+
+def _section(declared: Field) -> str:
+    return "measured" if declared.name in fields_of(Measured) else declared.option.section
+
+
+def _place(declared: Field) -> str:
+    section = _section(declared)
+    return f"{section}.{declared.name}" if section else declared.name

@@ -1,0 +1,94 @@
+"""Degrees of a launch as arguments of Megatron-LM."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.options.names import option_name
+
+MEGATRON_NAMES = {
+    "tensor_parallel": "tensor_model_parallel_size",
+    "pipeline_parallel": "pipeline_model_parallel_size",
+    "context_parallel": "context_parallel_size",
+    "expert_parallel": "expert_model_parallel_size",
+    "expert_tensor_parallel": "expert_tensor_parallel_size",
+    "virtual_pipeline": "num_virtual_stages_per_pipeline_rank",
+}
+"""Megatron-LM's names of fields of a search that it calls otherwise."""
+
+
+def launch_words(degrees: Mapping[str, Any], megatron: Mapping[str, Any], where: str) -> list[str]:
+    """
+    Return a launch as words of a command line.
+
+    Parameters
+    ----------
+    degrees
+        Fields of a search space, each with the one value that the launch has.
+    megatron
+        Further options of Megatron-LM by their names with underscores; ``True`` is a flag, ``False`` or ``None``
+        absent, a list several words.
+    where
+        Start of the place that errors name, which a field's name follows.
+
+    Raises
+    ------
+    InputError
+        For a field that leaves a choice, or that no single option of Megatron-LM says.
+    """
+    words: list[str] = []
+    for name, value in degrees.items():
+        several = isinstance(value, tuple)
+        if several and len(value) != 1:
+            raise InputError(f"{where}{name}", f"must be one value of a launch, got {shown(list(value))}.")
+        words += _words(name, value[0] if several else value, f"{where}{name}", degrees)
+    for name, value in megatron.items():
+        words += _option(name, value)
+    return words
+
+
+def _words(name: str, value: Any, where: str, degrees: Mapping[str, Any]) -> list[str]:
+    """Return the options of one field."""
+    if name in ("max_gpus", "offload"):
+        raise InputError(where, "is of a search; leave it out, or say a launch as Megatron's arguments in args.")
+    if name == "data_parallel":
+        sizes = [degrees.get(each, (1,))[0] for each in ("tensor_parallel", "pipeline_parallel", "context_parallel")]
+        gpus = value * sizes[0] * sizes[1] * sizes[2]
+        raise InputError(where, f"follows from the GPUs of a launch: write cluster.num_gpus: {gpus} in its place.")
+    if name == "recompute":
+        return _recomputation(value, where)
+    if name == "data_parallel_sharding_strategy":
+        return list(_sharding(value))
+    if name == "overlap_p2p_communication":
+        return [] if value else ["--no-overlap-p2p-communication"]
+    if name == "virtual_pipeline" and value == 1:
+        return []
+    return _option(MEGATRON_NAMES.get(name, name), value)
+
+
+def _recomputation(value: str | None, where: str) -> list[str]:
+    if value is None:
+        return []
+    if value == "full":
+        return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
+    if value == "block":
+        problem = "is of a search. Of a launch write recompute_granularity, recompute_method and recompute_num_layers."
+        raise InputError(where, problem)
+    modules = [] if value == "selective" else ["--recompute-modules", *value.split("+")]
+    return ["--recompute-granularity", "selective", *modules]
+
+
+def _sharding(strategy: str) -> Iterator[str]:
+    if strategy == "optim":
+        yield "--use-distributed-optimizer"
+    elif strategy != "no_shard":
+        yield from ("--use-megatron-fsdp", "--data-parallel-sharding-strategy", strategy)
+        yield from ("--overlap-grad-reduce", "--overlap-param-gather")
+
+
+def _option(name: str, value: Any) -> list[str]:
+    """Return an option with its value; nothing for one that is off."""
+    if value in (None, False):
+        return []
+    values = [] if value is True else value if isinstance(value, list | tuple) else [value]
+    return [option_name(name), *map(str, values)]

@@ -1,0 +1,48 @@
+"""The search space that options pin down."""
+
+from dataclasses import replace
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates import SearchSpace
+from pipette_opt.job.read import Job
+from pipette_opt.options.description import SpaceOptions, fields_of
+
+
+def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = None) -> SearchSpace:
+    """
+    Return the configurations to search of a job.
+
+    Parameters
+    ----------
+    base
+        A space whose other fields hold; the default one without it.
+
+    Raises
+    ------
+    InputError
+        For a field that the job's model has no use for.
+    """
+    given = {
+        name: value
+        for name, field in fields_of(SpaceOptions).items()
+        if (value := getattr(options, name)) != field.default
+    }
+    _check_expert_sizes(job, options)
+    if base is None:
+        return SearchSpace(num_gpus=job.num_gpus, tp_comm_overlap=job.tp_comm_overlap, **given)
+    return replace(base, num_gpus=job.num_gpus if base.num_gpus is None else base.num_gpus, **given)
+
+
+def _check_expert_sizes(job: Job, options: SpaceOptions) -> None:
+    """Raise ``InputError`` where sizes of experts have no effect, or cannot divide them."""
+    model = job.instance.model
+    limits = (
+        ("--expert-parallel", options.expert_parallel, model.num_experts, "experts"),
+        ("--expert-tensor-parallel", options.expert_tensor_parallel, model.expert_ffn_size, "columns of an expert"),
+    )
+    for option, sizes, whole, parts in limits:
+        for size in sizes or ():
+            if model.num_experts is None and size > 1:
+                raise InputError(option, f"has no effect: model {model.name} has no experts.")
+            if model.num_experts is not None and whole is not None and whole % size:
+                raise InputError(option, f"must divide the {whole} {parts} of model {model.name}, got {size}.")

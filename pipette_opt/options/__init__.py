@@ -1,0 +1,1 @@
+"""Declarations of what people say of a job: fields, types, help, names. Loads no other room than base."""

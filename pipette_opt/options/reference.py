@@ -1,0 +1,170 @@
+"""
+The reference page and the JSON schema of job files, made from the declarations.
+
+``python -m pipette_opt.options.reference`` writes ``docs/job.md`` and ``data/schemas/job.schema.json`` of a checkout.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
+
+from pipette_opt.options.description import (
+    Field,
+    JobOptions,
+    LaunchOptions,
+    Measured,
+    SpaceOptions,
+    fields_of,
+)
+from pipette_opt.options.names import OTHER_NAMES
+
+SECTIONS: Mapping[str, str] = {
+    "": "Top level",
+    "cluster": "`cluster`",
+    "training": "`training`",
+    "software": "`software`",
+    "parallel": "`parallel`",
+    "measured": "`measured`",
+}
+"""Sections of a job file in the order of the page, with their headings."""
+
+SAID_OF_SECTIONS: Mapping[str, str] = {
+    "cluster": "May be the name of a cluster file instead; `file` names it beside other keys.",
+    "software": "May be the name of a stack instead (`calibration`, here also `stack`).",
+    "parallel": "What a search may choose; each size is a number or a list. For `estimate`, which wants one launch, "
+    "each has one value, and any option of Megatron-LM may stand here, such as `sequence_parallel: true`.",
+    "measured": "Figures of a run, which `estimate` sets beside its prediction.",
+}
+"""Sentences below headings."""
+
+HEAD = """# Job files
+
+A job is said once, in a YAML file that `solve`, `estimate`, `candidates`, `recommend` and `benchmark solve` take as
+their argument, and `explain` as `--job`. The same keys are options of these commands (`--seq-length`), arguments of
+functions (`pipette_opt.solve(**pipette_opt.read_job("job.yaml"))`), and columns of [`runs.csv`](../data/README.md).
+
+```yaml
+model: llama-3.1-70b
+cluster: {nodes: 8, gpu: h100, nics: 8x400}
+training: {global_batch_size: 512, seq_length: 8192, precision: bf16}
+software: megatron-core
+parallel: {tensor_model_parallel_size: 8, pipeline_model_parallel_size: 4, micro_batch_size: 1}
+measured: {iter_time_s: 98.2}
+```
+
+An option on the command line counts before the file, and the command says so. A key that is not known, stands in
+another section or has no effect on a command is refused with its place. Files are looked for as written, then beside
+the job file.
+
+Made by `python -m pipette_opt.options.reference`; the schema for editors is `data/schemas/job.schema.json`.
+"""
+
+
+def declared() -> Iterator[tuple[str, Field]]:
+    """Yield section and field of everything that a job file may say."""
+    for described in (JobOptions, LaunchOptions, SpaceOptions):
+        for field in fields_of(described).values():
+            yield field.option.section, field
+    for field in fields_of(Measured).values():
+        yield "measured", field
+
+
+def page() -> str:
+    """Return the reference page."""
+    parts = [HEAD]
+    for section, heading in SECTIONS.items():
+        parts.append(f"## {heading}\n")
+        if section in SAID_OF_SECTIONS:
+            parts.append(f"{SAID_OF_SECTIONS[section]}\n")
+        parts.append("| key | also | value | |\n|---|---|---|---|")
+        parts.append("\n".join(_row(field) for own, field in declared() if own == section) + "\n")
+    return "\n".join(parts)
+
+
+def _row(field: Field) -> str:
+    others = OTHER_NAMES.get(field.name.replace("_", "-"), ())
+    also = ", ".join(f"`{other.replace('-', '_')}`" for other in others)
+    text = field.option.help.replace("|", "\\|")
+    return f"| `{field.name}` | {also} | {_kind_words(field)} | {text} |"
+
+
+def _kind_words(field: Field) -> str:
+    if field.option.words:
+        return ", ".join(f"`{word}`" for word in field.option.words)
+    kind = field.plain_kind
+    if get_origin(kind) is tuple:
+        return "sizes" if int in get_args(kind) else "words"
+    words = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "file"}
+    return words.get(kind, "list of texts")
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a job file (draft 2020-12)."""
+    properties: dict[str, Any] = {}
+    for section in SECTIONS:
+        entries = {
+            name: _schema_of(field)
+            for own, field in declared()
+            if own == section
+            for name in (field.name, *(other.replace("-", "_") for other in OTHER_NAMES.get(_dashed(field.name), ())))
+        }
+        if not section:
+            properties |= entries
+            continue
+        is_open = section == "parallel"  # options of Megatron-LM may stand there
+        properties[section] = {"type": "object", "properties": entries, "additionalProperties": is_open}
+    for section, other in (("cluster", "file"), ("software", "stack")):
+        properties[section]["properties"][other] = {"type": "string"}
+        properties[section] = {"anyOf": [{"type": "string"}, properties[section]]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A job of pipette-opt",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "minProperties": 1,
+    }
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _schema_of(field: Field) -> dict[str, Any]:
+    kind, option = field.plain_kind, field.option
+    plain: dict[Any, dict[str, Any]] = {
+        int: {"type": "integer"},
+        float: {"type": "number"},
+        bool: {"type": "boolean"},
+        str: {"type": ["string", "number"]},
+        Path: {"type": "string"},
+    }
+    if option.words:
+        found: dict[str, Any] = {"enum": list(option.words)}
+    elif get_origin(kind) is tuple:
+        inner = get_args(kind)[0]
+        each = {"type": "integer", "minimum": 1} if inner is int else {"type": ["string", "null"]}
+        found = {"anyOf": [each, {"type": "string"}, {"type": "array", "items": each}]}
+    elif get_origin(kind) is list:
+        found = {"type": ["string", "number", "array", "object"]}
+    else:
+        found = dict(plain[kind])
+    if option.minimum is not None:
+        found["minimum"] = option.minimum
+    if isinstance(field.kind, UnionType) and NoneType in get_args(field.kind):
+        found = {"anyOf": [found, {"type": "null"}]}
+    return {"description": option.help, **found}
+
+
+def main() -> None:
+    """Write page and schema of the checkout."""
+    root = Path(__file__).parents[2]
+    (root / "docs" / "job.md").write_text(page(), encoding="utf-8")
+    text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    (root / "data" / "schemas" / "job.schema.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

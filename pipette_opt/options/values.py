@@ -1,0 +1,125 @@
+"""Values of options: whatever people give, made what the declaration says; errors name the place."""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import number_of, whole_number
+from pipette_opt.options.description import Field
+
+T = TypeVar("T")
+
+MAX_WORKERS = 1024
+"""Threads of one machine; more cores than any has."""
+
+KIND_WORDS: Mapping[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+"""Plain types as errors name them."""
+
+
+def field_value(field: Field, value: object, where: str) -> Any:
+    """
+    Return a value as its field declares it; the field's default for ``None``.
+
+    Parameters
+    ----------
+    value
+        Value from a command line, a cell of a table, a file or a program. Sizes are ``"4,8"``, ``[4, 8]`` or ``4``; a
+        list of texts may be a mapping, ``{"gpu01": 2.5}`` for ``["gpu01=2.5"]``; ``"true"`` is true.
+    where
+        The place that errors name.
+
+    Raises
+    ------
+    InputError
+        If the field cannot have the value.
+    """
+    kind = field.plain_kind
+    if value is None:
+        return field.default
+    if kind in (Path, str):
+        if isinstance(value, bool) or not isinstance(value, str | int | float | Path):
+            raise InputError(where, f"must be a text, got {shown(value)}.")
+        return kind(str(value))
+    if get_origin(kind) is list:
+        return _texts(value, where)
+    if get_origin(kind) is tuple:
+        parts = _parts(value)
+        if int in get_args(kind):
+            return tuple(_size(part, value, where) for part in parts)
+        return tuple(None if part in ("none", None) and field.has_none_inside else str(part) for part in parts)
+    return _number(kind, value, where)
+
+
+def _texts(value: object, where: str) -> list[str]:
+    """Return a text, a number, several of them or a mapping as a list of texts."""
+    if isinstance(value, Mapping):
+        return [f"{name}={each}" for name, each in value.items()]
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return [str(value)]
+    if isinstance(value, Iterable):
+        return [text for each in value for text in _texts(each, where)]
+    raise InputError(where, f"must be a text or a list of texts, got {shown(value)}.")
+
+
+def _parts(value: object) -> list[object]:
+    """Return the values between commas, or in a list."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return list(value) if isinstance(value, Iterable) else [value]
+
+
+def _size(part: object, value: object, where: str) -> int:
+    number = whole_number(part) if isinstance(part, str) else part
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise InputError(where, f"must be whole numbers >= 1 separated by commas, got {shown(value)}.")
+    return number
+
+
+def _number(kind: type, value: object, where: str) -> Any:
+    import msgspec
+
+    try:
+        found: Any = msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        raise InputError(where, f"must be {KIND_WORDS[kind]}, got {shown(value)}.") from None
+    if kind is float and not math.isfinite(found):
+        raise InputError(where, f"must be a finite number, got {shown(value)}.")
+    return found
+
+
+def sizes(option: str, text: str | None) -> tuple[int, ...] | None:
+    """Parse ``4,8``; raises ``InputError`` naming the option."""
+    return None if text is None else tuple(_size(part, text, option) for part in _parts(text))
+
+
+def numbers(option: str, text: str | None) -> list[float]:
+    """Parse numbers separated by commas; raises ``InputError`` naming the option."""
+    try:
+        return [number_of(word) for word in (text or "").split(",") if word.strip()]
+    except ValueError:
+        raise InputError(option, f"must be numbers separated by commas, got {shown(text)}.") from None
+
+
+def cores() -> int:
+    """Return the number of cores of this machine."""
+    return os.cpu_count() or 1
+
+
+def threads(workers: int | None) -> int:
+    """Return as many threads as ``workers`` says, or all cores."""
+    if workers is not None and workers > MAX_WORKERS:
+        raise InputError("--workers", f"must be at most {MAX_WORKERS}, got {workers}.")
+    return cores() if workers is None else workers
+
+
+def checked(make: Callable[..., T], **fields: Any) -> T:
+    """Make settings from options; what they refuse becomes an error that names the option."""
+    try:
+        return make(**fields)
+    except ValueError as error:
+        name = str(error).split(" ", 1)[0]
+        option = f"--{name.removesuffix('_s').replace('_', '-')}" if name in fields else "options"
+        raise InputError(option, str(error).split(" ", 1)[-1]) from None

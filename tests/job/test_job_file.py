@@ -1,0 +1,147 @@
+"""Job files: the same job as the options, errors with their place, and launches from degrees."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import pipette_opt as po
+from pipette_opt.base.errors import InputError
+from pipette_opt.cli.app import app
+from pipette_opt.job.file import read_job_file
+from pipette_opt.job.read import read_job
+from pipette_opt.options.description import JobOptions
+
+JOB = """\
+model: llama-3-8b
+cluster: {nodes: 2, gpu: h100, nics: 8x400}
+training: {global_batch_size: 64, seq_length: 4096}
+parallel: {tensor_model_parallel_size: 8, pp: 2, micro_batch_size: 1}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job of two hosts."""
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB)
+    return path
+
+
+def run(*words: str | Path) -> tuple[int, str, str]:
+    """Run a command; return exit code, output and messages."""
+    found = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=True)
+    error = f"{found.exception}" if found.exception is not None else ""
+    return found.exit_code, found.output, f"{found.stderr}{error}"
+
+
+def test_a_file_is_the_job_of_the_options(job: Path) -> None:
+    """Keys under Megatron-LM's names, short ones and the product's own."""
+    given = po.read_job(job)
+    assert given["tensor_parallel"] == (8,)
+    assert given["pipeline_parallel"] == (2,)
+    said = {name: value for name, value in given.items() if name in JobOptions.__dataclass_fields__}
+    options = JobOptions(model="llama-3-8b", nodes="2", gpu="h100", nics="8x400", global_batch_size=64, seq_length=4096)
+    assert JobOptions(**said) == options
+    assert read_job(JobOptions(**said)).instance.training.global_batch_size == 64
+
+
+def test_files_are_found_beside_the_job_file(tmp_path: Path) -> None:
+    """A path as written, or else beside the job file; a section may be a single text."""
+    (tmp_path / "mine.yaml").write_text("x")
+    path = tmp_path / "job.yaml"
+    path.write_text("cluster: mine.yaml\nsoftware: {stack: megatron-core}\n")
+    found = read_job_file(path)
+    assert found.given == {"cluster": tmp_path / "mine.yaml", "calibration": "megatron-core"}
+    assert found.place("cluster") == "cluster.cluster"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem"),
+    [
+        ("modle: llama-3-8b", "modle", "is no key of a job file. Did you mean model"),
+        ("training: {nodes: 2}", "training.nodes", "belongs elsewhere: write it as cluster.nodes"),
+        ("training: {gbs: 8, global_batch_size: 8}", "training.global_batch_size", "given under two names"),
+        ("training: {seq_length: long}", "training.seq_length", "must be a whole number, got 'long'"),
+        ("training: 5", "training", "must be a mapping of global_batch_size"),
+        ("parallel: {tp: [4, x]}", "parallel.tp", "must be whole numbers >= 1"),
+        ("cluster: 5", "cluster", "must be a mapping of cluster, nodes"),
+        ("measured: {iter_time_s: soon}", "measured.iter_time_s", "must be a number, got 'soon'"),
+        ("- model", "", "must be a mapping with model"),
+        ("", "", "must be a mapping with model"),
+    ],
+)
+def test_wrong_files_are_refused_with_the_place(tmp_path: Path, text: str, place: str, problem: str) -> None:
+    """File, key, value and what would be right."""
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as found:
+        read_job_file(path)
+    assert found.value.where == (f"{path}, {place}" if place else str(path))
+    assert problem in found.value.problem
+
+
+def test_degrees_are_a_launch(job: Path) -> None:
+    """What ``estimate`` simulates; options of Megatron-LM may stand beside the degrees, but no search takes them."""
+    job.write_text(JOB.replace("pp: 2,", "pp: 2, sequence_parallel: true, recompute: full, vpp: 1,"))
+    words = (read_job_file(job).launch_text(True) or "").split()
+    assert words[:4] == ["--tensor-model-parallel-size", "8", "--pipeline-model-parallel-size", "2"]
+    assert {"--sequence-parallel", "--recompute-granularity"} < set(words)
+    assert "--num-virtual-stages-per-pipeline-rank" not in words
+    with pytest.raises(InputError, match=r"parallel\.sequence_parallel: is no choice of a search"):
+        po.read_job(job)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "problem"),
+    [
+        ("tp: [4, 8]", "tensor_parallel: must be one value of a launch"),
+        ("tp: 8, dp: 2", "data_parallel: follows from the GPUs of a launch: write cluster.num_gpus: 16"),
+        ("recompute: block", "recompute: is of a search"),
+        ("offload: optimizer", "offload: is of a search"),
+    ],
+)
+def test_a_choice_is_no_launch(job: Path, degrees: str, problem: str) -> None:
+    """A field that leaves a choice, or that no option of Megatron-LM says."""
+    job.write_text(f"parallel: {{{degrees}}}")
+    with pytest.raises(InputError) as found:
+        read_job_file(job).launch_text(True)
+    assert problem in str(found.value)
+
+
+def test_estimate_compares_with_what_was_measured(job: Path) -> None:
+    """The prediction of the launch that the file says, beside its measured time and memory."""
+    job.write_text(f"{JOB}measured: {{iter_time_s: 10, oom: true}}\n")
+    code, out, _ = run("estimate", job)
+    assert code == 0
+    assert "Measured 10.0 s an iteration: predicted" in out
+    assert "The run ran out of memory; predicted to fit." in out
+    code, out, _ = run("estimate", job, "--json")
+    found = json.loads(out)
+    expected_s = found["estimate"]["expected_s"]
+    assert found["measured"]["time_error"] == pytest.approx(expected_s / 10 - 1)
+
+
+def test_the_command_line_counts_before_the_file(job: Path) -> None:
+    """What is replaced is said; the rest is the file's."""
+    code, out, messages = run("candidates", job, "--gbs", "32", "--json")
+    assert code == 0
+    rows = json.loads(out[out.index("[") :])
+    assert {row["config"]["tensor_model_parallel_size"] for row in rows} == {8}
+    assert "--global-batch-size 32 in place of training.global_batch_size" in messages
+
+
+def test_what_a_command_has_no_use_for_is_refused(job: Path) -> None:
+    """A key that has no effect is named; measured figures are only mentioned."""
+    job.write_text(JOB.replace("nics: 8x400", "nics: 8x400, num_gpus: 8"))
+    code, _, messages = run("recommend", job)
+    assert code != 0
+    assert "cluster.num_gpus: has no effect on recommend" in messages
+
+
+def test_explain_takes_it_as_an_option(job: Path) -> None:
+    """A command with arguments of its own has ``--job``."""
+    code, out, _ = run("explain", "tp=8,pp=4", "--job", job)
+    assert code == 0
+    assert "illegal" in out

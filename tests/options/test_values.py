@@ -1,0 +1,66 @@
+"""Values of options from command lines, cells, files and programs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.options.description import field_of
+from pipette_opt.options.values import field_value, numbers, sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("tensor_parallel", "4,8", (4, 8)),
+        ("tensor_parallel", [4, 8], (4, 8)),
+        ("tensor_parallel", 4, (4,)),
+        ("tensor_parallel", None, None),
+        ("recompute", "none,full", (None, "full")),
+        ("recompute", ["none", None, "moe_act+layernorm"], (None, None, "moe_act+layernorm")),
+        ("data_parallel_sharding_strategy", "optim", ("optim",)),
+        ("seq_length", "8192", 8192),
+        ("seq_length", 8192.0, 8192),
+        ("fp8", "true", True),
+        ("fp8", None, False),
+        ("expert_imbalance", "1.5", 1.5),
+        ("nodes", 16, "16"),
+        ("cluster", "cluster.yaml", Path("cluster.yaml")),
+        ("gpu_price", {"gpu[01-02]": 2.5}, ["gpu[01-02]=2.5"]),
+        ("gpu_price", 2.5, ["2.5"]),
+        ("env", ["A=1", "B=2"], ["A=1", "B=2"]),
+    ],
+)
+def test_what_fits(name: str, value: Any, expected: Any) -> None:
+    """Each form that people write gives what is declared."""
+    assert field_value(field_of(name), value, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("tensor_parallel", "4,a", "must be whole numbers >= 1 separated by commas, got '4,a'"),
+        ("tensor_parallel", [4, 0], "must be whole numbers >= 1"),
+        ("tensor_parallel", True, "must be whole numbers >= 1"),
+        ("seq_length", "long", "must be a whole number, got 'long'"),
+        ("seq_length", 1.5, "must be a whole number, got 1.5"),
+        ("fp8", "maybe", "must be true or false, got 'maybe'"),
+        ("expert_imbalance", "nan", "must be a finite number"),
+        ("nodes", [1, 2], "must be a text"),
+        ("env", True, "must be a text or a list of texts"),
+    ],
+)
+def test_what_does_not(name: str, value: Any, problem: str) -> None:
+    """The error names the place, the value and what would be right."""
+    with pytest.raises(InputError, match=r"^here: ") as found:
+        field_value(field_of(name), value, "here")
+    assert problem in str(found.value)
+
+
+def test_lists_of_options() -> None:
+    """Sizes and numbers between commas."""
+    assert (sizes("--hosts", "1,2"), sizes("--hosts", None)) == ((1, 2), None)
+    assert numbers("--link-speed", "0.5, 2,") == [0.5, 2.0]
+    with pytest.raises(InputError, match="--link-speed: must be numbers separated by commas, got 'x,2'"):
+        numbers("--link-speed", "x,2")
