@@ -1,1 +1,1 @@
-"""What users have, read into specs: clusters, links, models, GPUs, shipped examples."""
+"""Readers of users' files: clusters, links, models, launch scripts, runs, and shipped examples."""

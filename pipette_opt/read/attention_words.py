@@ -10,32 +10,32 @@ FLASH = re.compile(
     r"flash_?(attn|attention)?_?v?(?P<version>\d)?[\d.]*|fa_?v?(?P<short>\d)[\d.]*|fused_(attn|attention)"
     r"|te|transformer_engine|cudnn|(torch_)?sdpa|flex(_?attention)?|xformers|(mem(ory)?_)?efficient(_attention)?"
 )
-"""Kernels that keep no scores: FlashAttention, cuDNN's in Transformer Engine, PyTorch's and those like them."""
+"""Kernels that store no scores: FlashAttention, cuDNN's in Transformer Engine, PyTorch's and similar ones."""
 
 FUSED_SOFTMAX = re.compile(r"unfused|fused(_softmax)?|core|local")
-"""Scores in memory, and Megatron-Core's fused scaling, mask and softmax over them."""
+"""Kernels with scores in memory, and Megatron-Core's fused scaling, mask and softmax."""
 
 PLAIN = re.compile(r"torch|(torch_|sdpa_)?math|eager|naive")
-"""Scores in memory, and a softmax of single operations."""
+"""Kernels with scores in memory, and a softmax of single operations."""
 
 TRITON = "triton"
-"""Part of the name of kernels that are written in Triton."""
+"""Part of the names of kernels written in Triton."""
 
 KNOWN = "flash, flash_attention_2, fa2, te, cudnn, sdpa, unfused, fused (the softmax only), core, torch, math, eager"
-"""What an error message offers."""
+"""Names that an error message suggests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionWords:
     """
-    What a name says.
+    Meaning of an attention kernel's name.
 
     Parameters
     ----------
     kernel
-        As in :class:`~pipette_opt.specs.TrainingSpec`.
+        Kernel as in :class:`~pipette_opt.specs.TrainingSpec`.
     flash_version
-        As in :class:`~pipette_opt.specs.TrainingSpec`: 3 where no version is named.
+        Version as in :class:`~pipette_opt.specs.TrainingSpec`: 3 if the name has none.
     fused_softmax
         Whether an unfused kernel has one kernel for its softmax.
     """
@@ -47,10 +47,10 @@ class AttentionWords:
 
 def attention_words(text: str) -> AttentionWords | None:
     """
-    What a name of an attention kernel says; ``None`` for one that is not known.
+    Return the meaning of an attention kernel's name; ``None`` for an unknown name.
 
-    Case, hyphens and blanks do not count, nor what follows in brackets or after a plus (``flash_attention2 + RMS
-    kernel``), but for ``triton``: the kernel in Triton that came with FlashAttention has the algorithm and about the
+    Case, hyphens and blanks are ignored, and text in brackets or after a plus (``flash_attention2 + RMS kernel``).
+    ``triton`` is the exception: the Triton kernel that came with FlashAttention has the algorithm and about the
     speed of its first version (``flash_attn_triton.py`` of Dao-AILab/flash-attention). Remarks may follow the name of
     a kernel without scores (``TE DotProductAttention``, ``flash attention via TE``). PyTorch's
     ``scaled_dot_product_attention`` runs its copy of FlashAttention 2 (``aten/src/ATen/native/transformers/cuda``).
@@ -70,7 +70,7 @@ def attention_words(text: str) -> AttentionWords | None:
 
 
 def _with_remarks(name: str) -> AttentionWords | None:
-    """Meaning of a kernel without scores whose name has remarks behind it: ``te_dotproductattention``."""
+    """Return the meaning of a kernel without scores whose name ends in remarks: ``te_dotproductattention``."""
     words = name.split("_")
     for end in range(len(words) - 1, 0, -1):
         remarks = words[end:]
@@ -82,5 +82,5 @@ def _with_remarks(name: str) -> AttentionWords | None:
 
 
 def unknown_attention(text: str) -> str:
-    """What is wrong with a name that :func:`attention_words` does not know."""
+    """Return the problem of a name that :func:`attention_words` does not know."""
     return f"attention_kernel must be empty or one of {KNOWN}, got {shown(text)}."

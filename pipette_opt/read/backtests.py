@@ -1,7 +1,7 @@
 """
-Public runs that were compared with their predictions, by model, GPU and format: ``data/backtests.yaml``.
+Public runs compared with their predictions, by model, GPU and precision: ``data/backtests.yaml``.
 
-The commands behind the pages of results write it; each replaces the rows that it wrote before.
+The commands behind the pages of results write it; each replaces its own rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,25 +24,25 @@ HEAD = """\
 # and experts (0 for none), `gpus`: fewest and most GPUs, `middle`: median of measured over predicted time, `error`:
 # mean of how far predictions were off, as a share of what was measured.
 """
-"""What stands above the rows of the file, for whoever opens it."""
+"""Comment at the head of the file."""
 
 ROW = ("by", "names", "shape", "gpu", "precision", "runs", "gpus", "middle", "error")
-"""Fields of a row, in the order in which they are written."""
+"""Fields of a row, in the order of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackTest:
     """
-    Runs of one model on one kind of GPU in one format.
+    Runs of one model on one kind of GPU in one precision.
 
     Parameters
     ----------
     by
-        The command that compared them, of ``benchmarks/``.
+        Command of ``benchmarks/`` that compared them.
     names
-        What their sources call the model.
+        Names of the model in their sources.
     shape
-        As :func:`shape_of` says.
+        Shape as in :func:`shape_of`.
     gpus
         Fewest and most GPUs of a run.
     middle
@@ -64,7 +64,7 @@ class BackTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """One run; ``ratio`` is measured over predicted time."""
+    """A compared run; ``ratio`` is measured over predicted time."""
 
     name: str
     model: ModelSpec
@@ -79,19 +79,19 @@ class ComparedRun:
 
 
 def shape_of(model: ModelSpec) -> tuple[int, int, int, int]:
-    """What tells models apart: layers, hidden size, attention heads, experts (0 for none)."""
+    """Return layers, hidden size, attention heads and experts (0 for none), which identify a model here."""
     return model.num_layers, model.hidden_size, model.num_attention_heads, model.num_experts or 0
 
 
 def precision_of(training: TrainingSpec) -> str:
-    """The format of the layers' products: bf16, fp16, fp32, a kind of fp8, or nvfp4."""
+    """Return the precision of the layers' products: bf16, fp16, fp32, a kind of fp8, or nvfp4."""
     if training.fp4:
         return "nvfp4"
     return f"fp8 {training.fp8_recipe}" if training.fp8 else training.precision
 
 
 def read_backtests(path: Path | None = None) -> tuple[BackTest, ...]:
-    """All rows, of the shipped file by default; ``InputError`` for other fields than a row's."""
+    """Read all rows, of the shipped file by default. ``InputError`` for other fields than those of a row."""
     place = path or shipped_path("data", "backtests.yaml")
     found = []
     for number, content in enumerate(read_yaml(place) or []):
@@ -113,30 +113,30 @@ def read_backtests(path: Path | None = None) -> tuple[BackTest, ...]:
 
 
 def write_backtests(by: str, runs: Iterable[ComparedRun], path: Path | None = None) -> None:
-    """The rows of a command in place of those that it wrote before."""
+    """Write the rows of a command, in place of its older ones."""
     place = path or shipped_path("data", "backtests.yaml")
     note_continued(place)
-    others = [one for one in read_backtests(place) if one.by != by] if place.is_file() else []
-    rows = sorted([*others, *rows_of(by, runs)], key=lambda one: (one.by, one.shape, one.gpu, one.precision))
-    content = [{name: _plain(value) for name, value in asdict(one).items()} for one in rows]
+    others = [row for row in read_backtests(place) if row.by != by] if place.is_file() else []
+    rows = sorted([*others, *rows_of(by, runs)], key=lambda row: (row.by, row.shape, row.gpu, row.precision))
+    content = [{name: _plain(value) for name, value in asdict(row).items()} for row in rows]
     write_atomically(place, HEAD + yaml.safe_dump(content, sort_keys=False, width=1000, default_flow_style=None))
 
 
 def rows_of(by: str, runs: Iterable[ComparedRun]) -> list[BackTest]:
-    """A row for each model, GPU and format."""
+    """Return a row for each model, GPU and precision."""
     found = []
-    for (shape, gpu, precision), some in groupby(sorted(runs, key=lambda one: one.key), key=lambda one: one.key):
-        group = list(some)
-        ratios = np.array([one.ratio for one in group])
+    for (shape, gpu, precision), members in groupby(sorted(runs, key=lambda run: run.key), key=lambda run: run.key):
+        group = list(members)
+        ratios = np.array([run.ratio for run in group])
         found.append(
             BackTest(
                 by=by,
-                names=tuple(sorted({one.name for one in group})),
+                names=tuple(sorted({run.name for run in group})),
                 shape=shape,
                 gpu=gpu,
                 precision=precision,
                 runs=len(group),
-                gpus=(min(one.num_gpus for one in group), max(one.num_gpus for one in group)),
+                gpus=(min(run.num_gpus for run in group), max(run.num_gpus for run in group)),
                 middle=round(float(np.median(ratios)), 3),
                 error=round(float(np.mean(np.abs(1.0 / ratios - 1.0))), 3),
             )
@@ -145,11 +145,11 @@ def rows_of(by: str, runs: Iterable[ComparedRun]) -> list[BackTest]:
 
 
 def _plain(value: object) -> object:
-    """A value as YAML has it."""
+    """Return a value as YAML has it."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def of_model(rows: Sequence[BackTest], model: ModelSpec) -> Mapping[str, tuple[BackTest, ...]]:
-    """Rows of models with the same shape, by GPU."""
-    same = [one for one in rows if one.shape == shape_of(model)]
-    return {gpu: tuple(one for one in same if one.gpu == gpu) for gpu in sorted({one.gpu for one in same})}
+    """Return the rows of models with equal shape, by GPU."""
+    same = [row for row in rows if row.shape == shape_of(model)]
+    return {gpu: tuple(row for row in same if row.gpu == gpu) for gpu in sorted({row.gpu for row in same})}

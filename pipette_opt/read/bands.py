@@ -1,10 +1,10 @@
 """
-How far off times may be: what public runs took over what was predicted for them, and how that differs between sources.
+Error bands of predicted times: measured over predicted times of public runs, and their spread among sources.
 
-The table is ``data/bands.yaml``; ``benchmarks/backtest/bands.py`` makes it. The logarithm of measured over predicted
-time is a middle for each kind of job, plus a difference between sources, plus one between the jobs of a source, plus
-what a configuration beyond every measured run adds. A band is the middle, and ``reach`` standard deviations of the sum
-to each side.
+``benchmarks/backtest/bands.py`` makes the table ``data/bands.yaml``. The logarithm of measured over predicted time is a
+sum: a middle for each kind of job, a difference between sources, a difference between the jobs of a source, and an
+addition for a configuration beyond every measured run. A band extends ``reach`` standard deviations of that sum to
+either side of the middle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +24,11 @@ from pipette_opt.read.files import read_yaml
 from pipette_opt.specs import Instance, ModelSpec
 
 SHARE = 0.9
-"""Share of runs like a job whose time lies inside its band."""
+"""Share of runs like a job whose time lies inside its band. Chosen."""
 
 TABLE_FIELDS = ("share", "reach", "kinds", "beyond", "pairs", "gpus", "apart")
 KIND_FIELDS = ("middle", "within", "spread", "runs", "sources", "largest_gpus", "seen", "left_out", "larger")
-"""Fields of the table and of a kind in it; its head says what they are."""
+"""Fields of the table and of a kind; the head of the file explains them."""
 
 WORLD_SIZE = "world_size"
 DISTANCES = (
@@ -39,66 +39,66 @@ DISTANCES = (
     "micro_batch_size",
 )
 """
-Properties of a configuration whose size says how far it is from measured runs. A configuration with more of one than
-runs of models of its size have is predicted with less certainty.
+Properties of a configuration that are compared with measured runs. A configuration with a larger value than all runs of
+models of its size is predicted with less certainty.
 """
 
 HELD_OUT = "held_out_groups"
-"""Errors of a calibrated stack on runs that its fit did not see."""
+"""Name of the errors of a calibrated stack on held-out runs."""
 
 RESIDUALS = "residuals"
-"""Middle and spread of measured over predicted time of a calibrated stack, and the kinds of job of its runs."""
+"""Name of the middle and standard deviation of measured over predicted time of a calibrated stack, with its kinds."""
 
 COLUMN_DISTANCES = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
     "mbs": "micro_batch_size",
 }
-"""Columns of measured runs by which a calibrated stack knows such properties."""
+"""Columns of measured runs by which a calibrated stack knows properties of ``DISTANCES``."""
 
 MORE_OF = "more_"
-"""Prefix of the errors of a calibrated stack on runs with the most of a column, which its fit did not see."""
+"""Prefix of the errors of a calibrated stack on held-out runs with the largest value of a column."""
 
 PRIOR_RUNS = 4
-"""Runs that the shipped spread of jobs of one source weighs as much as, where a stack was calibrated; chosen."""
+"""Number of runs that the shipped standard deviation of a source's jobs counts as, after a calibration. Chosen."""
 
 SMALL = 2048
-"""Hidden size below which the time of launching kernels, which depends on the host, weighs much."""
+"""Hidden size below which launching kernels, which depends on the host, takes a large share of the time. Chosen."""
 
 WIDE, FP8, FP32 = "16 bit", "fp8", "fp32"
-"""Precisions of the products of a model, as kinds of jobs name them."""
+"""Precisions of a model's products, as kinds of jobs name them."""
 
 SMALL_MODEL = ", small model"
 ANY_JOB = "any job"
-"""Row of the table for kinds without a row of their own; small models have one with ``SMALL_MODEL`` behind."""
+"""Row of the table for kinds without their own row; small models have a row with ``SMALL_MODEL`` behind."""
 
 GENERATIONS = {
     "Ampere or older": ("v100", "t4", "a100", "a800", "a10g", "a40", "l4"),
     "Hopper": ("h100", "h200", "h800", "h20", "gh200"),
     "Blackwell": ("b200", "b300", "gb200", "gb300"),
 }
-"""Families of GPUs of which runs were measured, by the first word of their names in the catalogue."""
+"""Families of measured GPUs by generation; a family is the first word of a name in the catalogue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindBand:
     """
-    What is known of one kind of job.
+    Measured runs of a kind of job.
 
     Parameters
     ----------
     middle
-        Measured over predicted time of the mean source.
+        Measured over predicted time of the average source.
     within
         Standard deviation of the logarithm of that ratio between the jobs of one source.
     spread
-        Standard deviation for a job of a source that nobody measured.
+        Standard deviation of that logarithm for a job of a source that nobody measured.
     runs, sources
-        How many were measured.
+        Number of measured runs and of their sources.
     largest_gpus
         GPUs of the largest run.
     seen
-        Largest value of each of ``DISTANCES`` that several runs have; of a row of all kinds, others have none.
+        Largest value of each of ``DISTANCES`` that several runs have; only rows of all kinds have it.
     """
 
     middle: float
@@ -113,22 +113,22 @@ class KindBand:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandTable:
     """
-    The shipped table.
+    The shipped table of bands.
 
     Parameters
     ----------
     reach
         Standard deviations from the middle of a band to its ends.
     beyond
-        Variance that configurations beyond measured runs add, by property; of ``WORLD_SIZE`` for each doubling.
+        Variance that configurations beyond measured runs add, by property; for ``WORLD_SIZE`` by each doubling.
     pairs
-        Variance of measured over predicted ratio of two runs of one job: at a predicted ratio of 1, and how it grows
-        with the logarithm of that.
+        Variance of measured over predicted ratio of two runs of one job: at a predicted ratio of 1, and its growth
+        with the logarithm of that ratio.
     apart
-        Predicted time of one plan over another's of the same job from which on public runs had that order; ``None``
-        where too few pairs were compared (:func:`pipette_opt.calibrate.metrics.told_apart`).
+        Predicted ratio of two plans' times from which on public runs had that order; ``None`` with too few pairs
+        (:func:`pipette_opt.calibrate.metrics.told_apart`).
     gpus
-        Runs of each kind of GPU; kinds without any are absent.
+        Number of runs by kind of GPU; kinds without runs are absent.
     """
 
     reach: float
@@ -139,17 +139,17 @@ class BandTable:
     gpus: Mapping[str, int]
 
     def row(self, kind: str) -> KindBand:
-        """The row of a kind, or the one of all kinds where nobody measured this one."""
+        """Return the row of a kind, or that of all kinds if nobody measured this kind."""
         return self.kinds.get(kind) or self.kinds[any_kind(kind)]
 
 
 def any_kind(kind: str) -> str:
-    """Name of the row of all runs of models of the size that a kind has."""
+    """Return the name of the row of all runs of models of a kind's size."""
     return f"{ANY_JOB}{SMALL_MODEL if SMALL_MODEL in kind else ''}"
 
 
 def job_kind(instance: Instance) -> str:
-    """The kind of a job, by what moves errors most."""
+    """Return the kind of a job by the properties that change errors most."""
     gpus = [kind.name for kind in instance.cluster.gpu_kinds]
     training = instance.training
     precision = FP8 if training.fp8 else FP32 if training.precision == FP32 else WIDE
@@ -157,7 +157,7 @@ def job_kind(instance: Instance) -> str:
 
 
 def kind_of(model: ModelSpec, precision: str, gpu: str) -> str:
-    """The kind of a job on a kind of GPU; GPUs of no family that was measured stand for themselves."""
+    """Return the kind of a job on a kind of GPU; GPUs without measured family form their own generation."""
     family = gpu.lower().split("-")[0]
     generation = next((name for name, families in GENERATIONS.items() if family in families), gpu)
     shape = "mixture of experts" if model.num_experts is not None else "dense"
@@ -197,13 +197,13 @@ def _kind(row: Fields) -> KindBand:
 
 @cache
 def shipped_bands() -> BandTable:
-    """The shipped table, read once."""
+    """Return the shipped table, which is read once."""
     return read_bands()
 
 
 def student_reach(degrees: float) -> float:
     """
-    Standard deviations within which ``SHARE`` of Student's t distribution lies.
+    Return the number of standard deviations within which ``SHARE`` of Student's t distribution lies.
 
     Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5; within 0.1 % from 5 degrees of freedom on.
     """
@@ -223,9 +223,9 @@ def gain_band(ratio: float, more_gpus: float = 1.0) -> tuple[float, float]:
     Parameters
     ----------
     ratio
-        Predicted, positive.
+        Predicted ratio, positive.
     more_gpus
-        GPUs of one plan over those of the other, positive; each doubling adds what it adds to a band.
+        GPUs of one plan over those of the other, positive; each doubling widens the range as it widens a band.
     """
     table = shipped_bands()
     equal, grows = table.pairs
@@ -235,14 +235,14 @@ def gain_band(ratio: float, more_gpus: float = 1.0) -> tuple[float, float]:
 
 
 def with_band(estimate: IterationTime, instance: Instance, config: ParallelConfig) -> IterationTime:
-    """The estimate with its band."""
+    """Return the estimate with its band."""
     return replace(estimate, band=job_band(instance, config, estimate.iteration_time_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
     """
-    What configurations with more of something than measured runs had add to the variance of the logarithm of a time.
+    Additional variance of configurations with a larger property than all measured runs.
 
     Parameters
     ----------
@@ -257,27 +257,27 @@ class Beyond:
     variance: float
 
     def has(self, config: ParallelConfig) -> bool:
-        """Whether a configuration is beyond."""
+        """Return whether a configuration is beyond the measured runs."""
         return bool(getattr(config, self.name) > self.most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobBands:
     """
-    Bands of all configurations of a job: narrowest for those like measured runs, wider for those beyond them.
+    Bands of all configurations of a job: narrow for those like measured runs, wider for those beyond them.
 
     Parameters
     ----------
     middle
         Expected over predicted time.
     spread, reach
-        As of :class:`KindBand` and :class:`BandTable`.
+        Fields of :class:`KindBand` and :class:`BandTable`.
     source, runs, apart
-        As of :class:`~pipette_opt.plans.plan.Band`.
+        Fields of :class:`~pipette_opt.plans.plan.Band`.
     largest_gpus, per_doubling
         GPUs of the largest run, and the variance that each doubling beyond adds.
     beyond
-        What else adds to the variance. Of a configuration that is beyond in several ways the largest counts.
+        Other properties that add variance. Of several exceeded properties the largest variance counts.
     """
 
     middle: float
@@ -291,21 +291,21 @@ class JobBands:
     beyond: tuple[Beyond, ...]
 
     def more_gpus(self, num_gpus: int) -> Iterator[Beyond]:
-        """Numbers of GPUs from which on the band is wider, up to some number."""
+        """Yield numbers of GPUs from which on the band is wider, up to ``num_gpus``."""
         doublings = ceil(log2(max(1.0, num_gpus / self.largest_gpus)))
         for number in range(doublings):
             yield Beyond(name=WORLD_SIZE, most=self.largest_gpus << number, variance=self.per_doubling * (number + 1))
 
     def ends(self, variance: float = 0.0) -> tuple[float, float]:
-        """Ends of the band over the predicted time."""
+        """Return both ends of the band over the predicted time."""
         reach = self.reach * sqrt(self.spread**2 + variance)
         return self.middle * exp(-reach), self.middle * exp(reach)
 
     def of(self, config: ParallelConfig, iteration_time_s: float) -> Band:
-        """The band of one configuration."""
-        farther = [one for one in (*self.beyond, *self.more_gpus(config.world_size)) if one.has(config)]
-        low, high = self.ends(max((one.variance for one in farther), default=0.0))
-        names = list(dict.fromkeys(one.name for one in farther if one.variance))
+        """Return the band of a configuration."""
+        farther = [exceeded for exceeded in (*self.beyond, *self.more_gpus(config.world_size)) if exceeded.has(config)]
+        low, high = self.ends(max((exceeded.variance for exceeded in farther), default=0.0))
+        names = list(dict.fromkeys(exceeded.name for exceeded in farther if exceeded.variance))
         return Band(
             low_s=low * iteration_time_s,
             middle_s=self.middle * iteration_time_s,
@@ -318,12 +318,12 @@ class JobBands:
 
 
 def job_band(instance: Instance, config: ParallelConfig, iteration_time_s: float) -> Band:
-    """The band of a predicted time; a calibrated stack has its own."""
+    """Return the band of a predicted time; a calibrated stack has its own."""
     return job_bands(instance).of(config, iteration_time_s)
 
 
 def job_bands(instance: Instance) -> JobBands:
-    """The bands of a job's configurations."""
+    """Return the bands of a job's configurations."""
     table, kind = shipped_bands(), job_kind(instance)
     row, seen = table.row(kind), table.kinds[any_kind(kind)].seen
     if instance.stack.fitted is not None:
@@ -343,7 +343,7 @@ def job_bands(instance: Instance) -> JobBands:
 
 
 def _like_this(runs: int, all_runs: int, kind: str) -> str:
-    """Which public runs make a band, for people."""
+    """Return the public runs behind a band, for people."""
     if runs >= FEW_RUNS:
         return f"{counted(runs, 'public run')} like this ({kind})"
     return f"{counted(all_runs, 'public run')}, {runs or 'none'} of them like this ({kind})"
@@ -351,11 +351,10 @@ def _like_this(runs: int, all_runs: int, kind: str) -> str:
 
 def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandTable) -> JobBands:
     """
-    Bands of a calibrated stack, by the residuals of its runs.
+    Return the bands of a calibrated stack, by the residuals of its runs.
 
-    What two jobs of one source differ by in the shipped table, as one run says of another, counts as ``PRIOR_RUNS``
-    runs, so that one run makes a band, too. A job of another kind than the runs is as uncertain as one of a source that
-    nobody measured.
+    The shipped variance between two jobs of a source counts as ``PRIOR_RUNS`` runs, so a single run makes a band, too.
+    A job of another kind than the runs is as uncertain as a job of a source that nobody measured.
     """
     runs, ranges = int(fitted.get("num_runs", 0)), fitted.get("ranges", {})
     middle, spread, kinds = _residuals(fitted)
@@ -381,7 +380,7 @@ def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandT
 
 
 def _residuals(fitted: Mapping[str, Any]) -> tuple[float, float, Sequence[str]]:
-    """Middle, spread and kinds of the runs of a fit; files of older versions have nine tenths of the errors only."""
+    """Return middle, standard deviation and kinds of a fit's runs; older files have only 90 % quantiles of errors."""
     if RESIDUALS in fitted:
         found = fitted[RESIDUALS]
         return float(found["middle"]), float(found["spread"]), found["kinds"]
@@ -390,12 +389,12 @@ def _residuals(fitted: Mapping[str, Any]) -> tuple[float, float, Sequence[str]]:
 
 
 def _spread_of(p90_error: float) -> float:
-    """Standard deviation of normal logarithms of which nine tenths are less than an error."""
+    """Standard deviation of normal logarithms whose absolute errors have this 90 % quantile."""
     return log1p(p90_error) / NormalDist().inv_cdf((1 + SHARE) / 2)
 
 
 def _words(names: Sequence[str]) -> str:
-    """Names of ``DISTANCES``, for people."""
+    """Return names of ``DISTANCES``, for people."""
     words = {WORLD_SIZE: "GPUs", "num_chunks": "interleaving", "micro_batch_size": "micro-batch"}
-    said = [words.get(name, name.split("_")[0] + " parallelism") for name in names]
-    return " and ".join([*([", ".join(said[:-1])] if said[1:] else []), said[-1]])
+    parts = [words.get(name, name.split("_")[0] + " parallelism") for name in names]
+    return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), parts[-1]])

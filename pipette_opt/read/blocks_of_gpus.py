@@ -1,8 +1,8 @@
 """
-Hosts with unequal numbers of GPUs, as equal blocks of GPUs that are planned like hosts.
+Hosts with unequal numbers of GPUs, split into equal blocks of GPUs that are planned like hosts.
 
 A host of 8 GPUs beside hosts of 4 is two blocks of 4: a plan may put any part of a job on either. Between the blocks of
-one host messages have the rate inside the host. What blocks share, NICs, is divided among them.
+one host messages have the rate inside the host. Blocks share the host's NICs, which are divided among them.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from pipette_opt.specs.host_names import block_name, compress_hosts
 
 def usual_block(counts: Sequence[int]) -> int:
     """
-    GPUs of a block where nobody says: the largest number that divides all counts.
+    Default number of GPUs of a block: the largest number that divides all counts.
 
     If that is 1, the largest power of two that the smallest host has, as tensor groups are powers of two: a host of 7
     GPUs beside hosts of 8 has one block of 4.
@@ -31,22 +31,22 @@ def usual_block(counts: Sequence[int]) -> int:
 
 def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: str) -> ClusterSpec:
     """
-    The blocks of ``block`` GPUs of each host as hosts of their own, named by their first GPU, ``gpu01:4``.
+    Split each host into blocks of ``block`` GPUs, named by their first GPU, ``gpu01:4``.
 
-    A block gets its share of what the most GPUs of a host attain to another host, whether other blocks send or not. The
-    latency between blocks of a host is that between hosts. GPUs that fill no block are not used, and said.
+    A block gets its share of the aggregate rate of a host's GPUs to another host, whether other blocks send or not. The
+    latency between blocks of a host is that between hosts. GPUs that fill no block are unused, and noted.
 
     Parameters
     ----------
     cluster
-        The hosts, with the largest count as number of GPUs of each.
+        Hosts, each with the largest count as its number of GPUs.
     counts
-        GPUs that each host has; the first ones of it, by their number.
+        GPUs of each host; the first ones by their number.
 
     Raises
     ------
     InputError
-        If no host has so many GPUs, or if links of single GPUs are known.
+        If no host has ``block`` GPUs, or if links of single GPUs are known.
     """
     most = max(counts)
     if block > most:
@@ -60,7 +60,9 @@ def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: 
         for host, first in parts
     )
     flows = sorted({block, *(1 << power for power in range(block.bit_length()))})
-    matrices = tuple(LinkMatrix(concurrent_flows=one, bytes_per_s=_between(cluster, of, one, block)) for one in flows)
+    matrices = tuple(
+        LinkMatrix(concurrent_flows=count, bytes_per_s=_between(cluster, of, count, block)) for count in flows
+    )
     left = {host: count % block for host, count in zip(cluster.hosts, counts, strict=True) if count % block}
     return replace(
         cluster,
@@ -74,7 +76,7 @@ def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: 
 
 
 def _between(cluster: ClusterSpec, of: np.ndarray, num_flows: int, block: int) -> FloatArray:
-    """What flows attain in sum between blocks, shape ``(num_blocks, num_blocks)``; ``of`` has the host of each."""
+    """Aggregate rate of flows between blocks, shape ``(num_blocks, num_blocks)``; ``of`` has the host of each."""
     most = cluster.gpus_per_node
     shared = np.minimum(cluster.pair_bytes_per_s(num_flows), cluster.pair_bytes_per_s(most) * block / most)
     found: FloatArray = shared[np.ix_(of, of)]
@@ -83,13 +85,13 @@ def _between(cluster: ClusterSpec, of: np.ndarray, num_flows: int, block: int) -
 
 
 def _said(cluster: ClusterSpec, block: int, num_blocks: int, left: dict[str, int]) -> list[str]:
-    said = [
+    notes = [
         f"Hosts are planned as {counted(num_blocks, 'block')} of "
         f"{counted(block, 'GPU')}, each with its share of the NICs; gpus_per_block changes that."
     ]
     if left:
-        said.append(f"Not used, as they fill no block: {counted(sum(left.values()), 'GPU')} of {_hosts(left)}.")
-    return said
+        notes.append(f"Not used, as they fill no block: {counted(sum(left.values()), 'GPU')} of {_hosts(left)}.")
+    return notes
 
 
 def _hosts(left: dict[str, int]) -> str:

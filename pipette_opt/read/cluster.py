@@ -30,7 +30,7 @@ from pipette_opt.specs.host_names import compress_hosts, with_blocks
 from pipette_opt.specs.levels import Level
 
 MAX_GPUS_PER_NODE = 1024
-"""More than an NVLink domain may ever have (576 in the fifth generation)."""
+"""Most GPUs of a host: above any NVLink domain (576 in the fifth generation)."""
 
 _TOP = ("name", "nodes", "gpus_per_block", "intra_node", "inter_node", "levels")
 _NODE = ("hosts", "gpu", "gpus_per_node", "speed", "price_per_gpu_hour")
@@ -42,8 +42,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     """
     Read a cluster file; the format is described in ``data/README.md``.
 
-    Matrix files are looked for beside the cluster file. Anything wrong raises one
-    :class:`~pipette_opt.base.errors.InputError` that names file, field and value.
+    Matrix files lie beside the cluster file. ``InputError`` names file, field and value of the first problem.
     """
     path = Path(path)
     return parse_cluster(read_yaml(path), str(path), path.parent, path.stem)
@@ -51,14 +50,14 @@ def read_cluster(path: str | Path) -> ClusterSpec:
 
 def parse_cluster(document: object, where: str, folder: Path, name: str = "cluster") -> ClusterSpec:
     """
-    A cluster from the content of a cluster file.
+    Make a cluster of the content of a cluster file.
 
     Parameters
     ----------
     where
         Start of every error message.
     folder
-        Where the matrix files are.
+        Folder of the matrix files.
     name
         Name of the cluster if the document has none.
     """
@@ -115,27 +114,27 @@ def _check_units(
     levels: Sequence[Level],
 ) -> None:
     """
-    Raise ``InputError`` for links that are faster than the memory that they read from, and for latencies of seconds.
+    Raise ``InputError`` for links faster than the memory that they read from, and for latencies of seconds.
 
-    Most likely a slip of units: MB/s or Gbit/s in place of GB/s. One flow moves no more bytes than one GPU's memory.
+    The cause is mostly a slip of units: MB/s or Gbit/s in place of GB/s. A flow is never faster than a GPU's memory.
     """
     fastest = max(node.gpu.memory_bytes_per_s / node.gpu.speed for node in nodes)
-    singles = [("intra_node", intra_bytes_per_s), *((f"levels, {one.name}", one.bytes_per_s) for one in levels)]
+    singles = [("intra_node", intra_bytes_per_s), *((f"levels, {level.name}", level.bytes_per_s) for level in levels)]
     for place, bytes_per_s in singles:
         if bytes_per_s > fastest:
-            said = f"bandwidth_gb_per_s is {bytes_per_s / GB:g}, more than {_of_memory(1, fastest)}"
-            raise InputError(f"{where}, {place}", said)
+            problem = f"bandwidth_gb_per_s is {bytes_per_s / GB:g}, more than {_of_memory(1, fastest)}"
+            raise InputError(f"{where}, {place}", problem)
     for matrix in inter.link_matrices:
         flows = matrix.concurrent_flows
         for i, j in np.argwhere(np.nan_to_num(matrix.bytes_per_s) > flows * fastest)[:1].tolist():
             link = f"{matrix.bytes_per_s[i, j] / GB:g} GB/s from {nodes[i].host} to {nodes[j].host}"
-            said = f"{link} with {counted(flows, 'flow')} is more than {_of_memory(flows, fastest)}"
-            raise InputError(f"{where}, inter_node", said)
+            problem = f"{link} with {counted(flows, 'flow')} is more than {_of_memory(flows, fastest)}"
+            raise InputError(f"{where}, inter_node", problem)
     latencies = [("intra_node", intra_latency_s), ("inter_node", inter.latency_s)]
-    for place, latency_s in (*latencies, *((f"levels, {one.name}", one.latency_s) for one in levels)):
+    for place, latency_s in (*latencies, *((f"levels, {level.name}", level.latency_s) for level in levels)):
         if latency_s > MAX_LATENCY_S:
-            said = f"latency_us is {latency_s / US:g}, more than a second; check that it is in microseconds."
-            raise InputError(f"{where}, {place}", said)
+            problem = f"latency_us is {latency_s / US:g}, more than a second; check that it is in microseconds."
+            raise InputError(f"{where}, {place}", problem)
 
 
 def _of_memory(num_gpus: int, bytes_per_s: float) -> str:
@@ -143,7 +142,7 @@ def _of_memory(num_gpus: int, bytes_per_s: float) -> str:
 
 
 def matrix_files(path: str | Path, part: Literal["inter_node", "intra_node"] = "inter_node") -> list[str]:
-    """Names of the matrix files of a good cluster file, relative to it: between hosts, or inside them."""
+    """Return the names of the matrix files of a valid cluster file, relative to it: between or inside hosts."""
     links = read_yaml(path).get(part) or {}
     latencies = [str(links["latencies"])] if links.get("latencies") else []
     return [str(entry["file"]) for entry in links.get("matrices") or ()] + latencies
@@ -157,8 +156,8 @@ def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> 
     Links of single GPUs take the place of the matrix of one flow; where only those inside hosts are known, each kind of
     host has its own file, ``<stem>_inside_<number>.csv``.
 
-    Bandwidths keep 1 kB/s, latencies 1 ps. ``comment`` goes to the top of the YAML file. Written are all files or none;
-    ``InputError`` for a matrix file that is there and that no older cluster file at ``path`` names.
+    Bandwidths keep 1 kB/s, latencies 1 ps. ``comment`` goes to the top of the YAML file. Either all files are written
+    or none. ``InputError`` for an existing matrix file that no older cluster file at ``path`` names.
     """
     path = Path(path)
     parts: dict[str, str] = {}
@@ -190,12 +189,12 @@ def cluster_document(
     cluster: ClusterSpec, matrices: Sequence[Mapping[str, Any]] = (), inside: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """
-    The content of a cluster file, with every value written out.
+    Return the content of a cluster file, with every value written out.
 
     Parameters
     ----------
     matrices
-        Entries of the measured matrices' files; a cluster whose links nobody measured has one figure for all links.
+        Entries of the measured matrices' files; a cluster without measured links has one rate for all links.
     inside
         Entries of the files of matrices inside hosts.
     """
@@ -223,7 +222,7 @@ def cluster_document(
 
 
 def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "hosts") -> ClusterSpec:
-    """Keep only ``hosts``, in the cluster's order; an unknown host is an error, named by ``where``."""
+    """Keep only ``hosts``, in the cluster's order. ``InputError`` at ``where`` for an unknown host."""
     for host in hosts:
         if host not in cluster.hosts:
             hint = did_you_mean(host, cluster.hosts)
@@ -285,7 +284,7 @@ def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec,
 
 
 def _read_node_gpu(where: str, data: object, assumed: list[str]) -> GpuSpec:
-    """A name of the catalogue, or a GPU written out."""
+    """Read a GPU: a name of the catalogue, or all fields of a GPU."""
     if isinstance(data, str):
         entry = read_gpu_entry(data, f"{where}, gpu")
         note = note_on_gpu(data, entry)
@@ -297,7 +296,7 @@ def _read_node_gpu(where: str, data: object, assumed: list[str]) -> GpuSpec:
 
 
 def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
-    """As the file says, or as usual for the kind of GPU."""
+    """Return the GPUs of a host, by the file or as usual for the kind of GPU."""
     if fields.has("gpus_per_node"):
         return fields.whole("gpus_per_node", most=MAX_GPUS_PER_NODE)
     entry = read_gpu_catalogue().get(gpu.name)
@@ -311,7 +310,7 @@ def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
 
 
 def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) -> tuple[float, float]:
-    """Bandwidth and latency inside a host: as the file says, or the catalogue's of the slowest kind of GPU."""
+    """Return bandwidth and latency inside a host, by the file or those of the slowest kind in the catalogue."""
     catalogue = read_gpu_catalogue()
     kinds = dict.fromkeys(node.gpu.kind for node in nodes)
     known = [catalogue[name] for name in kinds if name in catalogue]
@@ -336,7 +335,7 @@ def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str
 
 
 def _node_entries(nodes: Sequence[NodeSpec]) -> list[dict[str, Any]]:
-    """Runs of nodes of one kind, hosts in order."""
+    """Return an entry for each run of equal nodes, hosts in order."""
     runs: list[list[NodeSpec]] = []
     for node in nodes:
         if runs and replace(runs[-1][0], host=node.host) == node:
@@ -356,7 +355,7 @@ def _node_entries(nodes: Sequence[NodeSpec]) -> list[dict[str, Any]]:
 
 
 def _gpu_entry(gpu: GpuSpec) -> str | Mapping[str, Any]:
-    """The name if the catalogue has exactly this GPU, else all of it."""
+    """Return the name of the GPU if it is exactly the catalogue's, else all its fields."""
     known = read_gpu_catalogue().get(gpu.kind)
     if known is not None and known.gpu.at_speed(gpu.speed) == gpu:
         return gpu.kind
@@ -372,6 +371,6 @@ def _gpu_entry(gpu: GpuSpec) -> str | Mapping[str, Any]:
 
 
 def _round(value: float) -> float | int:
-    """Six decimals; whole numbers without a point."""
+    """Round to six decimals; whole numbers have no point."""
     rounded = round(float(value), 6)
     return int(rounded) if rounded == int(rounded) else rounded

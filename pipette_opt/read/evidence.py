@@ -1,4 +1,4 @@
-"""Everything that files of measurements say about the links of a cluster, before anything is decided."""
+"""Evidence on the links of a cluster from all files of measurements, before conflicts are resolved."""
 
 import statistics
 from collections import defaultdict
@@ -30,7 +30,7 @@ from pipette_opt.read.switches import SwitchTree
 Pair = tuple[str, str]
 
 Run = tuple[int, Pair, int, str, int]
-"""Concurrent flows, unordered pair, campaign, kind of a test, GPUs of a host."""
+"""Number of concurrent flows, unordered pair, campaign, kind of test, and GPUs of a host."""
 
 Outcome = Literal["measured", "crashed", "wrong"]
 
@@ -39,37 +39,37 @@ _NAMED_PAIRS = 6
 Repeated = Literal["worst", "mean"]
 
 LARGE_BYTES = 16 * MIB
-"""Sizes from here on tell the bandwidth: what is fixed about a message takes less than about 5 % of its time."""
+"""Smallest message for measuring bandwidth: its fixed cost is below about 5 % of its time. Chosen."""
 
 SMALL_BYTES = 64 * KIB
-"""Sizes up to here tell the latency."""
+"""Largest message for measuring latency. Chosen."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LinkEvidence:
     """
-    What the files say.
+    Measurements of links, collected from all files.
 
     Parameters
     ----------
     rates
-        By number of flows, pair (sender, receiver) and snapshot: what the flows attain in sum, bytes/s.
+        Aggregate rate of concurrent flows, bytes/s, by number of flows, pair (sender, receiver) and snapshot.
     failures
-        By number of flows, unordered pair and snapshot: the test that failed.
+        Failed test by number of flows, unordered pair and snapshot.
     outcomes
-        How the tests of each run ended, between two hosts.
+        Outcomes of the tests of each run between two hosts.
     snapshot
-        Which of the user's sources is being read; each is one moment in time.
+        Number of the user's source that is being read; each source is one moment in time.
     campaign_of
-        For each snapshot, the one in which a failed test may have been run again: all single files are one campaign.
+        Campaign of each snapshot, within which a failed test may have been repeated: all single files are one campaign.
     snapshot_hosts
-        The hosts that each snapshot names.
+        Hosts that each snapshot names.
     tested_pairs
-        Sender and receiver of tests of bandwidth between two processes.
+        Sender and receiver of bandwidth tests between two processes.
     remarks
-        What was made of single files, one sentence each.
+        Assumptions about single files, one sentence each.
     unused
-        For each file with lines or keys that were not used, a sentence that counts them.
+        Sentence for each file with unused lines or keys, with their number.
     """
 
     hosts: dict[str, None] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class LinkEvidence:
     all_at_once: bool = False
 
     def add_nccl_test(self, test: NcclTest, only_gpus: int | None = None) -> None:
-        """One run of nccl-tests; those with another number of GPUs a host than ``only_gpus`` name hosts only."""
+        """Add a run of nccl-tests; a run with another number of GPUs a host than ``only_gpus`` only names hosts."""
         file = Path(test.source).name
         if test.problem and not test.failed:
             self.skipped.append(f"{test.kind or 'A test'} in {file} was not used: {test.problem}.")
@@ -135,7 +135,7 @@ class LinkEvidence:
             self.latencies += [row.time_s - row.size_bytes / rate for row in test.rows if row.size_bytes <= SMALL_BYTES]
 
     def add_matrix(self, matrix: HostMatrix, kind: str) -> None:
-        """One flow of each host, all hosts at once."""
+        """Add a matrix of one flow for each host, all hosts at once."""
         for host in matrix.hosts:
             self._add_host(host)
         for i, sender in enumerate(matrix.hosts):
@@ -163,7 +163,7 @@ class LinkEvidence:
         self.used[test.kind] += 1
 
     def add_link_log(self, log: LinkLog) -> None:
-        """What ``profile links`` measured: the largest message tells the bandwidth."""
+        """Add a log of ``profile links``; its largest message gives the bandwidth."""
         for host in log.hosts:
             self._add_host(host)
             self.gpus_of_host[host] = max(self.gpus_of_host.get(host, 0), log.gpus_per_node)
@@ -175,21 +175,21 @@ class LinkEvidence:
         self.used["profile links, " + ("all pairs of a round at once" if log.together else "one pair at a time")] += 1
 
     def add_inside(self, node: InsideNode, kind: str) -> None:
-        """The inside of one host; all hosts are taken to be like it."""
+        """Add the inside of a host; all hosts are assumed to be equal to it."""
         self.inside_nodes.append(node)
         self.used[kind] += 1
 
     def add_unused(self, file: str, sentence: str) -> None:
-        """Note which lines or keys of a file were not used; nothing if the sentence is empty."""
+        """Note the unused lines or keys of a file; an empty sentence adds nothing."""
         if sentence:
             self.unused.append(f"{file}: {sentence}")
 
     def complete_directions(self) -> None:
-        """Give the way back the rate of the way there, for pairs of single tests that were run one way only."""
+        """Copy the rate of pairs tested in one direction only to the other direction."""
         one_way = []
         for sender, receiver in sorted(self.tested_pairs, key=lambda pair: natural_key(" ".join(pair))):
-            there, back = self.rates[1][sender, receiver], self.rates[1].get((receiver, sender), {})
-            lacking = {snapshot: rates for snapshot, rates in there.items() if snapshot not in back}
+            forward, backward = self.rates[1][sender, receiver], self.rates[1].get((receiver, sender), {})
+            lacking = {snapshot: rates for snapshot, rates in forward.items() if snapshot not in backward}
             for snapshot, rates in lacking.items():
                 self.rates[1][receiver, sender][snapshot] += rates
             if lacking:
@@ -200,22 +200,22 @@ class LinkEvidence:
             self.remarks.append(f"Measured one way only, and taken for both: {named}{more}.")
 
     def forget_crashes(self) -> None:
-        """Take a pair's measurement where a test crashed and another run of it, of the same campaign, ended well."""
+        """Drop a failure of a pair if another run of the test, in the same campaign, ended well."""
         ends: dict[tuple[int, Pair, int], list[set[Outcome]]] = defaultdict(list)
         for (flows, pair, campaign, *_), outcomes in self.outcomes.items():
             ends[flows, pair, campaign].append(outcomes)
         for (flows, pair, campaign), found in ends.items():
-            if not all("measured" in one and "wrong" not in one for one in found):
+            if not all("measured" in outcomes and "wrong" not in outcomes for outcomes in found):
                 continue
             failures = self.failures[flows].get(pair, {})
-            for snapshot in [one for one in failures if self.campaign_of[one] == campaign]:
+            for snapshot in [snapshot for snapshot in failures if self.campaign_of[snapshot] == campaign]:
                 problem = failures.pop(snapshot)
                 self.remarks.append(f"{problem}; another run of it measured {pair[0]} - {pair[1]}, which counts.")
             if not failures:
                 self.failures[flows].pop(pair, None)
 
     def rename(self, new_name: Callable[[str], str]) -> None:
-        """Give hosts other names; those that become equal are one host."""
+        """Rename hosts; hosts whose names become equal are merged."""
         self.hosts = {new_name(host): None for host in self.hosts}
         for snapshot, hosts in self.snapshot_hosts.items():
             self.snapshot_hosts[snapshot] = {new_name(host): None for host in hosts}
@@ -237,10 +237,10 @@ class LinkEvidence:
 
     def settled(self, flows: int, repeated: Repeated) -> dict[Pair, float]:
         """
-        One rate for each pair with so many flows.
+        Return one rate for each pair at this number of flows.
 
         Within a snapshot the slowest measurement of a pair counts; of several snapshots the slowest, or their mean.
-        A pair whose test failed has none; the mean leaves out the snapshots in which it failed.
+        A pair whose test failed has no rate; the mean leaves out the snapshots in which it failed.
         """
         found = {}
         for pair, snapshots in self.rates[flows].items():
@@ -251,7 +251,7 @@ class LinkEvidence:
         return found
 
     def changes(self, flows: int) -> Mapping[Pair, tuple[float, float]]:
-        """Mean and worst over the snapshots of each pair that several have."""
+        """Return mean and slowest rate over the snapshots of each pair that several snapshots have."""
         found = {}
         for pair, snapshots in self.rates[flows].items():
             if len(snapshots) > 1:
@@ -281,7 +281,7 @@ class LinkEvidence:
             self.device_names[host] |= test.device_names[host]
 
     def _add_inside_or_skip(self, test: NcclTest) -> None:
-        """A ring inside one host measures its fabric; other tests say nothing about a pair."""
+        """Take a ring inside a host as its fabric; skip other tests, which measure no pair."""
         file, counts = Path(test.source).name, list(test.gpus_of_host.values())
         if len(counts) == 1 and counts[0] > 1 and test.kind == "sendrecv" and not test.problem:
             self.inside += [row.algorithm_bytes_per_s for row in _large(test.rows)]
@@ -291,7 +291,7 @@ class LinkEvidence:
 
 
 def _no_pair(test: NcclTest) -> str:
-    """Return why a test measures no pair of hosts, and what it says instead."""
+    """Return the reason why a test measures no pair of hosts, and what it measures instead."""
     counts = list(test.gpus_of_host.values())
     if not test.kind:
         known = ", ".join(dict.fromkeys(KINDS.values()))
@@ -299,7 +299,7 @@ def _no_pair(test: NcclTest) -> str:
     if test.kind not in KINDS.values():
         return f"{test.kind} does not measure pairs of hosts; sendrecv_perf and alltoall_perf do"
     if len(counts) == 1:
-        return f"{test.kind} inside one host says nothing of links between hosts"
+        return f"{test.kind} inside one host does not measure links between hosts"
     gpus = counted(counts[0], "GPU") if len(set(counts)) == 1 else " and ".join(map(str, counts)) + " GPUs"
     if len(counts) == 2 and test.kind in ("sendrecv", "alltoall"):
         return f"{test.kind} with {gpus} does not load a pair evenly"
@@ -317,10 +317,10 @@ def _no_pair(test: NcclTest) -> str:
 
 
 def unordered(a: str, b: str) -> Pair:
-    """A pair in natural order, whichever end comes first."""
+    """Return a pair in natural order of its hosts."""
     return (a, b) if natural_key(a) <= natural_key(b) else (b, a)
 
 
 def _large(rows: Sequence[NcclRow]) -> list[NcclRow]:
-    """Rows that tell the bandwidth; the largest one if all are small."""
+    """Return rows of large messages; the largest row if all are small."""
     return [row for row in rows if row.size_bytes >= LARGE_BYTES] or list(rows[-1:])

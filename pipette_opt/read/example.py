@@ -1,4 +1,4 @@
-"""The shipped examples: a cluster, a model and a job, small enough to try at once."""
+"""Shipped examples: a cluster, a model and a job that can be solved at once."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,12 @@ _FIELDS = ("description", "cluster", "model", "global_batch_size", "seq_length",
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Example:
     """
-    A job, ready to be solved.
+    A job that is ready to be solved.
 
     Parameters
     ----------
     num_gpus
-        How many to use; ``None`` for all.
+        GPUs to use; ``None`` for all.
     cluster_path, path
         Files that it was read from.
     """
@@ -40,7 +40,7 @@ class Example:
 
 
 def list_examples() -> tuple[str, ...]:
-    """Names of the shipped examples."""
+    """Return the names of the shipped examples."""
     return tuple(sorted(path.stem for path in shipped_path("data", "examples").glob("*.yaml")))
 
 

@@ -1,4 +1,4 @@
-"""Loads of experts, as ``--expert-loads`` gives them: a file of counts or shares, or ``zipf:1.2``."""
+"""Loads of experts of ``--expert-loads``: a file of counts or shares, or a law such as ``zipf:1.2``."""
 
 from pathlib import Path
 
@@ -15,23 +15,23 @@ from pipette_opt.specs.expert_loads import zipf_loads
 OPTION = "--expert-loads"
 
 ZIPF = "zipf:"
-"""Begins a law in place of a file."""
+"""Prefix of a law in place of a file."""
 
 MAX_EXPONENT = 10.0
 """Largest exponent; with two experts the second one already gets a thousandth. Chosen."""
 
 SLACK = 1e-3
-"""Relative; shares are often written with three digits."""
+"""Relative tolerance of loads, as shares are often written with three digits. Chosen."""
 
 
 @reads()
 def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
     """
-    Share of the tokens' copies that each expert gets, shape ``(layers, num_experts)``; each layer sums up to 1.
+    Share of the tokens' copies that each expert gets, shape ``(layers, num_experts)``; each layer sums to 1.
 
-    A file has a line for each layer with experts, or one for all, of numbers separated by commas or blanks: shares, or
-    counts of tokens. Raises ``InputError`` where they are not one for each expert, or an expert gets more than all
-    tokens once.
+    A file has a line for each layer with experts, or one line for all, of numbers separated by commas or blanks:
+    shares, or counts of tokens. ``InputError`` unless a line has a number for each expert, and if an expert gets a
+    token twice.
     """
     if model.num_experts is None:
         raise InputError(OPTION, f"has no effect: model {model.name} has no experts.")
@@ -49,7 +49,7 @@ def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
         if len(row) != num_experts:
             raise InputError(where, f"must have a number for each of the {num_experts} experts, got {len(row)}.")
         if not (np.isfinite(row).all() and (row >= 0).all() and row.sum() > 0):
-            raise InputError(where, "must be numbers >= 0, some above 0.")
+            raise InputError(where, "must be numbers >= 0, at least one above 0.")
         row /= row.sum()
         if row.max() > (1 + SLACK) / topk:
             most = f"an expert can get 1/{topk} of the copies, as each token goes to {topk} different ones"

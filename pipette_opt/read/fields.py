@@ -1,4 +1,4 @@
-"""The fields of a mapping that a user wrote, each checked once, with errors that name the place."""
+"""Fields of a mapping in a user's file, each checked once, with errors that name the place."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, overload
@@ -9,14 +9,14 @@ from pipette_opt.base.types import is_number
 from pipette_opt.base.units import counted
 
 LARGEST_WHOLE = 2**31 - 1
-"""No count of layers, hosts, bytes of a MiB or tokens that anyone means is larger."""
+"""Largest valid count of layers, hosts, MiB or tokens. Chosen."""
 
 MIN_NUMBER, LARGEST_NUMBER = 1e-9, 1e15
-"""No rate, share, time or size that anyone means is above the second, and none that must be > 0 below the first."""
+"""Smallest valid number of those that must be > 0, and largest valid rate, share, time or size. Chosen."""
 
 
 def unused_keys(data: object, known: Collection[str]) -> str:
-    """Sentence that names the keys of a mapping, or columns of a table, which nobody reads; empty without any."""
+    """Return a sentence that names the unused keys of a mapping, or columns of a table; empty if there are none."""
     if not isinstance(data, Mapping | list):
         return ""
     unknown, kind = [str(key) for key in data if key not in known], "key" if isinstance(data, Mapping) else "column"
@@ -25,16 +25,16 @@ def unused_keys(data: object, known: Collection[str]) -> str:
 
 class Fields:
     """
-    Reads fields one by one.
+    Reader of the fields of a mapping.
 
     Parameters
     ----------
     where
         File and place, the start of every error message.
     data
-        What the file holds there; anything but a mapping is an error.
+        Content at that place. ``InputError`` unless it is a mapping.
     known
-        Every field that may be there; any other is an error with near matches.
+        Names of valid fields. ``InputError`` with near matches for any other.
     """
 
     def __init__(self, where: str, data: object, known: Iterable[str]) -> None:
@@ -49,11 +49,11 @@ class Fields:
                 raise InputError(where, f"unknown field {shown(key)}.{hint}")
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not empty."""
+        """Return whether the field exists and is not empty."""
         return self.data.get(name) is not None
 
     def any(self, name: str) -> Any:
-        """Value of a required field."""
+        """Return the value of a required field."""
         if not self.has(name):
             raise InputError(self.where, f"the field {name} is missing.")
         return self.data[name]
@@ -63,7 +63,7 @@ class Fields:
     @overload
     def text(self, name: str, default: str) -> str: ...
     def text(self, name: str, default: str | None = None) -> str:
-        """One line of text without control characters; a bare number counts as text."""
+        """Return one line of text without control characters; a bare number counts as text."""
         if default is not None and not self.has(name):
             return default
         value = self.any(name)
@@ -75,7 +75,7 @@ class Fields:
         return line
 
     def choice(self, name: str, choices: Iterable[str], default: str | None = None) -> str:
-        """One of some words."""
+        """Return a word of ``choices``."""
         choices = list(choices)
         if default is not None and not self.has(name):
             return default
@@ -89,7 +89,7 @@ class Fields:
     @overload
     def whole(self, name: str, default: int, *, most: int = LARGEST_WHOLE) -> int: ...
     def whole(self, name: str, default: int | None = None, *, most: int = LARGEST_WHOLE) -> int:
-        """A whole number >= 1, and at most ``most``."""
+        """Return a whole number >= 1, and at most ``most``."""
         if default is not None and not self.has(name):
             return default
         value = self.any(name)
@@ -100,19 +100,19 @@ class Fields:
         return value
 
     def positive(self, name: str, default: float | None = None) -> float:
-        """A finite number > 0."""
+        """Return a finite number > 0."""
         if default is not None and not self.has(name):
             return default
         return self._number(name, above_zero=True)
 
     def not_negative(self, name: str, default: float | None = None) -> float:
-        """A finite number >= 0."""
+        """Return a finite number >= 0."""
         if default is not None and not self.has(name):
             return default
         return self._number(name, above_zero=False)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return true or false."""
         if not self.has(name):
             return default
         value = self.data[name]

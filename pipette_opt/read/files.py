@@ -1,4 +1,4 @@
-"""Opening a user's files, with errors that name them."""
+"""Opening of users' files, with errors that name them."""
 
 import csv
 import hashlib
@@ -19,19 +19,19 @@ from pipette_opt.read.kinds_of_files import binary_kind
 TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
 
 MAX_YAML_NODES = 2_000_000
-"""Values of a YAML file, those that aliases repeat counted each time; a matrix of 1,280 hosts has 1.6 million."""
+"""Most values of a YAML file, repeats by aliases included; a matrix of 1,280 hosts has 1.6 million. Chosen."""
 
 
 def read_text(path: str | Path, *, keep_line_ends: bool = False) -> str:
     """
-    Return the text of a UTF-8 file; an :class:`InputError` says why it cannot be read.
+    Return the text of a UTF-8 file. ``InputError`` says why it cannot be read.
 
-    Pipes and devices are refused, as they may have no end, but for ``/dev/stdin`` and the pipes of ``<(command)``.
+    Pipes and devices are refused, as they may be endless, except ``/dev/stdin`` and the pipes of ``<(command)``.
 
     Parameters
     ----------
     keep_line_ends
-        Keep carriage returns, which mean something in a script; else every line ends in a line feed.
+        Whether to keep carriage returns, which matter in a script; otherwise every line ends in a line feed.
     """
     try:
         text = decoded(read_bytes(path), str(path))
@@ -40,14 +40,14 @@ def read_text(path: str | Path, *, keep_line_ends: bool = False) -> str:
         raise InputError(str(path), "there is no such file.") from None
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
-    except ValueError as error:  # no file has a name with a zero byte
+    except ValueError as error:  # no file has a zero byte in its name
         if isinstance(error, InputError):
             raise
-        raise InputError(repr(str(path)), "is no name of a file.") from None
+        raise InputError(repr(str(path)), "is not a valid file name.") from None
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Text of UTF-8 bytes."""
+    """Decode UTF-8 bytes."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -58,7 +58,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Content of a YAML file; keys given twice are refused."""
+    """Read a YAML file. ``InputError`` for invalid YAML and for keys given twice."""
     try:
         return yaml.load(read_text(path), Loader=_UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
@@ -77,9 +77,9 @@ def read_yaml(path: str | Path) -> Any:
 
 def read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, dict[Any, Any]]]]:
     """
-    Columns of a table, and its rows with the line that each ends in, as ``csv.DictReader`` gives them.
+    Return the columns of a table, and its rows with their last line, as ``csv.DictReader`` reads them.
 
-    Quotes that are not closed, and fields of more than 131,072 characters, are refused.
+    ``InputError`` for quotes that are not closed, and for fields of more than 131,072 characters.
     """
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
@@ -90,12 +90,12 @@ def read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, dict[Any, Any
 
 
 def read_json(path: str | Path) -> Any:
-    """Content of a JSON file; ``NaN`` and ``Infinity``, which JSON does not have, are refused."""
+    """Read a JSON file. ``InputError`` for ``NaN`` and ``Infinity``, which JSON does not have."""
     return parse_json(read_text(path), str(path))
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Content of a JSON text; keys given twice, numbers beyond doubles and control characters are refused."""
+    """Parse JSON. ``InputError`` for keys given twice, numbers beyond doubles and control characters."""
     for escape in _ESCAPE.finditer(text):
         if escape[1] in ("b", "f") or (escape[2] and _CONTROL.match(chr(int(escape[2], 16)))):
             line = text.count("\n", 0, escape.start()) + 1
@@ -111,12 +111,12 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def _at_line(where: str, text: str, line: int) -> str:
-    """Place in a text; of a single line there is no number to tell."""
+    """Return a place with its line; a text of a single line needs no number."""
     return f"{where}, line {line}" if "\n" in text else where
 
 
 def sha256_of(path: str | Path) -> str:
-    """SHA-256 of a file, in hexadecimal; ``plan.json`` records it for every input."""
+    """Return the SHA-256 of a file in hexadecimal; ``plan.json`` records it for every input."""
     try:
         return hashlib.sha256(read_bytes(path)).hexdigest()
     except OSError as error:
@@ -124,7 +124,7 @@ def sha256_of(path: str | Path) -> str:
 
 
 def _first_part(error: ValueError) -> str:
-    """Without Python's advice to Python's programmers, which follows a semicolon."""
+    """Return an error without Python's advice to programmers, which follows a semicolon."""
     return str(error).split(";")[0].rstrip(".")
 
 
@@ -133,7 +133,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def _finite(text: str) -> float:
-    """A number that a double can hold."""
+    """Return a number that a double can hold."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{shown(text)} is too large for a number")
@@ -141,7 +141,7 @@ def _finite(text: str) -> float:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping of a JSON text, whose keys are given once."""
+    """Return a mapping of JSON. ``ValueError`` for keys given twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
@@ -151,14 +151,14 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 class _UniqueKeyLoader(yaml.SafeLoader):
     """
-    A loader that refuses what PyYAML passes over, or reads by rules that nobody means.
+    A loader that refuses values which PyYAML accepts, or reads by surprising rules.
 
-    Keys given twice; aliases that make a file of gigabytes; control characters; numbers of YAML 1.1 in bases of 8 and
-    60 (``010``, ``8:30``), which are texts here, so that a field that wants a number names them.
+    Refused are keys given twice, aliases that expand to gigabytes, and control characters. Numbers of YAML 1.1 in bases
+    of 8 and 60 (``010``, ``8:30``) are texts here, so a field that needs a number names them.
     """
 
     def get_single_node(self) -> yaml.Node | None:
-        """Compose the document, and count its values before any is made."""
+        """Compose the document, and check its size before any value is made."""
         node = super().get_single_node()
         if node is not None:
             _check_size(node)
@@ -172,7 +172,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping whose keys are given once."""
+        """Return a mapping. ``ConstructorError`` for keys given twice."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
@@ -183,10 +183,10 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 _ESCAPE = re.compile(r"\\(u([0-9a-fA-F]{4})|.)", re.DOTALL)
-"""An escaped character of a JSON text."""
+"""Escaped character of a JSON text."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters but tabs and line ends: a terminal or a script may take them for commands."""
+"""Control characters except tabs and line ends: a terminal or a script may take them for commands."""
 
 _RESOLVERS = {
     letter: [
@@ -208,21 +208,21 @@ _UniqueKeyLoader.add_implicit_resolver(
 
 
 def _check_size(root: yaml.Node) -> None:
-    """Raise ``ConstructorError`` where aliases repeat more values than a file may have, or a value holds itself."""
-    sizes: dict[int, int | None] = {}  # none yet of what holds the value at hand
+    """Raise ``ConstructorError`` if aliases repeat too many values, or if a value contains itself."""
+    sizes: dict[int, int | None] = {}  # None for values that contain the value at hand
     stack = [(root, False)]
     while stack:
         node, is_counted = stack.pop()
         if is_counted:
-            size = 1 + sum(sizes[id(one)] or 0 for one in _inside(node))
+            size = 1 + sum(sizes[id(child)] or 0 for child in _inside(node))
             if size > MAX_YAML_NODES:
                 raise _refusal(f"aliases that repeat more than {MAX_YAML_NODES:,} values", node)
             sizes[id(node)] = size
         elif id(node) not in sizes:
             sizes[id(node)] = None
-            stack += [(node, True), *((one, False) for one in _inside(node))]
+            stack += [(node, True), *((child, False) for child in _inside(node))]
         elif sizes[id(node)] is None:
-            raise _refusal("a value that holds itself", node)
+            raise _refusal("a value that contains itself", node)
 
 
 def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
@@ -230,7 +230,7 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError
 
 
 def _inside(node: yaml.Node) -> list[yaml.Node]:
-    """Values right inside a value, keys among them."""
+    """Return the direct children of a value, keys among them."""
     if isinstance(node, yaml.SequenceNode):
         return list(node.value)
-    return [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else []
+    return [item for pair in node.value for item in pair] if isinstance(node, yaml.MappingNode) else []

@@ -13,13 +13,13 @@ from pipette_opt.read.kinds_of_files import reads
 @reads()
 def read_framework(source: str | Path) -> Framework:
     """
-    A profile of ``data/frameworks`` by name, or any file with a block ``memory``, such as ``calibrate`` writes.
+    Read a profile of ``data/frameworks`` by name, or any file with a block ``memory``, such as ``calibrate`` writes.
 
-    Raises ``InputError`` if there is no such profile, no such block, or constants that nobody knows.
+    ``InputError`` if there is no such profile, no such block, or an unknown constant.
     """
     path = Path(source)
     if path.suffix not in (".yaml", ".yml"):
-        names = sorted(one.stem for one in shipped_path("data", "frameworks").glob("*.yaml"))
+        names = sorted(path.stem for path in shipped_path("data", "frameworks").glob("*.yaml"))
         if str(source) not in names:
             hint = did_you_mean(str(source), names)
             raise InputError(

@@ -1,4 +1,4 @@
-"""Matrices of single GPUs in cluster files: inside hosts (``intra_node.matrices``) and between them."""
+"""Matrices of single GPUs in cluster files: inside hosts (``intra_node.matrices``) and between hosts."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from pipette_opt.specs.gpu_links import MAX_SLOTS, GpuLinks
 from pipette_opt.specs.host_names import compress_hosts
 
 MAX_GPUS = 4096
-"""GPUs of a cluster whose single links are kept: their matrix takes 128 MiB. Chosen."""
+"""Most GPUs of a cluster whose single links are kept; their matrix then takes 128 MiB. Chosen."""
 
 _INSIDE = ("file", "hosts")
 _SLOT = re.compile(r"^(?:gpu)?(\d+)$", re.IGNORECASE)
@@ -24,16 +24,16 @@ _SLOT = re.compile(r"^(?:gpu)?(\d+)$", re.IGNORECASE)
 
 def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assumed: list[str]) -> FloatArray | None:
     """
-    From GPU to GPU of a cluster, at ``[host, slot, host, slot]``; NaN where nothing was measured.
+    Return rates between all GPUs of a cluster at ``[host, slot, host, slot]``; NaN where nobody measured.
 
-    ``None``, and a note, where hosts have too many GPUs, or the cluster. ``InputError`` unless the matrix has every GPU
+    ``None``, with a note, if hosts or the cluster have too many GPUs. ``InputError`` unless the matrix has every GPU
     of every host.
     """
     num_gpus = nodes[0].num_gpus
     if num_gpus > MAX_SLOTS or num_gpus * len(nodes) > MAX_GPUS:
         assumed.append(
-            f"{where} is a matrix of GPUs: of two hosts the slowest pair counts, as links of single GPUs are kept for "
-            f"up to {MAX_SLOTS} GPUs a host and {MAX_GPUS:,} in all."
+            f"{where} is a matrix of GPUs: of two hosts the slowest pair counts, as links of single GPUs are kept only "
+            f"for up to {MAX_SLOTS} GPUs a host and {MAX_GPUS:,} in all."
         )
         return None
     row_of = {name: row for row, name in enumerate(matrix.names)}
@@ -48,8 +48,8 @@ def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assu
             raise InputError(
                 where,
                 f"has GPUs {_listed(slots)} of host {host!r}, the cluster file says gpus_per_node: {num_gpus}. A "
-                f"matrix of GPUs needs {host}:0 to {host}:{num_gpus - 1}, so of every host; a matrix of hosts names "
-                "hosts alone.",
+                f"matrix of GPUs needs {host}:0 to {host}:{num_gpus - 1}, and so for every host; a matrix of hosts "
+                "names hosts alone.",
             )
     missing = [node.host for node in nodes if node.host not in slots_of]
     if missing:
@@ -65,7 +65,7 @@ def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assu
 
 
 def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> FloatArray | None:
-    """What ``intra_node.matrices`` say, shape ``(num_nodes, slots, slots)``; ``None`` without the field."""
+    """Read ``intra_node.matrices``, shape ``(num_nodes, slots, slots)``; ``None`` without the field."""
     if not intra.has("matrices"):
         return None
     entries, hosts = intra.any("matrices"), [node.host for node in nodes]
@@ -90,12 +90,12 @@ def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> Float
     missing = [host for host in hosts if host not in found]
     if missing:
         names = compress_hosts(tuple(missing))
-        raise InputError(where, f"have none for {names}; every host needs one, an entry without hosts is for all.")
+        raise InputError(where, f"have none for {names}; every host needs one; an entry without hosts is for all.")
     return np.stack([found[host] for host in hosts])
 
 
 def _inside_matrix(file: Path, num_gpus: int) -> FloatArray:
-    """From slot to slot of a host."""
+    """Read the rates between the slots of a host."""
     matrix = read_matrix(file)
     slots = [_SLOT.match(name) for name in matrix.names]
     numbers = [int(slot[1]) for slot in slots if slot]
@@ -124,14 +124,14 @@ def gpu_links_of(
     nics_per_node: int,
 ) -> GpuLinks | None:
     """
-    Links of single GPUs, ``None`` where none are known.
+    Return the links of single GPUs; ``None`` if none are known.
 
     Parameters
     ----------
     singles
-        What :func:`single_links` found.
+        Result of :func:`single_links`.
     rate
-        Inside a host, where no matrix says it.
+        Rate inside a host without its own matrix, bytes/s.
     """
     inside, num_gpus = read_inside(intra, nodes, folder), nodes[0].num_gpus
     if singles is not None:
@@ -140,7 +140,7 @@ def gpu_links_of(
             problem = "say what is inside hosts, and so does the matrix of GPUs of inter_node: leave one of them out."
             raise InputError(f"{intra.where}, matrices", problem)
         everywhere = np.full((len(nodes), num_gpus, num_gpus), rate)
-        inside = next((one for one in (own, inside) if one is not None), everywhere)
+        inside = next((rates for rates in (own, inside) if rates is not None), everywhere)
     nics = _nic_of_slot(inter, num_gpus, nics_per_node, known=inside is not None)
     if inside is None:
         return None
@@ -148,7 +148,7 @@ def gpu_links_of(
 
 
 def _own_blocks(where: str, singles: FloatArray, nodes: Sequence[NodeSpec]) -> FloatArray | None:
-    """What a matrix of GPUs says of the inside of hosts: everything, or nothing (``None``)."""
+    """Return the rates inside hosts of a matrix of GPUs; ``None`` if it has none; it must have all or none."""
     every, off = np.arange(len(nodes)), ~np.eye(singles.shape[1], dtype=np.bool_)
     own: FloatArray = singles[every, :, every]
     unknown = np.isnan(own) & off
@@ -165,7 +165,7 @@ def _own_blocks(where: str, singles: FloatArray, nodes: Sequence[NodeSpec]) -> F
 
 
 def _between(singles: FloatArray) -> FloatArray:
-    """Links between hosts; a pair of GPUs that was not measured is taken to be the slowest of their hosts."""
+    """Return links between hosts; an unmeasured pair of GPUs gets the slowest rate of its hosts."""
     hosts = np.arange(len(singles))
     between = singles.copy()
     between[hosts, :, hosts] = np.nan
@@ -174,7 +174,7 @@ def _between(singles: FloatArray) -> FloatArray:
 
 
 def _nic_of_slot(inter: Fields, num_gpus: int, nics_per_node: int, *, known: bool) -> IntArray:
-    """``nic_of_gpu``, or neighbours share NICs evenly."""
+    """Return the NIC of each slot: ``nic_of_gpu``, or neighbours share NICs evenly."""
     if not inter.has("nic_of_gpu"):
         return np.arange(num_gpus) * min(nics_per_node, num_gpus) // num_gpus
     nics = inter.any("nic_of_gpu")
@@ -191,7 +191,7 @@ def _nic_of_slot(inter: Fields, num_gpus: int, nics_per_node: int, *, known: boo
 
 
 def gpu_csv(hosts: Sequence[str], links: GpuLinks) -> str:
-    """A matrix of GPUs as our CSV, inside hosts and between them."""
+    """Write a matrix of GPUs as CSV, inside hosts and between them."""
     assert links.between is not None
     every, slots = np.arange(len(hosts)), links.num_slots
     whole = links.between.copy()
@@ -201,7 +201,7 @@ def gpu_csv(hosts: Sequence[str], links: GpuLinks) -> str:
 
 
 def inside_csvs(hosts: Sequence[str], links: GpuLinks) -> list[tuple[str, str]]:
-    """Of each kind of host its names, compressed, and the matrix of its GPUs as our CSV."""
+    """Return the compressed names of each kind of host, and the matrix of its GPUs as CSV."""
     names = [str(slot) for slot in range(links.num_slots)]
     off = np.eye(links.num_slots, dtype=np.bool_)
     return [

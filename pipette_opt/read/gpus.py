@@ -1,4 +1,4 @@
-"""The GPU catalogue, ``data/gpus.yaml``."""
+"""GPU catalogue, ``data/gpus.yaml``."""
 
 import math
 import re
@@ -21,7 +21,7 @@ from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, AttentionLaw, GpuEf
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
 
 HOST_LINK = 25e9
-"""Bytes/s between a GPU and its host where nothing is said: 0.8 of PCIe 4 with 16 lanes."""
+"""Default bytes/s between a GPU and its host: 0.8 of PCIe 4 with 16 lanes."""
 
 LAWS = ("wide", "narrow", "block", "fp4")
 """Laws of products that a GPU may have, by field of :class:`~pipette_opt.specs.efficiency.GpuEfficiency`."""
@@ -37,14 +37,14 @@ GPU_FIELDS = (
 )
 
 ONE_GENERATION = 3
-"""Largest difference of two compute capabilities, times ten, within which kernels are alike: 8.6 and 8.9; chosen."""
+"""Largest difference of two compute capabilities, times ten, with similar kernels: 8.6 and 8.9. Chosen."""
 
 _NOISE = re.compile(r"^(nvidia|dgx|hgx|tesla|geforce|gpu|sxm\d?|hbm\d?e?|tensor|core)$")
-"""Words of a GPU's name that tell nothing: the SXM form is the one that a name without PCIe or NVL has."""
+"""Words of a GPU's name without meaning: a name without PCIe or NVL means the SXM form."""
 
 
 FORMS = frozenset({"pcie", "nvl"})
-"""Words of the names of cards that are not in SXM form."""
+"""Words for cards that are not in SXM form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class UsualHost:
     Parameters
     ----------
     nics
-        Those for traffic between GPUs; not the ones for storage and management.
+        NICs for traffic between GPUs, without those for storage and management.
     """
 
     gpus_per_node: int
@@ -71,9 +71,9 @@ class UsualDomain:
     Parameters
     ----------
     hosts
-        Of a whole domain.
+        Hosts of a whole domain.
     used
-        Of them, those that a job usually has; the others are spares.
+        Hosts of a domain that a job usually uses; the others are spares.
     """
 
     hosts: int
@@ -81,33 +81,33 @@ class UsualDomain:
     source: str
 
     def size(self, num_hosts: int) -> int:
-        """Hosts of each domain of a job's hosts: all that there are if these are whole domains, or fit one."""
+        """Return the hosts of each domain of a job: whole domains if they divide the hosts, or hold all of them."""
         return self.hosts if num_hosts <= self.hosts or num_hosts % self.hosts == 0 else self.used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
     """
-    One kind of GPU, and what is usual inside a host that has it.
+    A kind of GPU, with the usual host around it.
 
     Parameters
     ----------
     intra_node_bytes_per_s
-        What one GPU sends to another of its host, one direction; assumed where nothing was measured.
+        Rate from one GPU to another of its host, one direction; assumed if nobody measured it.
     intra_node_latency_s
         Fixed cost of such a message.
     device_names
-        Regular expressions for the names the driver gives.
+        Regular expressions for the driver's names.
     aliases
-        Further names that people write.
+        Additional names that people use.
     compute_capability
-        Times ten, e.g. 90; tells the generation of NVLink. ``None`` for cards of other makers.
+        Compute capability times ten, e.g. 90; gives the generation of NVLink. ``None`` for other makers.
     usual_host
-        ``None`` where no host is usual.
+        Usual host; ``None`` if no host is usual.
     usual_domain
-        ``None`` where NVLink ends at the host.
+        Usual NVLink domain; ``None`` if NVLink ends at the host.
     note
-        What a user of this GPU has to know; empty for most.
+        Note for users of this GPU; empty for most.
     """
 
     gpu: GpuSpec
@@ -122,15 +122,15 @@ class CatalogueEntry:
 
     @property
     def sizes_gb(self) -> frozenset[int]:
-        """Sizes of memory in GB that a name of this GPU may say: those that names have, and what the driver reports."""
+        """Return the memory sizes in GB that a name of this GPU may have: those of its names and of the driver."""
         memory = self.gpu.memory_bytes
-        told = {int(word[:-2]) for name in (self.gpu.name, *self.aliases) for word in _words(name) if _is_size(word)}
-        return frozenset({*told, math.floor(memory / GIB), math.ceil(memory / GIB), round(memory / GB)})
+        named = {int(word[:-2]) for name in (self.gpu.name, *self.aliases) for word in _words(name) if _is_size(word)}
+        return frozenset({*named, math.floor(memory / GIB), math.ceil(memory / GIB), round(memory / GB)})
 
 
 @cache
 def read_gpu_catalogue() -> Mapping[str, CatalogueEntry]:
-    """All kinds of GPU by name, e.g. ``a100-80gb``."""
+    """Return all kinds of GPU by name, e.g. ``a100-80gb``."""
     path = shipped_path("data", "gpus.yaml")
     entries = {name: _read_entry(f"{path.name}, {name}", name, data) for name, data in read_yaml(path).items()}
     return MappingProxyType(entries)
@@ -139,12 +139,12 @@ def read_gpu_catalogue() -> Mapping[str, CatalogueEntry]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredGpu:
     """
-    What kernels measured alone attain on one GPU.
+    Measured efficiency of kernels run alone on a GPU.
 
     Parameters
     ----------
     burst
-        The same before the GPU reaches its power limit; as ``efficiency`` where it does not reach it.
+        Efficiency before the GPU reaches its power limit; equal to ``efficiency`` if it never does.
     """
 
     efficiency: GpuEfficiency
@@ -154,7 +154,7 @@ class MeasuredGpu:
 
 @cache
 def measured_gpus() -> Mapping[str, MeasuredGpu]:
-    """Every kind of GPU whose kernels were measured, by name."""
+    """Return every kind of GPU whose kernels were measured, by name."""
     path = shipped_path("data", "gpus.yaml")
     found = {}
     for name, data in read_yaml(path).items():
@@ -165,11 +165,11 @@ def measured_gpus() -> Mapping[str, MeasuredGpu]:
 
 def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
     """
-    Look a GPU up by any name that people write: ``H100``, ``h100-sxm``, ``NVIDIA A100-SXM4-80GB``.
+    Look up a GPU by any usual name: ``H100``, ``h100-sxm``, ``NVIDIA A100-SXM4-80GB``.
 
-    Of several kinds that differ in form and memory only, the SXM one with most memory is taken, which is the commonest
-    of its family in clusters; :func:`note_on_gpu` names the others. ``where`` starts the error message if there is
-    none, if kinds of several families have the name, or if the name says a size of memory that no such GPU has.
+    Of several kinds that differ only in form and memory, it takes the SXM kind with most memory, the commonest
+    of its family in clusters; :func:`note_on_gpu` names the others. ``InputError`` at ``where`` for an unknown name,
+    for a name of several families, and for a size of memory that no such GPU has.
     """
     words = _words(name)
     named = _entries_by_name().get("".join(words)) or _in_form(recognise_gpu(name), words)
@@ -186,17 +186,17 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
     if sizes:
         kinds = gpus_called(name)
         if kinds:
-            raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; say which.")
+            raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; name one of them.")
     raise _unknown(name, where)
 
 
 def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> CatalogueEntry:
-    """The GPU that is called ``unsized`` and has memory of that size; raises ``InputError`` where none has it."""
+    """Return the GPU called ``unsized`` with memory of these sizes. ``InputError`` if there is none."""
     catalogue, exact = read_gpu_catalogue(), _entries_by_name().get("".join(_words(unsized)))
     if exact is not None and exact.sizes_gb.issuperset(sizes):
         return exact
     recognised = _in_form(recognise_gpu(unsized), _words(unsized))
-    kinds = gpus_called(unsized) or tuple(one.gpu.name for one in (exact, recognised) if one is not None)
+    kinds = gpus_called(unsized) or tuple(entry.gpu.name for entry in (exact, recognised) if entry is not None)
     fitting = tuple(kind for kind in kinds if catalogue[kind].sizes_gb.issuperset(sizes))
     found = _commonest(name, fitting, where)
     if found is not None:
@@ -204,24 +204,25 @@ def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> Catalogue
     if kinds:
         known = ", ".join(f"{kind} ({round(catalogue[kind].gpu.memory_bytes / GIB)} GB)" for kind in kinds)
         note = "".join(f" {kind}: {catalogue[kind].note}." for kind in kinds if catalogue[kind].note)
-        told = " and ".join(f"{size} GB" for size in sizes)
+        size_words = " and ".join(f"{size} GB" for size in sizes)
         written = "In a cluster file any other GPU can be written out (data/README.md)."
-        raise InputError(where, f"GPU {name!r}: no such GPU with {told} is known; known: {known}.{note} {written}")
+        problem = f"GPU {name!r}: no such GPU with {size_words} is known; known: {known}.{note} {written}"
+        raise InputError(where, problem)
     raise _unknown(name, where)
 
 
 def _in_form(entry: CatalogueEntry | None, words: Iterable[str]) -> CatalogueEntry | None:
-    """The entry, but ``None`` for one with NVLink inside its host if the words say a card of another form."""
+    """Return the entry; ``None`` for an entry with NVLink inside its host if the words name another form."""
     if entry is None or entry.intra_node_bytes_per_s < SLOWEST_NVLINK:
         return entry
     return None if FORMS.intersection(words) - {*_words(entry.gpu.name)} else entry
 
 
 def _commonest(name: str, kinds: tuple[str, ...], where: str) -> CatalogueEntry | None:
-    """The commonest of kinds of one family; ``None`` of none; raises ``InputError`` for several families."""
+    """Return the commonest of kinds of one family; ``None`` without kinds. ``InputError`` for several families."""
     catalogue = read_gpu_catalogue()
     if len({_family(kind) for kind in kinds}) > 1:
-        raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; say which.")
+        raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; name one of them.")
     return max((catalogue[kind] for kind in kinds), key=_commonness) if kinds else None
 
 
@@ -233,14 +234,14 @@ def _unknown(name: str, where: str) -> InputError:
 
 
 MAX_HINTS = 3
-"""Names that an error suggests at most; chosen."""
+"""Most names that an error suggests. Chosen."""
 
 
 def _of_like_name(name: str) -> tuple[str, ...]:
     """
-    Names of the catalogue whose letters are those of a word of ``name``, the nearest number first.
+    Return names of the catalogue with the letters of a word of ``name``, the nearest number first.
 
-    A model number with a digit too few comes before all others: ``h10`` is more likely ``h100`` than ``h20``.
+    A model number that lacks a digit comes before all others: ``h10`` is more likely ``h100`` than ``h20``.
     """
     found: dict[str, tuple[bool, float]] = {}
     for letters, number in _numbered(name):
@@ -254,24 +255,24 @@ def _of_like_name(name: str) -> tuple[str, ...]:
 
 
 def _numbered(name: str) -> list[tuple[str, int]]:
-    """Letters and numbers of the words of a name that are a model's: ``("h", 100)``, ``("rtx", 4090)``."""
+    """Return letters and number of the words that are models: ``("h", 100)``, ``("rtx", 4090)``."""
     joined = re.sub(r"\brtx\W*(?=\d)", "rtx", " ".join(word for word in _words(name) if not _is_size(word)))
     found = re.findall(r"\b([a-z]+)(\d{1,5})[a-z]?\b", joined)
     return [(letters, int(number)) for letters, number in found if int(number)]
 
 
 def _family(name: str) -> str:
-    """A name of the catalogue without form and memory: ``a100`` of ``a100-pcie-40gb``."""
+    """Return a name of the catalogue without form and memory: ``a100`` of ``a100-pcie-40gb``."""
     return "-".join(word for word in _words(name) if word not in FORMS and not re.fullmatch(r"\d+gb", word))
 
 
 def _commonness(entry: CatalogueEntry) -> tuple[bool, int]:
-    """Cards in another form than SXM come after those in it, less memory after more."""
+    """Return a sort key: SXM form before other forms, then more memory before less."""
     return not FORMS.intersection(_words(entry.gpu.name)), entry.gpu.memory_bytes
 
 
 def catalogue_name(name: str) -> str:
-    """The catalogue's name of a GPU as people write it; any other name is kept."""
+    """Return the catalogue's name of a GPU; any unknown name is kept."""
     try:
         return read_gpu_entry(name).gpu.name
     except InputError:
@@ -280,9 +281,9 @@ def catalogue_name(name: str) -> str:
 
 def gpus_called(name: str) -> tuple[str, ...]:
     """
-    Names of all kinds of GPU whose name has every word of ``name``, e.g. each A100 of ``a100``.
+    Return the kinds of GPU whose name has every word of ``name``, e.g. each A100 for ``a100``.
 
-    A name that says SXM leaves cards in PCIe and NVL form out.
+    A name with SXM excludes cards in PCIe and NVL form.
     """
     words, only_sxm = set(_words(name)), "sxm" in name.lower()
     found = {known: set(_words(known)) for known in read_gpu_catalogue() if words <= set(_words(known))}
@@ -290,27 +291,27 @@ def gpus_called(name: str) -> tuple[str, ...]:
 
 
 def note_on_gpu(name: str, entry: CatalogueEntry) -> str | None:
-    """What to say of a GPU, and where a name leaves the kind open and the commonest was taken; ``None`` for nothing."""
+    """Return notes on a GPU and on a name that fits several kinds; ``None`` without notes."""
     others = [other for other in gpus_called(name) if other != entry.gpu.name]
-    said = [f"GPU {entry.gpu.name}: {entry.note}."] if entry.note else []
+    notes = [f"GPU {entry.gpu.name}: {entry.note}."] if entry.note else []
     if others and "".join(_words(name)) != "".join(_words(entry.gpu.name)):
-        said.append(f"GPU {name!r} is taken for {entry.gpu.name}; others of that name: {', '.join(others)}.")
-    return " ".join(said) or None
+        notes.append(f"GPU {name!r} is taken for {entry.gpu.name}; others of that name: {', '.join(others)}.")
+    return " ".join(notes) or None
 
 
 def gpu_record(cluster: ClusterSpec) -> dict[str, int | None]:
-    """What a plan records of its kinds of GPU: compute capability times ten, ``None`` for one of the user's own."""
+    """Return the record of a plan's kinds of GPU: compute capability times ten, ``None`` for the user's own."""
     known = {name.lower(): entry.compute_capability for name, entry in read_gpu_catalogue().items()}
     return {gpu.name: known.get(gpu.kind.lower()) for gpu in cluster.gpu_kinds}
 
 
 def read_gpu(name: str, where: str = "gpu") -> GpuSpec:
-    """A kind of GPU by name, e.g. ``a100-80gb`` or ``H100``."""
+    """Return a kind of GPU by name, e.g. ``a100-80gb`` or ``H100``."""
     return read_gpu_entry(name, where).gpu
 
 
 def recognise_gpu(device_name: str) -> CatalogueEntry | None:
-    """Kind of GPU of a driver's device name, e.g. ``NVIDIA H100 80GB HBM3``; ``None`` if not in the catalogue."""
+    """Return the kind of GPU of a driver's name, e.g. ``NVIDIA H100 80GB HBM3``; ``None`` if it is not known."""
     for entry in read_gpu_catalogue().values():
         if any(re.search(pattern, device_name, re.IGNORECASE) for pattern in entry.device_names):
             return entry
@@ -318,7 +319,7 @@ def recognise_gpu(device_name: str) -> CatalogueEntry | None:
 
 
 def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
-    """A GPU written out in a file, with the fields ``GPU_FIELDS``."""
+    """Read a GPU that a file describes, with the fields ``GPU_FIELDS``."""
     peaks = Fields(f"{where}, peak_tflops", fields.any("peak_tflops"), PRECISIONS)
     flops = {precision: peaks.positive(precision) * TFLOP for precision in PRECISIONS if peaks.has(precision)}
     if not flops:
@@ -335,19 +336,19 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
 
 
 def _efficiency_like(where: str, fields: Fields, compute_capability: int | None = None) -> GpuEfficiency:
-    """That of a measured GPU; interpolated within a generation, assumed beyond it, or where it is not known."""
+    """Return the efficiency of a measured GPU: interpolated within a generation, assumed beyond or if unknown."""
     name, known = fields.text("like"), measured_gpus()
     if name not in known:
         raise InputError(where, f"like must be one of the GPUs that were measured: {', '.join(known)}; got {name!r}.")
-    one = known[name]
-    near = compute_capability is not None and abs(compute_capability - one.compute_capability) <= ONE_GENERATION
-    efficiency = one.burst if fields.flag("sustains_bursts", False) else one.efficiency
+    measured = known[name]
+    near = compute_capability is not None and abs(compute_capability - measured.compute_capability) <= ONE_GENERATION
+    efficiency = measured.burst if fields.flag("sustains_bursts", False) else measured.efficiency
     return replace(efficiency, origin="interpolated" if near else "assumed")
 
 
 def _parse_measured(where: str, name: str, data: Mapping[str, Any]) -> MeasuredGpu:
     fields = Fields(where, data["measured"], (*LAWS, "attention", "burst_shares"))
-    laws = {one: _parse_law(f"{where}, {one}", fields.any(one)) for one in LAWS if fields.has(one)}
+    laws = {law: _parse_law(f"{where}, {law}", fields.any(law)) for law in LAWS if fields.has(law)}
     efficiency = GpuEfficiency(
         attention=_parse_attention(f"{where}, attention", fields.any("attention")),
         origin="measured",
@@ -358,7 +359,7 @@ def _parse_measured(where: str, name: str, data: Mapping[str, Any]) -> MeasuredG
     if fields.has("burst_shares"):
         shares = Fields(f"{where}, burst_shares", fields.any("burst_shares"), LAWS)
         faster: dict[str, Any] = {
-            one: replace(law, share=shares.positive(one)) for one, law in laws.items() if shares.has(one)
+            name: replace(law, share=shares.positive(name)) for name, law in laws.items() if shares.has(name)
         }
         burst = replace(efficiency, **faster)
     return MeasuredGpu(efficiency=efficiency, burst=burst, compute_capability=data["compute_capability"])
@@ -388,18 +389,18 @@ def _parse_law(where: str, data: object) -> ProductLaw:
 
 @cache
 def _entries_by_name() -> Mapping[str, CatalogueEntry]:
-    """Entries by their names and aliases, without case, separators and words that tell nothing."""
+    """Return entries by their names and aliases, without case, separators and meaningless words."""
     found: dict[str, CatalogueEntry] = {}
     for name, entry in read_gpu_catalogue().items():
-        for one in (name, *entry.aliases):
-            known = found.setdefault("".join(_words(one)), entry)
+        for alias in (name, *entry.aliases):
+            known = found.setdefault("".join(_words(alias)), entry)
             if known is not entry:
-                raise ValueError(f"{one} is a name of both {known.gpu.name} and {name}.")
+                raise ValueError(f"{alias} is a name of both {known.gpu.name} and {name}.")
     return MappingProxyType(found)
 
 
 def _words(name: str) -> list[str]:
-    """Words of a name in lower case, without those that tell nothing: ``h100``, ``80gb``."""
+    """Return the words of a name in lower case, without meaningless ones: ``h100``, ``80gb``."""
     joined = re.sub(r"(?<![a-z\d])(\d+)[\s_-]*g(i?b)?(?![a-z\d])", r"\1gb", name.lower())
     words = [word for word in re.split(r"[^a-z0-9]+", joined) if word and not _NOISE.match(word)]
     if len(words) > 1 and re.fullmatch(r"\d{2,3}", words[-1]):
@@ -408,7 +409,7 @@ def _words(name: str) -> list[str]:
 
 
 def _is_size(word: str) -> bool:
-    """Whether a word is a size of memory, ``80gb``."""
+    """Return whether a word is a size of memory, ``80gb``."""
     return re.fullmatch(r"\d+gb", word) is not None
 
 

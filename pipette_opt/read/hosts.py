@@ -8,18 +8,18 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
 
 MAX_HOSTS = 100_000
-"""Names that a range or a list may have."""
+"""Most names of a range or a list. Chosen."""
 
 MAX_NAME = 253
-"""Characters of a host's name, as DNS has it; longer ones would make gigabytes of a short range."""
+"""Most characters of a host's name, as in DNS; longer names would expand a short range to gigabytes."""
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _LEGAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]+)?")
-"""Names of hosts, and of blocks of their GPUs, such as ``gpu01:4``; none that a program takes for an option."""
+"""Valid names of hosts, and of blocks of their GPUs, such as ``gpu01:4``; no program takes these for an option."""
 
 
 def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
-    """Host names of a range, of several separated by commas, or of a list of either, in the order written."""
+    """Expand a range, several ranges separated by commas, or a list of these, in the order written."""
     entries = hosts if isinstance(hosts, list) else [hosts]
     names: list[str] = []
     for entry in entries:
@@ -33,7 +33,7 @@ def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
 
 
 def checked_host(name: str, where: str) -> str:
-    """A host's name, which launch scripts and manifests will have. ``InputError`` unless it is one."""
+    """Return a valid host name, which launch scripts and manifests will contain. ``InputError`` for any other."""
     if len(name) > MAX_NAME:
         raise InputError(where, f"host {shown(name)} has more than {MAX_NAME} characters.")
     if not _LEGAL.fullmatch(name):
@@ -46,7 +46,7 @@ def checked_host(name: str, where: str) -> str:
 
 
 def natural_key(text: str) -> list[tuple[int, int | str]]:
-    """Sort key that counts numbers: host2 before host10."""
+    """Sort key that compares numbers by value: host2 before host10."""
     return [
         (1, part) if (number := whole_number(part)) is None else (0, number)
         for part in re.split(r"(\d+)", text)
@@ -72,19 +72,21 @@ def _split(where: str, text: str) -> list[str]:
 
 def _expand(where: str, text: str, most: int) -> list[str]:
     """
-    Names of a text with ranges in brackets, in order.
+    Expand a text with ranges in brackets, in order.
 
     Parameters
     ----------
     most
-        Names that there is room for: the numbers of all ranges are multiplied before any name is made.
+        Most names: the sizes of all ranges are multiplied before any name is made.
     """
     pieces = re.split(r"\[([^\[\]]*)\]", text)
     ranges = [[_numbers(where, text, part.strip()) for part in piece.split(",")] for piece in pieces[1::2]]
-    if math.prod(sum(last - first + 1 for first, last, _ in one) for one in ranges) > most:
+    if math.prod(sum(last - first + 1 for first, last, _ in bounds) for bounds in ranges) > most:
         raise InputError(where, f"hosts {shown(text)} are more than {MAX_HOSTS} names.")
     checked_host("".join(pieces[::2]) or "0", where)
-    choices = [[str(n).zfill(width) for first, last, width in one for n in range(first, last + 1)] for one in ranges]
+    choices = [
+        [str(n).zfill(width) for first, last, width in bounds for n in range(first, last + 1)] for bounds in ranges
+    ]
     names = (
         "".join(chain.from_iterable(zip_longest(pieces[::2], numbers, fillvalue=""))) for numbers in product(*choices)
     )
@@ -92,7 +94,7 @@ def _expand(where: str, text: str, most: int) -> list[str]:
 
 
 def _numbers(where: str, text: str, part: str) -> tuple[int, int, int]:
-    """First and last number of a range, and how many digits they have."""
+    """Return first and last number of a range, and their number of digits."""
     match = _RANGE.fullmatch(part)
     if match is None:
         raise InputError(where, f"hosts {shown(text)}: {shown(part)} must be a number or a range such as 01-16.")

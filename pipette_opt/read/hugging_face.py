@@ -1,4 +1,4 @@
-"""Hugging Face ``config.json`` of decoder-only transformers, dense or with experts."""
+"""Reader of Hugging Face's ``config.json`` of decoder-only transformers, dense or with experts."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -53,20 +53,20 @@ from pipette_opt.specs import ModelSpec
 logger = logging.getLogger(__name__)
 
 Reader = Callable[[Keys], dict[str, Any]]
-"""Fields of a model from the keys of a file."""
+"""Function that returns the fields of a model from the keys of a file."""
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 _OF_TEXT = ("text_config", "llm_config", "language_config")
-"""Keys under which models with images or sound have their text part."""
+"""Keys of the text part of models with images or sound."""
 
 
 def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
     """
-    Turn a ``config.json`` into a model; ``model_type`` decides how it is read.
+    Read a ``config.json`` as a model; ``model_type`` selects the reader.
 
-    Defaults of absent optional fields are those of the ``transformers`` configuration classes. Every key is used,
-    known to change nothing, named in a warning, or refused (:mod:`pipette_opt.read.hugging_face_keys`). Of a model with
+    Defaults of absent optional fields are those of the ``transformers`` configuration classes. Every key is used, known
+    to change nothing, named in a warning, or refused (:mod:`pipette_opt.read.hugging_face_keys`). For a model with
     images the text part is read.
     """
     if not isinstance(config, dict):
@@ -86,7 +86,7 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
 
 
 def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
-    """The text part of a model with images or sound, whose other parts are named; any other config as it is."""
+    """Return the text part of a model with images or sound, and warn of its other parts; other configs unchanged."""
     held = next((key for key in _OF_TEXT if isinstance(config.get(key), dict)), None)
     if held is None:
         return config
@@ -100,11 +100,13 @@ def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _reader(keys: Keys) -> Reader:
-    """How a file is read, by its ``model_type``; raises ``InputError`` where it is no model that is known."""
+    """Return the reader of a file's ``model_type``. ``InputError`` for a model that is not supported."""
     config, where = keys.data, keys.where
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise InputError(where, f"model_type is missing; it says how to read the rest, one of {', '.join(_READERS)}.")
+        raise InputError(
+            where, f"model_type is missing; it selects how the rest is read, one of {', '.join(_READERS)}."
+        )
     model_type = _ALIKE.get(model_type, model_type)
     if keys.has("index_topk"):
         problem = f"model_type {model_type!r} has sparse attention (DSA, index_topk {shown(config['index_topk'])})"
@@ -124,7 +126,7 @@ def _llama(keys: Keys) -> dict[str, Any]:
 
 
 def _mistral(keys: Keys) -> dict[str, Any]:
-    # MistralConfig: 8 key-value heads and a window of 4,096 tokens unless told otherwise.
+    # MistralConfig: 8 key-value heads and a window of 4,096 tokens by default.
     window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
     return (
         llama_like(keys)
@@ -134,18 +136,18 @@ def _mistral(keys: Keys) -> dict[str, Any]:
 
 
 def _qwen2(keys: Keys) -> dict[str, Any]:
-    # Qwen2 has biases on query, key and value, and nowhere else, without a field that says so.
+    # Qwen2 has biases on query, key and value only, and no field for them.
     return _qwen(keys) | {"add_qkv_bias": True}
 
 
 def _qwen3(keys: Keys) -> dict[str, Any]:
-    # Qwen3Config: heads of 128 channels unless told otherwise, normalised queries and keys.
+    # Qwen3Config: heads of 128 channels by default, normalised queries and keys.
     no_attention_bias(keys)
     return _qwen(keys) | {"kv_channels": keys.whole("head_dim", 128), "qk_layernorm": True}
 
 
 def _qwen(keys: Keys) -> dict[str, Any]:
-    """Qwen 2 and 3: windows, if there are any, in the layers after the first ``max_window_layers``."""
+    """Read Qwen 2 and 3: windows, if any, are in the layers after the first ``max_window_layers``."""
     layers = keys.whole("num_hidden_layers")
     window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
     first = count(keys, "max_window_layers") if keys.has("max_window_layers") else 28
@@ -158,10 +160,10 @@ def _qwen(keys: Keys) -> dict[str, Any]:
 
 
 def _seed_oss(keys: Keys) -> dict[str, Any]:
-    # SeedOssConfig: biases of queries, keys and values, and those of the output projection and the MLP apart.
+    # SeedOssConfig: separate flags for biases of query, key and value, of the output projection, and of the MLP.
     out, mlp = keys.flag("attention_out_bias", False), keys.flag("mlp_bias", False)
     if out is not mlp:
-        raise keys.wrong("attention_out_bias", "Megatron-LM has that bias with those of the MLP only")
+        raise keys.wrong("attention_out_bias", "Megatron-LM has that bias only together with those of the MLP")
     return llama_like(keys) | {
         "add_bias_linear": out,
         "add_qkv_bias": keys.flag("attention_bias", True),
@@ -181,7 +183,7 @@ def _olmo2(keys: Keys) -> dict[str, Any]:
 
 
 def _olmo3(keys: Keys) -> dict[str, Any]:
-    # Olmo3Config: three layers with a window, then one without; only this one has scaled positions.
+    # Olmo3Config: three layers with a window, then one without; only the latter has scaled positions.
     keys.has_local_positions = True
     layers = keys.whole("num_hidden_layers")
     windowed = windowed_layers(keys, layers, [(layer + 1) % 4 != 0 for layer in range(layers)])
@@ -198,7 +200,7 @@ def _glm4(keys: Keys) -> dict[str, Any]:
 
 
 def _glm(keys: Keys) -> dict[str, Any]:
-    # GlmConfig: as GLM-4 without norms after the branches.
+    # GlmConfig: GLM-4 without norms after the branches.
     return llama_like(keys, norm=1.5625e-07, percent=0.5) | {
         "num_query_groups": keys.whole("num_key_value_heads", 2),
         "kv_channels": keys.whole("head_dim", 128),
@@ -208,7 +210,7 @@ def _glm(keys: Keys) -> dict[str, Any]:
 
 
 def _ernie(keys: Keys) -> dict[str, Any]:
-    # Ernie4_5Config: neighbouring channels are pairs, embeddings tied, no biases unless told.
+    # Ernie4_5Config: neighbouring channels are pairs, tied embeddings, no biases by default.
     bias = keys.flag("use_bias", False)
     return llama_like(keys, theta=500000.0, norm=1e-5) | {
         "num_query_groups": keys.whole("num_key_value_heads", 2),
@@ -226,10 +228,10 @@ def _smollm3(keys: Keys) -> dict[str, Any]:
     rotated = keys.value("no_rope_layers")  # 1 is a layer *with* rotary positions
     if rotated is None:
         rotated = [int((layer + 1) % interval != 0) for layer in range(layers)]
-    if not isinstance(rotated, list) or len(rotated) != layers or any(one not in (0, 1) for one in rotated):
-        raise keys.wrong("no_rope_layers", f"it must say 0 or 1 for each of the {layers} layers")
+    if not isinstance(rotated, list) or len(rotated) != layers or any(flag not in (0, 1) for flag in rotated):
+        raise keys.wrong("no_rope_layers", f"it must have 0 or 1 for each of the {layers} layers")
     keys.value("max_window_layers")  # written by older versions, read by none
-    windowed = windowed_layers(keys, layers, [not one for one in rotated])
+    windowed = windowed_layers(keys, layers, [not flag for flag in rotated])
     window = keys.value("sliding_window") if keys.flag("use_sliding_window", False) else None
     return (
         llama_like(keys, theta=2e6)
@@ -237,7 +239,7 @@ def _smollm3(keys: Keys) -> dict[str, Any]:
         | {
             "num_query_groups": keys.whole("num_key_value_heads", 4),
             "untie_embeddings_and_output_weights": not keys.flag("tie_word_embeddings", True),
-            "no_rope_freq": layer_frequency_of([not one for one in rotated]),
+            "no_rope_freq": layer_frequency_of([not flag for flag in rotated]),
         }
         | window_fields(keys, window, windowed)
     )
@@ -280,7 +282,7 @@ def _gpt2(keys: Keys) -> dict[str, Any]:
 
 def _gpt_neox(keys: Keys) -> dict[str, Any]:
     if not keys.flag("attention_bias", True):
-        raise keys.wrong("attention_bias", "Megatron-LM has no biases in all linear layers but those of attention")
+        raise keys.wrong("attention_bias", "Megatron-LM has no biases in all linear layers except attention")
     for name in ("attention_probs_dropout_prob", "hidden_dropout_prob"):
         keys.value(name)  # of old files; GPTNeoXConfig does not read them
     activation(keys, "hidden_act", "gelu", GELU)
@@ -390,7 +392,7 @@ _WITH_EXPERTS: Mapping[str, Reader] = MappingProxyType(
         "qwen3_5_moe_text": qwen3_5_moe,
     }
 )
-"""Readers of families that have experts, or may have them."""
+"""Readers of families with experts in all or some of their models."""
 
 _ALIKE: Mapping[str, str] = MappingProxyType(
     {
@@ -403,9 +405,9 @@ _ALIKE: Mapping[str, str] = MappingProxyType(
         "glm4v_moe_text": "glm4_moe",
     }
 )
-"""Models with images, or their text parts, whose text is read as that of a family."""
+"""Models with images, or their text parts, by the family that reads their text."""
 
 _READERS: Mapping[str, Reader] = MappingProxyType({**_DENSE, **_WITH_EXPERTS})
 
 _OTHER_EXPERTS = ("dbrx", "jamba")
-"""Families with experts whose names do not say so."""
+"""Families with experts whose names do not contain ``moe``."""

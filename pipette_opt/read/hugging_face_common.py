@@ -1,4 +1,4 @@
-"""What families of Hugging Face's ``config.json`` have in common."""
+"""Fields that families of Hugging Face's ``config.json`` have in common."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import rotary_fields
 
 SILU = ("silu", "swish")
-"""Transformers' names of the activation of SwiGLU."""
+"""Names of the activation of SwiGLU in transformers."""
 
 GELU = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
-"""Names of GELU. Megatron's fused kernel has the tanh form for all of them, ``--no-bias-gelu-fusion`` the exact one."""
+"""Names of GELU. Megatron's fused kernel uses the tanh form for all; ``--no-bias-gelu-fusion`` uses the exact form."""
 
 
 def llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6, percent: float = 1.0) -> dict[str, Any]:
-    """What Llama and its kin share: RMSNorm, rotary positions, SwiGLU, no biases."""
+    """Return the fields of Llama-like models: RMSNorm, rotary positions, SwiGLU, no biases."""
     activation(keys, "hidden_act", "silu", SILU)
     return (
         common(keys)
@@ -32,7 +32,7 @@ def llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6, percen
 
 
 def common(keys: Keys) -> dict[str, Any]:
-    """Sizes by their usual names."""
+    """Return sizes by their usual names."""
     heads, hidden = keys.whole("num_attention_heads"), keys.whole("hidden_size")
     return {
         "num_layers": keys.whole("num_hidden_layers"),
@@ -48,7 +48,7 @@ def common(keys: Keys) -> dict[str, Any]:
 
 
 def biases(keys: Keys) -> dict[str, Any]:
-    """Biases of attention, its output projection among them, and of the MLP: Megatron has all or none of them."""
+    """Return biases of attention with its output projection, and of the MLP: Megatron has all or none of them."""
     attention, mlp = keys.flag("attention_bias", False), keys.flag("mlp_bias", False)
     if attention is not mlp:
         raise InputError(
@@ -60,20 +60,20 @@ def biases(keys: Keys) -> dict[str, Any]:
 
 
 def no_attention_bias(keys: Keys) -> None:
-    """Refuse biases in the projections of attention alone."""
+    """Raise ``InputError`` for biases in the projections of attention alone."""
     if keys.flag("attention_bias", False):
         why = "Megatron-LM has no bias of the output projection without those of the MLP"
         raise keys.wrong("attention_bias", why)
 
 
 def activation(keys: Keys, name: str, default: str, known: tuple[str, ...]) -> None:
-    """Megatron-LM has few activations, each with or without a gate."""
+    """Raise ``InputError`` for an activation that Megatron-LM does not have."""
     if keys.text(name, default) not in known:
         raise keys.wrong(name, f"of this family Megatron-LM has {' or '.join(known)}")
 
 
 def one_dropout(keys: Keys, name: str, embedding: str, default: float) -> float:
-    """Megatron has one dropout for embeddings and residuals."""
+    """Return the dropout of embeddings and residuals, one value in Megatron. ``InputError`` if they differ."""
     found, first = keys.not_negative(name, default), keys.not_negative(embedding, default)
     if found != first:
         raise keys.wrong(embedding, f"it must be {name}, {found}, since Megatron-LM has one dropout for both")
@@ -81,12 +81,12 @@ def one_dropout(keys: Keys, name: str, embedding: str, default: float) -> float:
 
 
 def count(keys: Keys, name: str) -> int:
-    """A whole number, 0 if absent or 0."""
+    """Return a whole number; 0 if absent."""
     return keys.whole(name) if keys.value(name) else 0
 
 
 def per_head(keys: Keys, hidden: int, heads: int) -> int:
-    """Channels of one head; must come out whole unless ``head_dim`` says otherwise, or latent attention has its own."""
+    """Return the channels of a head; must be whole, unless ``head_dim`` or latent attention sets its own."""
     if hidden % heads and not keys.has("head_dim") and not keys.has("kv_lora_rank"):
         raise InputError(keys.where, f"{heads} heads must divide the hidden size {hidden}, or head_dim be given.")
     return max(1, hidden // heads)

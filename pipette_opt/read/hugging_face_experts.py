@@ -1,4 +1,4 @@
-"""Families of Hugging Face's ``config.json`` with experts, whose layers have attention of one kind."""
+"""Readers of families of Hugging Face's ``config.json`` with experts and one kind of attention."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pipette_opt.specs import LatentAttention
 
 
 def mixtral(keys: Keys) -> dict[str, Any]:
-    """Mixtral: 8 experts, 2 of them for each token, each as wide as ``intermediate_size``; no window."""
+    """Read Mixtral: 8 experts, 2 of them for each token, each as wide as ``intermediate_size``; no window."""
     return (
         llama_like(keys, theta=1e6, norm=1e-5)
         | {
@@ -23,7 +23,7 @@ def mixtral(keys: Keys) -> dict[str, Any]:
 
 
 def qwen2_moe(keys: Keys) -> dict[str, Any]:
-    """Qwen 1.5 and 2 with experts: biases of queries, keys and values, and a shared expert behind a gate."""
+    """Read Qwen 1.5 and 2 with experts: biases of query, key and value, and a shared expert behind a gate."""
     return _qwen_moe(keys) | {
         "add_qkv_bias": keys.flag("qkv_bias", True),
         "num_query_groups": keys.whole("num_key_value_heads", 16),
@@ -36,7 +36,7 @@ def qwen2_moe(keys: Keys) -> dict[str, Any]:
 
 
 def qwen3_moe(keys: Keys) -> dict[str, Any]:
-    """Qwen 3 with experts in every layer unless told otherwise; normalised queries and keys."""
+    """Read Qwen 3 with experts, by default in every layer; normalised queries and keys."""
     return _qwen_moe(keys) | {
         "num_query_groups": keys.whole("num_key_value_heads", 4),
         "kv_channels": _head_dim(keys),
@@ -48,12 +48,12 @@ def qwen3_moe(keys: Keys) -> dict[str, Any]:
 
 
 def _qwen_moe(keys: Keys) -> dict[str, Any]:
-    """Layers and router of Qwen's families with experts."""
+    """Return the layers and the router of Qwen's families with experts."""
     layers, step, dense = keys.whole("num_hidden_layers"), keys.whole("decoder_sparse_step", 1), _listed_layers(keys)
     if keys.flag("use_sliding_window", False):
         raise keys.wrong("use_sliding_window", "versions of transformers disagree which layers have a window")
     for name in ("sliding_window", "max_window_layers"):
-        keys.value(name)  # without use_sliding_window they say nothing
+        keys.value(name)  # without effect unless use_sliding_window is set
     no_attention_bias(keys)
     with_experts = tuple(int(layer not in dense and (layer + 1) % step == 0) for layer in range(layers))
     return llama_like(keys) | {
@@ -63,9 +63,9 @@ def _qwen_moe(keys: Keys) -> dict[str, Any]:
 
 
 def _listed_layers(keys: Keys) -> frozenset[int]:
-    """Layers that ``mlp_only_layers`` says are dense."""
+    """Return the dense layers that ``mlp_only_layers`` lists."""
     listed = keys.value("mlp_only_layers") or []
-    if not isinstance(listed, list) or any(isinstance(one, bool) or not isinstance(one, int) for one in listed):
+    if not isinstance(listed, list) or any(isinstance(layer, bool) or not isinstance(layer, int) for layer in listed):
         raise keys.wrong("mlp_only_layers", "it must be a list of layers")
     return frozenset(listed)
 
@@ -75,7 +75,7 @@ def _head_dim(keys: Keys) -> int:
 
 
 def olmoe(keys: Keys) -> dict[str, Any]:
-    """OLMoE: experts as wide as ``intermediate_size``, queries and keys normalised over all heads."""
+    """Read OLMoE: experts as wide as ``intermediate_size``, queries and keys normalised over all heads."""
     no_attention_bias(keys)
     return llama_like(keys, norm=1e-5) | {
         "qk_layernorm": True,
@@ -88,7 +88,7 @@ def olmoe(keys: Keys) -> dict[str, Any]:
 
 
 def dots1(keys: Keys) -> dict[str, Any]:
-    """dots.llm1: DeepSeek-V3's experts behind grouped queries, with normalised queries and keys."""
+    """Read dots.llm1: DeepSeek-V3's experts with grouped queries, and normalised queries and keys."""
     no_attention_bias(keys)
     keys.value("layer_types")  # all full attention
     return (
@@ -101,15 +101,15 @@ def dots1(keys: Keys) -> dict[str, Any]:
 
 def minimax_m2(keys: Keys) -> dict[str, Any]:
     """
-    MiniMax-M2: experts as wide as ``intermediate_size``, part of a head rotated, one norm over all heads.
+    Read MiniMax-M2: experts as wide as ``intermediate_size``, part of a head rotated, one norm over all heads.
 
-    ``use_mtp`` and its kin speak of layers that the published weights do not have, and that neither transformers nor
+    ``use_mtp`` and similar keys describe layers that the published weights lack, and that neither transformers nor
     Megatron-Bridge builds.
     """
     for name in ("use_mtp", "num_mtp_modules", "mtp_transformer_layers"):
         keys.leave_out(name)
     kinds = keys.value("attn_type_list")
-    if isinstance(kinds, list) and any(one != 1 for one in kinds):
+    if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
         raise keys.wrong("attn_type_list", "only 1, full attention, is supported")
     if count(keys, "shared_intermediate_size"):
         raise keys.wrong("shared_intermediate_size", "this family has no shared expert")
@@ -132,10 +132,10 @@ def minimax_m2(keys: Keys) -> dict[str, Any]:
 
 
 def bailing_moe(keys: Keys) -> dict[str, Any]:
-    """Ling and Ring: DeepSeek's experts under names of their own, behind grouped queries."""
+    """Read Ling and Ring: DeepSeek's experts under other names, with grouped queries."""
     for name in ("multi_gate", "norm_head", "norm_softmax", "embedding_dropout", "output_dropout"):
         if keys.value(name):
-            raise keys.wrong(name, "this family is read without it")
+            raise keys.wrong(name, "this family is supported without it only")
     width, shared = keys.whole("moe_intermediate_size"), count(keys, "num_shared_experts")
     is_second = keys.value("model_type") == "bailing_moe_v2"
     bias, depths = keys.flag("use_bias", False), count(keys, "num_nextn_predict_layers")
@@ -162,14 +162,14 @@ def bailing_moe(keys: Keys) -> dict[str, Any]:
 
 
 def ernie_moe(keys: Keys) -> dict[str, Any]:
-    """ERNIE 4.5: experts from one layer on, with a bias of each for balance; neighbouring channels are pairs."""
+    """Read ERNIE 4.5: experts from one layer on, each with a bias for balance; neighbouring channels are pairs."""
     layers, width = keys.whole("num_hidden_layers"), keys.whole("moe_intermediate_size")
     first, step = count(keys, "moe_layer_start_index"), keys.whole("moe_layer_interval", 1)
     last = keys.value("moe_layer_end_index")
     last = layers - 1 if last in (None, -1) else last
     if not isinstance(last, int) or isinstance(last, bool):
         raise keys.wrong("moe_layer_end_index", "it must be a layer, or -1")
-    keys.value("num_nextn_predict_layers")  # transformers reads none
+    keys.value("num_nextn_predict_layers")  # transformers ignores it
     bias = keys.flag("use_bias", False)
     with_experts = tuple(int((n + 1) % step == 0 and first <= n <= last) for n in range(layers))
     return llama_like(keys, theta=500000.0, norm=1e-5) | {
@@ -190,7 +190,7 @@ def ernie_moe(keys: Keys) -> dict[str, Any]:
 
 def _sigmoid_router(keys: Keys, *, bias: str, score: str) -> dict[str, Any]:
     """
-    DeepSeek-V3's router under other names: sigmoid scores, divided by their sum, perhaps in groups.
+    Return DeepSeek-V3's router under other names: sigmoid scores, divided by their sum, optionally in groups.
 
     Parameters
     ----------
@@ -201,19 +201,19 @@ def _sigmoid_router(keys: Keys, *, bias: str, score: str) -> dict[str, Any]:
         raise keys.wrong(score, "it must be sigmoid, with norm_topk_prob")
     scale, groups, chosen = keys.positive("routed_scaling_factor", 1.0), keys.value("n_group"), keys.value("topk_group")
     grouped = bool(groups) and keys.whole("n_group") > 1
-    said: list[tuple[str, ...]] = [("--moe-router-enable-expert-bias",)] if keys.flag(bias, True) else []
-    said += [("--moe-router-score-function", "sigmoid")]
-    said += [("--moe-router-topk-scaling-factor", f"{scale:g}")] if scale != 1.0 else []
+    extra: list[tuple[str, ...]] = [("--moe-router-enable-expert-bias",)] if keys.flag(bias, True) else []
+    extra += [("--moe-router-score-function", "sigmoid")]
+    extra += [("--moe-router-topk-scaling-factor", f"{scale:g}")] if scale != 1.0 else []
     return {
         "moe_router_num_groups": groups if grouped else None,
         "moe_router_group_topk": chosen if grouped else None,
         "moe_router_pre_softmax": True,
-        "other_arguments": tuple(said),
+        "other_arguments": tuple(extra),
     }
 
 
 def deepseek(keys: Keys) -> dict[str, Any]:
-    """DeepSeek-MoE, the first, with ordinary attention: shared experts, and dense layers before the others."""
+    """Read DeepSeek-MoE, the first version, with ordinary attention: shared experts, dense layers first."""
     if keys.has("kv_lora_rank"):
         raise InputError(keys.where, "kv_lora_rank: model_type deepseek has none; DeepSeek-V2's is deepseek_v2.")
     if keys.whole("moe_layer_freq", 1) != 1:
@@ -226,19 +226,19 @@ def deepseek(keys: Keys) -> dict[str, Any]:
 
 def deepseek_v3(keys: Keys) -> dict[str, Any]:
     """
-    DeepSeek-V2, -V3 and Kimi-K2: latent attention, experts in groups, and a router of softmax or sigmoid.
+    Read DeepSeek-V2, -V3 and Kimi-K2: latent attention, experts in groups, and a router of softmax or sigmoid.
 
-    ``quantization_config`` of V3 says in which format its weights are stored, as ``torch_dtype`` does.
+    ``quantization_config`` of V3 is the format of its stored weights, like ``torch_dtype``.
     """
     if keys.whole("moe_layer_freq", 1) != 1:
         raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
     no_attention_bias(keys)
     for name in ("quantization_config", "qk_head_dim", "rope_interleave"):
-        keys.value(name)  # stored weights; a sum; which channels are a pair
+        keys.value(name)  # stored weights; a sum; channels that form a pair
     sizes = {name: keys.whole(key) for name, key in _LATENT_KEYS.items() if name != "q_lora_rank" or keys.has(key)}
     found, heads = llama_like(keys) | _shared_and_dense(keys), keys.whole("num_attention_heads")
     if keys.whole("num_key_value_heads", heads) != heads:
-        raise keys.wrong("num_key_value_heads", f"latent attention has as many as num_attention_heads, {heads}")
+        raise keys.wrong("num_key_value_heads", f"latent attention needs the number of num_attention_heads, {heads}")
     scaling = found.pop("yarn", None)
     return (
         found
@@ -255,7 +255,7 @@ def deepseek_v3(keys: Keys) -> dict[str, Any]:
 
 
 def glm4_moe(keys: Keys) -> dict[str, Any]:
-    """GLM-4.5: grouped queries, half of a head rotated, biases of queries, keys and values, DeepSeek-V3's experts."""
+    """Read GLM-4.5: grouped queries, half of a head rotated, biases of query, key, value, DeepSeek-V3's experts."""
     found = llama_like(keys, norm=1e-5, percent=0.5)
     return (
         found
@@ -281,7 +281,7 @@ _LATENT_KEYS = {
 
 
 def _shared_and_dense(keys: Keys) -> dict[str, Any]:
-    """Experts as DeepSeek names them: routed and shared ones of one width, dense layers before the others."""
+    """Return experts by DeepSeek's names: routed and shared ones of equal width, dense layers first."""
     width = keys.whole("moe_intermediate_size")
     return {
         "num_experts": keys.whole("n_routed_experts"),
@@ -294,9 +294,9 @@ def _shared_and_dense(keys: Keys) -> dict[str, Any]:
 
 def _router(keys: Keys) -> dict[str, Any]:
     """
-    Scores and groups of DeepSeek-V2 (softmax) and V3 (sigmoid, with a bias of each expert that balances loads).
+    Return the router of DeepSeek-V2 (softmax) or V3 (sigmoid, with a bias of each expert that balances loads).
 
-    V3's scores of the chosen experts are divided by their sum, which megatron-core does with every sigmoid.
+    V3 divides the scores of the chosen experts by their sum, as megatron-core does with every sigmoid.
     """
     method = keys.text("topk_method", "noaux_tc")
     if method not in ("greedy", "group_limited_greedy", "noaux_tc"):
@@ -310,9 +310,9 @@ def _router(keys: Keys) -> dict[str, Any]:
     scale, groups = keys.positive("routed_scaling_factor", 1.0), keys.whole("n_group", 1)
     if groups > 1 and method == "greedy":
         raise keys.wrong("n_group", "with topk_method greedy it must be 1")
-    said: list[tuple[str, ...]] = [("--moe-router-enable-expert-bias",)] if method == "noaux_tc" else []
-    said += [("--moe-router-score-function", "sigmoid")] if sigmoid else []
-    said += [("--moe-router-topk-scaling-factor", f"{scale:g}")] if scale != 1.0 else []
+    extra: list[tuple[str, ...]] = [("--moe-router-enable-expert-bias",)] if method == "noaux_tc" else []
+    extra += [("--moe-router-score-function", "sigmoid")] if sigmoid else []
+    extra += [("--moe-router-topk-scaling-factor", f"{scale:g}")] if scale != 1.0 else []
     chosen = keys.whole("topk_group", 1)
     if chosen > groups:
         raise keys.wrong("topk_group", f"it must be <= n_group, {groups}")
@@ -320,5 +320,5 @@ def _router(keys: Keys) -> dict[str, Any]:
         "moe_router_num_groups": groups if groups > 1 else None,
         "moe_router_group_topk": chosen if groups > 1 else None,
         "moe_router_pre_softmax": sigmoid or not normed,
-        "other_arguments": tuple(said) or None,
+        "other_arguments": tuple(extra) or None,
     }

@@ -1,4 +1,4 @@
-"""Granite's families of Hugging Face's ``config.json``: constant factors, and hybrids of Mamba-2 with attention."""
+"""Readers of Granite's families of Hugging Face's ``config.json``: constant factors, and hybrids with Mamba-2."""
 
 from typing import Any
 
@@ -14,26 +14,26 @@ _MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multip
 
 
 def granite(keys: Keys) -> dict[str, Any]:
-    """Granite 3: Llama with constant factors."""
+    """Read Granite 3: Llama with constant factors."""
     return _granite(keys) | biases(keys)
 
 
 def granite_moe(keys: Keys) -> dict[str, Any]:
-    """Granite 3 with experts in every layer, and perhaps a shared one."""
+    """Read Granite 3 with experts in every layer, optionally with a shared expert."""
     return _granite(keys) | _experts(keys)
 
 
 def granite_hybrid(keys: Keys) -> dict[str, Any]:
     """
-    Granite 4: Mamba-2 or attention in each layer, and a dense MLP, or experts beside a shared one.
+    Read Granite 4: Mamba-2 or attention in each layer, and a dense MLP, or experts beside a shared one.
 
-    Without experts the shared MLP is the only one. A hybrid is read as a pattern of layers with one branch each.
+    Without experts the shared MLP is the only MLP. A hybrid is read as a pattern of layers with one branch each.
     """
     layers = keys.whole("num_hidden_layers")
     default = ["mamba"] * layers
     types = default if keys.value("layer_types") is None else keys.value("layer_types")
     known = ("mamba", "attention")
-    if not isinstance(types, list) or len(types) != layers or any(one not in known for one in types):
+    if not isinstance(types, list) or len(types) != layers or any(name not in known for name in types):
         raise keys.wrong("layer_types", f"it must be {layers} times mamba or attention")
     found = _granite(keys) | _mlp(keys)
     if keys.text("position_embedding_type", "rope") == "nope":
@@ -43,7 +43,7 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
     if "mamba" not in types:
         return found
     mlp = "-" if "num_experts" not in found else "E"
-    pattern = "".join(("M" if one == "mamba" else "*") + mlp for one in types)
+    pattern = "".join(("M" if name == "mamba" else "*") + mlp for name in types)
     try:
         return found | {"num_layers": len(pattern), "hybrid_layer_pattern": pattern, "mamba": Mamba(**sizes)}
     except ValueError as error:
@@ -51,7 +51,7 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
 
 
 def _granite(keys: Keys) -> dict[str, Any]:
-    """Sizes, positions and factors that all of them have."""
+    """Return sizes, positions and factors that all Granite families have."""
     factors = tuple((name, f"{keys.positive(name):g}") for name in _MULTIPLIERS if keys.has(name))
     if keys.text("normalization_function", "rmsnorm") != "rmsnorm":
         raise keys.wrong("normalization_function", "this family has rmsnorm")
@@ -68,7 +68,7 @@ def _granite(keys: Keys) -> dict[str, Any]:
 
 
 def _experts(keys: Keys) -> dict[str, Any]:
-    """Experts as wide as ``intermediate_size``; the softmax goes over those that were chosen."""
+    """Return experts as wide as ``intermediate_size``; the softmax goes over the chosen ones."""
     shared = count(keys, "shared_intermediate_size")
     return {
         "num_experts": keys.whole("num_local_experts", 8),
@@ -90,12 +90,12 @@ def _mlp(keys: Keys) -> dict[str, Any]:
 
 
 def _mamba_sizes(keys: Keys) -> dict[str, int]:
-    """Sizes of Mamba-2 layers, which a file may have although no layer is one."""
+    """Return the sizes of Mamba-2 layers, which a file may have even without such layers."""
     if keys.whole("mamba_d_conv", 4) != 4 or not keys.flag("mamba_conv_bias", True):
         raise keys.wrong("mamba_d_conv", "Megatron-Core's convolution sees four tokens and has a bias")
     if keys.flag("mamba_proj_bias", False):
         raise keys.wrong("mamba_proj_bias", "this family has no such biases")
-    keys.value("mamba_chunk_size")  # how the scan is computed
+    keys.value("mamba_chunk_size")  # of the scan's computation
     heads = keys.whole("mamba_n_heads", 128)
     width = keys.whole("mamba_expand", 2) * keys.whole("hidden_size")
     head = keys.value("mamba_d_head")

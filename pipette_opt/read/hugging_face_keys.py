@@ -1,4 +1,4 @@
-"""Keys of Hugging Face's ``config.json``: those that change nothing, and those that must have one value."""
+"""Keys of Hugging Face's ``config.json`` that change nothing, and keys that must have one value."""
 
 import difflib
 import logging
@@ -21,7 +21,7 @@ HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "tokenizer_class",
             "transformers_version",
         ),
-        "number format of the stored weights; --precision says what is trained": (
+        "number format of the stored weights; --precision sets that of training": (
             "dtype",
             "quantization_config",
             "torch_dtype",
@@ -38,14 +38,14 @@ HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "top_p",
             "use_cache",
         ),
-        "which kernel computes it": (
+        "choice of a kernel": (
             "attention_implementation",
             "experts_implementation",
             "moe_implementation",
             "use_flash_attention",
             "use_grouped_mm",
         ),
-        "says nothing where no layer has a window": ("max_window_layers",),
+        "without effect where no layer has a window": ("max_window_layers",),
         "numbers of special tokens": (
             "bos_token_id",
             "decoder_start_token_id",
@@ -55,7 +55,7 @@ HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "sep_token_id",
             "unk_token_id",
         ),
-        "what a forward pass gives back": (
+        "output of a forward pass": (
             "output_attentions",
             "output_hidden_states",
             "output_router_logits",
@@ -89,7 +89,7 @@ HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-"""Keys that change neither the model nor time nor memory, whatever their value; by why."""
+"""Keys that change neither the model nor time nor memory, with any value, by the reason."""
 
 REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
     {
@@ -107,7 +107,7 @@ REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
         "attention_multiplier": ((), "Megatron-LM has no argument for another scale of attention"),
         "query_pre_attn_scalar": ((), "Megatron-LM has no argument for another scale of attention"),
         "scale_attn_weights": ((True,), "Megatron-Core always scales attention by the size of a head"),
-        "scale_attn_by_inverse_layer_idx": ((False,), "Megatron-LM divides and multiplies again, which is no scale"),
+        "scale_attn_by_inverse_layer_idx": ((False,), "Megatron-LM divides and multiplies again, which cancels"),
         "clip_qkv": ((), "Megatron-Core does not clip queries, keys and values"),
         "alibi": ((False,), "Megatron-Core has no ALiBi"),
         "qk_layernorm": ((False,), "only families whose queries and keys are normalised head by head are supported"),
@@ -121,7 +121,7 @@ REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
         "layer_types": ((), "this family has layers of one kind, full_attention"),
         "full_attn_mod": ((1,), "every layer must have full attention"),
         "interpolate_factor": ((1,), "positions must not be interpolated apart from rope_scaling"),
-        "rope_type": (("default",), "rope_scaling says how positions are scaled"),
+        "rope_type": (("default",), "rope_scaling sets how positions are scaled"),
         "use_mrope": ((False,), "positions of images and video are not supported"),
         "rope_interleaved": ((False,), "this family rotates halves of a head"),
         "norm_type": (("layer_norm",), "only layer_norm is known for this key"),
@@ -136,35 +136,35 @@ REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
         "scoring_func": (("softmax",), "only routers with a softmax are supported"),
         "routed_scaling_factor": ((1,), "scaled outputs of experts are not supported"),
         "router_jitter_noise": ((0,), "noise of the router is not supported"),
-        "ep_size": ((1,), "expert parallelism is chosen here"),
+        "ep_size": ((1,), "expert parallelism is an option here"),
     }
 )
-"""Keys that a family does not read: values with which they change nothing, and what is wrong with others."""
+"""Keys that a family does not read: values without effect, and the problem of any other value."""
 
 _STRUCTURE = re.compile(
     r"(^|_)(index|indexer|experts?|layers?|heads?|hidden|intermediate|dims?|size|width|rank|ranks|attention|attn|mlp|ffn|"
     r"norms?|layernorm|rope|rotary|window|gates?|gated|linear|conv|state|ssm|mamba|vocab|embeddings?|mtp|share|shared|"
     r"topk|router|routing|bias|factor|multiplier|scale|scaling|softcap\w*)(_|$)"
 )
-"""Words in the names of keys that may say how a model is built."""
+"""Words in the names of keys that may change how a model is built."""
 
 _OF_TRAINING = re.compile(
     r"drop|loss|coef|init|dtype|precision|fuse|kernel|token|parallel|checkpoint|recompute|cache|plan|version"
 )
-"""Words in the names of keys that say how a model is trained or run; no estimate takes them from a config."""
+"""Words in the names of keys about training or running a model; estimates never take these from a config."""
 
 _TASK = re.compile(r"For(?P<task>[A-Z]\w*)|(?P<model>(?:Reward|DoubleHeads)Model)$")
 _LANGUAGE_MODEL = ("CausalLM", "ConditionalGeneration", "PreTraining", "Generation")
-"""Tasks whose head is a language model's output layer, by how their names begin."""
+"""Prefixes of tasks whose head is a language model's output layer."""
 
 _HARMLESS = {key for keys in HARMLESS.values() for key in keys}
 
 
 class Keys(Fields):
     """
-    Fields of a ``config.json`` that remember which of them were asked for.
+    Fields of a ``config.json`` that remember which of them a reader used.
 
-    A reader asks for every key that it knows, whatever the others say; :meth:`refuse_others` then finds the rest.
+    A reader asks for every key that it knows, in every case; :meth:`refuse_others` then finds the rest.
     """
 
     def __init__(self, where: str, data: Mapping[str, Any]) -> None:
@@ -174,22 +174,22 @@ class Keys(Fields):
         self.has_local_positions = False
 
     def has(self, name: str) -> bool:
-        """Whether the key is there and not null."""
+        """Return whether the key exists and is not null."""
         self.asked.add(name)
         return super().has(name)
 
     def given(self, name: str) -> bool:
-        """Whether the key is there, perhaps null."""
+        """Return whether the key exists; it may be null."""
         self.asked.add(name)
         return name in self.data
 
     def value(self, name: str) -> Any:
-        """Its value, ``None`` if it is not there."""
+        """Return the value of a key; ``None`` if it is absent."""
         self.asked.add(name)
         return self.data.get(name)
 
     def wrong(self, name: str, why: str) -> InputError:
-        """The error for a value that is not supported."""
+        """Return the error for a value that is not supported."""
         return InputError(self.where, f"{name}: {shown(self.value(name))} is not supported; {why}.")
 
     def assume(self, defaults: Mapping[str, Any]) -> None:
@@ -198,16 +198,16 @@ class Keys(Fields):
         self.data = {**self.data, **defaults, **given}
 
     def leave_out(self, name: str) -> None:
-        """Ask for a key that is not used, so that it is named in the warning if it says something."""
+        """Ask for a key without using it; the warning names it if it is set."""
         if self.value(name):
             self.left_out.append(name)
 
     def refuse_others(self) -> None:
         """
-        Raise ``InputError`` for a key that nobody asked for and that may say how the model is built; name the others.
+        Raise ``InputError`` for a key that no reader used and that may change the model; warn of the others.
 
-        Keys that begin with ``_`` are transformers' own notes, null says nothing, and so does an unknown key that is
-        switched off. All unknown keys that are passed over are named in one warning.
+        Keys that begin with ``_`` are transformers' own notes. Null and switched-off unknown keys change nothing. One
+        warning names all unknown keys that are ignored.
         """
         self._check_head()
         for name, value in self.data.items():
@@ -222,7 +222,7 @@ class Keys(Fields):
             logger.warning("%s: not used: %s", self.where, named)
 
     def _check_head(self) -> None:
-        """Raise where a class has another head than a language model's; name a class without a head."""
+        """Raise ``InputError`` for a head that is not a language model's; warn of a class without a head."""
         names = self.value("architectures")
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise self.wrong("architectures", 'must be a list of names of classes, e.g. ["LlamaForCausalLM"]')
@@ -230,7 +230,7 @@ class Keys(Fields):
             found = _TASK.search(name)
             task = "" if found is None else found["task"] or found["model"]
             if task and not task.startswith(_LANGUAGE_MODEL):
-                why = "its head is no language model's output layer, which is what Megatron-LM trains and is counted"
+                why = "its head is not a language model's output layer, which Megatron-LM trains and which is counted"
                 raise self.wrong("architectures", why)
             if found is None and not name.endswith("LMHeadModel"):
                 logger.warning(
@@ -238,15 +238,18 @@ class Keys(Fields):
                 )
 
     def _check_required(self, name: str, value: object) -> None:
-        """Raise unless a key of another family says that what it speaks of is not here."""
+        """Raise ``InputError`` unless the value of another family's key has no effect here."""
         allowed, why = REQUIRED[name]
         if name == "layer_types" and isinstance(value, list) and {*map(str, value)} <= {"full_attention", "attention"}:
             return
-        if not any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in allowed):
+        if not any(
+            value == allowed_value and isinstance(value, bool) is isinstance(allowed_value, bool)
+            for allowed_value in allowed
+        ):
             raise self.wrong(name, why)
 
     def _check_unknown(self, name: str, value: object) -> None:
-        """Raise for a key that may be a misspelt one, or that may say how the model is built; else remember it."""
+        """Raise ``InputError`` for a misspelt key, or one that may change the model; otherwise remember the key."""
         near = difflib.get_close_matches(name[:MAX_SHOWN], [*self.asked, *_HARMLESS, *REQUIRED], n=1, cutoff=0.85)
         if near and near[0] not in _HARMLESS:
             raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). Did you mean {near[0]}?")

@@ -1,4 +1,4 @@
-"""Families of Hugging Face's ``config.json`` whose layers are of several kinds."""
+"""Readers of families of Hugging Face's ``config.json`` with several kinds of layers."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ from pipette_opt.specs import GatedDeltaNet, Mamba
 
 def gpt_oss(keys: Keys) -> dict[str, Any]:
     """
-    GPT-OSS: windows in every other layer, sinks, biases, and experts of a clamped quick GEGLU in every layer.
+    Read GPT-OSS: windows in every other layer, sinks, biases, and experts of a clamped quick GEGLU in every layer.
 
-    ``quantization_config`` says in which format its weights are stored.
+    ``quantization_config`` is the format of its stored weights.
     """
     layers = keys.whole("num_hidden_layers")
     for name in ("quantization_config", "initial_context_length", "experts_per_token", "swiglu_limit"):
@@ -46,12 +46,12 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
 
 
 def gemma3_text(keys: Keys) -> dict[str, Any]:
-    """Gemma 3: windows in five of six layers, normed queries and keys, norms around each branch, a gated GELU."""
+    """Read Gemma 3: windows in five of six layers, normed queries and keys, norms around branches, a gated GELU."""
     keys.assume({"vocab_size": 262208, "max_position_embeddings": 131072, "num_attention_heads": 8})
     layers = keys.whole("num_hidden_layers")
     keys.has_local_positions = True
     for name in ("query_pre_attn_scalar", "cache_implementation", "use_bidirectional_attention", "hidden_act"):
-        keys.value(name)  # scales of attention, and how a model generates
+        keys.value(name)  # scales of attention, and settings of generation
     no_attention_bias(keys)
     activation(keys, "hidden_activation", "gelu_pytorch_tanh", ("gelu_pytorch_tanh",))
     every = keys.whole("sliding_window_pattern", keys.whole("_sliding_window_pattern", 6))
@@ -80,13 +80,13 @@ def gemma3_text(keys: Keys) -> dict[str, Any]:
 
 
 def llama4_text(keys: Keys) -> dict[str, Any]:
-    """The text model of Llama 4: chunks of attention and no positions in every fourth layer, one expert of many."""
+    """Read the text model of Llama 4: chunks of attention, no positions in every fourth layer, top-1 experts."""
     layers, width = keys.whole("num_hidden_layers"), keys.whole("intermediate_size")
     no_attention_bias(keys)
     if keys.flag("use_qk_norm", False):
         raise keys.wrong("use_qk_norm", "it is a norm without weights, which is not modelled; set it to false")
     for name in ("attn_temperature_tuning", "attn_scale", "floor_scale", "layer_types", "output_router_logits"):
-        keys.value(name)  # scales of queries for very long sequences; layer_types says no_rope_layers again
+        keys.value(name)  # scales of queries for very long sequences; layer_types repeats no_rope_layers
     for name in ("router_aux_loss_coef", "router_jitter_noise", "for_llm_compressor", "rope_scaling", "no_rope_layers"):
         keys.value(name)
     step = keys.whole("interleave_moe_layer_step", 1)
@@ -96,7 +96,7 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
         raise keys.wrong("moe_layers", f"it must be a list of layers below {layers}")
     rotated = keys.value("no_rope_layers") or [int((layer + 1) % 4 != 0) for layer in range(layers)]
     if len(rotated) != layers:
-        raise keys.wrong("no_rope_layers", f"it must say 0 or 1 for each of the {layers} layers")
+        raise keys.wrong("no_rope_layers", f"it must have 0 or 1 for each of the {layers} layers")
     activation(keys, "hidden_act", "silu", ("silu", "swish"))
     found = common(keys)
     return found | {
@@ -111,7 +111,7 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
         "position_embedding_type": "rope",
         "rotary_base": round(keys.positive("rope_theta", 500000.0)),
         "rotary_interleaved": True,
-        "no_rope_freq": layer_frequency_of([not one for one in rotated]),
+        "no_rope_freq": layer_frequency_of([not flag for flag in rotated]),
         "attention_chunk_size": keys.whole("attention_chunk_size", 8192),
         "num_experts": keys.whole("num_local_experts", 16),
         "moe_router_topk": keys.whole("num_experts_per_tok", 1),
@@ -123,7 +123,7 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
 
 
 def nemotron_h(keys: Keys) -> dict[str, Any]:
-    """Nemotron-H and Nemotron 3: a pattern of Mamba-2, attention, MLPs and experts, squared ReLU, no positions."""
+    """Read Nemotron-H and Nemotron 3: a pattern of Mamba-2, attention, MLPs, experts; squared ReLU, no positions."""
     pattern = keys.text("hybrid_override_pattern")
     for name in (
         "num_hidden_layers",
@@ -133,12 +133,12 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
         "time_step_min",
         "time_step_max",
     ):
-        keys.value(name)  # the pattern says it; how steps begin
+        keys.value(name)  # repeats of the pattern, and initial values of steps
     for name in ("time_step_floor", "time_step_rank", "mamba_dt_init", "mamba_hidden_act", "rescale_prenorm_residual"):
         keys.value(name)
     for name in ("num_logits_to_keep", "use_mamba_kernels", "residual_in_fp32", "sliding_window", "moe_latent_size"):
         if keys.value(name) and name in ("sliding_window", "moe_latent_size"):
-            raise keys.wrong(name, "this family is read without it")
+            raise keys.wrong(name, "this family is supported without it only")
     for name in ("use_bias", "mlp_bias", "attention_bias", "mamba_proj_bias"):
         if keys.flag(name, False):
             raise keys.wrong(name, "this family has no such biases")
@@ -176,17 +176,17 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     if "E" not in pattern:
         return found
     if keys.whole("n_group", 1) != 1 or keys.whole("topk_group", 1) != 1:
-        raise keys.wrong("n_group", "this family is read without groups of experts")
+        raise keys.wrong("n_group", "this family is supported without groups of experts only")
     scale = keys.positive("routed_scaling_factor", 1.0)
     keys.value("norm_topk_prob")  # Megatron-Core divides sigmoid scores by their sum
-    said = (("--moe-router-enable-expert-bias",), ("--moe-router-score-function", "sigmoid"))
+    extra = (("--moe-router-enable-expert-bias",), ("--moe-router-score-function", "sigmoid"))
     return found | {
         "num_experts": keys.whole("n_routed_experts"),
         "moe_router_topk": keys.whole("num_experts_per_tok"),
         "moe_ffn_hidden_size": keys.whole("moe_intermediate_size"),
         "moe_shared_expert_intermediate_size": count(keys, "n_shared_experts")
         * keys.whole("moe_shared_expert_intermediate_size", keys.whole("moe_intermediate_size")),
-        "other_arguments": (*said, ("--moe-router-topk-scaling-factor", f"{scale:g}")) if scale != 1.0 else said,
+        "other_arguments": (*extra, ("--moe-router-topk-scaling-factor", f"{scale:g}")) if scale != 1.0 else extra,
     }
 
 
@@ -203,19 +203,19 @@ def _mamba(keys: Keys) -> Mamba:
 
 
 def qwen3_next(keys: Keys) -> dict[str, Any]:
-    """Qwen3-Next: gated delta nets with gated attention in every fourth layer, experts in all, norms around 1."""
-    keys.value("intermediate_size")  # of dense layers, which there are none of
+    """Read Qwen3-Next: gated delta nets, gated attention in every fourth layer, experts in all, norms around 1."""
+    keys.value("intermediate_size")  # of dense layers, which the model does not have
     return _delta_nets(keys) | _gated_experts(keys, 512, 10)
 
 
 def qwen3_5(keys: Keys) -> dict[str, Any]:
-    """Qwen3.5: as Qwen3-Next with dense MLPs, and multi-token prediction."""
+    """Read Qwen3.5: Qwen3-Next with dense MLPs and multi-token prediction."""
     keys.assume({"max_position_embeddings": 32768})
     return _delta_nets(keys) | _gate_and_depths(keys)
 
 
 def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
-    """Qwen3.5 with experts in all layers; it has no dense MLP."""
+    """Read Qwen3.5 with experts in all layers and no dense MLP."""
     keys.assume({"max_position_embeddings": 32768, "intermediate_size": keys.whole("moe_intermediate_size", 512)})
     return _delta_nets(keys) | _gated_experts(keys, 256, 8) | _gate_and_depths(keys)
 
@@ -224,13 +224,13 @@ def _gate_and_depths(keys: Keys) -> dict[str, Any]:
     if not keys.flag("attn_output_gate", True):
         raise keys.wrong("attn_output_gate", "this family's attention has a gate")
     if keys.flag("mtp_use_dedicated_embeddings", False):
-        raise keys.wrong("mtp_use_dedicated_embeddings", "Megatron-Core's depths of prediction share the embedding")
-    keys.value("mamba_ssm_dtype")  # of the state
+        raise keys.wrong("mtp_use_dedicated_embeddings", "Megatron-Core's prediction depths share the embedding")
+    keys.value("mamba_ssm_dtype")  # type of the state
     return {"mtp_num_layers": count(keys, "mtp_num_hidden_layers")}
 
 
 def _gated_experts(keys: Keys, num_experts: int, topk: int) -> dict[str, Any]:
-    """Experts beside a shared one behind a gate; the numbers are the family's defaults."""
+    """Return experts beside a shared one behind a gate; the numbers are the family's defaults."""
     return {
         "num_experts": keys.whole("num_experts", num_experts),
         "moe_router_topk": keys.whole("num_experts_per_tok", topk),
@@ -242,7 +242,7 @@ def _gated_experts(keys: Keys, num_experts: int, topk: int) -> dict[str, Any]:
 
 
 def _delta_nets(keys: Keys) -> dict[str, Any]:
-    """Layers of Qwen3-Next without their MLPs."""
+    """Return the layers of Qwen3-Next without their MLPs."""
     layers = keys.whole("num_hidden_layers")
     if keys.value("mlp_only_layers") or keys.whole("decoder_sparse_step", 1) != 1:
         raise InputError(keys.where, "mlp_only_layers must be empty and decoder_sparse_step 1: other lists of experts.")
@@ -252,10 +252,10 @@ def _delta_nets(keys: Keys) -> dict[str, Any]:
     default = ["full_attention" if (n + 1) % interval == 0 else "linear_attention" for n in range(layers)]
     types = default if types is None else types
     known = ("full_attention", "linear_attention")
-    if not isinstance(types, list) or len(types) != layers or any(one not in known for one in types):
+    if not isinstance(types, list) or len(types) != layers or any(kind not in known for kind in types):
         raise keys.wrong("layer_types", f"it must be {layers} times full_attention or linear_attention")
-    full = layer_frequency_of([one == "full_attention" for one in types])
-    linear = tuple(int(one == "linear_attention") for one in types)
+    full = layer_frequency_of([kind == "full_attention" for kind in types])
+    linear = tuple(int(kind == "linear_attention") for kind in types)
     try:
         net = GatedDeltaNet(
             conv_kernel_dim=keys.whole("linear_conv_kernel_dim", 4),

@@ -1,4 +1,4 @@
-"""Rotary positions and windows of attention in Hugging Face's words."""
+"""Readers of rotary positions and windows of attention of Hugging Face's ``config.json``."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.specs import YarnScaling
 
 ROUNDING = 1e-6
-"""Share of the rotary base by which the next whole number may differ (StarCoder2 has 999,999.442)."""
+"""Largest relative distance of the rotary base from a whole number (StarCoder2 has 999,999.442). Chosen."""
 
 _COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
-"""Keys of ``rope_scaling`` and ``rope_parameters`` whatever the kind; positions of text are alike in all sections."""
+"""Keys of ``rope_scaling`` and ``rope_parameters`` of every kind; all sections have equal positions for text."""
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
-"""Kinds of layer that ``rope_parameters`` may tell apart."""
+"""Kinds of layer that ``rope_parameters`` may distinguish."""
 
 _OF_KIND = {
     "default": (),
@@ -35,7 +35,7 @@ _OF_KIND = {
         "finetuned",
     ),
 }
-"""Further keys of each kind that Megatron has, too; ``mrope`` is ``default`` where all tokens are text."""
+"""Additional keys of each kind that Megatron also has; ``mrope`` is ``default`` for text."""
 
 _LLAMA_3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
 """Constants of Megatron's scaling (``core/models/common/embeddings/rotary_pos_embedding.py``)."""
@@ -49,17 +49,17 @@ def rotary_fields(
     names: tuple[str, str] = ("rope_theta", "partial_rotary_factor"),
 ) -> dict[str, Any]:
     """
-    Rotary positions out of ``rope_theta`` and ``rope_scaling``, or ``rope_parameters`` of transformers 5.
+    Return rotary positions from ``rope_theta`` and ``rope_scaling``, or from ``rope_parameters`` of transformers 5.
 
     Parameters
     ----------
     theta, percent
         Defaults of the family.
     names
-        The family's keys for both outside of ``rope_parameters``.
+        The family's keys of both, outside of ``rope_parameters``.
     """
     scaling = _parameters(keys)
-    if any(isinstance(one, dict) for one in scaling.values()):
+    if any(isinstance(parameters, dict) for parameters in scaling.values()):
         scaling = _of_full_attention(keys, scaling)
     kind = _kind(keys, scaling)
     for name in scaling:
@@ -74,12 +74,12 @@ def rotary_fields(
     if kind == "linear":
         factor = _number(keys, scaling, "factor")
         if not factor.is_integer():
-            raise _wrong(keys, f"a linear factor of {factor} is none of Megatron's, which are whole numbers")
+            raise _wrong(keys, f"a linear factor of {factor} is not a whole number, as Megatron's are")
         return found | {"rotary_seq_len_interpolation_factor": int(factor) if factor > 1 else None}
     if kind == "llama3":
         for name, wanted in _LLAMA_3.items():
             if scaling.get(name) != wanted:
-                raise _wrong(keys, f"{name} must be {wanted}, which Megatron has as a constant")
+                raise _wrong(keys, f"{name} must be {wanted}, a constant of Megatron")
         return found | {"rope_scaling_factor": _number(keys, scaling, "factor")}
     if kind == "yarn":
         return found | {"position_embedding_type": "yarn", "yarn": _yarn(keys, scaling)}
@@ -87,7 +87,7 @@ def rotary_fields(
 
 
 def local_rotary_base(keys: Keys, default: float) -> int:
-    """Rotary base of layers with a window: that of ``rope_parameters``, or the default."""
+    """Return the rotary base of layers with a window: that of ``rope_parameters``, or the default."""
     local = _parameters(keys).get(_LOCAL)
     base = default if local is None else _number(keys, _cleaned(local), "rope_theta", default)
     if abs(round(base) - base) > ROUNDING * base:
@@ -97,9 +97,9 @@ def local_rotary_base(keys: Keys, default: float) -> int:
 
 def window_fields(keys: Keys, window: int | None, windowed: Sequence[bool]) -> dict[str, Any]:
     """
-    A window of so many tokens, the token's own among them, in some layers.
+    Return a window of ``window`` tokens, including the token itself, in the marked layers.
 
-    Megatron counts the tokens before it: ``--window-size 4095,0`` is 4,096 of them.
+    Megatron counts the tokens before it: ``--window-size 4095,0`` means 4,096 tokens.
     """
     if window is None or not any(windowed):
         return {}
@@ -109,7 +109,7 @@ def window_fields(keys: Keys, window: int | None, windowed: Sequence[bool]) -> d
 
 
 def layer_frequency_of(flags: Sequence[bool]) -> int | tuple[int, ...] | None:
-    """Layers that are marked: ``None`` without, N if they are the last of every N, or 0 and 1 for each."""
+    """Return marked layers: ``None`` for none, N for the last of every N layers, or 0 and 1 for each layer."""
     if not any(flags):
         return None
     first = list(flags).index(True) + 1
@@ -119,30 +119,30 @@ def layer_frequency_of(flags: Sequence[bool]) -> int | tuple[int, ...] | None:
 
 
 def windowed_layers(keys: Keys, num_layers: int, default: Sequence[bool]) -> Sequence[bool]:
-    """Which layers have a window: ``layer_types`` says it, or the family's rule."""
+    """Return a flag for each layer with a window, from ``layer_types`` or the family's rule."""
     types = keys.value("layer_types")
     if types is None:
         return default
     known = (_GLOBAL, _LOCAL)
-    if not isinstance(types, list) or len(types) != num_layers or any(one not in known for one in types):
+    if not isinstance(types, list) or len(types) != num_layers or any(kind not in known for kind in types):
         raise InputError(
             keys.where, f"layer_types must be {num_layers} times {' or '.join(known)}; other kinds are not supported."
         )
-    return [one == _LOCAL for one in types]
+    return [kind == _LOCAL for kind in types]
 
 
 def _skipping(windowed: Sequence[bool]) -> int | tuple[int, ...] | None:
-    """Megatron's ``window_attn_skip_freq``: its list marks the layers with a window, its number those without."""
-    frequency = layer_frequency_of([not one for one in windowed])
-    return tuple(int(one) for one in windowed) if isinstance(frequency, tuple) else frequency
+    """Return Megatron's ``window_attn_skip_freq``: a list marks layers with a window, a number those without."""
+    frequency = layer_frequency_of([not has_window for has_window in windowed])
+    return tuple(int(has_window) for has_window in windowed) if isinstance(frequency, tuple) else frequency
 
 
 def _parameters(keys: Keys) -> dict[str, Any]:
-    """``rope_parameters`` or ``rope_scaling``, without what is null."""
+    """Return ``rope_parameters`` or ``rope_scaling`` without null values."""
     found = [keys.value(name) for name in ("rope_parameters", "rope_scaling")]
-    given = [one for one in found if one]
+    given = [parameters for parameters in found if parameters]
     if len(given) > 1 and given[0] != given[1]:
-        raise InputError(keys.where, "rope_parameters and rope_scaling say different things; leave one out.")
+        raise InputError(keys.where, "rope_parameters and rope_scaling differ; leave one out.")
     parameters = given[0] if given else {}
     if not isinstance(parameters, dict):
         raise _wrong(keys, "must be an object")
@@ -150,45 +150,45 @@ def _parameters(keys: Keys) -> dict[str, Any]:
 
 
 def _cleaned(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Parameters without what is null."""
+    """Return parameters without null values."""
     return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _of_full_attention(keys: Keys, by_kind: dict[str, Any]) -> dict[str, Any]:
     """
-    Parameters of layers without a window, where those with a window have plain positions.
+    Return the parameters of layers without a window; layers with a window must have unscaled positions.
 
-    A family whose windowed layers have positions of their own asks for :func:`local_rotary_base`, too; in any other
-    both kinds must be alike.
+    A family whose windowed layers have their own positions also calls :func:`local_rotary_base`. In any other family
+    both kinds must be equal.
     """
-    kinds = {name: _cleaned(one) for name, one in by_kind.items() if isinstance(one, dict)}
+    kinds = {name: _cleaned(parameters) for name, parameters in by_kind.items() if isinstance(parameters, dict)}
     if len(kinds) != len(by_kind) or not kinds.keys() <= {_LOCAL, _GLOBAL} or _GLOBAL not in kinds:
         raise _wrong(keys, f"by kind of layer it must have {_GLOBAL} and {_LOCAL}")
     local = kinds.get(_LOCAL, {})
     if local.get("rope_type", "default") != "default":
-        raise _wrong(keys, f"scaled positions of {_LOCAL} are none of Megatron's")
+        raise _wrong(keys, f"Megatron has no scaled positions of {_LOCAL}")
     if local and local != kinds[_GLOBAL] and not keys.has_local_positions:
-        raise _wrong(keys, "positions that differ by kind of layer are none of this family's")
+        raise _wrong(keys, "this family has no positions that differ by kind of layer")
     return kinds[_GLOBAL]
 
 
 def _kind(keys: Keys, scaling: dict[str, Any]) -> str:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if not isinstance(kind, str) or kind not in _OF_KIND:
-        raise _wrong(keys, f"type {kind!r} is none of Megatron's ({', '.join(_OF_KIND)})")
+        raise _wrong(keys, f"type {kind!r} is not one of Megatron's ({', '.join(_OF_KIND)})")
     return kind
 
 
 def _share(keys: Keys, name: str, percent: float) -> float:
-    """Share of a head that is rotated, by the family's own key or the common one."""
+    """Return the share of a head that is rotated, by the family's key or the common one."""
     return keys.positive(name, keys.positive("partial_rotary_factor", percent))
 
 
 def _yarn(keys: Keys, scaling: dict[str, Any]) -> YarnScaling:
     """
-    YaRN; transformers' scale of attention is Megatron's if it follows from the factor.
+    Return YaRN scaling; transformers' scale of attention must follow from the factor, as in Megatron.
 
-    Without ``mscale`` and ``mscale_all_dim``, both of them, it is ``0.1 ln(factor) + 1``, as with 1 and 0.
+    Unless both ``mscale`` and ``mscale_all_dim`` are set, it is ``0.1 ln(factor) + 1``, as with 1 and 0.
     """
     both = scaling.get("mscale") and scaling.get("mscale_all_dim")
     if "attention_factor" in scaling:

@@ -1,4 +1,4 @@
-"""The inside of a host: NCCL's topology file (``NCCL_TOPO_DUMP_FILE``) and ``nvidia-smi topo -m``."""
+"""Readers of the inside of a host: NCCL's topology file (``NCCL_TOPO_DUMP_FILE``) and ``nvidia-smi topo -m``."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -13,13 +13,13 @@ from pipette_opt.read.log_lines import Log
 NVLINK_BYTES_PER_S: Mapping[int, float] = MappingProxyType(
     {60: 18.0 * GB, 70: 20.0 * GB, 80: 20.0 * GB, 86: 12.0 * GB, 90: 20.6 * GB, 100: 40.1 * GB}
 )
-"""What one NVLink carries one way, by compute capability times ten (NCCL 2.27, ``src/graph/topo.h``)."""
+"""Rate of one NVLink in one direction, by compute capability times ten (NCCL 2.27, ``src/graph/topo.h``)."""
 
 _NVSWITCH, _GPU = "0x068000", "0x03"
-"""PCI classes of what an NVLink leads to."""
+"""PCI classes of the ends of an NVLink."""
 
 WAYS: Mapping[str, int] = MappingProxyType({"PIX": 0, "PXB": 0, "PHB": 1, "NODE": 1, "SYS": 2})
-"""Ways over PCIe in ``nvidia-smi topo -m``: through switches only, through a socket's host bridges, across sockets."""
+"""Distances over PCIe in ``nvidia-smi topo -m``: through switches, through a socket's host bridges, across sockets."""
 
 _MBIT_PER_S = 10**6 / 8
 _LEGEND = re.compile(r"\s*(?:(?:NIC )?Legend:|(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+= |NIC\d+: \S+\s*$)")
@@ -29,18 +29,18 @@ _NVLINKS = re.compile(r"^NV(\d{1,18})$")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsideNode:
     """
-    What is known of the inside of a host; ``None`` where the file does not tell.
+    Contents of a file about the inside of a host; ``None`` for values that it does not have.
 
     Parameters
     ----------
     nvlinks
-        NVLinks between the two GPUs that have the fewest; 0 if some pair has none. Through NVSwitch: those of a GPU.
+        NVLinks between the two GPUs with the fewest; 0 if any pair has none. With NVSwitch: those of a GPU.
     compute_capability
-        Times ten, e.g. 90.
+        Compute capability times ten, e.g. 90.
     nic_bytes_per_s
         Nominal rate of all NICs together.
     far_nics
-        NICs that are further from every GPU than others are from some, and not counted: for storage and management.
+        NICs further from every GPU than others, for storage and management; they are not counted.
     """
 
     num_gpus: int
@@ -52,7 +52,7 @@ class InsideNode:
 
     @property
     def nvlink_bytes_per_s(self) -> float | None:
-        """What one GPU sends to another over NVLink; ``None`` without NVLink, or if the kind of GPU is unknown."""
+        """Rate from one GPU to another over NVLink; ``None`` without NVLink, or for an unknown kind of GPU."""
         known = [key for key in NVLINK_BYTES_PER_S if key <= (self.compute_capability or 0)]
         if not self.nvlinks or self.compute_capability is None or not known:
             return None
@@ -61,12 +61,12 @@ class InsideNode:
 
 
 def is_nccl_topology(text: str) -> bool:
-    """Whether a text looks like NCCL's topology file."""
+    """Return whether a text looks like NCCL's topology file."""
     return text.lstrip().startswith("<system")
 
 
 def is_nvidia_smi_topology(text: str) -> bool:
-    """Whether a text looks like what ``nvidia-smi topo -m`` prints."""
+    """Return whether a text looks like the output of ``nvidia-smi topo -m``."""
     return re.search(r"^[ \t]*GPU0[ \t]+X[ \t]", text, re.MULTILINE) is not None
 
 
@@ -129,7 +129,7 @@ def parse_nvidia_smi_topology(log: Log, where: str) -> InsideNode:
 def _nearest(
     rows: Mapping[str, Sequence[str]], nic: str, gpus: Sequence[str], columns: Sequence[str], where: str
 ) -> int:
-    """Way from a NIC to its nearest GPU: 0 behind one switch, 1 on one socket, 2 across sockets."""
+    """Return the distance of a NIC from its nearest GPU: 0 behind one switch, 1 on one socket, 2 across sockets."""
     ways = [_row(rows, gpu, columns, where)[columns.index(nic)] for gpu in gpus]
     return min(WAYS.get(way, len(WAYS)) for way in ways)
 

@@ -1,4 +1,4 @@
-"""The links between the hosts of a cluster file: measured matrices, one figure for all, or what the NICs promise."""
+"""Links between the hosts of a cluster file: measured matrices, one rate for all, or the nominal rate of NICs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ INTER = (
 """Fields of ``inter_node``."""
 
 MAX_HOSTS = 4096
-"""Hosts of a cluster; a matrix of all their pairs takes 128 MiB, and the search several."""
+"""Most hosts of a cluster; a matrix of all pairs then takes 128 MiB, and the search several. Chosen."""
 
 MEASURE = "`pipette-opt profile links` measures them, `pipette-opt import links` reads nccl-tests and mpiGraph."
-"""How links come to be measured."""
+"""Advice on how to measure links."""
 
 _MATRIX = ("file", "concurrent_flows")
 
@@ -41,7 +41,7 @@ _MATRIX = ("file", "concurrent_flows")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InterNode:
     """
-    What a cluster file says of the links between hosts, and what was taken where it says nothing.
+    Links between hosts of a cluster file, with assumptions for values that it does not have.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ class InterNode:
     assumed
         A sentence for each value that nobody measured or wrote down.
     singles
-        From GPU to GPU, at ``[host, slot, host, slot]``, if some matrix says it.
+        Rates between GPUs at ``[host, slot, host, slot]``, if a matrix has them.
     known_latency_s
-        From host to host, NaN where the file of latencies says nothing; ``None`` without one.
+        Latency between hosts, NaN for pairs that the file of latencies lacks; ``None`` without such a file.
     """
 
     measured: bool
@@ -66,7 +66,7 @@ class InterNode:
 
 
 def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> InterNode:
-    """Read ``inter_node``; matrix files are looked for in ``folder``."""
+    """Read ``inter_node``; matrix files lie in ``folder``."""
     if len(nodes) > MAX_HOSTS:
         raise InputError(inter.where, f"a cluster may have {MAX_HOSTS:,} hosts, got {len(nodes):,}.")
     if inter.has("matrices") and inter.has("bandwidth_gb_per_s"):
@@ -118,7 +118,7 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
 
 
 def usual_host(nodes: Sequence[NodeSpec]) -> UsualHost | None:
-    """The usual host of the kind of GPU whose usual host has the slowest NICs; ``None`` if it is not known of all."""
+    """Return the usual host with the slowest NICs of all kinds of GPU; ``None`` if it is not known for all."""
     catalogue = read_gpu_catalogue()
     names = dict.fromkeys(node.gpu.kind for node in nodes)
     hosts = [catalogue[name].usual_host if name in catalogue else None for name in names]
@@ -131,7 +131,7 @@ def usual_host(nodes: Sequence[NodeSpec]) -> UsualHost | None:
 def _matrices(
     inter: Fields, nodes: Sequence[NodeSpec], folder: Path, assumed: list[str]
 ) -> tuple[tuple[LinkMatrix, ...], FloatArray | None]:
-    """Link matrices of hosts, and the links of single GPUs if one of them has these."""
+    """Read link matrices of hosts, and the links of single GPUs if a matrix has them."""
     entries = inter.any("matrices")
     if not isinstance(entries, list) or not entries:
         raise InputError(inter.where, f"matrices must be a list of {{file, concurrent_flows}}, got {shown(entries)}.")
@@ -169,8 +169,8 @@ def _usual_nics(inter: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) ->
         kinds = ", ".join(dict.fromkeys(node.gpu.kind for node in nodes))
         problem = (
             f"a cluster of {len(nodes)} hosts needs nics, such as 8x400 (NICs x Gbit/s of a host), or "
-            f"bandwidth_gb_per_s if all links are equal, or measured matrices; no NICs are usual for hosts of "
-            f"{counted(nodes[0].num_gpus, 'GPU')} of {kinds}."
+            f"bandwidth_gb_per_s if all links are equal, or measured matrices; the catalogue has no usual NICs for "
+            f"hosts of {counted(nodes[0].num_gpus, 'GPU')} of {kinds}."
         )
         raise InputError(inter.where, problem)
     assumed.append(f"NICs of a host: {usual.nics} Gbit/s, as usual ({usual.source}).")
@@ -191,7 +191,7 @@ def _flows(
     nics: Nics | None,
     assumed: list[str],
 ) -> int:
-    """NICs per host; they count only where one number of flows is known and a host has more GPUs than that."""
+    """Return NICs per host; they matter only if one number of flows is known and a host has more GPUs."""
     num_gpus, measured = nodes[0].num_gpus, matrices[0].concurrent_flows
     if inter.has("nics_per_node"):
         return inter.whole("nics_per_node")
@@ -217,7 +217,7 @@ def _flows(
 def _latencies(
     inter: Fields, hosts: Sequence[str], folder: Path, assumed: list[str]
 ) -> tuple[float, FloatArray | None]:
-    """Seconds of a message between any two hosts, and of those pairs whose latency is known by itself."""
+    """Return the latency of a message between two hosts, seconds, and the known latencies of single pairs."""
     known = read_latencies(folder / inter.text("latencies"), hosts) if inter.has("latencies") else None
     if not inter.has("latency_us"):
         of = "" if known is None else ", of pairs that the file of latencies lacks"

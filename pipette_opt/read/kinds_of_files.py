@@ -1,9 +1,9 @@
 """
-Kinds of files that people give to a planner, told by what they contain, and which command reads each.
+Kinds of files that people give to a planner, recognised by their content, and the command that reads each.
 
-A reader that understands nothing of a file says what the file looks like: :func:`looks_like` for a text,
-:func:`reads` before a whole reader. A kind is known by words that its program always prints; the first kind of
-``KINDS`` whose words all occur counts.
+A reader that understands nothing of a file names the kind that the file looks like: :func:`looks_like` for a text,
+:func:`reads` around a whole reader. A kind is recognised by words that its program always prints; the first kind of
+``KINDS`` with all its words counts.
 """
 
 import re
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 HEAD_CHARACTERS = 50_000
-"""Characters at the start of a file that tell its kind. Chosen: arguments and headers stand in them."""
+"""Characters at the start of a file that decide its kind; arguments and headers stand there. Chosen."""
 
 LINKS, RUNS, MODEL = "import links", "import runs", "import model"
 ARGUMENTS, BESIDE = "estimate --args", "import links (beside measurements)"
@@ -45,16 +45,16 @@ PIPETTE_MATRICES = "Pipette's bandwidth matrices"
 @dataclass(frozen=True, slots=True)
 class FileKind:
     """
-    One kind of file.
+    A kind of file.
 
     Parameters
     ----------
     name
-        What it is, with its article.
+        Name with its article.
     reader
         Command and option of ``pipette-opt`` that reads it; empty if none does.
     words
-        Texts that all occur in it; case counts.
+        Texts that all occur in such a file, case-sensitive.
     pattern
         Regular expression that must match somewhere, line starts being ``^``; empty for none.
     """
@@ -77,9 +77,9 @@ class FileKind:
 
 
 KINDS = (
-    # What says itself what it is, whatever it writes into other files.
+    # Files that name their own kind, even if they contain text of other kinds.
     FileKind(LAUNCH_SCRIPT, f"{ARGUMENTS} and {MODEL}", pattern=r"\A#!.*\b(?:ba|z|da|k)?sh\b|^#SBATCH "),
-    # What pipette-opt writes.
+    # Files that pipette-opt writes.
     FileKind(PLAN_FILE, "verify, explain, report and export", ('"schema_version"', '"parallel"', '"placement"')),
     FileKind(CAPTURED_LAUNCH, ARGUMENTS, ('"program"', '"launchers"', '"arguments"')),
     FileKind("a log of profile links", LINKS, ('"pipette_opt_links"',)),
@@ -215,7 +215,7 @@ KINDS = (
     FileKind(LAUNCH_SCRIPT, f"{ARGUMENTS} and {MODEL}", ("$",), r"^(?:export +)?[A-Za-z_]\w*="),
     FileKind("a diff", "", pattern=r"^diff --git |^@@ -\d+"),
 )
-"""All kinds, the more special ones first."""
+"""All kinds, the most specific first."""
 
 _SIGNATURES = (
     (b"%PDF", "a PDF"),
@@ -237,41 +237,41 @@ _SIGNATURES = (
     (b"\xff\xfe", "a text in UTF-16; save it as UTF-8"),
     (b"\xfe\xff", "a text in UTF-16; save it as UTF-8"),
 )
-"""First bytes of files that are no text."""
+"""First bytes of files that are not text."""
 
 
 def kind_of(text: str) -> FileKind | None:
-    """Kind of a text; ``None`` if no kind is like it."""
+    """Return the kind of a text; ``None`` if no kind matches."""
     head = untagged(text[:HEAD_CHARACTERS].removeprefix("\ufeff"))
     return next((kind for kind in KINDS if kind.matches(head)), None)
 
 
 def looks_like(text: str, *, but: Sequence[str] = ()) -> str:
     """
-    Sentence that says what a text looks like, with a blank before it; empty if no kind is like it.
+    Return a sentence with the kind that a text looks like, behind a blank; empty if no kind matches.
 
     Parameters
     ----------
     but
-        Names of kinds that the reader expects, which are no news.
+        Names of kinds that the reader expects, which the sentence would only repeat.
     """
     kind = kind_of(text)
     return "" if kind is None or kind.name in but else f" It looks like {kind}."
 
 
 def binary_kind(data: bytes) -> str:
-    """Kind of a file that is no text, by its first bytes; empty if they say nothing."""
+    """Return the kind of a file that is not text, by its first bytes; empty if they are unknown."""
     return next((name for start, name in _SIGNATURES if data.startswith(start)), "")
 
 
 def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[Concatenate[Any, P], T]]:
     """
-    Make a reader, whose first argument is a file, add to its errors what the file looks like.
+    Decorate a reader, whose first argument is a file, so that its errors name the kind that the file looks like.
 
     Parameters
     ----------
     kinds
-        Names of kinds that the reader reads, which are no news.
+        Names of kinds that the reader reads.
     """
 
     def decorated(reader: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
@@ -291,7 +291,7 @@ def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[
 
 
 def _hint(path: Path, kinds: Sequence[str]) -> str:
-    """Sentence that says what a file looks like; empty if it cannot be read as a text."""
+    """Return a sentence with the kind that a file looks like; empty if it is not a readable text."""
     try:
         return looks_like(read_bytes(path).decode(), but=kinds)
     except (OSError, ValueError):

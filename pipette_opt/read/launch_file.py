@@ -8,12 +8,12 @@ from pipette_opt.read.launches import LAUNCH_KEYS
 
 
 def is_launch(text: str) -> bool:
-    """Return true for the JSON document of a launch."""
+    """Return whether a text is the JSON document of a launch."""
     return text.lstrip().startswith("{") and all(f'"{key}"' in text for key in LAUNCH_KEYS)
 
 
 def without_document(text: str, where: str) -> str:
-    """Return the arguments of a launch's document as they are typed; any other text is returned as it is."""
+    """Return the arguments of a launch's document as typed words; any other text is returned unchanged."""
     if not is_launch(text):
         return text
     document = parse_json(text, where)

@@ -1,4 +1,4 @@
-"""Options of the programs that start other programs, as far as is needed to find the program that they start."""
+"""Options of launchers and wrappers, as far as they are needed to find the program behind them."""
 
 import re
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Literal
 
 Role = Literal["launcher", "wrapper"]
-"""``launcher``: starts the processes of a job. ``wrapper``: runs a command in another way, and starts no job."""
+"""Role of a program: a ``launcher`` starts the processes of a job, a ``wrapper`` runs a command in another way."""
 
 Writing = Literal["getopt", "argparse", "mpi"]
-"""How options are written: ``mpi`` has long names behind a single dash; ``argparse`` takes ``_`` for ``-``."""
+"""Syntax of options: ``mpi`` has long names behind a single dash; ``argparse`` accepts ``_`` for ``-``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,28 +21,28 @@ class Launcher:
     Parameters
     ----------
     flags, values, pairs
-        Options without a value, with a value, and with two. Without dashes, ``-`` for ``_``, separated by spaces. An
+        Options without a value, with one, and with two. Without dashes, ``-`` for ``_``, separated by spaces. An
         option whose value must be attached (``--bcast=FILE``) is a flag.
     value_prefixes
-        Options that begin so take a value, too.
+        Prefixes of additional options with a value.
     all_take_values
-        Options that are not listed take a value.
+        Whether unlisted options take a value.
     positionals
         Words between the options and the command: an image, a duration, a mask of CPUs.
     assignments
-        ``NAME=VALUE`` words stand before the command.
+        Whether ``NAME=VALUE`` words stand before the command.
     environment
         Options whose value sets variables of the environment.
     module_flag, direct_flag
-        Options that make the program a module, or a command of its own where it is a Python script otherwise.
+        Options that turn the program into a module, or a Python script into a command.
     nodes, processes, processes_per_node
-        Options that say how many of them there are.
+        Options with these numbers.
     not_a_start
         Options with which no command is started.
     runs_python
-        The program is a Python script or module.
+        Whether the program is a Python script or module.
     source
-        Where the options are listed.
+        Documentation of the options.
     """
 
     role: Role
@@ -66,12 +66,12 @@ class Launcher:
 
     @cached_property
     def num_values(self) -> Mapping[str, int]:
-        """Number of values of each option."""
+        """Return the number of values by option."""
         counted = ((self.flags, 0), (self.values, 1), (self.pairs, 2))
         return {option: number for options, number in counted for option in options.split()}
 
     def values_of(self, option: str) -> int | None:
-        """Number of values of an option, written out or cut short; ``None`` if the option is not known."""
+        """Return the number of values of an option, full or abbreviated; ``None`` if the option is not known."""
         found = self.num_values.get(option)
         if found is not None or len(option) == 1:
             return found if found is not None or not self.all_take_values else 1
@@ -81,7 +81,7 @@ class Launcher:
         return numbers.pop() if len(numbers) == 1 else None
 
     def name_of(self, option: str) -> str:
-        """Full name of an option that is cut short."""
+        """Return the full name of an abbreviated option."""
         if option in self.num_values or len(option) == 1:
             return option
         names = [name for name in self.num_values if name.startswith(option)]
@@ -193,7 +193,7 @@ SBATCH = Launcher(
     processes_per_node=("ntasks-per-node", "tasks-per-node"),
     not_a_start=("help", "h", "usage", "version", "V", "test-only"),
 )
-"""``sbatch``, whose options ``#SBATCH`` lines have, too."""
+"""Options of ``sbatch``, which ``#SBATCH`` lines have, too."""
 
 _MPIRUN = Launcher(
     role="launcher",
@@ -466,7 +466,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
         Launcher(role="wrapper", source="their references of `run`"),
     ),
 }
-"""What stands before a program, by name; a name of several words has commands of its own."""
+"""Launchers and wrappers before a program, by name; a name of several words is a subcommand."""
 
 PYTHON = Launcher(
     role="wrapper",
@@ -485,7 +485,7 @@ PYTHON_MODULES: Mapping[str, str] = {
     "accelerate.commands.launch": "accelerate launch",
     "accelerate.commands.accelerate_cli": "accelerate",
 }
-"""Modules that ``python -m`` runs and that are launchers, with the name in :data:`LAUNCHERS`."""
+"""Launchers that ``python -m`` runs as modules, with their names in :data:`LAUNCHERS`."""
 
 PYTHON_TOOLS: Mapping[str, Launcher] = {
     "cProfile": Launcher(
@@ -500,12 +500,12 @@ PYTHON_TOOLS: Mapping[str, Launcher] = {
         runs_python=True,
     ),
 }
-"""Modules that ``python -m`` runs and that run a Python script themselves."""
+"""Modules of ``python -m`` that run a Python script themselves."""
 
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 
 REMOTE = ("ssh", "pdsh", "clush", "dsh", "parallel-ssh", "pssh")
-"""Programs that give a shell on other hosts a text to run."""
+"""Programs that run a text in a shell on other hosts."""
 
 REMOTE_VALUES: Mapping[str, str] = {
     "ssh": "B b c D E e F I i J L l m O o P p Q R S W w",

@@ -1,16 +1,16 @@
 """
-Training programs that command lines start: launchers and wrappers before the program, and the arguments behind it.
+Training programs that command lines start, behind launchers and wrappers, with their arguments.
 
 A command line starts a *training program* if it ends in a Python script or module (:func:`launch_of` has the rule) that
 
 - a launcher of processes starts (torchrun, deepspeed, accelerate, srun, mpirun, ``ray job submit``), or
 - has an option that sizes a training job (:data:`TRAINING_OPTIONS`), or
-- has ``train``, ``finetune``, ``sft`` or the like in its name (:data:`_TRAINING_NAME`), or as its first argument where
-  it is an installed command (``llamafactory-cli train``),
+- has ``train``, ``finetune``, ``sft`` or similar in its name (:data:`_TRAINING_NAME`), or as the first argument of
+  an installed command (``llamafactory-cli train``),
 
-and that is no tool beside a training: a program that prepares data, converts checkpoints or trains a tokenizer
-(:data:`_TOOL_NAME`), a module of Python itself, or ``python -c``. A binary that a launcher starts counts where it has
-an option that sizes a training job.
+and is not a tool beside a training: a program that prepares data, converts checkpoints or trains a tokenizer
+(:data:`_TOOL_NAME`), a module of Python itself, or ``python -c``. A binary that a launcher starts counts if it has an
+option that sizes a training job.
 """
 
 import re
@@ -51,7 +51,7 @@ TRAINING_OPTIONS = (
     "gradient-accumulation-steps",
     "deepspeed",
 )
-"""Options, with ``-`` for ``_``, that Megatron-LM, DeepSpeed and Transformers have for the size of a training job."""
+"""Options, with ``-`` for ``_``, by which Megatron-LM, DeepSpeed and Transformers size a training job."""
 
 _TRAINING_NAME = re.compile(
     r"(?<![a-z])(pre-?)?train|fine-?tun|(?<![a-z])(sft|dpo|grpo|ppo|rlhf)(?![a-z])|run_(clm|mlm)"
@@ -61,7 +61,7 @@ _TOOL_NAME = re.compile(
     r"preprocess|prepare|collect_env|convert|tokenizer|vocab|download|merge|split|(?<![a-z])(data|ckpt|checkpoint)_?(tool|util)"
     r"|checkpoint/|checkpoint_util|^(check|test|get|print|parse|list)_|^setup\.py$|evaluat|inference|generat|serve"
 )
-"""Names of programs beside a training; looked for in the last folder and the file name."""
+"""Pattern for names of tools beside a training, in the last folder and the file name."""
 
 STANDARD_INPUT = "-"
 """Path of a script that a shell reads from its standard input."""
@@ -72,7 +72,7 @@ LAUNCH_KEYS = ("program", "launchers", "arguments", "environment", "sbatch", "no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """A launcher or wrapper with its own options, as they were written."""
+    """A launcher or wrapper with its own options, as written."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -80,18 +80,18 @@ class Starter:
 
     @property
     def is_launcher(self) -> bool:
-        """Whether it starts the processes of a job."""
+        """Return whether it starts the processes of a job."""
         return self.name in REMOTE or (self.name in LAUNCHERS and LAUNCHERS[self.name].role == "launcher")
 
     def number(self, options: Sequence[str]) -> int | None:
-        """Whole number that the first of these options has."""
+        """Return the whole number of the first of these options that is given."""
         texts = [self.values[option] for option in options if option in self.values]
         return int(texts[0]) if texts and re.fullmatch(r"[1-9]\d{0,8}", texts[0]) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """Launchers and wrappers from the outside inwards, the variables that they set, and what was assumed."""
+    """Launchers and wrappers from the outside inwards, variables that they set, and notes on assumptions."""
 
     launchers: tuple[Starter, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -101,14 +101,14 @@ class _Started:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(_Started):
     """
-    A training program that is started.
+    A training program and its launchers.
 
     Parameters
     ----------
     program
         Path of the script, or dotted name of the module.
     is_module
-        The program is a module.
+        Whether the program is a module.
     arguments
         Words behind the program's name.
     """
@@ -119,17 +119,17 @@ class Launch(_Started):
 
     @property
     def num_nodes(self) -> int | None:
-        """Hosts that the launchers say, the innermost first."""
+        """Number of hosts by the options of the launchers, the innermost first."""
         return self._said("nodes")
 
     @property
     def num_processes_per_node(self) -> int | None:
-        """Processes of a host that the launchers say, the innermost first."""
+        """Number of processes of a host by the options of the launchers, the innermost first."""
         return self._said("processes_per_node")
 
     @property
     def num_processes(self) -> int | None:
-        """Processes of the job: as the innermost launcher says, or those of a host on each host."""
+        """Number of processes of the job: by the innermost launcher, or hosts times processes of a host."""
         if self.num_nodes is not None and self.num_processes_per_node is not None:
             return self.num_nodes * self.num_processes_per_node
         return self._said("processes")
@@ -142,7 +142,7 @@ class Launch(_Started):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellText(_Started):
-    """Text that a shell runs, with the words that become ``$0``, ``$1``, ..."""
+    """Text that a shell runs, with the words of ``$0``, ``$1``, ..."""
 
     text: str
     arguments: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ class ShellScript(_Started):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherCommand(_Started):
-    """A command that starts no training program; without words: nothing is started."""
+    """Command that starts no training program; without words nothing is started."""
 
     words: tuple[str, ...] = ()
 
@@ -170,17 +170,17 @@ _Kind = TypeVar("_Kind", bound=_Started)
 
 def launch_of(words: Sequence[str]) -> Started:
     """
-    Find what a command line starts behind all launchers and wrappers.
+    Find the program that a command line starts behind all launchers and wrappers.
 
     Parameters
     ----------
     words
-        The command line as the shell gives it to the command: expanded, without quotes.
+        Command line as the shell passes it to the command: expanded, without quotes.
 
     Raises
     ------
     InputError
-        If an unknown option leaves open where the program begins.
+        If an unknown option makes the beginning of the program ambiguous.
     """
     if not words:
         return OtherCommand()
@@ -205,7 +205,7 @@ def read_options(name: str, launcher: Launcher, words: Sequence[str]) -> dict[st
 
 
 def inside(outer: ShellText | ShellScript, found: Started) -> Started:
-    """Return what a shell's text starts, with the launchers that started the shell before its own."""
+    """Return the program that a shell's text starts, with the launchers of the shell before its own."""
     by_launcher = any(starter.is_launcher for starter in outer.launchers)
     return _around(outer, _launched(found) if by_launcher else found)
 
@@ -223,11 +223,11 @@ def launch_document(
     Parameters
     ----------
     environment
-        Variables that the script sets; those that launchers set (``env NAME=VALUE``) come on top.
+        Variables that the script sets; variables of launchers (``env NAME=VALUE``) override them.
     sbatch
         Options of the script's ``#SBATCH`` lines, by long name.
     notes
-        What the reader of the script assumed or left out.
+        Assumptions and omissions of the script's reader.
     """
     return {
         "program": f"-m {launch.program}" if launch.is_module else launch.program,
@@ -240,7 +240,7 @@ def launch_document(
 
 
 def _launcher_named(name: str, words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """Key of a launcher in the table, and the words behind its name, which may have several words."""
+    """Return the key of a launcher in the table, and the words behind its name, which may have several words."""
     for length in (2, 1, 0):
         key = " ".join((name, *words[:length]))
         if len(words) >= length and key in LAUNCHERS:
@@ -255,7 +255,7 @@ def _of_launcher(name: str, words: Sequence[str]) -> Started:
     if any(option in options.values for option in launcher.not_a_start):
         return OtherCommand(words=(*name.split(), *words))
     if "multi-prog" in options.values:
-        raise InputError(name, "--multi-prog keeps its programs in a file of its own; give the command of one of them.")
+        raise InputError(name, "--multi-prog keeps its programs in another file; give the command of one of them.")
     environment = options.environment(launcher)
     rest = list(words[options.length :])
     if launcher.positionals:
@@ -301,7 +301,7 @@ def _submitted(values: Mapping[str, str], rest: Sequence[str]) -> Started:
 
 
 def _only_program(name: str, words: list[str]) -> list[str]:
-    """Words of a launcher's program; several programs, divided by ``:``, are refused."""
+    """Return the words of a launcher's program. ``InputError`` for several programs, divided by ``:``."""
     if ":" in words:
         raise InputError(name, "starts several programs, divided by `:`; give the command of one of them.")
     return words
@@ -313,7 +313,7 @@ def _split_string(values: Mapping[str, str]) -> list[str]:
 
 
 def _of_python(words: Sequence[str], launched: bool = False) -> Started:
-    """What the Python interpreter runs: a script, a module, or a text, which is no training program."""
+    """Return what the Python interpreter runs: a script, a module, or a text, which is no training program."""
     other = OtherCommand(words=tuple(words))
     index = 1
     while index < len(words) and words[index].startswith("-") and words[index] != "-":
@@ -333,7 +333,7 @@ def _of_python(words: Sequence[str], launched: bool = False) -> Started:
     if not rest or rest[0] == "-":
         return other
     known, behind = _launcher_named(PurePosixPath(rest[0]).name, rest[1:])
-    if known is not None:  # the file of torchrun, which is a Python script
+    if known is not None:  # the file of torchrun is a Python script
         return _of_launcher(known, behind)
     found = _program(rest, is_module=False, launched=launched)
     return found if isinstance(found, Launch) else other
@@ -357,7 +357,7 @@ def _of_module(words: Sequence[str], rest: Sequence[str], launched: bool) -> Sta
 
 
 def _of_shell(words: Sequence[str]) -> Started:
-    """What a shell runs: a text, a script, or standard input."""
+    """Return what a shell runs: a text, a script, or standard input."""
     index, has_text = 1, False
     while index < len(words) and re.match(r"[-+].", words[index]):
         word = words[index]
@@ -398,7 +398,7 @@ def _of_remote(name: str, words: Sequence[str]) -> Started:
 
 
 def _of_program(words: Sequence[str]) -> Started:
-    """A program that is started by its own name."""
+    """Return a program that is started by its own name."""
     name = words[0]
     if name.endswith((".sh", ".bash")):
         return ShellScript(path=name, arguments=tuple(words[1:]))
@@ -408,7 +408,7 @@ def _of_program(words: Sequence[str]) -> Started:
 
 
 def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch | OtherCommand:
-    """The launch, if a script or module trains; ``launched``: by a launcher of processes."""
+    """Return the launch of a script or module that trains; ``launched``: a launcher of processes starts it."""
     if not words:
         return OtherCommand()
     name, arguments = words[0], tuple(words[1:])
@@ -424,7 +424,7 @@ def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch
 
 
 def takes_value(words: Sequence[str]) -> bool:
-    """Tell if the last word of a started command line is an option of a launcher whose value comes next."""
+    """Return whether the last word of a started command line is a launcher's option whose value comes next."""
     option = words[-1] if words else ""
     if not re.fullmatch(r"-\w|--?\w[\w-]+", option):
         return False
@@ -436,7 +436,7 @@ def takes_value(words: Sequence[str]) -> bool:
 
 
 def may_train(words: Sequence[str]) -> bool:
-    """Tell if a command line that cannot be read may hold a training program: a script, or an option of one."""
+    """Return whether an unreadable command line may start a training: it has a script, or an option of one."""
     return _sizes_a_job(words) or any(word.endswith(".py") or _TRAINING_NAME.search(word.lower()) for word in words)
 
 
@@ -462,9 +462,9 @@ class _Options:
     Parameters
     ----------
     length
-        Number of words that they take, a closing ``--`` included.
+        Number of their words, a closing ``--`` included.
     values
-        Last value of each option by its full name without dashes; ``""`` of a flag.
+        Last value of each option by its full name without dashes; ``""`` for a flag.
     all_values
         Every option with its value, in order.
     """
@@ -491,7 +491,7 @@ class _Options:
         return cls(length=index, values=dict(found), all_values=tuple(found), notes=tuple(notes))
 
     def environment(self, launcher: Launcher) -> dict[str, str]:
-        """Variables that options set: ``-x NAME=VALUE``, ``--export=ALL,NAME=VALUE``, ``-genv NAME VALUE``."""
+        """Variables of options: ``-x NAME=VALUE``, ``--export=ALL,NAME=VALUE``, ``-genv NAME VALUE``."""
         found: dict[str, str] = {}
         for option, value in self.all_values:
             if option in launcher.environment:
@@ -501,7 +501,7 @@ class _Options:
 
 
 _Read = tuple[int, list[tuple[str, str]], list[str]]
-"""Words that an option takes, the options in them, and notes."""
+"""Number of words of an option, the options in them, and notes."""
 
 
 def _option(name: str, launcher: Launcher, words: Sequence[str]) -> _Read:
@@ -520,7 +520,7 @@ def _option(name: str, launcher: Launcher, words: Sequence[str]) -> _Read:
 
 
 def _short_options(name: str, launcher: Launcher, words: Sequence[str]) -> _Read:
-    """``-N 8``, ``-N8``, ``-lu``; the number of ``nice -10``."""
+    """Read ``-N 8``, ``-N8``, ``-lu``, and the number of ``nice -10``."""
     letters = words[0][1:]
     found: list[tuple[str, str]] = []
     if len(letters) > 1 and letters in launcher.num_values:  # docker run -it
@@ -539,7 +539,7 @@ def _short_options(name: str, launcher: Launcher, words: Sequence[str]) -> _Read
 
 
 def _with_values(name: str, option: str, number: int, words: Sequence[str]) -> _Read:
-    """An option and its values; a value is missing where an option or a program stands in its place."""
+    """Read an option and its values; a value is missing if an option or a program stands in its place."""
     if number == 2 and len(words) > 2 and "=" not in words[1]:
         return 3, [(option, f"{words[1]}={words[2]}")], []
     if not number:
@@ -550,7 +550,7 @@ def _with_values(name: str, option: str, number: int, words: Sequence[str]) -> _
 
 
 def _unknown(name: str, option: str, words: Sequence[str]) -> _Read:
-    """An option that is not in the table: with a value, if the words behind it leave no doubt."""
+    """Read an option that is not in the table: with a value, if the words behind it are unambiguous."""
     following = words[1] if len(words) > 1 else None
     after = words[2] if len(words) > 2 else None
     note = f"{name}: unknown option {words[0]}."
@@ -571,7 +571,7 @@ def _is_script(word: str) -> bool:
 
 
 def _is_program(word: str) -> bool:
-    """Whether a word can only be a program: a script, an interpreter, a launcher or a wrapper."""
+    """Return whether a word can only be a program: a script, an interpreter, a launcher or a wrapper."""
     name = PurePosixPath(word).name
     if _is_script(word) or PYTHON_NAME.fullmatch(name) or name in SHELLS:
         return True

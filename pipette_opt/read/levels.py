@@ -1,4 +1,4 @@
-"""The field ``levels`` of a cluster file: NVLink domains, leaves, spines and pods, from inside out."""
+"""Field ``levels`` of a cluster file: NVLink domains, leaves, spines and pods, from inside out."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,25 +20,25 @@ from pipette_opt.specs.levels import Level
 _LEVEL = ("name", "hosts", "bandwidth_gb_per_s", "oversubscription", "latency_us", "scale_up")
 
 DOMAIN = "nvlink-domain"
-"""Name of a level that the catalogue gives."""
+"""Name of the level that the catalogue gives."""
 
 MAX_LEVELS = 8
-"""Levels of a cluster; no network has more."""
+"""Most levels of a cluster. Chosen: no network has more."""
 
 
 def levels_of(
     top: Fields, nodes: Sequence[NodeSpec], inter: InterNode, inside: tuple[float, float], assumed: list[str]
 ) -> tuple[Level, ...]:
     """
-    As a cluster file says; the GPUs' usual NVLink domains where it says nothing, and no link was measured.
+    Return the levels of a cluster file; without the field and without measured links, the usual NVLink domains.
 
     ``inside``: bytes per second and latency inside a host.
     """
     where = f"{top.where}, levels"
     if not top.has("levels"):
         return () if inter.measured else usual_levels(nodes, *inside, assumed)
-    known = [one for one in inter.link_matrices if not np.isnan(one.bytes_per_s).all()]
-    flow = max((float(np.nanmax(one.bytes_per_s)) / one.concurrent_flows for one in known), default=GB)
+    known = [matrix for matrix in inter.link_matrices if not np.isnan(matrix.bytes_per_s).all()]
+    flow = max((float(np.nanmax(matrix.bytes_per_s)) / matrix.concurrent_flows for matrix in known), default=GB)
     levels = read_levels(
         top.data["levels"],
         where,
@@ -51,8 +51,8 @@ def levels_of(
         outer = levels[-1]
         if flow > outer.bytes_per_s or inter.latency_s < outer.latency_s:
             base = f"{gb_text(flow)} GB/s a flow, {inter.latency_s / US:g} us"
-            said = f"is slower than inter_node, the link of hosts that no level holds ({base})"
-            raise InputError(f"{where}, {outer.name}", f"{said}; add a level without hosts, which holds all.")
+            problem = f"is slower than inter_node, the link of hosts that no level holds ({base})"
+            raise InputError(f"{where}, {outer.name}", f"{problem}; add a level without hosts, which holds all.")
     return levels
 
 
@@ -66,15 +66,15 @@ def read_levels(
     latency_s: float,
 ) -> tuple[Level, ...]:
     """
-    The levels of a cluster file.
+    Read the levels of a cluster file.
 
     Parameters
     ----------
     inside_latency_s
-        Of a message inside a host: that of a level with ``scale_up`` where the file does not say.
+        Latency of a message inside a host: the default of a level with ``scale_up``.
     flow_bytes_per_s, latency_s
-        Of a single flow over the fastest link between hosts: what ``oversubscription`` is a share of, and the latency
-        of other levels.
+        Rate and latency of a single flow over the fastest link between hosts: the base of ``oversubscription``, and
+        the default latency of other levels.
     """
     if not isinstance(data, list):
         raise InputError(where, f"must be a list of {{name, hosts, bandwidth_gb_per_s}}, got {shown(data)}.")
@@ -90,7 +90,7 @@ def read_levels(
         neither = not fields.has("bandwidth_gb_per_s") and (scale_up or not fields.has("oversubscription"))
         if both or neither or (scale_up and fields.has("oversubscription")):
             share = "" if scale_up else ", or oversubscription, a share of the NICs' rate"
-            raise InputError(place, f"must have one of: bandwidth_gb_per_s, what a single flow attains{share}.")
+            raise InputError(place, f"must have one of: bandwidth_gb_per_s, the rate of a single flow{share}.")
         if fields.has("oversubscription"):
             times = fields.positive("oversubscription")
             if times < 1:
@@ -105,7 +105,7 @@ def read_levels(
 
 
 def _groups(data: object, where: str, hosts: Sequence[str]) -> IntArray:
-    """Group of each host: so many in a row, groups written out, or all of them; a host of no group is its own."""
+    """Return the group of each host: equal runs of hosts, listed groups, or one group; unlisted hosts stand alone."""
     if data is None:
         return np.zeros(len(hosts), dtype=np.int64)
     if isinstance(data, int) and not isinstance(data, bool):
@@ -123,8 +123,8 @@ def _groups(data: object, where: str, hosts: Sequence[str]) -> IntArray:
                 raise InputError(where, f"host {host!r} is not among the nodes.{did_you_mean(host, hosts)}")
             before = groups[number[host]]
             if before >= 0:
-                said = "twice in a group" if before == group else "in two groups"
-                raise InputError(where, f"host {host!r} is {said}.")
+                fault = "twice in a group" if before == group else "in two groups"
+                raise InputError(where, f"host {host!r} is {fault}.")
             groups[number[host]] = group
     alone = np.flatnonzero(groups < 0)
     groups[alone] = len(data) + np.arange(len(alone))
@@ -134,7 +134,7 @@ def _groups(data: object, where: str, hosts: Sequence[str]) -> IntArray:
 def usual_levels(
     nodes: Sequence[NodeSpec], inside_bytes_per_s: float, inside_latency_s: float, assumed: list[str]
 ) -> tuple[Level, ...]:
-    """NVLink domains as usual for GPUs that are sold in racks; none for others, or for hosts of another size."""
+    """Return the usual NVLink domains of GPUs in racks; empty for other GPUs and other sizes of hosts."""
     groups: list[int] = []
     sizes: list[int] = []
     sources: dict[str, None] = {}
@@ -157,14 +157,14 @@ def usual_levels(
         f"NVLink domains: {counted(len(sizes), 'group')} of up to {max(sizes)} hosts in the order listed, as usual "
         f"({'; '.join(sources)}). Write levels if they are others."
     )
-    one = Level(
+    level = Level(
         name=DOMAIN,
         group_of_node=np.array(groups),
         bytes_per_s=inside_bytes_per_s,
         latency_s=inside_latency_s,
         scale_up=True,
     )
-    return (one,)
+    return (level,)
 
 
 def _usual_domain(node: NodeSpec) -> UsualDomain | None:
@@ -175,7 +175,7 @@ def _usual_domain(node: NodeSpec) -> UsualDomain | None:
 
 
 def says_levels(cluster: ClusterSpec) -> bool:
-    """Whether the file of a cluster has the field: also where it has none, and its GPUs usually have."""
+    """Return whether the file of a cluster needs the field, also to say that its GPUs have no usual domains."""
     return bool(cluster.levels) or (
         cluster.num_nodes > 1
         and not cluster.links_measured
@@ -184,7 +184,7 @@ def says_levels(cluster: ClusterSpec) -> bool:
 
 
 def level_entries(cluster: ClusterSpec) -> list[Mapping[str, Any]]:
-    """What a cluster file says of levels, with the hosts of each group."""
+    """Return the entries of ``levels`` of a cluster file, with the hosts of each group."""
     return [
         {
             "name": level.name,
@@ -201,7 +201,7 @@ def level_entries(cluster: ClusterSpec) -> list[Mapping[str, Any]]:
 
 
 def domain_record(cluster: ClusterSpec) -> dict[str, list[str]]:
-    """What a plan records of its NVLink domains: ``domains``, the hosts of each; nothing where all are single hosts."""
+    """Return the record of a plan's NVLink domains: ``domains``, the hosts of each; empty if all are single hosts."""
     if cluster.most_in_domain == 1:
         return {}
     return {"domains": [str(group) for group in level_entries(cluster)[0]["hosts"]]}

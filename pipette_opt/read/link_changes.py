@@ -1,8 +1,8 @@
 """
-What changed between two descriptions of a cluster, or drifts over several.
+Changes between two descriptions of a cluster, and drifts over several.
 
 Two sets of measured links are compared by the ratio of their rates, several by the median of all slopes of a pair
-(Theil and Sen), so that a bad day is no drift. Both are taken apart as rates are (:mod:`.link_health`).
+(Theil and Sen), so one bad day is no drift. Changes are split like rates (:mod:`.link_health`).
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from pipette_opt.specs import ClusterSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkChange:
     """
-    How links changed for one number of flows, from the first set of measurements to the last.
+    Changes of links at one number of flows, from the first set of measurements to the last.
 
     Parameters
     ----------
     slower, faster
-        What stands out either way; shares of ``faster`` are those of the old rate over the new.
+        Hosts and pairs that stand out in either direction; shares of ``faster`` are the old rate over the new.
     lost, new
-        Pairs that only the first, or only the last, has.
+        Pairs that only the first, or only the last, set has.
     """
 
     flows: int
@@ -40,23 +40,23 @@ class LinkChange:
 
 def link_changes(snapshots: Sequence[ClusterSpec]) -> list[LinkChange]:
     """
-    How links of the hosts that all snapshots have changed, for each number of flows that all of them have.
+    Return the changes of links between common hosts, for each number of flows that all snapshots have.
 
-    Two snapshots are compared by their ratio, more by the slope over all of them, as seen from the first to the last.
+    Two snapshots are compared by their ratio, several by the slope over all of them, from the first to the last.
 
-    Raises ``InputError`` if they have fewer than two hosts, or no number of flows, in common.
+    ``InputError`` if they have fewer than two hosts, or no number of flows, in common.
     """
     first, last = snapshots[0], snapshots[-1]
-    hosts = [host for host in first.hosts if all(host in one.hosts for one in snapshots)]
+    hosts = [host for host in first.hosts if all(host in snapshot.hosts for snapshot in snapshots)]
     if len(hosts) < 2:
         raise InputError("links", f"{first.name} and {last.name} have fewer than two hosts in common.")
-    tables = [_tables(one, hosts) for one in snapshots]
-    common = sorted(set.intersection(*(set(one) for one in tables)))
+    tables = [_tables(snapshot, hosts) for snapshot in snapshots]
+    common = sorted(set.intersection(*(set(table) for table in tables)))
     if not common:
         raise InputError("links", f"{first.name} and {last.name} have no number of flows in common.")
     found = []
     for flows in common:
-        logs = np.log(np.stack([one[flows] for one in tables]))
+        logs = np.log(np.stack([table[flows] for table in tables]))
         ratio = np.exp(_slope(logs) * (len(snapshots) - 1))
         had, has = ~np.isnan(logs[0]), ~np.isnan(logs[-1])
         lost, new = (
@@ -68,13 +68,13 @@ def link_changes(snapshots: Sequence[ClusterSpec]) -> list[LinkChange]:
 
 
 def _tables(cluster: ClusterSpec, hosts: Sequence[str]) -> dict[int, FloatArray]:
-    """Rates between some hosts by number of flows."""
+    """Return the rates between hosts by number of flows."""
     keep = [cluster.hosts.index(host) for host in hosts]
-    return {one.concurrent_flows: one.bytes_per_s[np.ix_(keep, keep)] for one in cluster.link_matrices}
+    return {matrix.concurrent_flows: matrix.bytes_per_s[np.ix_(keep, keep)] for matrix in cluster.link_matrices}
 
 
 def _slope(logs: FloatArray) -> FloatArray:
-    """The median of all slopes between two moments, of each pair; NaN where fewer than two are known."""
+    """Median of all slopes between two moments, for each pair; NaN where fewer than two rates are known."""
     slopes = np.stack([(logs[b] - logs[a]) / (b - a) for a, b in combinations(range(len(logs)), 2)])
     known = ~np.isnan(slopes).all(axis=0)
     found = np.full(known.shape, np.nan)
@@ -83,20 +83,20 @@ def _slope(logs: FloatArray) -> FloatArray:
 
 
 def changes_in_words(snapshots: Sequence[ClusterSpec]) -> list[str]:
-    """Hosts, GPUs, constants and links that changed from the first of some descriptions of a cluster to the last."""
+    """Return changed hosts, GPUs, constants and links, from the first description of a cluster to the last."""
     old, new = snapshots[0], snapshots[-1]
-    said = []
+    sentences = []
     for word, hosts in (
         ("Only in the first", [host for host in old.hosts if host not in new.hosts]),
         ("Only in the last", [host for host in new.hosts if host not in old.hosts]),
     ):
         if hosts:
-            said.append(f"{word}: {', '.join(hosts[:MAX_NAMED])}{', ...' if len(hosts) > MAX_NAMED else ''}.")
+            sentences.append(f"{word}: {', '.join(hosts[:MAX_NAMED])}{', ...' if len(hosts) > MAX_NAMED else ''}.")
     kinds = {node.host: node.gpu.name for node in old.nodes}
     other = [f"{node.host} ({kinds[node.host]} to {node.gpu.name})" for node in new.nodes
              if kinds.get(node.host, node.gpu.name) != node.gpu.name]  # fmt: skip
     if other:
-        said.append(f"GPUs: {', '.join(other[:MAX_NAMED])}{', ...' if len(other) > MAX_NAMED else ''}.")
+        sentences.append(f"GPUs: {', '.join(other[:MAX_NAMED])}{', ...' if len(other) > MAX_NAMED else ''}.")
     for name, unit, factor in (
         ("gpus_per_node", "GPUs a host", 1.0),
         ("nics_per_node", "NICs a host", 1.0),
@@ -108,31 +108,31 @@ def changes_in_words(snapshots: Sequence[ClusterSpec]) -> list[str]:
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             texts = ["none" if value is None else f"{value * factor:g}" for value in (before, now)]
-            said.append(f"{unit}: {texts[0]} to {texts[1]}.")
+            sentences.append(f"{unit}: {texts[0]} to {texts[1]}.")
     if len(old.hosts) > 1 and len(new.hosts) > 1 and old.link_matrices and new.link_matrices:
         for change in link_changes(snapshots):
-            said += _change_sentences(change)
-    return said or ["Nothing changed."]
+            sentences += _change_sentences(change)
+    return sentences or ["Nothing changed."]
 
 
 def _change_sentences(change: LinkChange) -> list[str]:
-    """One number of flows."""
-    said, flows = [], counted(change.flows, "flow")
+    """Return the changes at one number of flows."""
+    sentences, flows = [], counted(change.flows, "flow")
     if abs(change.slower.usual - 1) > 1e-3:
-        said.append(f"{flows}: an ordinary link attains {change.slower.usual - 1:+.1%}.")
+        sentences.append(f"{flows}: a usual link attains {change.slower.usual - 1:+.1%}.")
     for faults, word, sign in ((change.slower, "slower", 1), (change.faster, "faster", -1)):
         if faults.hosts:
-            named = ", ".join(f"{one.name} ({one.share**sign - 1:+.0%})" for one in faults.hosts[:MAX_NAMED])
-            said.append(f"{flows}: hosts that became {word} than others: {named}.")
+            named = ", ".join(f"{fault.name} ({fault.share**sign - 1:+.0%})" for fault in faults.hosts[:MAX_NAMED])
+            sentences.append(f"{flows}: hosts that became {word} than others: {named}.")
         if faults.pairs:
             named = ", ".join(
-                f"{one.sender} to {one.receiver} ({one.share**sign - 1:+.0%})" for one in faults.pairs[:MAX_NAMED]
+                f"{pair.sender} to {pair.receiver} ({pair.share**sign - 1:+.0%})" for pair in faults.pairs[:MAX_NAMED]
             )
             more = f" and {len(faults.pairs) - MAX_NAMED} more" if len(faults.pairs) > MAX_NAMED else ""
-            said.append(f"{flows}: links that became {word} by themselves: {named}{more}.")
+            sentences.append(f"{flows}: links that became {word} by themselves: {named}{more}.")
     for pairs, word in ((change.lost, "no longer measured"), (change.new, "measured now")):
         if pairs:
-            named = ", ".join(f"{one} to {other}" for one, other in pairs[:MAX_NAMED])
+            named = ", ".join(f"{sender} to {receiver}" for sender, receiver in pairs[:MAX_NAMED])
             more = f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else ""
-            said.append(f"{flows}: {word}: {named}{more}.")
-    return said
+            sentences.append(f"{flows}: {word}: {named}{more}.")
+    return sentences

@@ -1,10 +1,10 @@
 """
-Which host, NIC or GPU is behind slow links.
+Hosts, NICs and GPUs behind slow links.
 
-The logarithm of a rate is taken apart by median polish (J. W. Tukey, Exploratory Data Analysis, 1977): what is usual,
-what the sender and the receiver add, what the distance of their switches adds where it is known, and a rest for each
-pair. Medians are not moved by a minority of faults. A host is behind its slow pairs if its own part is low, and its
-better links are slow as well: a host that merely has few neighbours under its switch has fast links among them.
+Median polish splits the logarithm of a rate (J. W. Tukey, Exploratory Data Analysis, 1977): the usual rate, parts of
+the sender and the receiver, a part of the distance of their switches if it is known, and a rest of each pair. A
+minority of faults does not move medians. A host is behind its slow pairs if its own part is low, and its
+better links are slow as well. A host that merely has few neighbours under its switch has fast links among them.
 """
 
 from collections.abc import Sequence
@@ -17,43 +17,43 @@ from pipette_opt.base.units import counted
 from pipette_opt.specs import ClusterSpec
 
 SLOW_HOST = 0.9
-"""Share of the usual rate below which a host's part counts as a fault. Chosen: rates vary by a few percent."""
+"""Share of the usual rate below which a host's part is a fault. Chosen: rates vary by a few percent."""
 
 SLOW_PAIR = 0.75
-"""Share of the rate that its hosts let expect, below which a pair counts as slow by itself. Chosen."""
+"""Share of the rate expected from its hosts below which a pair is slow by itself. Chosen."""
 
 DEVIATIONS, PAIR_DEVIATIONS = 4.0, 5.0
 """
-Robust standard deviations by which a host, or a pair, must stand out from the others. Chosen: pairs are many more.
+Robust standard deviations by which a host, or a pair, must stand out. Chosen: there are many more pairs.
 """
 
 BETTER = 0.8
-"""Quantile of a host's links that counts as its better ones. Chosen: a fifth of the partners may be near."""
+"""Quantile of a host's links that represents its better links. Chosen: a fifth of the partners may be near."""
 
 MIN_HOSTS = 4
-"""With fewer hosts medians do not tell which end of a pair is slow."""
+"""Fewest hosts for medians that show which end of a pair is slow. Chosen."""
 
 ROUNDS = 20
-"""Most rounds of a median polish; two or three are usual."""
+"""Most rounds of a median polish; two or three are usual. Chosen."""
 
 NIC_TOLERANCE = 0.05
-"""How far a host's share of the usual rate may be from that of a whole number of its NICs. Chosen."""
+"""Largest difference of a host's share from that of a whole number of its NICs. Chosen."""
 
 MAX_NAMED = 12
-"""Pairs that a sentence names at most."""
+"""Most pairs that a sentence names. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """
-    A host, or a GPU, that is behind slow links.
+    A host, or a GPU, behind slow links.
 
     Parameters
     ----------
     send, receive
-        Its own part of the rates out of it, and into it, as a share of what is usual.
+        Own part of its outgoing and incoming rates, as a share of the usual rate.
     pairs
-        Measured links that it has, both directions.
+        Number of its measured links, both directions.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Fault:
 
     @property
     def share(self) -> float:
-        """The smaller of both."""
+        """Smaller one of both parts."""
         return min(self.send, self.receive)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPair:
-    """A link that is slow by itself: the share of the rate that its hosts let expect."""
+    """A link that is slow by itself: ``share`` of the rate expected from its hosts."""
 
     sender: str
     receiver: str
@@ -79,14 +79,14 @@ class SlowPair:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """
-    What stands out in a table of rates, or of ratios.
+    Outliers in a table of rates, or of ratios.
 
     Parameters
     ----------
     usual
-        The rate, or the ratio, of an ordinary pair.
+        Rate, or ratio, of a usual pair.
     hosts, pairs
-        The worst first.
+        Outliers, the worst first.
     """
 
     usual: float
@@ -102,11 +102,11 @@ class Health:
     Parameters
     ----------
     by_flows
-        Faults by number of flows at once.
+        Faults by number of concurrent flows.
     gpus
-        GPUs of hosts that are not slow as a whole, as ``host:slot``; known where links of single GPUs are.
+        Slow GPUs of hosts that are not slow as a whole, as ``host:slot``, if links of single GPUs are known.
     sentences
-        The same in words, hosts first.
+        Faults in words, hosts first.
     """
 
     by_flows: dict[int, Faults]
@@ -118,21 +118,21 @@ class Health:
         """Hosts with a fault at any number of flows, the worst first."""
         shares: dict[str, float] = {}
         for faults in self.by_flows.values():
-            for one in faults.hosts:
-                shares[one.name] = min(one.share, shares.get(one.name, 1.0))
+            for fault in faults.hosts:
+                shares[fault.name] = min(fault.share, shares.get(fault.name, 1.0))
         return tuple(sorted(shares, key=lambda name: shares[name]))
 
 
 def find_faults(rates: FloatArray, names: Sequence[str], distance: IntArray | None = None) -> Faults:
     """
-    Hosts and pairs that are slower than others.
+    Find hosts and pairs that are slower than others.
 
     Parameters
     ----------
     rates
-        From i to j, any unit, or ratios of two measurements; above 0, NaN where unknown; shape ``(n, n)``.
+        Rates from i to j, any unit, or ratios of two measurements; above 0, NaN if unknown; shape ``(n, n)``.
     distance
-        Which pairs are as far apart as others, any whole numbers, shape ``(n, n)``; all by default.
+        Distance of each pair as any whole number, shape ``(n, n)``; by default all are equal.
     """
     known = ~np.isnan(rates)
     if not known.any():
@@ -155,14 +155,14 @@ def find_faults(rates: FloatArray, names: Sequence[str], distance: IntArray | No
         for index, name in enumerate(names)
         if slow_send[index] or slow_receive[index]
     ]
-    hosts.sort(key=lambda one: one.share)
+    hosts.sort(key=lambda fault: fault.share)
     return Faults(usual=float(np.exp(middle)), hosts=tuple(hosts), pairs=_slow_pairs(rest, names))
 
 
 def _polished(
     logs: FloatArray, distance: IntArray | None
 ) -> tuple[float, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """The usual, what distance adds to each pair, the senders' and the receivers' parts with median 0, and the rest."""
+    """Split logarithms: usual value, part of the distance, parts of senders and receivers (median 0), and rest."""
     rest, known = logs.copy(), ~np.isnan(logs)
     middle, near = 0.0, np.zeros(logs.shape)
     send, receive = np.zeros(len(logs)), np.zeros(len(logs))
@@ -188,7 +188,7 @@ def _polished(
 
 
 def _medians(array: FloatArray, axis: int) -> FloatArray:
-    """Of what is known along an axis; 0 where nothing is."""
+    """Median of the known values along an axis; 0 where none is known."""
     found = np.zeros(array.shape[1 - axis])
     for index, line in enumerate(array if axis == 1 else array.T):
         known = line[~np.isnan(line)]
@@ -198,7 +198,7 @@ def _medians(array: FloatArray, axis: int) -> FloatArray:
 
 
 def _better(logs: FloatArray, axis: int) -> FloatArray:
-    """The better links of each host against those of the others."""
+    """Return the better links of each host, relative to those of the others."""
     found = np.full(len(logs), np.nan)
     for index, line in enumerate(logs if axis == 1 else logs.T):
         known = line[~np.isnan(line)]
@@ -209,7 +209,7 @@ def _better(logs: FloatArray, axis: int) -> FloatArray:
 
 
 def _slow(part: FloatArray, rest: FloatArray, better: FloatArray) -> BoolArray:
-    """Which hosts' parts, and better links, are lower than chance and habit make them."""
+    """Mask of hosts whose part, and whose better links, are lower than chance explains."""
     of_rest = _deviation(rest[~np.isnan(rest)]) * 1.2533 / np.sqrt(max(len(part) - 1, 1))
     limit = min(np.log(SLOW_HOST), -DEVIATIONS * max(_deviation(part), of_rest))
     limit_better = min(np.log(SLOW_HOST), -DEVIATIONS * of_rest)
@@ -218,29 +218,29 @@ def _slow(part: FloatArray, rest: FloatArray, better: FloatArray) -> BoolArray:
 
 
 def _deviation(values: FloatArray) -> float:
-    """Standard deviation of the bulk of some numbers, by the median of distances from their median."""
+    """Robust standard deviation, by the median distance from the median."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values)))) if values.size else 0.0
 
 
 def _slow_pairs(rest: FloatArray, names: Sequence[str]) -> tuple[SlowPair, ...]:
-    """Pairs far below what their hosts let expect."""
+    """Return pairs far below the rate expected from their hosts."""
     known = ~np.isnan(rest)
     limit = min(np.log(SLOW_PAIR), -PAIR_DEVIATIONS * _deviation(rest[known]))
     found = [
         SlowPair(sender=names[i], receiver=names[j], share=float(np.exp(rest[i, j])))
         for i, j in np.argwhere(known & (np.nan_to_num(rest) < limit)).tolist()
     ]
-    return tuple(sorted(found, key=lambda one: one.share))
+    return tuple(sorted(found, key=lambda pair: pair.share))
 
 
 def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
     """
-    What is wrong with the links of a cluster as they were measured.
+    Return the faults of a cluster's measured links.
 
     Parameters
     ----------
     distance
-        Of the switches of each two hosts, where it is known; by default the innermost level that holds both.
+        Distance of the switches of each two hosts, if known; by default the innermost level that holds both.
     """
     if distance is None and cluster.levels:
         distance = np.full((cluster.num_nodes,) * 2, len(cluster.levels))
@@ -250,11 +250,11 @@ def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
         matrix.concurrent_flows: find_faults(matrix.bytes_per_s, cluster.hosts, distance)
         for matrix in cluster.link_matrices
     }
-    slow = {one.name for faults in by_flows.values() for one in faults.hosts}
-    gpus = tuple(one for one in _slow_gpus(cluster) if one.name.rpartition(":")[0] not in slow)
+    slow = {fault.name for faults in by_flows.values() for fault in faults.hosts}
+    gpus = tuple(fault for fault in _slow_gpus(cluster) if fault.name.rpartition(":")[0] not in slow)
     found = Health(by_flows=by_flows, gpus=gpus, sentences=())
     sentences = [_host_sentence(cluster, found, host) for host in found.slow_hosts]
-    sentences += [_gpu_sentence(cluster, one) for one in gpus]
+    sentences += [_gpu_sentence(cluster, fault) for fault in gpus]
     for flows, faults in by_flows.items():
         if faults.pairs:
             sentences.append(f"{counted(flows, 'flow')}: slow by themselves {_pairs_text(faults.pairs)}.")
@@ -264,7 +264,7 @@ def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
 
 
 def _slow_gpus(cluster: ClusterSpec) -> tuple[Fault, ...]:
-    """GPUs whose links to other hosts are slow, of a cluster whose links of single GPUs are known."""
+    """Return GPUs with slow links to other hosts, if links of single GPUs are known."""
     links = cluster.gpu_links
     if links is None or links.between is None:
         return ()
@@ -274,28 +274,30 @@ def _slow_gpus(cluster: ClusterSpec) -> tuple[Fault, ...]:
 
 
 def _host_sentence(cluster: ClusterSpec, found: Health, host: str) -> str:
-    """What a host's fault is, as far as the numbers of flows tell."""
-    of_flows = {flows: one for flows, faults in found.by_flows.items() for one in faults.hosts if one.name == host}
+    """Return a sentence on a host's fault and its likely cause, by the numbers of flows."""
+    of_flows = {
+        flows: fault for flows, faults in found.by_flows.items() for fault in faults.hosts if fault.name == host
+    }
     flows = min(of_flows, key=lambda count: of_flows[count].share)
-    one = of_flows[flows]
+    fault = of_flows[flows]
     directions = [
         f"{word} {share:.0%} of what is usual"
-        for word, share in (("sends", one.send), ("receives", one.receive))
+        for word, share in (("sends", fault.send), ("receives", fault.receive))
         if share < SLOW_HOST
     ]
     nics = _nics_down(cluster, of_flows, found)
     if nics:
-        what = f"as if {nics} of its {cluster.nics_per_node} NICs were down"
+        cause = f"as if {nics} of its {cluster.nics_per_node} NICs were down"
     elif len(directions) == 1:
-        what = "one direction only: look at a cable or a port"
+        cause = "one direction only: look at a cable or a port"
     else:
-        what = "the whole host: look at its NICs, PCIe and switch port"
-    rates = f"attains {one.share:.0%} of what is usual" if len(directions) == 2 else directions[0]
-    return f"{host} {rates} with {counted(flows, 'flow')} ({what}); it has {one.pairs} links."
+        cause = "the whole host: look at its NICs, PCIe and switch port"
+    rates = f"attains {fault.share:.0%} of what is usual" if len(directions) == 2 else directions[0]
+    return f"{host} {rates} with {counted(flows, 'flow')} ({cause}); it has {fault.pairs} links."
 
 
 def _nics_down(cluster: ClusterSpec, of_flows: dict[int, Fault], found: Health) -> int:
-    """How many NICs of a host seem down: a single flow is as usual, and all together have a whole number's share."""
+    """Return how many NICs seem down: a single flow is as usual, and all flows lack a whole number's share."""
     most, nics = max(found.by_flows), cluster.nics_per_node
     if min(found.by_flows) != 1 or 1 in of_flows or most not in of_flows or nics < 2:
         return 0
@@ -304,16 +306,16 @@ def _nics_down(cluster: ClusterSpec, of_flows: dict[int, Fault], found: Health) 
     return near if 0 < near < nics and abs(lost - near) <= NIC_TOLERANCE * nics else 0
 
 
-def _gpu_sentence(cluster: ClusterSpec, one: Fault) -> str:
-    host, _, slot = one.name.rpartition(":")
+def _gpu_sentence(cluster: ClusterSpec, fault: Fault) -> str:
+    host, _, slot = fault.name.rpartition(":")
     nic = ""
     if cluster.gpu_links is not None:
         of_nic = cluster.gpu_links.nic_of_slot
         if len(set(of_nic.tolist())) > 1:
             nic = f" or its NIC {int(of_nic[int(slot)])}"
-    return f"GPU {slot} of {host}{nic} has {one.share:.0%} of the usual rate to other hosts, other GPUs there do not."
+    return f"GPU {slot} of {host}{nic} has {fault.share:.0%} of the usual rate to other hosts, other GPUs there do not."
 
 
 def _pairs_text(pairs: Sequence[SlowPair]) -> str:
-    named = ", ".join(f"{one.sender} to {one.receiver} ({one.share:.0%})" for one in pairs[:MAX_NAMED])
+    named = ", ".join(f"{pair.sender} to {pair.receiver} ({pair.share:.0%})" for pair in pairs[:MAX_NAMED])
     return named + (f" and {len(pairs) - MAX_NAMED} more" if len(pairs) > MAX_NAMED else "")

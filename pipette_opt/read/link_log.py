@@ -1,8 +1,8 @@
 """
-The log of ``pipette-opt profile links``: one JSON object a line.
+Log of ``pipette-opt profile links``: one JSON object a line.
 
-The first line names the hosts, later ones are finished measurements. A line that breaks off at the end of the file was
-being written when the run was stopped; the measurement counts as not done.
+The first line has the hosts, later lines are finished measurements. A line that breaks off at the end of the file was
+being written when the run stopped; its measurement counts as not done.
 """
 
 import json
@@ -25,26 +25,26 @@ _HEADER = ("hosts", "gpus_per_node", "device_name", "together")
 _MEASUREMENT = ("flows", "sender", "receiver", "bytes_per_s", "latency_s")
 
 MAX_GPUS = 1024
-"""GPUs of a host, and flows between two; no host has more."""
+"""Most GPUs of a host, and most flows between two hosts. Chosen."""
 
 MAX_UNMEASURED = 256
-"""Hosts of a log without any measurement; more would take the time of a large cluster for nothing. Chosen."""
+"""Most hosts without any measurement; more would cost the time of a large cluster for nothing. Chosen."""
 
 Key = tuple[int, str, str]
-"""Concurrent flows, sender, receiver."""
+"""Number of concurrent flows, sender and receiver."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LinkLog:
     """
-    What was measured.
+    Measurements of a log.
 
     Parameters
     ----------
     device_name
-        What the driver calls the GPUs; empty without.
+        Driver's name of the GPUs; empty without GPUs.
     rates
-        By flows, sender and receiver: what the flows attain in sum, bytes/s, by message size.
+        Aggregate rate by flows, sender and receiver, and by message size, bytes/s.
     latencies
         Seconds of a small message, by sender and receiver.
     together
@@ -60,7 +60,7 @@ class LinkLog:
 
     @property
     def header(self) -> dict[str, Any]:
-        """The first line."""
+        """Return the content of the first line."""
         return {
             "pipette_opt_links": VERSION,
             "hosts": list(self.hosts),
@@ -71,12 +71,12 @@ class LinkLog:
 
 
 def is_link_log(text: str) -> bool:
-    """Whether a text looks like such a log."""
+    """Return whether a text looks like a log of ``profile links``."""
     return text.startswith('{"pipette_opt_links"')
 
 
 def link_line(flows: int, sender: str, receiver: str, rates: Mapping[int, float], latency_s: float) -> str:
-    """A finished measurement; the latency is only of use for a single flow."""
+    """Return the line of a finished measurement; the latency is used for a single flow only."""
     content = {
         "flows": flows,
         "sender": sender,
@@ -105,7 +105,7 @@ def parse_link_log(text: str, where: str) -> LinkLog:
 
 
 def _log_of(header: dict[str, Any], where: str) -> LinkLog:
-    """Log without measurements, from its first line."""
+    """Return a log without measurements, from its first line."""
     Fields(where, header, ("pipette_opt_links", *_HEADER))
     missing = [name for name in _HEADER if name not in header]
     if missing:
@@ -159,14 +159,14 @@ def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
 
 
 def _measured(value: object) -> float:
-    """A finite number; a text that looks like one is none."""
+    """Return a finite number. ``ValueError`` for text, even if it looks like a number."""
     if not is_number(value) or isinstance(value, bool):
         raise ValueError(f"{shown(value)} is no number")
     return float(value)
 
 
 def _size(text: str) -> int:
-    """A message size, which JSON keeps as a text, as :func:`link_line` writes it."""
+    """Return a message size, which JSON keeps as text, as :func:`link_line` writes it."""
     size = whole_number(text)
     if not size or str(size) != text:
         raise ValueError(f"{shown(text)} is no size in bytes")

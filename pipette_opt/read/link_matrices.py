@@ -1,4 +1,4 @@
-"""Link matrices of what was measured: one for each number of flows; missing pairs are left out or filled."""
+"""Link matrices of measurements, one for each number of flows; missing pairs are left out or filled."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ Direction = Literal["measured", "average", "slower"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredMatrix:
     """
-    What so many concurrent flows attain in sum.
+    Aggregate rates of a number of concurrent flows.
 
     Parameters
     ----------
     bytes_per_s
-        From the host of the row to the host of the column, NaN where nothing was measured.
+        Rate from the host of the row to the host of the column, NaN where nobody measured.
     missing
         Unordered pairs that lack a direction.
     """
@@ -44,14 +44,14 @@ def measured_matrices(
     domains: Level | None = None,
 ) -> tuple[MeasuredMatrix, ...]:
     """
-    One matrix for each number of flows that was measured, shape ``(num_hosts, num_hosts)``.
+    Return a matrix for each measured number of flows, shape ``(num_hosts, num_hosts)``.
 
     Parameters
     ----------
     direction
-        ``measured`` keeps both directions apart; ``average`` and ``slower`` give both the mean or the smaller one.
+        ``measured`` keeps both directions; ``average`` and ``slower`` give both the mean or the smaller rate.
     domains
-        A level that gives the links of hosts of one group, which no matrix lacks then.
+        Level with the links of hosts of one group, which then count as known.
     """
     index = {host: row for row, host in enumerate(hosts)}
     group = np.arange(len(hosts)) if domains is None else domains.group_of_node
@@ -84,7 +84,7 @@ def measured_matrices(
 
 
 def without_pairs(matrices: Sequence[MeasuredMatrix], hosts: Sequence[str]) -> tuple[LinkMatrix, ...]:
-    """Matrices without the pairs that any of them lacks: no plan uses these, whatever the flows."""
+    """Return matrices without the pairs that any of them lacks: no plan uses these, with any number of flows."""
     index = {host: row for row, host in enumerate(hosts)}
     cells = [(index[a], index[b]) for matrix in matrices for a, b in matrix.missing]
     result = []
@@ -100,10 +100,10 @@ def filled(
     matrices: Sequence[MeasuredMatrix], hosts: Sequence[str], fill: Fill, switches: SwitchTree | None
 ) -> tuple[LinkMatrix, ...]:
     """
-    Matrices whose missing pairs got a stand-in.
+    Fill missing pairs of matrices.
 
-    The worst or the median measured pair; with ``switch`` the worst one at the same distance in the switch tree, the
-    worst of all where no such pair was measured.
+    They get the worst or the median measured pair. With ``switch`` they get the worst pair at their distance in the
+    switch tree, or the worst of all if no such pair was measured.
     """
     index = {host: row for row, host in enumerate(hosts)}
     result = []
@@ -124,7 +124,7 @@ def filled(
 def rates_at_distance(
     bytes_per_s: FloatArray, hosts: Sequence[str], switches: SwitchTree
 ) -> Mapping[int | None, FloatArray]:
-    """The measured rates by the distance of their hosts in the switch tree, nearest first."""
+    """Return measured rates by the distance of their hosts in the switch tree, nearest first."""
     rates: dict[int | None, list[float]] = {}
     for i, sender in enumerate(hosts):
         for j, receiver in enumerate(hosts):

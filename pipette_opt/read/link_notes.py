@@ -1,4 +1,4 @@
-"""What is said to a reader about imported links: one sentence for everything read, assumed, left out and filled."""
+"""Notes on imported links: a sentence for everything that was read, assumed, left out and filled."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,22 +15,22 @@ from pipette_opt.read.switches import SwitchTree
 from pipette_opt.specs import LinkMatrix
 
 SLOW = 0.5
-"""Pairs below this share of the median are named."""
+"""Share of the median below which pairs are named. Chosen."""
 
 CHANGED = 0.1
-"""Pairs whose worst snapshot is so much below their mean are named."""
+"""Relative drop of a pair's worst snapshot below its mean from which on the pair is named. Chosen."""
 
 BELOW_CARD = 100
-"""Flows so many times slower than a card are named. Chosen."""
+"""Factor below the rate of a NIC from which on flows are named. Chosen."""
 
 MIN_USUAL_LATENCY_S, MAX_USUAL_LATENCY_S = 0.1 * US, 1000 * US
-"""Latencies between hosts of one cluster; others are named. Chosen: NICs have 1 to 50 us."""
+"""Usual latencies between hosts of a cluster; others are named. Chosen: NICs have 1 to 50 us."""
 
 _NAMED = 12
 
 
 def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]:
-    """What was read, and how."""
+    """Notes on the files that were read."""
     notes = []
     if evidence.used:
         notes.append("Read: " + ", ".join(f"{count} x {kind}" for kind, count in sorted(evidence.used.items())) + ".")
@@ -56,21 +56,26 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
 
 
 def _some(notes: Sequence[str], rest: str) -> list[str]:
-    """The first notes, and how many more there are."""
+    """Return the first notes, and the number of the others."""
     return [*notes[:_NAMED], *([f"{len(notes) - _NAMED} more {rest}."] if len(notes) > _NAMED else [])]
 
 
 def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str, CatalogueEntry]) -> list[str]:
-    """Pairs whose flows are above what a card carries, or far below, which is mostly a slip of units."""
+    """Notes on pairs whose flows are above the rate of a NIC, or far below, which is mostly a slip of units."""
     entries = [kinds.get(host) for host in hosts]
     cards = np.array(
-        [np.nan if one is None or one.usual_host is None else card_bytes_per_s(one.usual_host) for one in entries]
+        [
+            np.nan if entry is None or entry.usual_host is None else card_bytes_per_s(entry.usual_host)
+            for entry in entries
+        ]
     )
-    in_domain = np.array([one is not None and one.usual_domain is not None for one in entries])  # NVLink between hosts
+    in_domain = np.array(
+        [entry is not None and entry.usual_domain is not None for entry in entries]
+    )  # NVLink between hosts
     rates = matrix.bytes_per_s / matrix.concurrent_flows
     share = rates / cards[:, None]
     notes = []
-    for chosen, said in (
+    for chosen, problem in (
         (
             (share > ABOVE_CARD) & ~in_domain[:, None],
             "above the usual card of its host: is a rate in Gbit/s taken for GB/s?",
@@ -85,12 +90,12 @@ def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str,
             f"{hosts[i]} to {hosts[j]} ({gb_text(float(round(rates[i, j], -7)))})" for i, j in pairs[:_NAMED].tolist()
         )
         more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
-        notes += [f"Check the units, GB/s of a flow: {named}{more} is {said}"] if len(pairs) else []
+        notes += [f"Check the units, GB/s of a flow: {named}{more} is {problem}"] if len(pairs) else []
     return notes
 
 
 def notes_on_latency(latency_s: float) -> list[str]:
-    """Latency between hosts that no network of a cluster has, which is mostly a slip of units."""
+    """Notes on a latency between hosts that no cluster has, which is mostly a slip of units."""
     if latency_s > MAX_USUAL_LATENCY_S:
         slip = "is it in milliseconds or seconds?"
     elif 0 < latency_s < MIN_USUAL_LATENCY_S:
@@ -101,7 +106,7 @@ def notes_on_latency(latency_s: float) -> list[str]:
 
 
 def notes_on_snapshots(evidence: LinkEvidence, repeated: Repeated) -> list[str]:
-    """How several sources agree: hosts that only some have, and links that changed."""
+    """Notes on the agreement of several sources: hosts that some lack, and links that changed."""
     if len(evidence.snapshot_hosts) < 2:
         return []
     notes = [f"{len(evidence.snapshot_hosts)} sources, each a moment in time: of a pair's rates the {repeated} counts."]
@@ -136,7 +141,7 @@ def notes_on_matrix(
     failures: Mapping[Pair, Mapping[int, str]],
     switches: SwitchTree | None,
 ) -> list[str]:
-    """Range, slow pairs, missing pairs; by distance where the switches are known."""
+    """Notes on range, slow pairs and missing pairs, by distance if the switches are known."""
     flows, array = matrix.concurrent_flows, matrix.bytes_per_s
     known = array[~np.isnan(array)]
     if not len(known):
@@ -172,12 +177,12 @@ def notes_on_matrix(
 
 
 def note_on_excluded(pairs: Sequence[Pair]) -> str:
-    """Which links no plan will use."""
+    """Note on the links that no plan will use."""
     return f"Excluded: no plan will use these {len(pairs)} links, whatever the flows: {_pairs_text(pairs, every=True)}."
 
 
 def note_on_filled(matrix: MeasuredMatrix, array: FloatArray, hosts: Sequence[str], fill: Fill) -> str:
-    """What stands in for the missing pairs of one matrix."""
+    """Note on the rates that fill the missing pairs of a matrix."""
     index = {host: row for row, host in enumerate(hosts)}
     values = {float(array[index[a], index[b]]) for a, b in matrix.missing}
     given = " to ".join(gb_text(value) for value in sorted({min(values), max(values)}))

@@ -1,10 +1,9 @@
 """
-A cluster from what measured its links: nccl-tests, mpiGraph, OSU and perftest output, Pipette's JSON.
+Import of a cluster from measurements of its links: nccl-tests, mpiGraph, OSU and perftest output, Pipette's JSON.
 
-Every file gives measurements "k flows from host a to host b attain so much in sum" (:mod:`.evidence`), the matrix of k
-flows is made of them (:mod:`.link_matrices`). NCCL's topology file and ``nvidia-smi topo -m`` tell the inside of a
-host, ``scontrol show topology`` the switches. Whatever was assumed, dropped or filled is said in
-``ImportedLinks.notes``.
+Every file gives aggregate rates of k concurrent flows from host a to host b (:mod:`.evidence`), which form the matrix of
+k flows (:mod:`.link_matrices`). NCCL's topology file and ``nvidia-smi topo -m`` describe the inside of a host,
+``scontrol show topology`` the switches. ``ImportedLinks.notes`` has everything that was assumed, dropped or filled.
 """
 
 import json
@@ -56,25 +55,25 @@ from pipette_opt.specs.levels import Level
 ASSUMED_LATENCY_S = 12 * US
 
 SINGLE_FILES = -1
-"""Campaign of files that are given one by one."""
+"""Campaign of files that are given individually."""
 
 HEAD_BYTES = 8192
-"""Bytes at the start of a file of which none is zero if it is a text."""
+"""Bytes at the start of a file that a text has no zero byte in. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImportedLinks:
     """
-    A cluster, and how it came about.
+    An imported cluster with notes on its import.
 
     Parameters
     ----------
     notes
-        What was read, assumed, left out and filled; one sentence each.
+        Sentences on everything that was read, assumed, left out and filled.
     missing
-        Pairs of hosts that have no measurement, by number of concurrent flows; before filling.
+        Pairs of hosts without a measurement, by number of concurrent flows, before filling.
     health
-        Which hosts, GPUs and pairs are behind slow links.
+        Hosts, GPUs and pairs behind slow links.
     """
 
     cluster: ClusterSpec
@@ -99,28 +98,28 @@ def import_links(
     name: str | None = None,
 ) -> ImportedLinks:
     """
-    Make a cluster of measurements.
+    Make a cluster from measurements.
 
     Parameters
     ----------
     paths
-        Files, or folders whose files are all looked at; each is one moment in time.
+        Files, or folders whose files are all tried; each is one moment in time.
     fill
-        What becomes of a pair without a measurement: ``exclude`` leaves it empty for every number of flows, so no
-        plan uses it; ``worst`` and ``median`` give it the worst or median measured pair of the same flows, ``switch``
-        the worst one that is as far apart in the switch tree.
+        Treatment of a pair without a measurement. ``exclude`` leaves it empty for every number of flows, so no plan
+        uses it; ``worst`` and ``median`` take the worst or median measured pair of these flows; ``switch`` takes the
+        worst pair at equal distance in the switch tree.
     repeated
-        What counts where several of ``paths`` measured a pair: its ``worst`` moment, or the ``mean``.
+        Choice where several of ``paths`` measured a pair: its ``worst`` moment, or the ``mean``.
     direction
-        ``measured``, or one figure for both directions: their ``average``, or the ``slower`` one.
+        ``measured``, or one rate for both directions: their ``average``, or the ``slower`` one.
     short_names
         Cut host names at the first dot.
     gpu, gpus_per_node
-        Override what the logs say; needed where they say nothing (mpiGraph, OSU, perftest, Pipette).
+        Override the logs; needed where they do not have them (mpiGraph, OSU, perftest, Pipette).
     nics_per_node
-        Only used where a single number of flows was measured; default: one for each GPU.
+        Used only if a single number of flows was measured; default: one for each GPU.
     only_gpus
-        Use only nccl-tests that ran with so many GPUs a host.
+        Use only nccl-tests that ran with this number of GPUs a host.
     test
         Kind of the nccl-tests whose log does not name it, e.g. ``sendrecv``.
     hosts
@@ -166,11 +165,11 @@ def import_links(
 
 
 def _distances(switches: SwitchTree, hosts: Sequence[str]) -> IntArray:
-    """Levels of switches between each two hosts, -1 where the list lacks one; shape ``(num_hosts, num_hosts)``."""
+    """Levels of switches between each two hosts, -1 if the list lacks a host; shape ``(num_hosts, num_hosts)``."""
     found = np.full((len(hosts), len(hosts)), -1)
-    for i, one in enumerate(hosts):
-        for j, other in enumerate(hosts):
-            distance = switches.distance(one, other)
+    for i, sender in enumerate(hosts):
+        for j, receiver in enumerate(hosts):
+            distance = switches.distance(sender, receiver)
             found[i, j] = -1 if distance is None else distance
     return found
 
@@ -187,7 +186,7 @@ def _check_choices(fill: str, repeated: str, direction: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """Answers of the user for logs that do not say them, and which logs count."""
+    """Answers of the user for logs that lack them, and the choice of logs that count."""
 
     only_gpus: int | None
     test: str
@@ -195,7 +194,7 @@ class _Asked:
 
 
 def _kind_asked(test: str) -> str:
-    """Kind of test as the reader of nccl-tests has it, from a name with or without underscores and ``_perf``."""
+    """Return the kind of test as in nccl-tests, from a name with or without underscores and ``_perf``."""
     word = test.lower().removesuffix("_perf").replace("_", "").replace("-", "")
     if test and word not in KINDS:
         raise InputError("--test", f"must be one of {', '.join(KINDS.values())}, got {test!r}.")
@@ -203,7 +202,7 @@ def _kind_asked(test: str) -> str:
 
 
 def _why_nothing(evidence: LinkEvidence) -> str:
-    """Return why files have no measurement between hosts."""
+    """Return the reason why files have no measurement between hosts."""
     if evidence.skipped:
         more = f" {len(evidence.skipped) - 3} more files or tests were not used." if len(evidence.skipped) > 3 else ""
         return " ".join(evidence.skipped[:3]) + more
@@ -236,7 +235,7 @@ def _gather(sources: Sequence[str | Path], asked: _Asked) -> LinkEvidence:
 
 
 def _read_file(evidence: LinkEvidence, path: Path, asked: _Asked, *, in_folder: bool) -> None:
-    """Add one file; inside a folder, a file that cannot be used is noted, else it is an error."""
+    """Add a file; a file of a folder that cannot be used is noted, any other raises ``InputError``."""
     try:
         _read_known(evidence, path, asked)
     except InputError as error:
@@ -280,7 +279,7 @@ def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) 
             evidence.add_pair_test(pair_test, path.name)
     elif is_nccl_topology(plain):
         evidence.add_inside(parse_nccl_topology(plain, where), "NCCL topology")
-        log.use(*log.lines)  # XML that is not its own is no XML
+        log.use(*log.lines)  # an XML file has no lines of other programs
     elif is_nvidia_smi_topology(plain):
         evidence.add_inside(parse_nvidia_smi_topology(log, where), "nvidia-smi topo -m")
     elif is_switch_list(plain):
@@ -293,7 +292,7 @@ def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) 
             "scontrol show topology, no topology file of NCCL and no JSON of Pipette."
         )
         kind = looks_like(text)
-        raise InputError(where, f"says nothing of links.{kind}" if kind else problem)
+        raise InputError(where, f"has no measurement of links.{kind}" if kind else problem)
     evidence.add_unused(path.name, log.unused())
 
 
@@ -314,7 +313,7 @@ def _text(path: Path) -> str:
 
 
 def _check_names(evidence: LinkEvidence, where: str) -> None:
-    """The same host under a short and a long name would be two hosts."""
+    """Raise ``InputError`` for a host under a short and a long name, which would count as two hosts."""
     for host in evidence.hosts:
         short = host.split(".")[0]
         if short != host and short in evidence.hosts:
@@ -331,14 +330,14 @@ def _matrices(
     direction: Direction,
     notes: list[str],
 ) -> tuple[tuple[LinkMatrix, ...], dict[int, tuple[Pair, ...]]]:
-    """One matrix for each number of flows that was measured, and what each lacked."""
+    """Return a matrix for each measured number of flows, and the pairs that each lacked."""
     measured = measured_matrices(evidence, hosts, repeated, direction, domains)
     for matrix in measured:
         notes += notes_on_matrix(matrix, hosts, evidence.failures[matrix.concurrent_flows], evidence.switches)
     missing = {matrix.concurrent_flows: matrix.missing for matrix in measured}
     if fill == "exclude":
         pairs = sorted(
-            {pair for some in missing.values() for pair in some}, key=lambda pair: natural_key(" ".join(pair))
+            {pair for pairs in missing.values() for pair in pairs}, key=lambda pair: natural_key(" ".join(pair))
         )
         notes += [note_on_excluded(pairs)] if pairs else []
         found = without_pairs(measured, hosts)
@@ -359,7 +358,7 @@ def _matrices(
 def _kinds(
     evidence: LinkEvidence, hosts: tuple[str, ...], gpu: str | None, notes: list[str], where: str
 ) -> dict[str, CatalogueEntry]:
-    """Kind of GPU of each host."""
+    """Return the kind of GPU of each host."""
     if gpu is not None:
         entry = read_gpu_entry(gpu, "gpu")
         notes.append(f"GPU: {entry.gpu.name} on every host, as given.")
@@ -368,7 +367,7 @@ def _kinds(
     for host in hosts:
         names = sorted(evidence.device_names[host])
         if not names:
-            raise InputError(where, f"the files do not say which GPU host {host} has; give it, e.g. gpu a100-80gb.")
+            raise InputError(where, f"the files do not name the GPU of host {host}; give it, e.g. gpu a100-80gb.")
         found = {device: recognise_gpu(device) for device in names}
         unknown = [device for device, entry in found.items() if entry is None]
         if unknown:
@@ -405,8 +404,8 @@ def _gpus_per_node(evidence: LinkEvidence, given: int | None, notes: list[str], 
         notes.append(f"GPUs per host: {inside.num_gpus}, from the topology of a host.")
         return inside.num_gpus
     if not count:
-        raise InputError(where, "the files do not say how many GPUs a host has; give --gpus-per-node.")
-    hint = "; if the hosts have more, say so" if count == 1 else ""
+        raise InputError(where, "the files do not have the number of GPUs of a host; give --gpus-per-node.")
+    hint = "; if the hosts have more, give --gpus-per-node" if count == 1 else ""
     notes.append(f"GPUs per host: {count}, the most that a test used{hint}.")
     return count
 
@@ -432,7 +431,7 @@ def _nics(
 
 
 def _cap(evidence: LinkEvidence, notes: list[str]) -> float | None:
-    """All NICs of a host together, if a topology tells."""
+    """Return the rate of all NICs of a host together, if a topology has it."""
     inside = _agreed(evidence.inside_nodes)
     if inside is None or inside.nic_bytes_per_s is None:
         return None
@@ -441,7 +440,7 @@ def _cap(evidence: LinkEvidence, notes: list[str]) -> float | None:
 
 
 def _agreed(nodes: Sequence[InsideNode]) -> InsideNode | None:
-    """The one inside that all topologies show."""
+    """Return the inside of a host that all topologies agree on. ``InputError`` if they differ."""
     if len(set(nodes)) > 1:
         raise InputError(
             "links", f"the topologies of hosts differ ({nodes[0]} and {nodes[-1]}); give those of one kind."
@@ -465,7 +464,7 @@ def _inside(evidence: LinkEvidence, kinds: Sequence[CatalogueEntry], notes: list
                 f"Inside a host: {gb_text(over_nvlink)} GB/s, {links} from GPU to GPU at the rate NCCL gives them."
             )
             return over_nvlink
-        notes.append("Some GPUs of a host are not joined by NVLink; how fast PCIe is, the topology does not tell.")
+        notes.append("NVLink does not join all GPUs of a host; the topology does not have the rate of PCIe.")
     rate = slowest.intra_node_bytes_per_s
     notes.append(f"Assumed: {gb_text(rate)} GB/s inside a host, the catalogue's figure for {slowest.gpu.name}.")
     return rate
@@ -487,7 +486,7 @@ def _latency(evidence: LinkEvidence, notes: list[str]) -> float:
         return latency
     notes.append(
         f"Assumed: {ASSUMED_LATENCY_S / US:g} us latency between hosts; no message was as small as "
-        f"{SMALL_BYTES // KIB} KiB, so the files do not tell."
+        f"{SMALL_BYTES // KIB} KiB, so the files do not show it."
     )
     return ASSUMED_LATENCY_S
 
@@ -502,7 +501,7 @@ def _is_visible(file: Path, folder: Path) -> bool:
 
 
 def _loads(text: str) -> object:
-    """JSON, or nothing if it is broken."""
+    """Parse JSON; ``None`` if it is invalid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

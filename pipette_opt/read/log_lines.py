@@ -1,10 +1,10 @@
 """
-Lines of logs without what launchers, schedulers and loggers put before them.
+Lines of logs, without the tags that launchers, schedulers and loggers put before them.
 
-``srun --label``, ``mpirun --tag-output`` and ``--timestamp-output`` (Open MPI 4 and 5), HPE MPT, ``torchrun``, pdsh and
-clush, ``kubectl logs --timestamps`` and ``--prefix``, Ray, and the formats of Python's logging, loguru, NeMo, Primus
-and nanotron. They may stand before each other in any order. Colours are removed, and a progress bar that returns to the
-start of its line is several lines.
+Known are ``srun --label``, ``mpirun --tag-output`` and ``--timestamp-output`` (Open MPI 4 and 5), HPE MPT,
+``torchrun``, pdsh and clush, ``kubectl logs --timestamps`` and ``--prefix``, and Ray. Known, too, are the formats of
+Python's logging, loguru, NeMo, Primus and nanotron. Tags may stand in any order and number. Colours are removed, and a
+progress bar that returns to the start of its line becomes several lines.
 """
 
 import re
@@ -24,7 +24,7 @@ _DATE = rf"(?:\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?|\d\d/\d\d/\d{{4
 _BEHIND = r"(?: - | \| |: ?| ?)"
 
 _LEVEL = r"(?:DEBUG|INFO|NOTICE|WARNING|WARN)"
-"""Levels of logging that are taken off; a line that says that it is an error goes on saying so."""
+"""Levels of logging that are stripped; levels of errors stay on their lines."""
 
 _TAGS_BY_START = {
     "digit": (
@@ -54,33 +54,33 @@ _TAGS_BY_START = {
     "<": (r"<std(?:out|err|diag)>: ?",),  # Open MPI 4 with --timestamp-output alone
 }
 _TAGS = {start: tuple(re.compile(pattern) for pattern in patterns) for start, patterns in _TAGS_BY_START.items()}
-"""Tags before a line, behind blanks, by how they start; each matches in linear time."""
+"""Tags before a line, behind blanks, by their first character; each matches in linear time."""
 
 MAX_TAGS = 12
-"""Tags of one line at most. Chosen."""
+"""Most tags of a line. Chosen."""
 
 _HOST = re.compile(
     r"(?P<host>[A-Za-z][A-Za-z0-9._-]{0,252})(?:: | {1,60}\| )"
     r"|\[(?P<inside>[A-Za-z][A-Za-z._-]{0,200}\d[A-Za-z0-9._-]{0,200})\]:? "
 )
-"""Tags of pdsh, clush, pssh and docker compose; a word is a host where such words stand before most lines of a log."""
+"""Tags of pdsh, clush, pssh and docker compose; a word is a host if such words stand before most lines of a log."""
 
 HOST_SHARE, LINES_OF_A_HOST = 0.5, 3
-"""Least share of a log's lines that hosts stand before, and least number of lines of each on average. Chosen."""
+"""Smallest share of a log's lines with a host before them, and fewest lines of a host on average. Chosen."""
 
 
 class LogLine(NamedTuple):
     """
-    One line of a log.
+    A line of a log.
 
     Parameters
     ----------
     number
         Line of the file, from 1.
     text
-        What the program printed.
+        Output of the program.
     source
-        Ranks and hosts of the tags, which tell the processes of a job apart; empty without.
+        Ranks and hosts of the tags, which identify a process of a job; empty without tags.
     """
 
     number: int
@@ -90,14 +90,14 @@ class LogLine(NamedTuple):
 
 class Log:
     """
-    Lines of a log, and which of them a reader has used.
+    Lines of a log, with a record of those that a reader used.
 
     A reader marks what it understands with :meth:`use`; :meth:`unused` counts the rest.
 
     Parameters
     ----------
     text
-        What the file holds.
+        Content of the file.
     """
 
     def __init__(self, text: str) -> None:
@@ -107,7 +107,7 @@ class Log:
 
     @cached_property
     def text(self) -> str:
-        """The log without tags; it ends without a line break if the file does."""
+        """Return the log without tags; it ends without a line break if the file does."""
         return "\n".join(line.text for line in self.lines) + ("" if self.is_cut else "\n")
 
     def use(self, *lines: LogLine) -> None:
@@ -115,11 +115,11 @@ class Log:
         self._used.update(line.number for line in lines)
 
     def use_like(self, pattern: re.Pattern[str]) -> None:
-        """Mark lines that start like a pattern, which a program always prints and nobody needs."""
+        """Mark lines that start with a pattern: known output that no reader needs."""
         self.use(*(line for line in self.lines if pattern.match(line.text)))
 
     def unused(self) -> str:
-        """Sentence that counts the lines which no reader used and shows the first; empty without any."""
+        """Return a sentence with the number of unused lines, and the first of them; empty if there are none."""
         left = {
             line.number: line.text for line in self.lines if line.number not in self._used and not line.text.isspace()
         }
@@ -132,7 +132,7 @@ class Log:
 
 
 def log_lines(text: str) -> list[LogLine]:
-    """All lines of a log without tags, colours and returns to the start of a line."""
+    """Return all lines of a log without tags and colours, split at returns to the start of a line."""
     lines = []
     number = 1
     start = 0
@@ -151,12 +151,12 @@ def log_lines(text: str) -> list[LogLine]:
 
 
 def untagged(text: str) -> str:
-    """A log without tags; it ends without a line break if the file does."""
+    """Return a log without tags; it ends without a line break if the file does."""
     return Log(text).text
 
 
 def by_source(lines: Iterable[LogLine]) -> dict[str, list[LogLine]]:
-    """Lines of each rank or host, in the order of the log."""
+    """Return the lines of each rank or host, in the order of the log."""
     found: dict[str, list[LogLine]] = {}
     for line in lines:
         found.setdefault(line.source, []).append(line)
@@ -182,7 +182,7 @@ def _without_tags(line: LogLine) -> LogLine:
 
 
 def _tag_before(text: str) -> re.Match[str] | None:
-    """The tag that a line starts with, behind blanks."""
+    """Return the tag at the start of a line, behind blanks."""
     start = len(text) - len(text.lstrip(" \t"))
     first = text[start : start + 1]
     kind = "digit" if first.isdigit() else "letter" if first.isalpha() else first
@@ -190,7 +190,7 @@ def _tag_before(text: str) -> re.Match[str] | None:
 
 
 def _hosts_before(lines: Sequence[LogLine]) -> frozenset[str]:
-    """Hosts that stand before most lines; none where the words before colons are many and each is rare."""
+    """Return hosts that stand before most lines; empty if the words before colons are many and each is rare."""
     written = [line.text for line in lines if line.text.strip()]
     words = Counter(_host_of(match) for text in written if (match := _HOST.match(text + " ")) is not None)
     if not words or words.total() < HOST_SHARE * len(written) or words.total() < LINES_OF_A_HOST * len(words):

@@ -1,4 +1,4 @@
-"""Bandwidth matrices: our CSV (GB/s), and Pipette's JSON (mpiGraph's MB/s)."""
+"""Bandwidth matrices: CSV of pipette-opt (GB/s), and Pipette's JSON (mpiGraph's MB/s)."""
 
 import csv
 import io
@@ -21,11 +21,11 @@ MPIGRAPH_MB = 2**20
 """mpiGraph prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``): its MB is 2^20 bytes."""
 
 MIN_GB_PER_S, MAX_GB_PER_S = 1e-6, 1e6
-"""1 kB/s, the last digit that is written, and a thousand times NVLink: beyond them a figure has another unit."""
+"""Valid rates: 1 kB/s, the last written digit, to a thousand times NVLink; others are in another unit."""
 
 
 def bandwidth_of(fields: Fields, name: str) -> float:
-    """A field in GB/s, as bytes/s; raises ``InputError`` beyond what the cells of a matrix may have."""
+    """Return a field in GB/s as bytes/s. ``InputError`` beyond the valid rates of a matrix."""
     value = fields.positive(name)
     if not MIN_GB_PER_S <= value <= MAX_GB_PER_S:
         problem = f"{name} must be in GB/s, from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}, got {value:g}."
@@ -34,23 +34,23 @@ def bandwidth_of(fields: Fields, name: str) -> float:
 
 
 GPU_NAME = re.compile(r"^(?P<host>.+):(?P<gpu>\d+)$")
-"""Name of a row of a matrix of GPUs."""
+"""Pattern for the name of a row in a matrix of GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostMatrix:
     """
-    A bandwidth matrix as a file holds it, reduced to hosts.
+    A bandwidth matrix of a file, reduced to hosts.
 
     Parameters
     ----------
     bytes_per_s
-        From the host of the row to the host of the column, shape ``(num_hosts, num_hosts)``; NaN where nothing was
-        measured and on the diagonal.
+        Rate from the host of the row to the host of the column, shape ``(num_hosts, num_hosts)``; NaN where nobody
+        measured, and on the diagonal.
     from_gpus
         Whether the file had a row for each GPU.
     names, gpu_bytes_per_s
-        Names of the rows as they are in the file, and what they hold.
+        Names of the rows as in the file, and their rates.
     """
 
     hosts: tuple[str, ...]
@@ -64,12 +64,12 @@ class HostMatrix:
         object.__setattr__(self, "gpu_bytes_per_s", read_only(self.gpu_bytes_per_s, np.float64))
 
     def ordered(self, where: str, hosts: Sequence[str]) -> FloatArray:
-        """The same matrix with the hosts of a cluster, in its order; hosts the matrix lacks have no measurement."""
+        """Return the matrix in the order of a cluster's hosts; hosts that it lacks have no measurement."""
         return in_order(where, self.hosts, self.bytes_per_s, hosts)
 
 
 def in_order(where: str, names: Sequence[str], values: FloatArray, hosts: Sequence[str]) -> FloatArray:
-    """A square of named hosts with those of a cluster, in its order, NaN for others; ``where`` names a stranger."""
+    """Order a square of named hosts like a cluster, NaN for missing hosts. ``InputError`` for an unknown host."""
     unknown = [host for host in names if host not in hosts]
     if unknown:
         raise InputError(where, f"host {unknown[0]!r} is not among the nodes of the cluster file.")
@@ -83,16 +83,16 @@ def in_order(where: str, names: Sequence[str], values: FloatArray, hosts: Sequen
 
 def read_latencies(path: str | Path, hosts: Sequence[str]) -> FloatArray:
     """
-    Read a CSV in microseconds, hosts as in :func:`read_matrix_csv`, empty where not known.
+    Read latencies from a CSV in microseconds, hosts as in :func:`read_matrix_csv`, empty where unknown.
 
-    Seconds from host to host of a cluster, shape ``(num_hosts, num_hosts)``; NaN where the file says nothing.
+    The result is in seconds, shape ``(num_hosts, num_hosts)``; NaN where the file has no value.
     """
     names, values = read_square(path, _latency)
     return in_order(str(path), names, values * US, hosts)
 
 
 def latencies_csv(hosts: Sequence[str], latency_s: FloatArray) -> str:
-    """Latencies as our CSV, in microseconds to 1 ps."""
+    """Write latencies as CSV, in microseconds to 1 ps."""
     lines = [",".join(["from/to", *hosts])]
     for host, row in zip(hosts, latency_s, strict=True):
         cells = ("" if np.isnan(value) else f"{value / US:.6f}".rstrip("0").rstrip(".") for value in row)
@@ -102,13 +102,13 @@ def latencies_csv(hosts: Sequence[str], latency_s: FloatArray) -> str:
 
 MAX_LATENCY_S = 1.0
 """
-Largest latency of one message that is taken for one, in seconds: more than twice round the earth. Chosen to find
-nanoseconds and seconds that stand for microseconds.
+Largest valid latency of a message, seconds: more than twice round the earth. Chosen to find nanoseconds and seconds
+in place of microseconds.
 """
 
 
 def _latency(where: str, text: str) -> float:
-    """A cell in microseconds."""
+    """Return a cell in microseconds."""
     try:
         value = number_of(text)
     except ValueError:
@@ -119,15 +119,15 @@ def _latency(where: str, text: str) -> float:
 
 
 def read_matrix(path: str | Path) -> HostMatrix:
-    """Read a matrix by its suffix: ``.json`` is Pipette's, anything else CSV."""
+    """Read a matrix by its suffix: ``.json`` is Pipette's, any other is CSV."""
     return read_pipette_json(path) if Path(path).suffix.lower() == ".json" else read_matrix_csv(path)
 
 
 def read_matrix_csv(path: str | Path) -> HostMatrix:
     """
-    Read a CSV in GB/s (10^9 bytes/s): hosts in the first row and in the first column, empty where not measured.
+    Read a CSV in GB/s (10^9 bytes/s): hosts in the first row and the first column, empty where nobody measured.
 
-    Names of the form ``host:gpu`` make it a matrix of GPUs, see :func:`reduce_to_hosts`.
+    With names of the form ``host:gpu`` it is a matrix of GPUs, see :func:`reduce_to_hosts`.
     """
     names, values = read_square(path, _bandwidth)
     return reduce_to_hosts(names, values * GB)
@@ -136,9 +136,9 @@ def read_matrix_csv(path: str | Path) -> HostMatrix:
 @reads()
 def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[list[str], FloatArray]:
     """
-    Names of a square CSV and its values, NaN where it is empty and on the diagonal.
+    Read the names and values of a square CSV, NaN where it is empty and on the diagonal.
 
-    ``number``: the value of a place, as in error messages, and its text.
+    ``number`` parses a cell, from its place for error messages and its text.
     """
     try:
         rows = [row for row in csv.reader(io.StringIO(read_text(path))) if any(cell.strip() for cell in row)]
@@ -169,24 +169,25 @@ def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[
 
 
 PIPETTE_KEYS = ("gpus", "bandwidth", "send", "recv", "1", "0", "data", "unit", "what")
-"""Keys at the top of Pipette's files; the unit is always MB/s, and ``what`` is for people."""
+"""Top keys of Pipette's files; the unit is always MB/s, and ``what`` is a remark."""
 
 
 def is_pipette_json(data: object) -> bool:
-    """Return whether parsed JSON has what Pipette's files have at the top."""
+    """Return whether parsed JSON has the top keys of Pipette's files."""
     inner = data.get("data") if isinstance(data, dict) else None
     keys = {"gpus", "bandwidth", "send", "recv", "1", "0"}
-    return any(isinstance(one, dict) and bool(keys & one.keys()) for one in (data, inner))
+    return any(isinstance(table, dict) and bool(keys & table.keys()) for table in (data, inner))
 
 
 @reads(PIPETTE_MATRICES)
 def read_pipette_json(path: str | Path) -> HostMatrix:
     """
-    Read ``{"gpus": [...], "bandwidth": [[...]]}`` in mpiGraph's MB/s (2^20 bytes), row sends to column;
-    the diagonal is ignored.
+    Read ``{"gpus": [...], "bandwidth": [[...]]}`` in mpiGraph's MB/s (2^20 bytes); the row sends to the column.
 
-    Several such tables in one file are two sides of one measurement: ``send`` (or ``1``) as the sender of the row
-    saw it, ``recv`` (or ``0``) as the receiver of the row saw it; of the two figures the smaller counts.
+    The diagonal is ignored.
+
+    A file with several such tables has two sides of one measurement: ``send`` (or ``1``) as measured by the sender of
+    the row, ``recv`` (or ``0``) as measured by the receiver of the row. The smaller rate counts.
     """
     data = read_json(path)
     if isinstance(data, dict) and isinstance(data.get("data"), dict):
@@ -210,10 +211,10 @@ def read_pipette_json(path: str | Path) -> HostMatrix:
 
 def reduce_to_hosts(names: Sequence[str], bytes_per_s: FloatArray) -> HostMatrix:
     """
-    Reduce a matrix of GPUs, named ``host:gpu``, to one of hosts; a matrix of hosts stays as it is.
+    Reduce a matrix of GPUs, named ``host:gpu``, to a matrix of hosts; a matrix of hosts is unchanged.
 
-    A pair of hosts gets the **slowest** measured pair of their GPUs: where nobody assigns the GPUs of a host, nothing
-    faster can be promised to one flow. The matrix of GPUs is kept beside that.
+    A pair of hosts gets the **slowest** measured pair of their GPUs: unless a plan assigns the GPUs of a host, a flow
+    cannot be promised more. The matrix of GPUs is kept, too.
     """
     matches = [GPU_NAME.match(name) for name in names]
     if not any(matches):
@@ -239,7 +240,7 @@ def reduce_to_hosts(names: Sequence[str], bytes_per_s: FloatArray) -> HostMatrix
 
 
 def matrix_csv(hosts: Sequence[str], bytes_per_s: FloatArray) -> str:
-    """A matrix as our CSV, in GB/s to 1 kB/s."""
+    """Write a matrix as CSV, in GB/s to 1 kB/s."""
     lines = [",".join(["from/to", *hosts])]
     for host, row in zip(hosts, bytes_per_s, strict=True):
         lines.append(",".join([host, *("" if np.isnan(value) else gb_text(float(value)) for value in row)]))
@@ -247,7 +248,7 @@ def matrix_csv(hosts: Sequence[str], bytes_per_s: FloatArray) -> str:
 
 
 def gb_text(bytes_per_s: float) -> str:
-    """Bytes/s as GB/s with at most six decimals."""
+    """Format bytes/s as GB/s with at most six decimals."""
     return f"{bytes_per_s / GB:.6f}".rstrip("0").rstrip(".")
 
 
@@ -263,7 +264,7 @@ def _check_names(where: str, place: str, names: list[str]) -> None:
 
 
 def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
-    """Say how the first column differs from the first row."""
+    """Raise ``InputError`` that names the difference of the first column from the first row."""
     if len(rows) != len(columns):
         raise InputError(where, f"must be square: {len(columns)} hosts in the first row, {len(rows)} rows below it.")
     for row, column in zip(rows, columns, strict=True):
@@ -272,7 +273,7 @@ def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
 
 
 def _bandwidth(where: str, text: str) -> float:
-    """A cell in GB/s."""
+    """Return a cell in GB/s."""
     try:
         value = number_of(text)
     except ValueError:
@@ -286,7 +287,7 @@ def _bandwidth(where: str, text: str) -> float:
 
 
 def _pipette_table(where: str, data: object) -> tuple[list[str], FloatArray]:
-    """Names and bytes/s of one table; the diagonal becomes NaN."""
+    """Return the names and bytes/s of a table; the diagonal becomes NaN."""
     if not isinstance(data, dict) or not isinstance(data.get("gpus"), list):
         raise InputError(where, "must be an object with the fields gpus (a list of names) and bandwidth.")
     names = [str(name) for name in data["gpus"]]

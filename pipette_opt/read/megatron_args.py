@@ -1,4 +1,4 @@
-"""Megatron-LM's command-line arguments: the model, and how the user trains it today."""
+"""Megatron-LM's command-line arguments: the model, and today's launch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,52 +24,52 @@ from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
 from pipette_opt.specs.training import Dispatcher
 
 DEFAULT_STRATEGY = "optim_grads_params"
-"""What Megatron-FSDP shares without ``--data-parallel-sharding-strategy``, from Megatron-LM 0.18 on."""
+"""Default of ``--data-parallel-sharding-strategy`` in Megatron-FSDP, from Megatron-LM 0.18 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronArgs:
     """
-    What Megatron-LM's arguments say; absent ones have Megatron's defaults.
+    Launch as read from Megatron-LM's arguments, with Megatron's defaults for absent ones.
 
     Parameters
     ----------
     model
-        ``None`` without ``--num-layers``, and where nothing says the size of the vocabulary.
+        Model; ``None`` without ``--num-layers``, and without a size of the vocabulary.
     options
-        All options that Megatron has, by name with underscores, after what it changes in silence.
+        All options that Megatron has, by name with underscores, with Megatron's silent changes.
     micro_batch_size, global_batch_size, seq_length
-        ``None`` if not given.
+        Sizes of the batch; ``None`` if not given.
     precision
-        ``None`` if not given, unless model and batch are: such a launch trains in fp32.
+        Precision; ``None`` if not given, unless model and batch are given: such a launch trains in fp32.
     fp8
         Whether ``--fp8-format`` is given.
     recompute_granularity
-        ``--recompute-activations`` is ``selective``.
+        Recomputation; ``--recompute-activations`` is ``selective``.
     recompute_modules
-        With ``selective``: those that are given, or the attention core.
+        Modules of ``selective``: the given ones, or the attention core.
     moe_token_dispatcher_type
-        Of a model with experts; ``None`` if not given, which is Megatron's ``allgather``.
+        Dispatcher of a model with experts; ``None`` if not given, which is Megatron's ``allgather``.
     groups_of_replicas
         Fields of a configuration for hybrid sharding.
     zero_stage
-        What replicas share with ``--use-megatron-fsdp`` or ``--use-torch-fsdp2``, 0 to 3; ``None`` without them.
+        ZeRO stage of ``--use-megatron-fsdp`` or ``--use-torch-fsdp2``, 0 to 3; ``None`` without them.
     pipeline_layout
-        ``--pipeline-model-parallel-layout``; it decides which stage holds which layers, and how many chunks there are.
+        ``--pipeline-model-parallel-layout``, which decides the layers of each stage and the number of chunks.
     gradients_in_fp32
-        What is said of the format of gradients; ``None``: nothing, so that it follows from the precision.
+        Whether gradients are in fp32; ``None`` if the precision decides.
     training_fields
-        What else is said of the training, by field of :class:`~pipette_opt.specs.TrainingSpec`.
+        Other fields of :class:`~pipette_opt.specs.TrainingSpec` that are given.
     not_modelled
-        What of the options the numbers leave out.
+        Options that the numbers leave out.
     notes
-        What was assumed when a script was read.
+        Assumptions of the script's reader.
     account_for_embedding, account_for_loss
-        Embedding and output head count as a layer when layers are dealt to stages.
+        Whether embedding and output head count as a layer when layers are split over stages.
     written
-        The options as they are written, before what Megatron changes in silence.
+        Options as written, without Megatron's silent changes.
     text
-        The script or command line that says all this.
+        Script or command line that was read.
     """
 
     where: str
@@ -116,9 +116,9 @@ class MegatronArgs:
 
     def training(self, base: TrainingSpec) -> TrainingSpec:
         """
-        The training with what is said of gradients, optimizer states and kernels; batch and precision are ``base``'s.
+        Return the training with gradients, optimizer states and kernels of the launch; batch and precision of ``base``.
 
-        Gradients are kept and reduced in fp32 with bf16, and in fp16 with fp16, unless an option says otherwise
+        By default gradients are kept and reduced in fp32 with bf16, and in fp16 with fp16
         (``validate_args`` in ``megatron/training/arguments.py``).
         """
         in_fp32 = base.precision != "fp16" if self.gradients_in_fp32 is None else self.gradients_in_fp32
@@ -129,9 +129,9 @@ class MegatronArgs:
 
     def parallel_config(self, num_layers: int, num_gpus: int) -> ParallelConfig:
         """
-        Degrees on ``num_gpus`` GPUs; what they leave is data parallel.
+        Return the configuration on ``num_gpus`` GPUs; the GPUs that the degrees leave are data parallel.
 
-        Megatron's default micro-batch size does not exist: one sequence is assumed if none was given.
+        Megatron has no default micro-batch size: one sequence is assumed if none is given.
         """
         pp, ranks = self.pipeline_model_parallel_size, self.context_parallel_size * self.tensor_model_parallel_size
         if num_gpus % (ranks * pp):
@@ -179,17 +179,17 @@ class MegatronArgs:
         return config
 
     def _fully_sharded(self, replicas: int) -> bool:
-        """Whether replicas share more than optimizer states, which is sent beside the work of each micro-batch."""
+        """Return whether replicas share more than optimizer states, which is sent in every micro-batch."""
         return self.zero_stage is not None and self.zero_stage >= 2 and replicas > 1
 
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
-        """Layers of each chunk of each stage that the layout says, shape ``(num_chunks, pp)``."""
+        """Return the layers of each chunk of each stage by the layout, shape ``(num_chunks, pp)``."""
         pp = self.pipeline_model_parallel_size
         depths = self.options.get("mtp_num_layers")
         return layers_of_layout(self.pipeline_layout or "", num_layers, depths, pp, self.where)
 
     def layers_per_stage(self, num_layers: int) -> tuple[int, ...]:
-        """Transformer layers of each pipeline stage, dealt as Megatron-Core deals them."""
+        """Return the transformer layers of each pipeline stage, split as Megatron-Core does."""
         if self.pipeline_layout is not None:
             return tuple(map(sum, zip(*self._layout(num_layers), strict=True)))
         pp = self.pipeline_model_parallel_size
@@ -216,7 +216,7 @@ class MegatronArgs:
         return tuple(layers)
 
     def _counted_layers(self, num_layers: int) -> int:
-        """Layers of a stage with what counts as one."""
+        """Return the layers of a stage, including embedding and head if they count."""
         counted = num_layers + int(self.account_for_embedding) + int(self.account_for_loss)
         return self._share(counted, self.pipeline_model_parallel_size)
 
@@ -228,7 +228,7 @@ class MegatronArgs:
         return num_layers // num_stages
 
     def _num_chunks(self, num_layers: int) -> int | None:
-        """Model chunks per stage, ``None`` without interleaving."""
+        """Return the model chunks per stage, ``None`` without interleaving."""
         if self.pipeline_layout is not None:
             chunks = len(self._layout(num_layers))
         elif self.num_virtual_stages_per_pipeline_rank is not None:
@@ -250,19 +250,19 @@ class MegatronArgs:
 
 
 Environment = Mapping[str, str] | None
-"""Variables that are set when a script is started; by default none."""
+"""Variables that are set when a script starts; by default none."""
 
 
 def arguments_behind(
     source: str, environment: Environment = None, *, vocab_size: int | None = None
 ) -> MegatronArgs | None:
-    """Megatron arguments, if that is what a text is or the file that it names holds; of other kinds of models none."""
+    """Parse Megatron arguments of a text or of the file that it names; ``None`` for other kinds of models."""
     written = written_arguments(source)
     return None if written is None else parse_megatron_args(*written, environment, vocab_size=vocab_size)
 
 
 def written_arguments(source: str) -> tuple[str, str, str] | None:
-    """Text of Megatron arguments, its place and a name for their model, if a text is such, or names a file of such."""
+    """Return the text of Megatron arguments, its place and a model name; ``None`` for other texts and files."""
     text = source.strip()
     if text.startswith("--"):
         return text, "Megatron arguments", "megatron"
@@ -277,7 +277,7 @@ def written_arguments(source: str) -> tuple[str, str, str] | None:
 def read_megatron_args(
     arguments: str, where: str, environment: Environment = None, *, vocab_size: int | None = None
 ) -> MegatronArgs:
-    """Megatron arguments, written out or in a file; ``where`` names them in messages if they are written out."""
+    """Parse Megatron arguments of a text or a file; ``where`` names a text in messages."""
     text = arguments.strip()
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):
@@ -286,7 +286,7 @@ def read_megatron_args(
         problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}."
         raise InputError(where, problem if text else "are empty; give options such as --tensor-model-parallel-size 8.")
     if not text.strip():
-        raise InputError(where, "is empty; a script, or options such as --tensor-model-parallel-size 8, are wanted.")
+        raise InputError(where, "is empty; give a script, or options such as --tensor-model-parallel-size 8.")
     return parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size)
 
 
@@ -298,20 +298,20 @@ def model_of_arguments(
     *,
     vocab_size: int | None = None,
 ) -> tuple[ModelSpec, tuple[NotModelled, ...]]:
-    """The model that arguments say, and what the numbers leave out; how it is trained does not matter."""
-    said = given_options(text, where, environment, of_model=True)
-    given = derived_options(_with_vocabulary(said.values, vocab_size, where))
+    """Return the model of arguments, and the options that the numbers leave out; options of training are ignored."""
+    options = given_options(text, where, environment, of_model=True)
+    given = derived_options(_with_vocabulary(options.values, vocab_size, where))
     check_conflicts(given, where, of_model=True)
     if "num_layers" not in given:
         raise InputError(where, "has no --num-layers; a model needs --num-layers, --hidden-size and so on.")
-    return model_of_options(given, where, name), (*said.not_modelled, *_absent(given))
+    return model_of_options(given, where, name), (*options.not_modelled, *_absent(given))
 
 
 def _with_vocabulary(given: Mapping[str, Any], vocab_size: int | None, where: str) -> Mapping[str, Any]:
-    """The options with a vocabulary that is said beside them; ``InputError`` where they say another."""
-    said = given.get("vocab_size", given.get("padded_vocab_size", vocab_size))
-    if vocab_size not in (None, said):
-        raise InputError(where, f"says a vocabulary of {said}, and --vocab-size {vocab_size}; give one of the two.")
+    """Add a separately given vocabulary to the options. ``InputError`` if they have another."""
+    size = given.get("vocab_size", given.get("padded_vocab_size", vocab_size))
+    if vocab_size not in (None, size):
+        raise InputError(where, f"has a vocabulary of {size}, and --vocab-size {vocab_size}; give one of the two.")
     return given if vocab_size is None else {**given, "vocab_size": vocab_size}
 
 
@@ -324,15 +324,15 @@ def parse_megatron_args(
     vocab_size: int | None = None,
 ) -> MegatronArgs:
     """
-    Parse arguments as they stand in a command line, in a launch script, or in the list that Megatron prints.
+    Parse arguments of a command line, of a launch script, or of the list that Megatron prints.
 
     ``vocab_size`` is the vocabulary of a launch that leaves it to a tokenizer.
 
-    Options that change the numbers and are not modelled come out as ``not_modelled``; what there are no numbers for is
-    an error. Of a file that was exported here the job counts, not the trial run that stands beside it.
+    Options that change the numbers and are not modelled are returned as ``not_modelled``; options that cannot be priced
+    raise ``InputError``. Of a file that ``export`` wrote the job counts, not the trial run beside it.
     """
-    said = given_options(text, where, environment)
-    given = derived_options(_with_vocabulary(said.values, vocab_size, where))
+    options = given_options(text, where, environment)
+    given = derived_options(_with_vocabulary(options.values, vocab_size, where))
     check_conflicts(given, where)
     model = model_of_options(given, where, name) if "num_layers" in given and names_vocabulary(given) else None
     read_apart = (
@@ -349,7 +349,7 @@ def parse_megatron_args(
         where=where,
         model=model,
         options=given,
-        written=said.values,
+        written=options.values,
         text=text,
         precision=_precision(given),
         fp8="fp8_format" in given,
@@ -365,15 +365,16 @@ def parse_megatron_args(
         groups_of_replicas=_groups_of_replicas(given, where),
         pipeline_layout=given.get("pipeline_model_parallel_layout") or stage_bounds(given, where),
         gradients_in_fp32=gradients_in_fp32(given),
-        training_fields=training_fields(given, where) | ({"other_arguments": said.passed_on} if said.passed_on else {}),
-        not_modelled=(*said.not_modelled, *_absent(given)),
-        notes=said.notes,
+        training_fields=training_fields(given, where)
+        | ({"other_arguments": options.passed_on} if options.passed_on else {}),
+        not_modelled=(*options.not_modelled, *_absent(given)),
+        notes=options.notes,
         **simple,
     )
 
 
 def _precision(given: Mapping[str, Any]) -> Precision | None:
-    """What is said; a whole launch that says nothing trains in fp32, as Megatron does."""
+    """Return the given precision; a whole launch without one trains in fp32, as Megatron does."""
     if given.get("bf16") or given.get("fp16"):
         return "bf16" if given.get("bf16") else "fp16"
     whole = ("num_layers", "global_batch_size", "micro_batch_size")
@@ -381,14 +382,14 @@ def _precision(given: Mapping[str, Any]) -> Precision | None:
 
 
 def _granularity(given: Mapping[str, Any]) -> RecomputeGranularity | None:
-    """What is said, in one of several ways; ``None`` where no module is left."""
+    """Return the recomputation, which several options can set; ``None`` if no module is left."""
     by_others = "selective" if given.get("recompute_activations") or given.get("moe_layer_recompute") else None
     found: RecomputeGranularity | None = given.get("recompute_granularity", by_others)
     return None if found == "selective" and given.get("recompute_modules") == [] else found
 
 
 def _modules(given: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Modules of selective recomputation; ``--moe-layer-recompute`` is an older word for one."""
+    """Return the modules of selective recomputation; ``--moe-layer-recompute`` is the older option of one module."""
     if _granularity(given) != "selective":
         return CORE
     named = list(given.get("recompute_modules", CORE)) + ["moe"] * bool(given.get("moe_layer_recompute"))
@@ -407,7 +408,7 @@ def _zero_stage(given: Mapping[str, Any]) -> int | None:
 
 
 def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Hybrid sharding of Megatron-FSDP: groups of replicas, and what these share (``validate_args``)."""
+    """Return hybrid sharding of Megatron-FSDP: groups of replicas, and their shared states (``validate_args``)."""
     outer = given.get("outer_dp_sharding_strategy", "no_shard")
     outer = "optim" if given.get("enable_full_sharding_in_hsdp") else outer
     groups = given.get("num_distributed_optimizer_instances", 1)
@@ -424,10 +425,10 @@ def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _absent(given: Mapping[str, Any]) -> list[NotModelled]:
-    """What the numbers assume and the options do not ask for."""
+    """Return notes on assumptions that the options do not ask for."""
     found = []
     if given.get("num_experts") and not given.get("moe_grouped_gemm"):
-        why = "Without it the experts' products run one after another; all in one are counted."
+        why = "Without it the experts' products run one after another; a grouped product is counted."
         found.append(
             NotModelled(option="--moe-grouped-gemm", value="not given", effect="time", direction="more", why=why)
         )

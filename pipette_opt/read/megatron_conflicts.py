@@ -1,9 +1,9 @@
 """
-Options of a Megatron-LM launch that exclude or need each other, by Megatron's own checks, whatever the degrees.
+Options of a Megatron-LM launch that exclude or need each other, by Megatron's own checks, with any degrees.
 
-Each check is a row of :data:`RULES`, with the file that has it. A row refuses only what all releases from 0.16.1 to
-:data:`LATEST` refuse. What Megatron changes in silence before it checks is in :func:`derived_options`. What Megatron
-takes and no number here is right for is in :data:`NOT_PRICED`, and in the table of options.
+Each check is a row of :data:`RULES`, with its file. A row refuses only options that all releases from 0.16.1 to
+:data:`LATEST` refuse. :func:`derived_options` has Megatron's silent changes before its checks. :data:`NOT_PRICED`, and
+the table of options, have launches that Megatron accepts but that cannot be priced.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from pipette_opt.base.units import whole_number
 from pipette_opt.read.megatron_layers import counts_of_pattern
 
 RELEASE, LATEST = "core_v0.16.1 (55ac708)", "d98e8a6 (2026-08-22)"
-"""First and last state of the repository NVIDIA/Megatron-LM whose checks were compared."""
+"""First and last state of the repository NVIDIA/Megatron-LM with compared checks."""
 
 PARSER = "megatron/training/arguments.py, validate_args"
 TRANSLATION = "megatron/training/argument_utils.py, core_transformer_config_from_args"
@@ -25,7 +25,7 @@ PARALLEL = "megatron/core/model_parallel_config.py, ModelParallelConfig.__post_i
 OPTIMIZER = "megatron/core/optimizer/optimizer_config.py, OptimizerConfig.__post_init__"
 
 Options = Mapping[str, Any]
-"""Options by name with underscores: as given, or with Megatron's defaults."""
+"""Options by name with underscores, as given or with Megatron's defaults."""
 
 DEFAULTS: Options = {
     "tensor_model_parallel_size": 1,
@@ -44,24 +44,24 @@ DEFAULTS: Options = {
     "main_grads_dtype": "fp32",
     "cp_comm_type": ("p2p",),
 }
-"""Values of options that are not given, where a rule looks at them; all others are absent or false."""
+"""Defaults of options that rules use; all other absent options are absent or false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronRule:
     """
-    One check.
+    A check of Megatron-LM.
 
     Parameters
     ----------
     is_broken
-        Asked with the options that are in effect.
+        Function of the effective options; true if they break the rule.
     problem
         Message, with options in braces.
     source
-        File and function of Megatron-LM that has the check.
+        File and function of Megatron-LM with the check.
     of_model
-        Whether it is about the model, whoever trains it.
+        Whether the check is about the model, with any training.
     """
 
     is_broken: Callable[[Options], bool]
@@ -71,7 +71,7 @@ class MegatronRule:
 
 
 def check_conflicts(given: Options, where: str, *, of_model: bool = False) -> None:
-    """Raise ``InputError`` for the first rule, or the first one ``of_model``, that the options break; prices last."""
+    """Raise ``InputError`` for the first rule, or the first ``of_model``, that the options break; prices last."""
     options = {**DEFAULTS, **derived_options(given)}
     for rule in (*RULES, *NOT_PRICED):
         if (rule.of_model or not of_model) and rule.is_broken(options):
@@ -80,11 +80,11 @@ def check_conflicts(given: Options, where: str, *, of_model: bool = False) -> No
 
 def derived_options(given: Options) -> dict[str, Any]:
     """
-    The options with what ``validate_args`` changes in silence, or with a warning.
+    Return the options with the changes that ``validate_args`` makes silently or with a warning.
 
-    ``--recompute-activations`` is selective recomputation, whatever else is said; without tensor parallelism there is
-    no sequence parallelism; Megatron-FSDP has the distributed optimizer; 0 experts are none; a hybrid pattern says how
-    many layers and depths of prediction there are.
+    ``--recompute-activations`` always means selective recomputation. Without tensor parallelism there is no sequence
+    parallelism. Megatron-FSDP uses the distributed optimizer. 0 experts mean none. A hybrid pattern gives the numbers
+    of layers and of prediction depths.
     """
     options = dict(given)
     if options.get("recompute_activations"):
@@ -103,7 +103,7 @@ def derived_options(given: Options) -> dict[str, Any]:
 
 
 class _Words(dict[str, Any]):
-    """Values for messages: lists as words."""
+    """Values for messages, with lists as words."""
 
     def __missing__(self, name: str) -> str:
         return "none"
@@ -114,12 +114,12 @@ class _Words(dict[str, Any]):
 
 
 def _is_whole(options: Options) -> bool:
-    """Whether the arguments are those of a whole launch, so that an option that is absent is known to be."""
+    """Return whether the arguments are a whole launch, so that absent options are known to be absent."""
     return "num_layers" in options
 
 
 def _wrong_levels(options: Options) -> bool:
-    """Whether the levels of context parallelism do not multiply to its ranks; words are no numbers."""
+    """Return whether the levels of context parallelism are not numbers, or do not multiply to its ranks."""
     sizes = options.get("hierarchical_context_parallel_sizes")
     if sizes is None:
         return False
@@ -128,7 +128,7 @@ def _wrong_levels(options: Options) -> bool:
 
 
 def _capacity(options: Options) -> float | None:
-    """Capacity of an expert, ``None`` where there is none; a negative number is none."""
+    """Return the capacity factor of an expert; ``None`` without one, or if it is negative."""
     try:
         factor = float(options.get("moe_expert_capacity_factor", -1))
     except ValueError:
@@ -156,7 +156,7 @@ RULES: tuple[MegatronRule, ...] = (
             "pipeline_model_parallel_layout" in o
             and not {"num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"}.isdisjoint(o)
         ),
-        problem="--pipeline-model-parallel-layout says how many chunks there are; leave "
+        problem="--pipeline-model-parallel-layout sets the number of chunks; leave "
         "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank out.",
         source=PARSER,
     ),
@@ -166,7 +166,7 @@ RULES: tuple[MegatronRule, ...] = (
             and not {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"}.isdisjoint(o)
         ),
         problem="--num-layers-per-virtual-pipeline-stage does not go with --decoder-first- or "
-        "--decoder-last-pipeline-num-layers; say --num-virtual-stages-per-pipeline-rank.",
+        "--decoder-last-pipeline-num-layers; give --num-virtual-stages-per-pipeline-rank.",
         source=PARSER,
     ),
     MegatronRule(
@@ -345,7 +345,7 @@ RULES: tuple[MegatronRule, ...] = (
     ),
     MegatronRule(
         is_broken=lambda o: bool(o.get("no_position_embedding")) and o["position_embedding_type"] != "rope",
-        problem="--no-position-embedding is refused by Megatron; say --position-embedding-type none.",
+        problem="--no-position-embedding is refused by Megatron; give --position-embedding-type none.",
         source=PARSER,
         of_model=True,
     ),
@@ -373,7 +373,7 @@ RULES: tuple[MegatronRule, ...] = (
         source=TRANSFORMER,
     ),
 )
-"""All checks, in the order in which they are asked."""
+"""All checks, in the order in which they run."""
 
 NOT_PRICED: tuple[MegatronRule, ...] = (
     MegatronRule(
@@ -384,12 +384,12 @@ NOT_PRICED: tuple[MegatronRule, ...] = (
     MegatronRule(
         is_broken=lambda o: o["transformer_impl"] == "local" and "fp8_format" in o,
         problem="--fp8-format needs --transformer-impl transformer_engine, got local.",
-        source="Megatron-LM's own layers have no fp8: the launch trains in 16 bits, and does not say so.",
+        source="Megatron-LM's own layers have no fp8: the launch trains in 16 bits without a warning.",
     ),
     MegatronRule(
         is_broken=lambda o: o["transformer_impl"] == "local" and "fp4_format" in o,
         problem="--fp4-format needs --transformer-impl transformer_engine, got local.",
-        source="Megatron-LM's own layers have no fp4: the launch trains in 16 bits, and does not say so.",
+        source="Megatron-LM's own layers have no fp4: the launch trains in 16 bits without a warning.",
     ),
 )
-"""Launches that Megatron takes and that have no numbers here; ``source`` says why."""
+"""Launches that Megatron accepts but that cannot be priced; ``source`` is the reason."""

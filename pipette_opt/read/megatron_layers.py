@@ -1,4 +1,4 @@
-"""Options of Megatron-LM that say of which kind each layer is: hybrid patterns, gated delta nets, sizes of both."""
+"""Options of Megatron-LM for the kind of each layer: hybrid patterns, gated delta nets, and their sizes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ MAMBA_OPTIONS = {
     "mamba_num_groups": "num_groups",
     "mamba_num_heads": "num_heads",
 }
-"""Options of Mamba-2, with the fields that they fill."""
+"""Options of Mamba-2, with their fields."""
 
 DELTA_OPTIONS = {
     "linear_conv_kernel_dim": "conv_kernel_dim",
@@ -22,20 +22,20 @@ DELTA_OPTIONS = {
     "linear_num_key_heads": "num_key_heads",
     "linear_num_value_heads": "num_value_heads",
 }
-"""Options of the gated delta net, with the fields that they fill."""
+"""Options of the gated delta net, with their fields."""
 
 MAMBA_EXPANSION = 2
-"""Channels of all heads over the hidden size without ``--mamba-num-heads`` (``expand`` of ``MambaMixer``)."""
+"""Channels of all heads over the hidden size, by default (``expand`` of ``MambaMixer``)."""
 
 
 def given_pattern(given: Mapping[str, Any]) -> str | None:
-    """The hybrid pattern as it was given, under its name of today or of megatron-core 0.16."""
+    """Return the given hybrid pattern, by its current name or that of megatron-core 0.16."""
     pattern = given.get("hybrid_layer_pattern", given.get("hybrid_override_pattern"))
     return None if pattern is None else str(pattern)
 
 
 def counts_of_pattern(given: Mapping[str, Any]) -> dict[str, int]:
-    """Layers, and depths of multi-token prediction, that the pattern says, whatever the options for them say."""
+    """Return the layers and prediction depths of the pattern, which win over the options for them."""
     pattern = given_pattern(given)
     if pattern is None:
         return {}
@@ -44,11 +44,11 @@ def counts_of_pattern(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fields of a model whose layers are of several kinds."""
+    """Return the fields of a model with several kinds of layers."""
     fields: dict[str, Any] = {"attention_output_gate": bool(given.get("attention_output_gate"))}
     pattern = given_pattern(given)
     if given.get("is_hybrid_model") and pattern is None:
-        raise InputError(where, "--is-hybrid-model needs --hybrid-layer-pattern, which says what the layers are.")
+        raise InputError(where, "--is-hybrid-model needs --hybrid-layer-pattern, which lists the layers.")
     letters = "" if pattern is None else _main_part(pattern).replace("|", "")
     if pattern is not None:
         fields |= {"hybrid_layer_pattern": letters, "mtp_layer_pattern": _depth_pattern(given, pattern, where)}
@@ -71,7 +71,7 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def stage_bounds(given: Mapping[str, Any], where: str) -> str | None:
-    """The layout of the pipeline that bars in the pattern say; ``None`` without bars."""
+    """Return the pipeline layout of the bars in the pattern; ``None`` without bars."""
     pattern = given_pattern(given)
     if pattern is None or "|" not in pattern:
         return None
@@ -80,24 +80,24 @@ def stage_bounds(given: Mapping[str, Any], where: str) -> str | None:
 
 
 def _main_part(pattern: str) -> str:
-    """Without the depths of multi-token prediction, each of which follows a slash."""
+    """Return the pattern without the depths of multi-token prediction, each of which follows a slash."""
     return pattern.partition("/")[0]
 
 
 def _depth_pattern(given: Mapping[str, Any], pattern: str, where: str) -> str | None:
-    """Layers of each depth of multi-token prediction, all alike; ``None`` for none."""
+    """Return the layers of each depth of multi-token prediction, all equal; ``None`` without depths."""
     depths = pattern.split("/")[1:]
     if not depths and given.get("mtp_num_layers"):
-        problem = f"must say the layers of each depth after a slash with --mtp-num-layers {given['mtp_num_layers']}"
+        problem = f"must list the layers of each depth after a slash with --mtp-num-layers {given['mtp_num_layers']}"
         raise InputError(where, f"--hybrid-layer-pattern {problem}.")
     if len(set(depths)) > 1:
-        problem = f"must have the same layers after each /, got {' '.join(depths)}"
+        problem = f"must have equal layers after each /, got {' '.join(depths)}"
         raise InputError(where, f"--hybrid-layer-pattern {problem}.")
     return depths[0] if depths else None
 
 
 def _heads(given: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Heads of Mamba-2, by default as many as fill twice the hidden size."""
+    """Return the heads of Mamba-2, by default as many as fill twice the hidden size."""
     if "mamba_num_heads" in given:
         return {}
     size, head = MAMBA_EXPANSION * int(given["hidden_size"]), int(given.get("mamba_head_dim", 64))

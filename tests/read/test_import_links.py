@@ -385,9 +385,9 @@ def test_mpigraph_is_directed(tmp_path: Path) -> None:
     matrix = imported.cluster.link_matrices[0].bytes_per_s
     assert matrix[0, 1] == 13000 * 2**20
     assert matrix[1, 0] == 11000 * 2**20
-    with pytest.raises(InputError, match="do not say which GPU host a1 has"):
+    with pytest.raises(InputError, match="do not name the GPU of host a1"):
         import_links(path, gpus_per_node=8)
-    with pytest.raises(InputError, match="do not say how many GPUs a host has"):
+    with pytest.raises(InputError, match="do not have the number of GPUs of a host"):
         import_links(path, gpu="a100-80gb")
 
 

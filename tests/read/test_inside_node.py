@@ -118,4 +118,4 @@ def test_what_a_topology_adds_to_a_cluster(tmp_path: Path) -> None:
     imported = import_links(tmp_path, gpu="a100-80gb")
     assert imported.cluster.intra_node_bytes_per_s == pytest.approx(12 * 20e9)
     (tmp_path / "topo.txt").write_text(SMI.format(way="PHB"))
-    assert any("not joined by NVLink" in note for note in import_links(tmp_path, gpu="l4").notes)
+    assert any("NVLink does not join all GPUs" in note for note in import_links(tmp_path, gpu="l4").notes)

@@ -121,7 +121,7 @@ def test_some_hosts_of_domains() -> None:
         ),
         (
             [{"name": "nv", "hosts": 2, "scale_up": True}],
-            r"levels\[0\], nv: must have one of: bandwidth_gb_per_s, what a",
+            r"levels\[0\], nv: must have one of: bandwidth_gb_per_s, the rate of a single flow",
         ),
         ([DOMAIN | {"oversubscription": 2}], "nvlink-domain: must have one of"),
         ([{"name": "leaf", "oversubscription": 0.5}], "leaf: oversubscription must be >= 1 .* got 0.5"),

@@ -273,7 +273,7 @@ def test_stored_formats_and_kernels_say_nothing(caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({}, "config.json: model_type is missing; it says how to read the rest, one of llama"),
+        ({}, "config.json: model_type is missing; it selects how the rest is read, one of llama"),
         ({"zero_optimization": {"stage": 3}}, "model_type is missing.* It looks like a config of DeepSpeed"),
         ({"weight_map": {}, "metadata": {}}, "It looks like an index of safetensors"),
         ({"tokenizer_class": "LlamaTokenizer"}, "It looks like a tokenizer's settings"),
@@ -345,7 +345,7 @@ def test_presets_are_what_published_configs_say(folder: str, preset: str) -> Non
 )
 def test_heads_that_are_no_language_models_are_refused(name: str) -> None:
     """Megatron-LM's model has an output layer of the vocabulary."""
-    with pytest.raises(InputError, match=rf"architectures: \['{name}'\] is not supported; its head is no language"):
+    with pytest.raises(InputError, match=rf"architectures: \['{name}'\] is not supported; its head is not a language model"):
         read(LLAMA_3_8B | {"architectures": [name]})
 
 

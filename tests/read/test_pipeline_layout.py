@@ -52,7 +52,7 @@ def test_layouts_with_further_heads() -> None:
 def test_layouts_decide() -> None:
     """Stages and chunks are the layout's; more may not be said of chunks."""
     layout = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*3|t*5|t*3|t*5L"
-    with pytest.raises(InputError, match="layout says how many chunks there are"):
+    with pytest.raises(InputError, match="layout sets the number of chunks"):
         parse_megatron_args(f"{layout} --num-virtual-stages-per-pipeline-rank 4")
     args = parse_megatron_args(layout)
     config = args.parallel_config(16, 4)
