@@ -1,7 +1,7 @@
 """
 Import of a cluster from measurements of its links: nccl-tests, mpiGraph, OSU and perftest output, Pipette's JSON.
 
-Every file gives aggregate rates of k concurrent flows from host a to host b (:mod:`.evidence`), which form the matrix of
+Every file gives aggregate rates of k concurrent flows from host a to host b (:mod:`.evidence`). They form the matrix of
 k flows (:mod:`.link_matrices`). NCCL's topology file and ``nvidia-smi topo -m`` describe the inside of a host,
 ``scontrol show topology`` the switches. ``ImportedLinks.notes`` has everything that was assumed, dropped or filled.
 """

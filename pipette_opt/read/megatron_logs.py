@@ -1,4 +1,4 @@
-"""A folder of Megatron-LM training logs as rows of ``runs.csv``."""
+"""Import of Megatron-LM training logs as rows of ``runs.csv``."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ from pipette_opt.read.runs import COLUMNS
 SUFFIXES = (".log", ".out", ".txt", ".err")
 
 WARM_UP = 3
-"""First reported iterations left out, if there are more; else only the first is, which compiles and connects."""
+"""Reported iterations that are left out as warm-up, if there are more; else only the first is. Chosen."""
 
 _TIME = re.compile(
     r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*\|", re.ASCII
@@ -37,19 +37,19 @@ RECOMPUTE = {"selective": "selective", "full": "full"}
 
 def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int = 8) -> tuple[str, list[str]]:
     """
-    Read logs, one run each; give the CSV text and what was assumed or left out, for people.
+    Read logs, one run each; return the CSV text, and notes for people on assumptions and omissions.
 
-    A log is what Megatron-LM prints: its arguments (``name ....... value``), lines with ``elapsed time per iteration
-    (ms)``, and ``[Rank r] (after n iterations) memory (MB)`` reports; also behind the prefix of Primus, with its means
-    of times and its memory. The time of a run is the median over its reports after the first few; the memory the
-    largest ``max reserved`` of the ranks that report. Files without arguments or without either result are left out.
-    Lines of several ranks may come mixed, with or without a prefix. A report that breaks off in the middle is not read.
-    A file to which a restarted job appended is read from its last start.
+    A log has Megatron-LM's arguments (``name ....... value``), lines with ``elapsed time per iteration (ms)``, and
+    ``[Rank r] (after n iterations) memory (MB)`` reports. The same lines behind the prefix of Primus count, with its
+    mean times and its memory. The time of a run is the median of its reports after warm-up. Its memory is the largest
+    ``max reserved`` of the ranks that report. Files without arguments, or without both results, are left out. Lines of
+    several ranks may be mixed, with or without a prefix. A truncated report is not read. Of a file to which a restarted
+    job appended, the last start is read.
 
     Parameters
     ----------
     gpu
-        Kind of GPU; by default what a log says, if it does.
+        Kind of GPU; by default the GPU that the log names.
     """
     found = [_files(path) for path in paths]
     files, others = (sorted(file for pair in found for file in pair[index]) for index in (0, 1))
@@ -88,7 +88,7 @@ EXPERTS = {
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
 }
-"""Columns of a mixture of experts, and Megatron's arguments for them; what is ``None`` there stays empty."""
+"""Columns of a mixture of experts, with Megatron's arguments for them; ``None`` of an argument is an empty cell."""
 
 NOT_READ = (
     "use_megatron_fsdp",
@@ -104,7 +104,7 @@ NOT_READ = (
     "experimental_attention_variant",
     "window_size",
 )
-"""Arguments of runs that would pass for others: sharded parameters, products in 4 bits, layers that have no columns."""
+"""Arguments of runs that ``runs.csv`` has no columns for: sharded parameters, 4-bit products, other kinds of layers."""
 
 _OFF = ("None", "False", "", "0", "0.0")
 
@@ -125,11 +125,11 @@ EXTRA = (
     "dispatcher",
     "overlap_moe_expert_parallel_comm",
 )
-"""Columns beyond the common ones that Megatron's arguments tell."""
+"""Columns beyond the common ones that Megatron's arguments have."""
 
 
 def _files(path: Path) -> tuple[list[Path], list[Path]]:
-    """Logs of a folder, and its other files; a file is a log whatever its name."""
+    """Return the logs of a folder, and its other files; a file given by itself is a log whatever its name."""
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
         logs = [file for file in files if file.suffix in SUFFIXES]
@@ -140,7 +140,7 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _looks_like(file: Path) -> str:
-    """Sentence that says what a file that is no log looks like; empty if nothing is like it or it cannot be read."""
+    """Return a sentence on the likely kind of a file that is not a log; empty if unknown or unreadable."""
     try:
         data = read_bytes(file)[:HEAD_CHARACTERS]
     except (OSError, InputError):
@@ -152,14 +152,14 @@ def _looks_like(file: Path) -> str:
 @dataclass(slots=True)
 class _Reports:
     """
-    What a log reports, line by line.
+    Reports of a log, collected line by line.
 
     Parameters
     ----------
     times
-        Seconds of an iteration, and the batch of its report; empty if the line does not say.
+        Times of an iteration, seconds, each with the batch size of its report; empty if the report has none.
     has_first
-        The first report is of the job's first iteration alone.
+        Whether the first report covers only the job's first iteration.
     """
 
     arguments: dict[str, str] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class _Reports:
     oom: bool = False
 
     def add(self, line: str) -> bool:
-        """Read one line, which ends in a line break unless the log ends in it; return whether it tells something."""
+        """Read a line, which ends in a line break unless the log ends in it; return whether it has a report."""
         if argument := ARGUMENT.match(line):
             self.arguments[argument["name"]] = argument["value"].rstrip()
             return True
@@ -194,24 +194,24 @@ class _Reports:
 
     @property
     def batch(self) -> str:
-        """Batch of the last report that says it."""
+        """Return the batch size of the last report that has one."""
         return next((batch for _, batch in reversed(self.times) if batch), "")
 
     @property
     def steady_s(self) -> list[float]:
-        """Times after the first few, those of the last batch where it was ramped up."""
+        """Return times after warm-up, of the final batch size if it was ramped up."""
         left_out = WARM_UP if len(self.times) > WARM_UP else int(len(self.times) > 1 or self.has_first)
         times = self.times[left_out:]
         return [time for time, batch in times if batch in ("", self.batch)]
 
 
 def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str, object] | str, str]:
-    """A row, or why there is none; and how many lines of the log were not used."""
+    """Return the row of a log, or the reason why it has none; and the number of unused lines as text."""
     try:
         data = read_bytes(file)
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}", ""
-    except InputError as error:  # larger than any log, or no regular file: the other runs are read
+    except InputError as error:  # larger than any log, or not a regular file: the other runs are read
         return error.problem, ""
     text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="replace").read()  # any line ends
     log = Log(text)
@@ -228,7 +228,7 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str
 
 
 def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str) -> dict[str, object] | str:
-    """A row of what a log reports, or why there is none."""
+    """Return the row of a log's reports, or the reason why there is none."""
     arguments = reports.arguments
     if "world_size" not in arguments or "num_layers" not in arguments:
         if arguments and not reports.ended:
@@ -252,7 +252,7 @@ def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str)
     except InputError as error:
         return error.problem
     except (KeyError, ValueError) as error:
-        return f"the argument {error} is missing or no number"
+        return f"the argument {error} is missing or not a number"
     of_memory = "max reserved" if reports.reserved_gib else "used on the device" if memory else "not reported"
     late = "; out of memory after these" if oom and steady else ""
     return row | {
@@ -272,7 +272,7 @@ def _says(arguments: dict[str, str], name: str) -> bool:
 
 
 def _row_of(arguments: dict[str, str]) -> dict[str, object]:
-    """Columns that Megatron's arguments tell."""
+    """Return the columns that Megatron's arguments have."""
 
     def number(name: str, default: int | None = None) -> int:
         if not _says(arguments, name):
@@ -287,14 +287,14 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
     def experts() -> dict[str, object]:
         if not _says(arguments, "num_experts"):
             return {}
-        told = {column: number(name) for column, name in EXPERTS.items() if _says(arguments, name)}
-        return {"num_experts": number("num_experts"), **told, **_dispatcher(arguments)}
+        columns = {column: number(name) for column, name in EXPERTS.items() if _says(arguments, name)}
+        return {"num_experts": number("num_experts"), **columns, **_dispatcher(arguments)}
 
     def flag(name: str) -> bool:
         return arguments.get(name) == "True"
 
     def stages() -> dict[str, object]:
-        """Layers of each stage where the ends are named or counted."""
+        """Return the layers of each stage if the first or last stage differs."""
         first, last = (
             number(name) if _says(arguments, name) else None
             for name in ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
@@ -356,31 +356,31 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
 
 
 def _overlaps(arguments: dict[str, str]) -> dict[str, object]:
-    """Columns of communication beside compute, and of CUDA graphs, where the arguments have them."""
-    told: dict[str, object] = {
+    """Return the columns of communication overlap and of CUDA graphs, for arguments that the log has."""
+    columns: dict[str, object] = {
         name: arguments[name] == "True" for name in ("overlap_grad_reduce", "overlap_param_gather") if name in arguments
     }
     graphs = [
         arguments[name] for name in ("cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph") if name in arguments
     ]
     if graphs:
-        told["cuda_graph"] = any(value not in ("none", *_OFF) for value in graphs)
-    return told
+        columns["cuda_graph"] = any(value not in ("none", *_OFF) for value in graphs)
+    return columns
 
 
 def _dispatcher(arguments: dict[str, str]) -> dict[str, object]:
-    """Columns of the way of tokens to their experts: its kernels, and whether it runs beside compute."""
-    told: dict[str, object] = {}
+    """Return the columns of the token dispatcher: its kernels, and whether it runs beside compute."""
+    columns: dict[str, object] = {}
     kind, backend = (arguments.get(f"moe_{name}", "") for name in ("token_dispatcher_type", "flex_dispatcher_backend"))
     if kind:
-        told["dispatcher"] = backend if kind == "flex" and backend not in _OFF else kind
+        columns["dispatcher"] = backend if kind == "flex" and backend not in _OFF else kind
     if "overlap_moe_expert_parallel_comm" in arguments:
-        told["overlap_moe_expert_parallel_comm"] = arguments["overlap_moe_expert_parallel_comm"] == "True"
-    return told
+        columns["overlap_moe_expert_parallel_comm"] = arguments["overlap_moe_expert_parallel_comm"] == "True"
+    return columns
 
 
 def _recompute(arguments: dict[str, str], layers_of_stage: int) -> str:
-    """``none``, ``selective`` or ``full``; with ``block`` the number of layers of a stage if it is not all of them."""
+    """Return ``none``, ``selective`` or ``full``; ``block`` on a part of a stage's layers adds their number."""
     kind = RECOMPUTE.get(arguments.get("recompute_granularity", "None"), "none")
     number = arguments.get("recompute_num_layers", "None")
     if kind == "full" and arguments.get("recompute_method") == "block" and whole_number(number) is not None:
@@ -389,7 +389,7 @@ def _recompute(arguments: dict[str, str], layers_of_stage: int) -> str:
 
 
 def _precision(arguments: dict[str, str]) -> str:
-    """``fp8`` with its recipe where matrix products are (``--fp8-format``), else the format of parameters."""
+    """Return ``fp8`` with its recipe for products in fp8 (``--fp8-format``), else the format of parameters."""
     if arguments.get("fp8", "None") != "None":
         recipe = arguments.get("fp8_recipe", "delayed")
         return {"delayed": "fp8", "mxfp8": "mxfp8"}.get(recipe, f"fp8-{recipe}")
@@ -398,10 +398,10 @@ def _precision(arguments: dict[str, str]) -> str:
 
 def _attention_kernel(arguments: dict[str, str]) -> str:
     """
-    ``flash`` where attention keeps no scores, else ``unfused``.
+    Return ``flash`` if attention does not keep its scores, else ``unfused``.
 
-    ``AttnBackend.flash`` and cuDNN's ``AttnBackend.fused`` keep none, and with Transformer Engine ``AttnBackend.auto``,
-    Megatron's default, takes one of the two (Megatron-LM, ``megatron/training/arguments.py``).
+    ``AttnBackend.flash`` and cuDNN's ``AttnBackend.fused`` do not keep them. With Transformer Engine the default,
+    ``AttnBackend.auto``, selects one of the two (Megatron-LM, ``megatron/training/arguments.py``).
     """
     backend = arguments.get("attention_backend", "").removeprefix("AttnBackend.")
     chosen = backend == "auto" and arguments.get("transformer_impl", "transformer_engine") == "transformer_engine"

@@ -23,7 +23,7 @@ PASSED_ON = (
     "mup_output_mult",
     "use_mup",
 )
-"""Options that make it the same model, and that nothing here looks at."""
+"""Options that describe the same model to Megatron, and that change no figure."""
 
 PASSED_ON_OF_EXPERTS = (
     "moe_apply_probs_on_input",
@@ -38,18 +38,18 @@ PASSED_ON_OF_EXPERTS = (
     "moe_shared_expert_gate",
     "moe_z_loss_coeff",
 )
-"""The same of a mixture of experts."""
+"""Options of a mixture of experts that change no figure."""
 
 
 def _wide_layers(given: Mapping[str, Any], count: str) -> int:
-    """Layers in 16 bits at an end, one by default (``first_last_layers_bf16`` of ``TransformerConfig``)."""
+    """Return layers in 16 bits at an end; default 1 (``first_last_layers_bf16`` of ``TransformerConfig``)."""
     has_recipe = not {"fp8_format", "fp4_format"}.isdisjoint(given)
     return int(given.get(count, 1)) if has_recipe and given.get("first_last_layers_bf16") else 0
 
 
 def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
     """
-    The model of some options.
+    Return the model that options describe.
 
     Parameters
     ----------
@@ -108,29 +108,29 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
 
 
 def names_vocabulary(given: Mapping[str, Any]) -> bool:
-    """Whether the options say the size of the vocabulary, or name a tokenizer of known size."""
+    """Return whether the options have the size of the vocabulary, or name a tokenizer of known size."""
     return bool(given.get("padded_vocab_size") or given.get("vocab_size") or tokenizer_of(given))
 
 
 def vocab_size_of(given: Mapping[str, Any], where: str) -> int:
-    """Entries of the vocabulary: as the options say, or as the tokenizer has that they name."""
-    said = given.get("padded_vocab_size") or given.get("vocab_size")
-    if said:
-        return int(said)
+    """Return the entries of the vocabulary: the options' own, or those of the tokenizer that they name."""
+    size = given.get("padded_vocab_size") or given.get("vocab_size")
+    if size:
+        return int(size)
     tokenizer = tokenizer_of(given)
     if tokenizer is None:
-        what = "is missing, and no tokenizer of known size is named"
-        problem = f"{what}; give --vocab-size beside the arguments, or name the model with --model"
+        problem = "is missing, and no tokenizer of known size is named"
+        problem = f"{problem}; give --vocab-size beside the arguments, or name the model with --model"
         raise InputError(where, f"--vocab-size (or --padded-vocab-size) {problem}.")
     return tokenizer.vocab_size
 
 
 def _latent(given: Mapping[str, Any], where: str) -> LatentAttention | None:
     """
-    Latent attention; its options say nothing without ``--multi-latent-attention``.
+    Return latent attention; its options have no effect without ``--multi-latent-attention``.
 
-    Its positions have scaled angles unless ``--rope-type rope`` is given (``MLATransformerConfig``), with parameters of
-    their own.
+    Its positions have scaled angles unless ``--rope-type rope`` is given (``MLATransformerConfig``), with separate
+    parameters.
     """
     if not given.get("multi_latent_attention"):
         return None
@@ -152,7 +152,7 @@ def _query_groups(given: Mapping[str, Any], heads: int) -> int:
 
 
 def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
-    """Options of the model that are written as they were read."""
+    """Return options of the model that ``export`` writes unchanged."""
     names = (*PASSED_ON, *(PASSED_ON_OF_EXPERTS if given.get("num_experts") else ()))
     found: list[tuple[str, ...]] = []
     for name in names:
@@ -165,7 +165,7 @@ def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
 
 
 def _activation(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Gate and activation; squared ReLU goes before quick GEGLU, as in Megatron."""
+    """Return gate and activation; squared ReLU wins over quick GEGLU, as in Megatron."""
     relu = bool(given.get("squared_relu"))
     geglu = bool(given.get("quick_geglu")) and not relu
     gated = bool(given.get("swiglu")) or geglu
@@ -178,12 +178,12 @@ def _activation(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Kind of positions; what is said of rotary ones counts only where there are some."""
+    """Return the kind of positions; options of rotary positions count only with these."""
     kind = "rope" if given.get("use_rotary_position_embeddings") else given.get("position_embedding_type")
     kind = kind or "learned_absolute"
     if kind in ("mrope", "relative"):
-        what = {"mrope": "positions of images and video", "relative": "positions of encoder-decoder models"}[kind]
-        raise InputError(where, f"--position-embedding-type {kind} is not supported: {what}.")
+        reason = {"mrope": "positions of images and video", "relative": "positions of encoder-decoder models"}[kind]
+        raise InputError(where, f"--position-embedding-type {kind} is not supported: {reason}.")
     if kind not in ("rope", "yarn"):
         return {"position_embedding_type": kind}
     scaled = kind == "rope" and given.get("use_rope_scaling")
@@ -200,13 +200,13 @@ def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _interpolation(given: Mapping[str, Any], where: str) -> int | None:
-    """A factor of 1 does nothing."""
+    """Return the interpolation factor of positions; a factor of 1 has no effect."""
     factor = _whole(given, "rotary_seq_len_interpolation_factor", 1, where)
     return None if factor == 1 else factor
 
 
 def _yarn(given: Mapping[str, Any], where: str) -> YarnScaling:
-    """Options of YaRN without latent attention (``megatron/training/argument_utils.py``, megatron-core 0.19)."""
+    """Return the options of YaRN without latent attention (``megatron/training/argument_utils.py``, core 0.19)."""
     unset = YarnScaling()
     return YarnScaling(
         rotary_scaling_factor=_number(given, "rotary_scaling_factor", unset.rotary_scaling_factor, where),
@@ -222,7 +222,7 @@ def _yarn(given: Mapping[str, Any], where: str) -> YarnScaling:
 
 
 def _window(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The window; without one the layers that skip it say nothing."""
+    """Return the window; without one the frequency of layers that skip it has no effect."""
     value = given.get("window_size")
     if value is None:
         return {}
@@ -237,7 +237,7 @@ def _window(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _depths(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Multi-token prediction; without depths its other options say nothing."""
+    """Return multi-token prediction; without depths its other options have no effect."""
     if not given.get("mtp_num_layers"):
         return {}
     return {
@@ -248,7 +248,7 @@ def _depths(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fields of a mixture of experts; none for a dense model, whose other options of experts say nothing."""
+    """Return the fields of a mixture of experts; none for a dense model, whose expert options have no effect."""
     if not given.get("num_experts"):
         return {}
     return {
@@ -265,7 +265,7 @@ def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _layers_with_experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Which layers have experts, out of ``--moe-layer-freq``: the first of every N, or a list."""
+    """Return the layers with experts, from ``--moe-layer-freq``: the first of every N, or a list."""
     layers = given["num_layers"]
     pattern = layer_frequency(str(given.get("moe_layer_freq", "1")), "--moe-layer-freq", where)
     if isinstance(pattern, int):
@@ -274,7 +274,7 @@ def _layers_with_experts(given: Mapping[str, Any], where: str) -> dict[str, Any]
     elif len(pattern) != layers or not {0, 1}.issuperset(pattern):
         raise InputError(
             where,
-            f"--moe-layer-freq must say 0 or 1 for each of the {layers} layers, as in ([0]*1+[1]*{layers - 1}); "
+            f"--moe-layer-freq must have 0 or 1 for each of the {layers} layers, as in ([0]*1+[1]*{layers - 1}); "
             f"got {given['moe_layer_freq']!r}.",
         )
     return {"moe_layer_freq": pattern}
@@ -291,7 +291,7 @@ def _option(field: str) -> str:
 
 
 def _number(given: Mapping[str, Any], field: str, default: Any, where: str) -> Any:
-    """A number, or the default."""
+    """Return a number, or the default."""
     if field not in given:
         return default
     try:
@@ -301,7 +301,7 @@ def _number(given: Mapping[str, Any], field: str, default: Any, where: str) -> A
 
 
 def _whole(given: Mapping[str, Any], field: str, default: Any, where: str) -> Any:
-    """A whole number as Megatron reads it (``1e6`` is none), or the default."""
+    """Return a whole number as Megatron reads it (``1e6`` is not one), or the default."""
     if field not in given:
         return default
     try:
@@ -317,5 +317,5 @@ def _required(given: Mapping[str, Any], field: str, where: str) -> int:
 
 
 def _default_ffn(hidden: int, swiglu: bool) -> int:
-    """Four times the hidden size; with SwiGLU two thirds of that, rounded down to a multiple of 64."""
+    """Return four times the hidden size; with SwiGLU two thirds of that, rounded down to a multiple of 64."""
     return int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden

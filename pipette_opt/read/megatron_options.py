@@ -1,4 +1,4 @@
-"""The options of a Megatron-LM command line or shell script, each with what the numbers make of it."""
+"""Options of a Megatron-LM command line or shell script, each with its effect on the figures."""
 
 import difflib
 import re
@@ -12,24 +12,24 @@ from pipette_opt.read.megatron_words import UNSET, Words, read_words
 from pipette_opt.specs import NotModelled
 
 NEAR = 0.9
-"""Likeness (``difflib``, of 1) from which an unknown option counts as a known one misspelt; chosen."""
+"""Similarity (``difflib``, 0 to 1) from which an unknown option counts as a misspelt one. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenOptions:
     """
-    What a command line says.
+    Options of a command line.
 
     Parameters
     ----------
     values
-        By name with underscores: whole and other numbers, words, lists of words, true for a flag.
+        Values by name with underscores: whole and other numbers, words, lists of words, true for a flag.
     not_modelled
-        What the numbers leave out, in the order of the command line.
+        Effects that the figures leave out, in the order of the command line.
     passed_on
-        Options that no number and no other field has, each with its values: they are written as they were read.
+        Options that no figure and no other field has, each with its values; ``export`` writes them unchanged.
     notes
-        What was assumed when a script was read.
+        Assumptions made while a script was read.
     """
 
     values: Mapping[str, Any]
@@ -42,20 +42,20 @@ def given_options(
     text: str, where: str, environment: Mapping[str, str] | None = None, *, of_model: bool = False
 ) -> GivenOptions:
     """
-    Read the options of a command line, a launch script or a log, one way or another each of them.
+    Read all options of a command line, a launch script or a log.
 
     Parameters
     ----------
     environment
         Variables that are set when a script is started.
     of_model
-        The options only say a model: those of a training without numbers are no error.
+        Whether the options only describe a model, so that unsupported training options are not refused.
 
     Raises
     ------
     InputError
-        If there is no option at all, a value is missing or wrong, an option looks like one of Megatron's misspelt, or
-        there are no numbers for a job with it.
+        If there is no option, a value is missing or wrong, an option looks like a misspelt one of Megatron's, or a
+        job with an option is not supported.
     """
     words = read_words(text, where, environment)
     try:
@@ -88,7 +88,7 @@ REFUSED_OF_TRAINING = (
     "tensor_parallel_num_weight_shards",
     "warmup",
 )
-"""Options without numbers that say how a model is trained, and nothing of the model."""
+"""Unsupported options that describe training, not the model."""
 
 WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "fp8_format": ("hybrid",),
@@ -104,7 +104,7 @@ WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "moe_deepep_num_sms": (),
     "moe_hybridep_num_sms": (),
 }
-"""Options that are read, and whose value says more than what is read of it, unless it is one of these."""
+"""Options that are read only in part, with the values that are read whole; other values ``export`` writes unchanged."""
 
 
 def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -122,7 +122,7 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _counted_otherwise(values: Mapping[str, Any]) -> Iterator[NotModelled]:
-    """What is off where an option has several values, each of which is counted alone."""
+    """List inaccuracies of options with several values, of which only one kind is counted."""
     kinds = values.get("cp_comm_type", ())
     if len(set(kinds)) > 1 and values.get("context_parallel_size", 1) > 1:
         why = "Layers exchange in different ways; a ring of sends is counted in all."
@@ -131,14 +131,14 @@ def _counted_otherwise(values: Mapping[str, Any]) -> Iterator[NotModelled]:
 
 
 Place = Literal["read", "no effect", "not modelled", "refused", "unknown"]
-"""What the numbers make of an option as it is given."""
+"""Effect of a given option on the figures."""
 
 
 def places_of(text: str, where: str) -> dict[str, Place]:
     """
-    Each option of a command line, by its name, with its place; a launch that is refused has all its options, too.
+    Return the place of each option of a command line, by its name; also for launches that are refused.
 
-    ``no effect`` are options of the table that are harmless, and those that mean nothing without one that is not given.
+    ``no effect`` are options of the table that are harmless, and options that need another one that is not given.
     """
     values, unknown = _written(read_words(text, where), where)
     found: dict[str, Place] = {megatron_options()[field].name: _place(field, values) for field in values}
@@ -146,12 +146,12 @@ def places_of(text: str, where: str) -> dict[str, Place]:
 
 
 def option_values(text: str, where: str) -> dict[str, Any]:
-    """Values of the options that Megatron has, by name with underscores, whether or not there are numbers for them."""
+    """Return the values of Megatron's options by name with underscores, supported or not."""
     return _written(read_words(text, where), where)[0]
 
 
 def _unlike(option: MegatronOption, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the numbers are not right for; groups of replicas are counted with Megatron-FSDP only."""
+    """Return values for which the figures are inaccurate; groups of replicas are counted only with Megatron-FSDP."""
     is_counted = option.field == "num_distributed_optimizer_instances" and values.get("use_megatron_fsdp")
     return () if is_counted else option.unlike(values[option.field])
 
@@ -167,7 +167,7 @@ def _place(field: str, values: Mapping[str, Any]) -> Place:
 
 
 def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
-    """Values of options that Megatron has, and words after those that it has not."""
+    """Return the values of Megatron's options, and the words after options that Megatron lacks."""
     words = given.words
     if not any(word.startswith("--") for word in words):
         problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(' '.join(words))}."
@@ -191,7 +191,7 @@ def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequen
 
 
 def _following(words: Sequence[str], start: int) -> list[str]:
-    """Values after an option: the words up to the next option."""
+    """Return the values after an option: the words up to the next option."""
     found: list[str] = []
     for index in range(start, len(words)):
         if words[index].startswith("--") or _is_list_of_options(words[index]):
@@ -222,7 +222,7 @@ def _value(option: MegatronOption, following: Sequence[str], where: str) -> Any:
 
 
 def _check_words(option: MegatronOption, words: Sequence[str], where: str) -> None:
-    """Megatron's parser takes some words only; what a variable of the shell holds is not known here."""
+    """Check words against Megatron's choices; shell variables pass, as their values are unknown here."""
     for word in words:
         if option.choices and word not in option.choices and "$" not in word:
             raise InputError(where, f"{option.name} must be {' or '.join(option.choices)}, got {word!r}.")
@@ -244,7 +244,7 @@ def _number(option: MegatronOption, text: str, where: str) -> int | float:
 
 
 def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:
-    """What the numbers leave out; an error names the options that there are no numbers for."""
+    """Return effects that the figures leave out; an ``InputError`` names unsupported options."""
     refused: list[tuple[MegatronOption, str]] = []
     found: list[NotModelled] = []
     for field in values:
@@ -258,7 +258,7 @@ def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:
             found += option.not_modelled(words)
     if refused:
         (option, value), *rest = refused
-        others = f" Refused, too: {', '.join(one.name for one, _ in rest)}." if rest else ""
+        others = f" Refused, too: {', '.join(option.name for option, _ in rest)}." if rest else ""
         is_name = not option.why.split()[0][1:].islower()
         why = option.why if is_name else option.why[0].lower() + option.why[1:]
         raise InputError(where, f"{f'{option.name} {value}'.strip()} is refused: {why}{others}")
@@ -266,7 +266,7 @@ def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:
 
 
 def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
-    """An option that Megatron does not have: misspelt, or of somebody's own."""
+    """Return the entry of an option that Megatron lacks; refuse it if it looks misspelt."""
     near = difflib.get_close_matches(field_of(name)[:MAX_SHOWN], megatron_options(), n=1, cutoff=NEAR) or _cut_short(
         name
     )
@@ -277,12 +277,12 @@ def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
         value=" ".join(following),
         effect="both",
         direction="either",
-        why="No option of Megatron-LM from 0.16 on; what it does is not known here.",
+        why="Megatron-LM from 0.16 on has no such option; its effect is not known here.",
     )
 
 
 def _is_list_of_options(word: str) -> bool:
-    """Whether a word is a shell variable that may hold options, as ``$EXTRA_ARGS`` or ``${GPT_ARGS[@]}``."""
+    """Return whether a word is a shell variable that may hold options: ``$EXTRA_ARGS``, ``${GPT_ARGS[@]}``."""
     found = re.fullmatch(r"\$\{?(\w+)(\[[@*]\])?\}?|\$[@*]", word)
     if found is None:
         return False
@@ -290,7 +290,7 @@ def _is_list_of_options(word: str) -> bool:
 
 
 def _cut_short(name: str) -> list[str]:
-    """The options that are read here and begin with all words of a name, if it has several."""
+    """Return known options that begin with all words of a name, if it has several words."""
     begins = f"{field_of(name)}_"
     if begins.count("_") < 2:
         return []

@@ -1,4 +1,4 @@
-"""Arguments that Megatron prints when it starts: ``tensor_model_parallel_size ...... 8``."""
+"""Parser of the arguments that Megatron prints when it starts: ``tensor_model_parallel_size ...... 8``."""
 
 import re
 
@@ -6,17 +6,17 @@ from pipette_opt.read.log_lines import untagged
 from pipette_opt.read.megatron_table import table_rows
 
 ARGUMENT = re.compile(r"\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?(?P<name>[a-z][a-z0-9_]+) \.{2,} (?P<value>.*)")
-"""A line of them, with or without a rank before it."""
+"""Line of a printed argument, with or without a rank before it."""
 
 HEADER = "--- arguments ---"
-"""Part of the line above them."""
+"""Part of the line above the printed arguments."""
 
 _LEAST = 3
-"""Lines that make a text without the line above them such a list; chosen."""
+"""Fewest argument lines by which a text without ``HEADER`` is recognised. Chosen."""
 
 
 def is_printed(text: str) -> bool:
-    """Return whether a text is such a list, or a log that has one."""
+    """Return whether a text is a list of printed arguments, or a log that has one."""
     if " .." not in text:
         return False
     found = sum(" .." in line and ARGUMENT.match(line) is not None for line in text.splitlines())
@@ -24,7 +24,7 @@ def is_printed(text: str) -> bool:
 
 
 def printed_arguments(text: str) -> dict[str, str]:
-    """Return the arguments of the last start that a log shows, by name; a restarted job appends to its log."""
+    """Return the arguments of the last start in a log, by name; a restarted job appends to its log."""
     lines = untagged(text[max(text.rfind(HEADER), 0) :]).splitlines()
     return {
         found["name"]: found["value"].rstrip() for line in lines if " .." in line and (found := ARGUMENT.match(line))
@@ -33,9 +33,9 @@ def printed_arguments(text: str) -> dict[str, str]:
 
 def printed_words(text: str) -> list[str]:
     """
-    Return the command line that has the printed values.
+    Return the command line that yields the printed values.
 
-    What Megatron prints is not always an option: ranks, sizes that follow from others, and objects are left out.
+    Not all printed values are options: ranks, derived sizes and objects are left out.
     """
     arguments = printed_arguments(text)
     options = _options_by_name()
@@ -52,7 +52,7 @@ def printed_words(text: str) -> list[str]:
 
 
 def _option(name: str, value: str) -> list[str]:
-    """An option with its values; an absent one has none."""
+    """Return an option with its values; no words for an absent one."""
     values = (
         value.strip("[]").replace(",", " ").replace("'", "").replace('"', "").split() if value[:1] == "[" else [value]
     )
@@ -61,7 +61,7 @@ def _option(name: str, value: str) -> list[str]:
 
 
 def _options_by_name() -> dict[tuple[str, str], str]:
-    """Options by the printed name, and by what is printed where a flag is given: ``True`` or ``False``."""
+    """Return options by the printed name, and by the printed value if the flag is given: ``True`` or ``False``."""
     found: dict[tuple[str, str], str] = {}
     for row in table_rows():
         option, kind = row["option"], row["kind"].partition(" ")[0]

@@ -1,4 +1,4 @@
-"""What the numbers make of each option of Megatron: the table ``data/megatron_options.csv``."""
+"""Table of Megatron's options with their effects on the figures, ``data/megatron_options.csv``."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import Direction, Effect
 
 Kind = Literal["flag", "whole", "number", "word", "list"]
-"""What follows an option: nothing, a whole or any number, a word, or several words."""
+"""Values after an option: none, a whole or any number, a word, or several words."""
 
 Status = Literal["modelled", "harmless", "approximated", "refused"]
 
@@ -19,26 +19,26 @@ Status = Literal["modelled", "harmless", "approximated", "refused"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronOption:
     """
-    One option.
+    Option of Megatron, a row of the table.
 
     Parameters
     ----------
     status
-        ``modelled``: the reader uses it. ``harmless``: same time, memory and model with and without it, up to noise.
-        ``approximated``: the numbers leave it out, and are off in the directions of ``time`` and ``memory``.
-        ``refused``: there are no numbers for a job with it.
+        ``modelled``: the reader uses it. ``harmless``: time, memory and model do not depend on it, up to noise.
+        ``approximated``: the figures leave it out, and are off in the directions of ``time`` and ``memory``.
+        ``refused``: a job with it is not supported.
     modelled_values
-        With them the numbers are right as they are; the status is that of all other values.
+        Values for which the figures are right; the status is that of all other values.
     choices
-        Words that Megatron takes after it; empty: any.
+        Words that Megatron accepts after it; empty: any.
     needs
-        Options (``--x`` or ``--x=value``) of which one must be given for this one to mean anything.
+        Options (``--x`` or ``--x=value``) of which at least one must be given for this one to have an effect.
     time, memory
-        Whether the real job takes ``less`` or ``more`` than the numbers say, or ``either``; empty: the same.
+        ``less`` or ``more`` if the real job takes less or more than the figures say, or ``either``; empty: as much.
     within
-        Part of the breakdown that the saved time is a part of, e.g. ``tensor_parallel``; ``None``: no such bound.
+        Part of the breakdown that bounds the saved time, e.g. ``tensor_parallel``; ``None``: no such bound.
     why
-        One sentence for people.
+        Reason, one sentence for people.
     """
 
     name: str
@@ -54,25 +54,25 @@ class MegatronOption:
 
     @property
     def field(self) -> str:
-        """The name as Megatron's own code has it."""
+        """Return the name as Megatron's code has it."""
         return field_of(self.name)
 
     def unlike(self, value: Any) -> tuple[str, ...]:
-        """What of a value is not among those that the numbers are right for; of a flag an empty text."""
+        """Return the parts of a value for which the figures are inaccurate; for a flag an empty text."""
         if value is False:
             return ()
         words = [""] if value is True else [str(word) for word in (value if isinstance(value, list) else [value])]
-        return tuple(word for word in words if not word or not any(same(word, one) for one in self.modelled_values))
+        return tuple(word for word in words if not word or not any(same(word, known) for known in self.modelled_values))
 
     def matters(self, given: Mapping[str, Any]) -> bool:
-        """Whether an option that this one needs is given, and matters itself; a degree of 1 is as good as none."""
+        """Return whether an option that this one needs is given and has an effect; a degree of 1 counts as absent."""
         known = megatron_options()
         return not self.needs or any(
             _is_given(need, given) and known[field_of(need.partition("=")[0])].matters(given) for need in self.needs
         )
 
     def not_modelled(self, words: Sequence[str]) -> list[NotModelled]:
-        """What the numbers leave out: one entry if time and memory are off alike, else one of each."""
+        """Return the effects that the figures leave out: a single entry if time and memory are off alike, else two."""
         value = " ".join(words)
         if self.time is not None and self.time == self.memory:
             return [self._entry(value, "both", self.time)]
@@ -88,12 +88,12 @@ class MegatronOption:
 
 
 def field_of(option: str) -> str:
-    """``--num-layers`` as ``num_layers``."""
+    """Return ``--num-layers`` as ``num_layers``."""
     return option[2:].replace("-", "_")
 
 
 def same(word: str, other: str) -> bool:
-    """Whether two words are equal, as numbers if they are some."""
+    """Return whether two words are equal, as numbers if both are numbers."""
     if word == other:
         return True
     try:
@@ -104,7 +104,7 @@ def same(word: str, other: str) -> bool:
 
 @cache
 def megatron_options() -> Mapping[str, MegatronOption]:
-    """All options by the fields of their names and aliases."""
+    """Return all options by the fields of their names and aliases."""
     options: dict[str, MegatronOption] = {}
     for row in table_rows():
         if not row["option"]:
@@ -127,15 +127,15 @@ def megatron_options() -> Mapping[str, MegatronOption]:
 
 
 def table_rows() -> list[dict[str, str]]:
-    """The table as it stands in its file, one mapping for each row."""
+    """Return the table as its file has it, a mapping for each row."""
     with shipped_path("data", "megatron_options.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def parts_saved(entries: Iterable[NotModelled]) -> dict[str, str]:
-    """Options that save at most a whole part of the breakdown, each with that part."""
+    """Return options whose saving is bounded by a part of the breakdown, each with that part."""
     known = megatron_options()
-    found = {one.option: known[field_of(one.option)].within for one in entries if field_of(one.option) in known}
+    found = {entry.option: known[field_of(entry.option)].within for entry in entries if field_of(entry.option) in known}
     return {option: part for option, part in found.items() if part is not None}
 
 

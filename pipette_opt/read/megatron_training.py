@@ -1,4 +1,4 @@
-"""The training that Megatron-LM's arguments describe: formats, kernels, what is kept where."""
+"""Training that Megatron-LM's arguments describe: number formats, kernels, offloading."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,9 @@ from pipette_opt.specs.training import BACKENDS, CONTEXT_KINDS
 
 def gradients_in_fp32(given: Mapping[str, Any]) -> bool | None:
     """
-    What is said of the format in which gradients are added up and reduced; ``None`` if nothing is.
+    Return whether gradients are accumulated and reduced in fp32; ``None`` if no option sets it.
 
-    ``--grad-reduce-in-bf16`` goes before ``--accumulate-allreduce-grads-in-fp32``, and says nothing with fp16
+    ``--grad-reduce-in-bf16`` wins over ``--accumulate-allreduce-grads-in-fp32``, and has no effect with fp16
     (``validate_args``).
     """
     if (given.get("grad_reduce_in_bf16") and not given.get("fp16")) or _main_grads(given) == "bf16":
@@ -29,7 +29,7 @@ _ATTENTION_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfu
 
 
 def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Kernels and formats that are said; optimizer states have one of their own only where it is precision-aware."""
+    """Return given kernels and formats; optimizer states have separate formats only if precision-aware."""
     fields: dict[str, Any] = {}
     if given.get("no_masked_softmax_fusion"):
         fields["fused_softmax"] = False
@@ -60,7 +60,7 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _token_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Whose kernels send tokens, DeepEP's if nothing is said, and on how many multiprocessors, today's word first."""
+    """Return the library that sends tokens, by default DeepEP, and its multiprocessors; the newer option name wins."""
     if given.get("moe_token_dispatcher_type") != "flex":
         return {}
     backend = given.get("moe_flex_dispatcher_backend", "deepep")
@@ -70,13 +70,13 @@ def _token_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_kind(given: Mapping[str, Any]) -> str | None:
-    """How context-parallel ranks exchange, if that is one kind that is counted: no levels (``a2a+p2p``), no mix."""
+    """Return the kind of context-parallel exchange if it is supported: no levels (``a2a+p2p``), no mix."""
     words = {str(word).replace("allgather", "all_gather") for word in given.get("cp_comm_type", ())}
     return words.pop() if len(words) == 1 and words.issubset(CONTEXT_KINDS) else None
 
 
 def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Products in fewer than 16 bits; a recipe of the user's own counts as Megatron's default."""
+    """Return formats of fewer than 16 bits; a user's custom recipe counts as Megatron's default."""
     fp8, fp4 = given.get("fp8_format"), given.get("fp4_format")
     if not fp8 and not fp4:
         return {}
@@ -89,7 +89,7 @@ def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _graph_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """CUDA graphs, by today's words or by older ones."""
+    """Return options of CUDA graphs, by their current or older names."""
     impl = given.get("cuda_graph_impl", "none")
     if impl == "none" and not given.get("enable_cuda_graph") and not given.get("external_cuda_graph"):
         return {}
@@ -101,7 +101,7 @@ def _graph_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offload_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What is on the host meanwhile; modules only with their option, all states unless a share is said."""
+    """Return what is offloaded to the host; modules need their option, and all states go unless a share is given."""
     fields: dict[str, Any] = {}
     if given.get("cpu_offloading_num_layers"):
         fields["cpu_offloading_num_layers"] = given["cpu_offloading_num_layers"]

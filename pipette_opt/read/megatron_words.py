@@ -1,4 +1,4 @@
-"""Words of Megatron's command line, whatever they stand in: options alone, a launch script, or what a run prints."""
+"""Words of Megatron's command line, from options alone, a launch script, or the printed arguments of a run."""
 
 import re
 import shlex
@@ -15,14 +15,14 @@ from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
 
 _ENDS = re.compile(r"\|{1,2}|&{1,2}|;+|(?:\d*|&)(?:>>?|<)(?:&\d)?")
-"""Words that end a command, if options are pasted with what follows them."""
+"""Signs that end a command, if options are pasted together with the words after them."""
 
 
 _NAMED = re.compile(r"--[\w-]+=")
-"""Begins a word that has an option's name and its value."""
+"""Beginning of a word with an option's name and value."""
 
 UNSET = "not set, and taken for empty"
-"""Begins the note on variables that a script reads and nothing sets."""
+"""Beginning of the note on variables that a script reads and nothing sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Words:
     Parameters
     ----------
     script
-        Launch of the script that the words stand in; ``None`` of words that stand alone.
+        Launch of the script that has the words; ``None`` for options alone.
     """
 
     words: tuple[str, ...]
@@ -41,7 +41,7 @@ class Words:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed when the script was read."""
+        """Return the assumptions made while the script was read."""
         if self.script is None:
             return ()
         launch_notes = () if self.script.launch is None else self.script.launch.notes
@@ -54,14 +54,14 @@ class Words:
 
     def check_unknown(self, index: int, num_values: int, where: str, *, counts: bool) -> None:
         """
-        Refuse an option that is not known, or whose value is not.
+        Refuse an option that is unknown, or has an unknown value.
 
         Parameters
         ----------
         index
-            Place of the option; ``num_values`` words behind it are its values, besides that behind its ``=``.
+            Position of the option; ``num_values`` words after it are its values, besides the value behind its ``=``.
         counts
-            The value matters; else a path that is known only when the script runs stays as it is written.
+            Whether the value matters; if not, a path that is known only when the script runs is kept as written.
         """
         is_named = _NAMED.match(self.words[index]) is not None
         for argument in self.script.unknown if self.script is not None else ():
@@ -86,7 +86,7 @@ def read_words(
     Raises
     ------
     InputError
-        If the text is none of these.
+        If the text has none of these forms.
     """
     if not text.strip():
         raise InputError(where, "is empty.")
@@ -108,7 +108,7 @@ def read_words(
 
 
 def _is_value(words: Sequence[str], index: int) -> bool:
-    """Whether a word stands behind an option that takes a value, and that no number depends on."""
+    """Return whether a word follows an option that takes a value and changes no figure."""
     option = megatron_options().get(field_of(words[index - 1])) if index and words[index - 1].startswith("--") else None
     return option is not None and option.kind != "flag" and option.status == "harmless"
 
@@ -121,20 +121,20 @@ def _about(unset: Mapping[str, int]) -> list[str]:
 
 
 def _about_unknown(unknown: Sequence[UnknownArgument]) -> list[str]:
-    """Return the note on values of which no number needs any; others are refused."""
+    """Return the note on unknown values that no figure needs; other unknown values are refused."""
     if not unknown:
         return []
-    found = dict.fromkeys(f"{one.text} (line {one.line})" for one in unknown)
+    found = dict.fromkeys(f"{argument.text} (line {argument.line})" for argument in unknown)
     return [f"known only when the script runs, and not needed: {', '.join(found)}"]
 
 
 def _is_only_options(text: str) -> bool:
-    """Whether the first line that is no comment begins with an option."""
+    """Return whether the first line that is not a comment begins with an option."""
     return re.match(r"(?:\s|#[^\n]*\n|\\\r?\n)*-", text) is not None
 
 
 def _plain_words(text: str, where: str, environment: Mapping[str, str]) -> list[str]:
-    """Words of a text without a command; its lines are as good as blanks, and its signs are no operators."""
+    """Return the words of a text without a command; line ends count as blanks, and its signs are not operators."""
     words: list[str] = []
     skipped = False
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
@@ -147,7 +147,7 @@ def _plain_words(text: str, where: str, environment: Mapping[str, str]) -> list[
 
 
 def _without_torchrun(words: Sequence[str]) -> list[str]:
-    """Words without options of torchrun, which scripts keep beside Megatron's."""
+    """Return words without options of torchrun, which scripts keep beside Megatron's."""
     kept: list[str] = []
     skipped = False
     for word in words:
@@ -163,7 +163,7 @@ _PART = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)|([^\s\"'\\]+)|([\"'\
 
 
 def _words_of_line(line: str, where: str) -> list[tuple[str, bool]]:
-    """Words of a line without their quotes, and whether they had some."""
+    """Return the words of a line without their quotes, each with whether it was quoted."""
     words: list[tuple[str, bool]] = []
     index = 0
     while index < len(line):

@@ -1,4 +1,4 @@
-"""Models: presets, Hugging Face ``config.json``, Megatron arguments."""
+"""Readers of models: presets, Hugging Face ``config.json``, Megatron arguments."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -26,18 +26,18 @@ from pipette_opt.read.model_names import preset_called, presets_like
 from pipette_opt.specs import ModelSpec
 
 _SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh")
-"""Endings of names that are files, be they there or not."""
+"""Endings of names that are files, whether or not these exist."""
 
 
 def read_model(name_or_path: str | Path, vocab_size: int | None = None, environment: Environment = None) -> ModelSpec:
     """
-    Read a model from whatever the user has.
+    Read a model from any form that a user has.
 
-    A preset name (``llama-3-8b``, any case), Megatron arguments (text that starts with ``--``), a file: an
-    architecture in our YAML, a Hugging Face ``config.json`` (or the folder that holds it), or Megatron arguments in a
-    text file or shell script; or a preset by its id on the Hugging Face Hub or another of its names
-    (:func:`~pipette_opt.read.model_names.preset_called`). ``vocab_size`` is for arguments that leave it to a tokenizer,
-    ``environment`` has the variables of a script.
+    These are a preset name (``llama-3-8b``, any case), Megatron arguments (text that starts with ``--``), a file, or a
+    preset's id on the Hugging Face Hub or other name (:func:`~pipette_opt.read.model_names.preset_called`). Files are
+    an architecture in our YAML, a Hugging Face ``config.json`` (or its folder), and Megatron arguments in a text file
+    or shell script. ``vocab_size`` is for arguments that leave it to a tokenizer, ``environment`` has the variables of
+    a script.
     """
     text = str(name_or_path).strip()
     written = written_arguments(text) if vocab_size is not None and text.lower() not in list_models() else None
@@ -45,7 +45,7 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
         return model_of_arguments(*written, environment, vocab_size=vocab_size)[0]
     if vocab_size is not None:
         raise InputError(
-            "--vocab-size", f"has no effect on model {text}, which says it; it goes with Megatron arguments."
+            "--vocab-size", f"has no effect on model {text}, which sets it; it goes with Megatron arguments."
         )
     if text.lower() in list_models():
         return read_architecture(shipped_path("data", "architectures", f"{text.lower()}.yaml"))
@@ -84,7 +84,7 @@ def read_architecture(path: str | Path) -> ModelSpec:
 
 
 def _number(name: str, value: object) -> object:
-    """YAML takes ``1e-5``, without a point, for text."""
+    """Convert ``1e-5``, which YAML reads as text because it has no point."""
     if isinstance(value, str) and isinstance(getattr(ModelSpec.__dataclass_fields__.get(name), "default", None), float):
         try:
             return float(value)
@@ -95,7 +95,7 @@ def _number(name: str, value: object) -> object:
 
 @reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS, CAPTURED_LAUNCH)
 def _read_model_file(path: Path, environment: Environment) -> ModelSpec:
-    """Tell by suffix and content what a file is."""
+    """Read a model file; its suffix and content decide the format."""
     if path.suffix.lower() in (".yaml", ".yml"):
         return read_architecture(path)
     text = read_text(path, keep_line_ends=True)

@@ -1,4 +1,4 @@
-"""Names of the shipped models as people write them: the presets' own, ids of the Hugging Face Hub, and short forms."""
+"""Names of the shipped models: the presets' own, ids of the Hugging Face Hub, and short forms."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.files import read_yaml
 
 MAX_HINTS = 3
-"""Names that an error suggests at most; chosen."""
+"""Most names that an error suggests. Chosen."""
 
 _OF_TUNING = frozenset(
     {
@@ -19,23 +19,23 @@ _OF_TUNING = frozenset(
         *("fp8", "fp4", "nvfp4", "mxfp4", "bf16", "int4", "int8", "4bit", "8bit", "awq", "gptq", "gguf"),
     }
 )
-"""Words of a name that say how a model was tuned or stored, not how it is built."""
+"""Words of a name that describe how a model was tuned or stored, not its architecture."""
 
 _RELEASE = re.compile(r"\d{4}")
-"""Words that date a release, ``2507``."""
+"""Words that date a release, such as ``2507``."""
 
 _PART = re.compile(r"\d+x\d+b|a?\d+(?:\.\d+)?[bm]|[a-z]+|\d+(?:\.\d+)?")
 """Parts of a name: sizes, words, versions."""
 
 
 def list_models() -> tuple[str, ...]:
-    """Names of the shipped presets."""
+    """Return the names of the shipped presets."""
     return tuple(sorted(path.stem for path in shipped_path("data", "architectures").glob("*.yaml")))
 
 
 @cache
 def hub_ids() -> Mapping[str, tuple[str, ...]]:
-    """Ids on the Hugging Face Hub of models that are built as a preset, by preset."""
+    """Return ids on the Hugging Face Hub of models with a preset's architecture, by preset."""
     folder = shipped_path("data", "architectures")
     found = {name: tuple(read_yaml(folder / f"{name}.yaml").get("hub_ids", ())) for name in list_models()}
     return MappingProxyType(found)
@@ -43,45 +43,45 @@ def hub_ids() -> Mapping[str, tuple[str, ...]]:
 
 def preset_called(name: str) -> str | None:
     """
-    The preset that a name stands for; ``None`` if there is none.
+    Return the preset that a name stands for; ``None`` if there is none.
 
-    Case, separators, an organisation before a slash, and words such as Instruct, Base or FP8 do not matter. The
-    beginning of a preset's name stands for it if no other preset's begins so.
+    Case, separators, an organisation before a slash, and words such as Instruct, Base or FP8 do not matter. A name may
+    also be the beginning of a preset's name, if of no other's.
 
     Raises
     ------
     InputError
-        If several presets' names begin so; it names them.
+        If several presets' names begin with it; the message names them.
     """
     known, bare = _presets_by_key(), _without_organisation(name)
     for key in (_parts(bare), _parts(_plain(bare))):
         if key in known:
             return known[key]
     parts = _parts(_plain(bare))
-    named = tuple(one for one in list_models() if parts and _parts(one)[: len(parts)] == parts)
+    named = tuple(preset for preset in list_models() if parts and _parts(preset)[: len(parts)] == parts)
     if len(named) > 1:
-        raise InputError(f"model {name!r}", f"may be {' or '.join(named)}; say which.")
+        raise InputError(f"model {name!r}", f"may be {' or '.join(named)}; name one of them.")
     return named[0] if named else None
 
 
 def presets_like(name: str) -> tuple[str, ...]:
-    """Presets of the family of a name, those of its version and then of the nearest size first; none of no family."""
+    """Return presets of a name's family, those of its version and then of the nearest size first; none if unknown."""
     family, *rest = _parts(_plain(_without_organisation(name))) or ("",)
-    version = next((one for one in rest if not _size_b(one)), "")
-    size = next((size for one in rest if (size := _size_b(one))), 0.0)
+    version = next((part for part in rest if not _size_b(part)), "")
+    size = next((size for part in rest if (size := _size_b(part))), 0.0)
     found = {}
     for preset in list_models():
         parts = _parts(preset)
         if parts[0] != family:
             continue
-        sizes = [math.log(known / size) for one in parts if size and (known := _size_b(one))]
+        sizes = [math.log(known / size) for part in parts if size and (known := _size_b(part))]
         found[preset] = (version not in parts, abs(sizes[0]) if sizes else math.inf, preset)
     return tuple(sorted(found, key=lambda preset: found[preset])[:MAX_HINTS])
 
 
 @cache
 def _presets_by_key() -> Mapping[tuple[str, ...], str]:
-    """Presets by the parts of their names and ids, with and without what says how they were tuned."""
+    """Return presets by the parts of their names and ids, with and without words on tuning."""
     found: dict[tuple[str, ...], str] = {}
     for preset in list_models():
         for name in (preset, *map(_without_organisation, hub_ids()[preset])):
@@ -93,12 +93,12 @@ def _presets_by_key() -> Mapping[tuple[str, ...], str]:
 
 
 def _without_organisation(name: str) -> str:
-    """``Qwen/Qwen3-8B`` as ``qwen3-8b``."""
+    """Return ``Qwen/Qwen3-8B`` as ``qwen3-8b``."""
     return name.strip().lower().rpartition("/")[2]
 
 
 def _plain(name: str) -> str:
-    """A name without the words that say how a model was tuned or stored, or when it was released."""
+    """Return a name without its words on tuning, storage and release dates."""
     words = re.split(r"[^a-z0-9.]+", name)
     return "-".join(word for word in words if word not in _OF_TUNING and not _RELEASE.fullmatch(word))
 
@@ -108,6 +108,6 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _size_b(part: str) -> float:
-    """Billions of parameters that a part says, ``8x7b`` as 56; 0 for none."""
+    """Return billions of parameters of a part of a name, ``8x7b`` as 56; 0 without any."""
     found = re.fullmatch(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])", part)
     return 0.0 if found is None else int(found[1] or 1) * float(found[2]) * (1.0 if found[3] == "b" else 1e-3)

@@ -1,4 +1,4 @@
-"""Output of mpiGraph: the tables of send and receive bandwidth, in its MB/s, which are MiB/s."""
+"""Parser of mpiGraph's output: tables of send and receive bandwidth, in its MB/s, which are MiB/s."""
 
 import re
 
@@ -19,16 +19,16 @@ _OWN = re.compile(
 
 
 def is_mpigraph(text: str) -> bool:
-    """Whether a text looks like what mpiGraph prints."""
+    """Return whether a text looks like output of mpiGraph."""
     return "START mpiGraph" in text
 
 
 def parse_mpigraph(log: Log, where: str) -> HostMatrix:
     """
-    Bandwidth from host to host.
+    Return the bandwidth between hosts, in bytes/s.
 
-    A link is seen from both ends: the row of the sender in the table ``Send``, the row of the receiver in ``Recv``.
-    The smaller figure counts. With several processes a host the slowest pair of two hosts counts.
+    Both ends report a link: the sender's row in the table ``Send``, and the receiver's row in ``Recv``. The smaller
+    rate counts. With several processes per host the slowest pair of two hosts counts.
     """
     if "END mpiGraph" not in (line.text.strip() for line in log.lines):
         raise InputError(where, "the output of mpiGraph breaks off: its last line, END mpiGraph, is missing.")
@@ -43,7 +43,7 @@ def parse_mpigraph(log: Log, where: str) -> HostMatrix:
 
 
 def _table(log: Log, title: str, word: str, where: str) -> tuple[list[str], FloatArray]:
-    """Names and bytes/s of one table, NaN on the diagonal and where mpiGraph has zero."""
+    """Return names and rates of a table, bytes/s; NaN on the diagonal and for zeros."""
     start = next((i for i, line in enumerate(log.lines) if line.text.rstrip().split("\t")[0] == title), None)
     if start is None:
         raise InputError(where, f"has no table {title!r}; it starts with that word and the host names.")

@@ -1,4 +1,4 @@
-"""Models of rows of ``runs.csv`` that name their model but give no shape."""
+"""Models of ``runs.csv`` rows that name their model but do not have its shape."""
 
 from pathlib import Path
 
@@ -13,18 +13,18 @@ _FILES = (".json", ".yaml", ".yml")
 
 def named_model(name: str, folder: Path) -> ModelSpec | None:
     """
-    Model behind a preset's name, its id on the Hugging Face Hub, or the path of a config; ``None`` for other names.
+    Return the model of a preset's name, Hub id or config path; ``None`` for other names.
 
     Parameters
     ----------
     folder
-        Where a relative path starts: the folder of the table.
+        Folder of the table, to which paths are relative.
     """
     path = folder / name.strip()
     if path.suffix.lower() in _FILES or is_file(path / "config.json"):
         return read_model(path)
     try:
         preset = preset_called(name)
-    except InputError:  # a name that several presets have is none
+    except InputError:  # a name that several presets share stands for none
         return None
     return None if preset is None else read_model(preset)

@@ -1,9 +1,9 @@
 """
-Output of nccl-tests and rccl-tests: the text they print, and the JSON of the option ``-J``.
+Parser of nccl-tests and rccl-tests output: the printed text, and the JSON of the option ``-J``.
 
 The columns are those of nccl-tests 2.13 to 2.20 (github.com/NVIDIA/nccl-tests, ``src/util.cu``), and those of older
-rccl-tests, which lack ``redop`` or ``root``. Older text lacks the line that names the test; :func:`_kind` says where it
-is looked for then.
+rccl-tests, which lack ``redop`` or ``root``. Older text lacks the line that names the test; :func:`_kind` then infers
+it.
 """
 
 import math
@@ -43,7 +43,7 @@ _FAILURES = (
     "prterun detected",
     "Segmentation fault",
 )
-"""Words of lines that say that a test failed; without the summary behind them it did."""
+"""Words of a line on a failure; the test failed unless the summary follows."""
 
 WRONG_RESULTS = "computed wrong results"
 """Problem of a test that ran, over links that cannot be trusted."""
@@ -51,7 +51,7 @@ WRONG_RESULTS = "computed wrong results"
 _NCCL = re.compile(
     r"R?CCL (?:INFO|WARN|TRACE) |R?CCL version |NET/\w|(?:HIP|ROCm|rccl-tests) version|Librccl path|Hostname +:"
 )
-"""Lines of NCCL and RCCL between those of a test."""
+"""Lines of NCCL and RCCL that appear between those of a test."""
 
 KINDS = {
     "sendrecv": "sendrecv",
@@ -60,7 +60,7 @@ KINDS = {
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
 }
-"""Tests by their names without underscores, as ``--test`` and names of files have them."""
+"""Kinds of tests by name without underscores, as ``--test`` and file names have them."""
 
 KNOWN_KEYS = (
     "version",
@@ -75,23 +75,23 @@ KNOWN_KEYS = (
     "errors",
     "end_time",
 )
-"""Keys at the top of what ``-J`` writes (nccl-tests, ``src/util.cu``)."""
+"""Top-level keys of the JSON of ``-J`` (nccl-tests, ``src/util.cu``)."""
 
 _PAIR_KINDS = ("sendrecv", "alltoall")
 _ONE_LINK_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 """Tests whose bus bandwidth is that of the link if two hosts have a rank each."""
 
 BUS_SLACK, BUS_SLACK_BYTES_PER_S = 0.02, 0.02 * GB
-"""Largest error of a printed bus bandwidth, as a share and for the rounding of small ones. Chosen."""
+"""Largest error of a printed bus bandwidth: relative, and in bytes/s for the rounding of small ones. Chosen."""
 
 MAX_GPUS = 1024
-"""GPUs of a process, and threads; no host has more."""
+"""Most GPUs of a process, and most threads; no host has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclRow:
     """
-    One message size.
+    Result of a test for a message size.
 
     Parameters
     ----------
@@ -112,23 +112,23 @@ class NcclRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclTest:
     """
-    One run of one test.
+    Run of a test.
 
     Parameters
     ----------
     kind
         ``sendrecv``, ``alltoall`` or the name of another test; empty if unknown.
     kind_from
-        Where the kind was found, for people; empty if the test itself says it.
+        Source of the kind, for people; empty if the test itself names it.
     gpus_of_host
-        How many ranks each host had, hosts in rank order.
+        Number of ranks by host, hosts in rank order.
     device_names
-        The driver's names of the GPUs, per host.
+        Driver's names of the GPUs, by host.
     problem
-        Why nothing can be taken from the test; empty if it ran to its end with correct results.
+        Reason why the test is not used; empty if it ran to its end with correct results.
     failed
-        Whether the test failed: the log has an error, wrong results, or nothing at all behind its list of ranks. A log
-        of which something could not be read does not say so.
+        Whether the test failed: its log has an error, wrong results, or no line after its list of ranks. A log that is
+        only in part readable does not count as failed.
     """
 
     source: str
@@ -142,13 +142,13 @@ class NcclTest:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts in rank order."""
+        """Return the hosts in rank order."""
         return tuple(self.gpus_of_host)
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A test whose output is being read."""
+    """Test whose output is being read."""
 
     name: str = ""
     program: str = ""
@@ -164,32 +164,32 @@ class _Draft:
 
     @property
     def is_headed_only(self) -> bool:
-        """Return whether nothing but a header was read, and no name."""
+        """Return whether only a header was read, and no name."""
         return self.has_header and not (self.name or self.ranks or self.rows)
 
 
 def is_nccl_text(text: str) -> bool:
-    """Return whether a text without tags looks like what nccl-tests prints."""
+    """Return whether a text without tags looks like output of nccl-tests."""
     return bool(
         re.search(r"# nccl-tests version|#\s*nThread\s+\d+\s+nGpus|#\s*Using devices|#\s+size\s+count\s+type", text)
     )
 
 
 def is_nccl_json(data: object) -> bool:
-    """Whether parsed JSON looks like what nccl-tests writes."""
+    """Return whether parsed JSON looks like output of nccl-tests."""
     return isinstance(data, dict) and isinstance(data.get("config"), dict) and "devices" in data["config"]
 
 
 def parse_nccl_text(log: Log, source: str, test: str = "") -> tuple[NcclTest, ...]:
     """
-    All tests of a log, several may follow each other; damaged and failed ones say so in ``problem``.
+    Read all tests of a log, which may have several; damaged and failed ones have a ``problem``.
 
     Parameters
     ----------
     log
-        Its lines that are the tests' or NCCL's are marked as used.
+        Lines of the tests and of NCCL are marked as used.
     test
-        Kind of the tests that the log does not name, e.g. ``sendrecv``.
+        Kind of tests that the log does not name, e.g. ``sendrecv``.
     """
     sources = by_source(log.lines)
     if sum(any(_HEADER.search(line.text) for line in own) for own in sources.values()) > 1:
@@ -198,7 +198,7 @@ def parse_nccl_text(log: Log, source: str, test: str = "") -> tuple[NcclTest, ..
 
 
 def _tests(log: Log, lines: Sequence[LogLine], source: str, given: str) -> tuple[NcclTest, ...]:
-    """Tests that one process printed, or all processes of a job."""
+    """Return the tests that a process printed, or all processes of a job."""
     drafts: list[_Draft] = []
     before = _Draft()
     program = ""
@@ -225,7 +225,7 @@ def _tests(log: Log, lines: Sequence[LogLine], source: str, given: str) -> tuple
 
 
 def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
-    """The test of a file that ``-J`` wrote; ``test`` is its kind if it does not say."""
+    """Read the test of a JSON file of ``-J``; ``test`` is its kind if the file lacks it."""
     data = parse_json(text, source)
     if not is_nccl_json(data):
         raise InputError(source, "is not the JSON of nccl-tests: config.devices is missing.")
@@ -248,7 +248,7 @@ def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
 
 
 def _count(config: Mapping[str, Any], field: str, source: str) -> int:
-    """Threads of a process, or GPUs of a thread."""
+    """Return the number of threads of a process, or of GPUs of a thread."""
     value = config.get(field) or 1
     if type(value) is not int or not 1 <= value <= MAX_GPUS:
         raise InputError(source, f"config.{field} must be a whole number from 1 to {MAX_GPUS:,}, got {shown(value)}.")
@@ -257,11 +257,11 @@ def _count(config: Mapping[str, Any], field: str, source: str) -> int:
 
 def pair_flows(test: NcclTest) -> int | None:
     """
-    How many GPU-to-GPU flows cross between the two hosts at once, each way; ``None`` if not a usable pair test.
+    Return the number of concurrent GPU-to-GPU flows between two hosts, each way; ``None`` if not a usable pair test.
 
-    ``sendrecv_perf`` is a ring, rank to next rank: over two hosts one flow crosses each way, however many GPUs.
-    ``alltoall_perf`` with G GPUs a host: every GPU talks to the G of the other host, G senders each way. A ring of two
-    ranks, one on each host, sends over the one link whatever the collective.
+    ``sendrecv_perf`` is a ring, rank to next rank: between two hosts a single flow crosses each way, for any number of
+    GPUs. In ``alltoall_perf`` with G GPUs per host every GPU sends to the G of the other host, G senders each way. A
+    ring of two ranks, one on each host, sends over their link in every collective.
     """
     counts = list(test.gpus_of_host.values())
     if len(counts) != 2 or counts[0] != counts[1]:
@@ -275,10 +275,10 @@ def pair_flows(test: NcclTest) -> int | None:
 
 def pair_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float:
     """
-    What crosses between the two hosts in one direction, in sum over the flows; mean over ``rows``.
+    Return the aggregate rate between two hosts in one direction, bytes/s; mean over ``rows``.
 
-    ``sendrecv``: a rank sends ``size`` in ``time``, so the one flow attains ``algbw``. ``alltoall``: a rank sends
-    ``size / 2G`` to each of 2G ranks, G of them on the other host; G ranks do so, together ``G * size / 2``. Other
+    ``sendrecv``: a rank sends ``size`` in ``time``, so its flow attains ``algbw``. ``alltoall``: a rank sends
+    ``size / 2G`` to each of 2G ranks, G of them on the other host; G ranks together send ``G * size / 2``. Other
     collectives of two ranks: their bus bandwidth (nccl-tests, ``doc/PERFORMANCE.md``).
     """
     algorithm = _mean(row.algorithm_bytes_per_s for row in rows)
@@ -289,10 +289,11 @@ def pair_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float:
 
 def host_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float | None:
     """
-    What each of many hosts sends through its NICs while all do; ``None`` for tests that do not tell.
+    Return the rate that each of several hosts sends through its NICs, bytes/s, while all do; ``None`` if unknown.
 
-    ``alltoall`` over N hosts of G GPUs: G ranks send all but 1/N of their data to others, ``G * algbw * (N - 1) / N``
-    on average over ``rows``. Rings of collectives over several hosts: the bus bandwidth of the largest size.
+    ``alltoall`` over N hosts of G GPUs: G ranks send all but 1/N of their data to other hosts,
+    ``G * algbw * (N - 1) / N`` on average over ``rows``. Rings of collectives over several hosts: the bus bandwidth of
+    the largest size.
     """
     counts = set(test.gpus_of_host.values())
     num_hosts = len(test.gpus_of_host)
@@ -306,7 +307,7 @@ def host_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float | None:
 
 
 def _bus_factor(kind: str, num_ranks: int) -> float:
-    """Bus bandwidth over ``algbw`` (nccl-tests, ``doc/PERFORMANCE.md``)."""
+    """Return bus bandwidth over ``algbw`` (nccl-tests, ``doc/PERFORMANCE.md``)."""
     share = (num_ranks - 1) / num_ranks
     return {"sendrecv": 1.0, "all_reduce": 2 * share}.get(kind, share)
 
@@ -317,7 +318,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _read_line(draft: _Draft, line: str) -> bool:
-    """Add a line to a test; ``False`` if it is neither the test's nor NCCL's."""
+    """Add a line to a test; return whether it belongs to the test or to NCCL."""
     if rank := _RANK.search(line):
         _add_rank(draft, rank)
     elif _ROW.match(line):
@@ -337,19 +338,19 @@ def _read_line(draft: _Draft, line: str) -> bool:
 
 
 def _failure(line: str) -> str:
-    """The words of a line that say that a test failed; empty if it says nothing of that kind."""
+    """Return the words of a line on a failure; empty for other lines."""
     for words in _FAILURES:
         if words in line:
             start = line.index(words) if words.startswith(("Test", "NCCL")) else 0
             return line[start:].strip()[:120]
-    what, failed, why = line.partition("failed: ")
-    return f"{what}{failed}{why}".strip()[:120] if failed and "error" in why else ""
+    before, failed, why = line.partition("failed: ")
+    return f"{before}{failed}{why}".strip()[:120] if failed and "error" in why else ""
 
 
 def _add_rank(draft: _Draft, match: re.Match[str]) -> None:
     entry = match["host"], match["pid"], match["device"].strip()
     number = whole_number(match["rank"])
-    if number is None:  # the list of ranks is then too short, which is said
+    if number is None:  # the list of ranks is then too short, which _problem reports
         return
     if number in draft.ranks:
         draft.damage = f"rank {number} is listed twice: the output of two runs is mixed"
@@ -357,7 +358,7 @@ def _add_rank(draft: _Draft, match: re.Match[str]) -> None:
 
 
 def _add_row(draft: _Draft, size: int | None, cells: list[str]) -> None:
-    """Cells are time, algbw, busbw, wrong, out of place then in place; per-iteration columns may stand between."""
+    """Add a row of time, algbw, busbw, wrong, out of place then in place; per-iteration columns may stand between."""
     if size is None:
         draft.damage = draft.damage or "a row has a size that no message has"
         return
@@ -374,7 +375,7 @@ def _add_row(draft: _Draft, size: int | None, cells: list[str]) -> None:
 
 
 def _cells(cells: list[str]) -> tuple[float, float, float, float]:
-    """Time in us, algbw and busbw in GB/s, number of wrong values."""
+    """Return time in us, algbw and busbw in GB/s, and number of wrong values."""
     wrong = 0.0 if cells[3] == "N/A" else float(cells[3])
     return float(cells[0]), float(cells[1]), float(cells[2]), wrong
 
@@ -397,7 +398,7 @@ def _read_json_row(draft: _Draft, entry: Any) -> None:
 
 
 def _bus_of(side: Mapping[str, Any]) -> float | None:
-    """Bus bandwidth of one side of a row of JSON, if it has it."""
+    """Return the bus bandwidth of a side of a JSON row, if it has it."""
     return float(side["bus_bw"]) * GB if "bus_bw" in side else None
 
 
@@ -468,9 +469,9 @@ def _problem(draft: _Draft) -> tuple[str, bool]:
 
 def _kind(draft: _Draft, source: str, given: str) -> tuple[str, str]:
     """
-    Kind of a test, and where it was found if the test itself does not say it.
+    Return the kind of a test, and its source if the test itself does not name it.
 
-    The command before the output, then what the user says, then the name of the file.
+    The command before the output wins, then the user's option, then the name of the file.
     """
     if draft.name:
         return _kind_of_name(draft.name), ""
@@ -483,20 +484,20 @@ def _kind(draft: _Draft, source: str, given: str) -> tuple[str, str]:
 
 
 def _kind_of_name(name: str) -> str:
-    """``all_reduce_perf`` as ``all_reduce``; a test that is not known keeps its name."""
+    """Return ``all_reduce_perf`` as ``all_reduce``; unknown tests keep their name."""
     plain = name.removesuffix("_perf")
     return KINDS.get(plain.replace("_", "").lower(), plain)
 
 
 def _kind_in(text: str) -> str:
-    """The one kind of test that a file's name has in it; empty if it has none or several."""
+    """Return the kind of test in a file's name; empty if it has none or several."""
     squeezed = re.sub(r"[\W_]", "", text.lower())
     found = [kind for word, kind in KINDS.items() if re.search(rf"{word}(?!v)", squeezed)]
     return found[0] if len(found) == 1 else ""
 
 
 def _other_kind(test: NcclTest) -> str:
-    """Return the bus bandwidth that speaks against a kind that the test does not say itself; empty if none does."""
+    """Return the bus bandwidth that contradicts an inferred kind; empty if there is none."""
     if not test.kind_from or test.kind not in KINDS.values():
         return ""
     factor = _bus_factor(test.kind, sum(test.gpus_of_host.values()))
@@ -504,7 +505,7 @@ def _other_kind(test: NcclTest) -> str:
         bus, expected = row.bus_bytes_per_s, factor * row.algorithm_bytes_per_s
         if bus is not None and abs(bus - expected) > BUS_SLACK * expected + BUS_SLACK_BYTES_PER_S:
             return (
-                f"is no {test.kind}, as {test.kind_from} says: its busbw of {bus / GB:.2f} GB/s is not {factor:.3g} "
+                f"is not {test.kind}, as {test.kind_from} says: its busbw of {bus / GB:.2f} GB/s is not {factor:.3g} "
                 f"times its algbw of {row.algorithm_bytes_per_s / GB:.2f}"
             )
     return ""

@@ -1,4 +1,4 @@
-"""The network cards of a host as people write them, ``8x400``, and what links they promise where none was measured."""
+"""Parser of a host's NICs, such as ``8x400``, and nominal rates of links without a measurement."""
 
 import re
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from pipette_opt.base.units import GB
 
 NIC_EFFICIENCY = 0.9
 """
-Share of a NIC's nominal rate that GPU-to-GPU flows are taken to attain where nothing was measured.
+Share of a NIC's nominal rate that GPU-to-GPU flows are assumed to attain without a measurement.
 
-Chosen, fitted to nothing; the public runs whose links nobody published are predicted with the same share
+Chosen, not fitted. The public runs without published links are predicted with the same share
 (``benchmarks/backtest/bands.py``). A busy fabric attains less.
 """
 
 INTER_NODE_LATENCY_US = 12.0
-"""Latency of a message between hosts where none was measured, microseconds; chosen, as in ``import links``."""
+"""Latency of a message between hosts without a measurement, microseconds; chosen, as in ``import links``."""
 
 MAX_NICS = 128
-"""NICs of one host; more than any host has (32 in Amazon's p5)."""
+"""Most NICs of a host; Amazon's p5 has 32."""
 
 MAX_GBIT_PER_S = 10_000
-"""Gbit/s of one NIC; more than any has (800 in 2026)."""
+"""Largest rate of a NIC, Gbit/s; the fastest in 2026 have 800."""
 
 _NICS = re.compile(
     r"^\s*(\d{1,18})\s*[x*\u00d7]\s*(\d+(?:\.\d+)?)(?:\s*(g|gb|gbe|gbps|gbit|gbits|gb/s|gbit/s))?\s*$", re.IGNORECASE
@@ -31,7 +31,7 @@ _GBYTES = re.compile(r"GB(ps|/s)?\s*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nics:
-    """Network cards of one host: how many, and the nominal rate of each, one direction."""
+    """NICs of a host: their number, and the nominal rate of each, one direction."""
 
     count: int
     gbit_per_s: float
@@ -41,20 +41,20 @@ class Nics:
 
     @property
     def nominal_bytes_per_s(self) -> float:
-        """Nominal rate of all together."""
+        """Return the nominal rate of all NICs together, bytes/s."""
         return self.count * self.gbit_per_s * GB / 8
 
     def flows(self, num_gpus: int) -> int:
-        """Flows of a host that do not share a NIC: at most one for each GPU, which uses several NICs if it has them."""
+        """Return flows of a host that do not share a NIC: at most one per GPU, which uses several NICs if available."""
         return min(self.count, num_gpus)
 
     def flow_bytes_per_s(self, num_gpus: int) -> float:
-        """What one flow of a host is taken to attain."""
+        """Return the rate that a flow of a host is assumed to attain, bytes/s."""
         return self.host_bytes_per_s / self.flows(num_gpus)
 
     @property
     def host_bytes_per_s(self) -> float:
-        """What all flows that leave a host are taken to attain in sum."""
+        """Return the aggregate rate of all flows that leave a host, as assumed, bytes/s."""
         return NIC_EFFICIENCY * self.nominal_bytes_per_s
 
 
@@ -66,9 +66,9 @@ def parse_nics(text: str, where: str) -> Nics:
         raise InputError(where, f"must be NICs x Gbit/s, such as {right}, got {text!r}.")
     count, rate = int(match[1]), float(match[2])
     if _GBYTES.search(text):
-        raise InputError(where, f"counts Gbit/s, not GB/s: {count}x{8 * rate:g} if {text!r} are gigabytes.")
+        raise InputError(where, f"must be in Gbit/s, not GB/s: {count}x{8 * rate:g} if {text!r} are gigabytes.")
     if count > MAX_NICS and 1 <= rate <= MAX_NICS:
-        raise InputError(where, f"has the number of NICs first: did you mean {rate:g}x{count}?")
+        raise InputError(where, f"must have the number of NICs first: did you mean {rate:g}x{count}?")
     if not 1 <= count <= MAX_NICS:
         raise InputError(where, f"must be 1 to {MAX_NICS} NICs, such as {right}, got {text!r}.")
     if not 0 < rate <= MAX_GBIT_PER_S:

@@ -1,4 +1,4 @@
-"""A cluster without a cluster file: so many hosts of a kind, and what their NICs promise."""
+"""Clusters without a cluster file: equal hosts with the nominal rates of their NICs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,32 +19,32 @@ from pipette_opt.specs import ClusterSpec
 from pipette_opt.specs.host_names import compress_hosts
 
 NAME_PREFIX = "node"
-"""Hosts without a name are called node1, node2, ..."""
+"""Prefix of default host names: node1, node2, ..."""
 
 
 def nominal_cluster(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> ClusterSpec:
     """
-    Equal hosts whose links nobody measured; ``assumed`` of the cluster says what was taken.
+    Return equal hosts with links that were not measured; ``assumed`` of the cluster lists the assumptions.
 
     Parameters
     ----------
     nodes
-        How many, or their names and ranges such as ``gpu[01-16]``.
+        Number of hosts, or their names and ranges such as ``gpu[01-16]``.
     gpu
-        Any name that people write.
+        GPU under any of its names.
     nics
-        Such as ``8x400``; usual ones for the GPU without it.
+        NICs, e.g. ``8x400``; ``None`` for the GPU's usual ones.
     """
     document = nominal_document(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
     found = parse_cluster(document, "the cluster", Path())
-    # What a plan records is read back exactly as it was solved.
+    # A recorded cluster is read back exactly as it was solved.
     recorded = parse_cluster(cluster_document(found), "the cluster", Path())
     note = note_on_gpu(gpu, read_gpu_entry(gpu, "--gpu"))
     return replace(recorded, assumed=(*found.assumed, *([note] if note else [])))
 
 
 def nominal_document(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> dict[str, Any]:
-    """The content of such a cluster's file; errors name the options of the command line."""
+    """Return the content of the cluster file for these options; errors name the options of the command line."""
     hosts = host_names(nodes)
     entry = read_gpu_entry(gpu, "--gpu")
     usual = entry.usual_host
@@ -64,7 +64,7 @@ def nominal_document(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
 
 
 def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> str:
-    """A cluster file with comments: every value written out, measured links still to be put in."""
+    """Return a cluster file with comments: every value written out, without measured links."""
     spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
     document, entry = cluster_document(spec), read_gpu_entry(gpu)
     inside, inter = document["intra_node"], document["inter_node"]
@@ -99,7 +99,7 @@ def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
 
 
 def _level_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Levels as a cluster file has them, one a line, but for hosts."""
+    """Return levels as a cluster file has them, one per line except for hosts."""
     lines = []
     for entry in entries:
         hosts = ", ".join(f'"{group}"' for group in entry["hosts"])
@@ -114,7 +114,7 @@ def _level_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:
-    """The cluster that a plan records by value."""
+    """Return the cluster that a plan records by value."""
     fields = Fields(where, entry, ("document", "assumed", "named"))
     assumed = fields.any("assumed")
     if not isinstance(assumed, list) or not all(isinstance(text, str) for text in assumed):
@@ -124,17 +124,17 @@ def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:
 
 _NAMED_NICS = re.compile(r"nominal rate of (\S+) Gbit/s")
 _NAMED_GPU = re.compile(r"(?m)^GPU '(.*)' is taken for ")
-"""Where what was assumed repeats an option of the command line."""
+"""Patterns of the assumptions that repeat an option of the command line."""
 
 
 def nominal_record(cluster: ClusterSpec, nodes: str) -> dict[str, Any]:
     """
-    What a plan records of a cluster that no file describes: all of it, what was assumed, and whether hosts have names.
+    Return a plan's record of a cluster without a file: its content, assumptions, and whether hosts have names.
 
     Parameters
     ----------
     nodes
-        As of :func:`nominal_cluster`.
+        Number of hosts or their names, as for :func:`nominal_cluster`.
     """
     named = not is_number_of_hosts(nodes)
     return {"document": cluster_document(cluster), "assumed": list(cluster.assumed), "named": named}
@@ -142,9 +142,9 @@ def nominal_record(cluster: ClusterSpec, nodes: str) -> dict[str, Any]:
 
 def has_named_hosts(recorded: object) -> bool:
     """
-    Whether the user named the hosts of a cluster that a plan records.
+    Return whether the user named the hosts of a recorded cluster.
 
-    Records of before 2026-11-26 do not say it: there hosts that are called as unnamed hosts are have no names.
+    Records from before 2026-11-26 lack this field: hosts with the default names then count as unnamed.
     """
     if not isinstance(recorded, Mapping) or "document" not in recorded:
         return True
@@ -156,9 +156,9 @@ def has_named_hosts(recorded: object) -> bool:
 
 def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
-    What a plan could record of a cluster with the hosts of a record, from every set of options that it may come from.
+    Return the records of clusters with the recorded hosts, for every set of options that may have led to it.
 
-    Hosts, GPUs and NICs are taken from the record; whether they were given or usual it does not say.
+    Hosts, GPUs and NICs come from the record, which does not show whether they were given or usual.
     """
     cluster = recorded_cluster(recorded, "inputs.cluster")
     texts = "\n".join(cluster.assumed)
@@ -172,22 +172,22 @@ def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
     ):
         nodes = compress_hosts(cluster.hosts) if named else str(cluster.num_nodes)
         try:
-            one = nominal_cluster(nodes=nodes, gpu=name, nics=given, gpus_per_node=count)
+            cluster_of_options = nominal_cluster(nodes=nodes, gpu=name, nics=given, gpus_per_node=count)
         except InputError:
             continue
-        record = nominal_record(one, nodes)
+        record = nominal_record(cluster_of_options, nodes)
         found.append({name: record[name] for name in record if name != "named" or name in recorded})
     return found
 
 
 def is_number_of_hosts(nodes: str) -> bool:
-    """Whether hosts are only counted, and not named."""
+    """Return whether the option has a number of hosts, and not their names."""
     text = nodes.strip().lstrip("-")
     return text.isascii() and text.isdecimal()
 
 
 def host_names(nodes: str) -> tuple[str, ...]:
-    """Names of hosts: those given, or ``node01`` and so on for a number."""
+    """Return the given names of hosts, or ``node01`` and so on for a number."""
     text = nodes.strip()
     if not is_number_of_hosts(text):
         return expand_hosts(text, "--nodes")

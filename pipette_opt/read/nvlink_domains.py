@@ -1,4 +1,4 @@
-"""NVLink domains of several hosts, told by flows that are faster than any card between them."""
+"""NVLink domains of several hosts, recognised by flows that are faster than any NIC between them."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.levels import Level
 
 ABOVE_CARD = 1.5
-"""A flow that is faster than a card by this factor does not go through it. Chosen."""
+"""Factor by which a flow must exceed a NIC's rate to count as not going through it. Chosen."""
 
 
 def card_bytes_per_s(host: UsualHost) -> float:
-    """Nominal rate of one flow on the usual cards of a host: one card, or a GPU's share if it has several."""
+    """Return the nominal rate of a flow on a host's usual NICs, bytes/s: a whole NIC, or a GPU's share of several."""
     return host.nics.nominal_bytes_per_s / min(host.nics.count, host.gpus_per_node)
 
 
@@ -25,10 +25,10 @@ def nvlink_domains(
     evidence: LinkEvidence, hosts: Sequence[str], kinds: Mapping[str, CatalogueEntry], notes: list[str]
 ) -> Level | None:
     """
-    Level of the NVLink domains that the rates show; its pairs are taken out of the rates between hosts.
+    Return the level of the NVLink domains that the rates show; its pairs are removed from the rates between hosts.
 
-    Two hosts whose GPU is sold in such domains are in one if a flow between them is faster than a card. ``None`` if no
-    rate shows that.
+    Two hosts with GPUs sold in such domains are in the same domain if a flow between them is faster than a NIC.
+    Returns ``None`` if no rate shows that.
     """
     rates: list[float] = []
     group = np.arange(len(hosts))
@@ -58,8 +58,13 @@ def nvlink_domains(
     return Level(name="nvlink-domain", group_of_node=numbers, bytes_per_s=rate, latency_s=latency_s, scale_up=True)
 
 
-def _card_between(one: CatalogueEntry, other: CatalogueEntry) -> float:
-    """Rate of the cards between two hosts; infinite for GPUs that are not sold in domains of several hosts."""
-    if one.usual_domain is None or other.usual_domain is None or one.usual_host is None or other.usual_host is None:
+def _card_between(sender: CatalogueEntry, receiver: CatalogueEntry) -> float:
+    """Return the NIC rate between two hosts, bytes/s; infinite for GPUs not sold in domains of several hosts."""
+    if (
+        sender.usual_domain is None
+        or receiver.usual_domain is None
+        or sender.usual_host is None
+        or receiver.usual_host is None
+    ):
         return float("inf")
-    return max(card_bytes_per_s(one.usual_host), card_bytes_per_s(other.usual_host))
+    return max(card_bytes_per_s(sender.usual_host), card_bytes_per_s(receiver.usual_host))

@@ -1,9 +1,8 @@
 """
-Tests between two processes: OSU's ``osu_bw``, ``osu_bibw`` and ``osu_latency``, perftest's ``ib_write_bw``.
+Parser of tests between two processes: OSU's ``osu_bw``, ``osu_bibw``, ``osu_latency``, and perftest's ``ib_write_bw``.
 
-Neither prints the hosts. They are taken from a line ``# hosts: SENDER RECEIVER``, from the launcher's command if the
-log has it (``mpirun -H a,b``, ``srun -w a,b``), from what the user says, or from the file's name,
-``SENDER_to_RECEIVER``.
+None prints the hosts. They come from a line ``# hosts: SENDER RECEIVER``, from the launcher's command in the log
+(``mpirun -H a,b``, ``srun -w a,b``), from the user's option, or from the file's name, ``SENDER_to_RECEIVER``.
 """
 
 import re
@@ -17,10 +16,10 @@ from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.log_lines import Log, LogLine, by_source
 
 LARGE_PAIR_BYTES = MIB
-"""Both keep many messages in flight, so that sizes from here on tell the bandwidth."""
+"""Smallest message size that shows the bandwidth, as both programs keep many messages in flight."""
 
 SMALL_PAIR_BYTES = 8
-"""``osu_latency`` up to here tells the latency."""
+"""Largest message size of ``osu_latency`` that shows the latency, bytes."""
 
 MB = 10**6
 
@@ -35,7 +34,7 @@ _OWN = re.compile(
     r"\s*(?:#|-{5}|\*{5}|\* Waiting for client|(?:RDMA_\w+|Send)\s.*BW Test|(?:local|remote) address: |GID: )"
     r"|\s*BW peak won't be measured|\s(?!.*(?i:fail|error|unable|couldn't))[\w*/.()' -]{2,40}?[ \t]*: ?\S"
 )
-"""Titles, frames and settings, which these programs print around their results."""
+"""Titles, frames and settings that these programs print around their results."""
 
 _TEST_NAME = re.compile(r"^(?:osu_(?:bw|bibw|latency)|ib_(?:write|read|send)_bw)[_.-]*")
 _SEPARATOR = re.compile(r"_to_|-to-|__|_|,")
@@ -44,18 +43,18 @@ _SEPARATOR = re.compile(r"_to_|-to-|__|_|,")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTest:
     """
-    What one test says about the way from one host to another.
+    Result of a test for the link from one host to another.
 
     Parameters
     ----------
     bytes_per_s
-        What one process sends to the other; ``None`` for a test of latency.
+        Rate from one process to the other; ``None`` for a test of latency.
     latency_s
         Fixed cost of a message; ``None`` for a test of bandwidth.
     both_ways
         Whether both directions were loaded at once, each with ``bytes_per_s``.
     hosts_from
-        Where the hosts were found, for people; empty if the log says them.
+        Source of the hosts, for people; empty if the log names them.
     """
 
     kind: str
@@ -68,7 +67,7 @@ class PairTest:
 
 
 def is_pair_test(text: str) -> bool:
-    """Whether a text looks like what these programs print."""
+    """Return whether a text looks like output of these programs."""
     return bool(_OSU.search(text) or (_PERFTEST.search(text) and _PERFTEST_UNIT.search(text)))
 
 
@@ -83,7 +82,7 @@ def parse_pair_tests(log: Log, where: str, hosts: str | None = None) -> tuple[Pa
     Parameters
     ----------
     hosts
-        Sender and receiver if the log does not say them, e.g. ``gpu01,gpu02``.
+        Sender and receiver if the log does not name them, e.g. ``gpu01,gpu02``.
     """
     first, second, hosts_from = _hosts(log, where, hosts)
     log.use_like(_OWN)
@@ -119,7 +118,7 @@ def _perftest(log: Log, lines: Sequence[LogLine], where: str, first: str, second
     text = _text(lines)
     title, unit = _PERFTEST.search(text), _PERFTEST_UNIT.search(text)
     if title is None or unit is None:
-        raise InputError(where, "is no output of ib_write_bw: its title or the column BW average is missing.")
+        raise InputError(where, "is not output of ib_write_bw: its title or the column BW average is missing.")
     rows = _rows(log, lines, where, columns=4)
     both = title["both"] is not None
     rate = _rate(rows) * (GBIT_PER_S if unit["unit"] == "Gb/sec" else MIB) / (2 if both else 1)
@@ -130,7 +129,7 @@ def _perftest(log: Log, lines: Sequence[LogLine], where: str, first: str, second
 
 
 def _rows(log: Log, lines: Sequence[LogLine], where: str, columns: int) -> list[tuple[int, float]]:
-    """Sizes with the last of the first ``columns`` numbers: rates, or latencies."""
+    """Return message sizes with the last of the first ``columns`` numbers: rates, or latencies."""
     rows: list[tuple[int, float]] = []
     for line in lines:
         cells = line.text.split()
@@ -145,7 +144,7 @@ def _rows(log: Log, lines: Sequence[LogLine], where: str, columns: int) -> list[
         if not 0 < value < float("inf"):
             raise InputError(place, f"must be a measurement > 0, got {cells[columns - 1]!r}.")
         if rows and size <= rows[-1][0]:
-            problem = f"size {size} follows {rows[-1][0]}: several tests are mixed; give each a file of its own."
+            problem = f"size {size} follows {rows[-1][0]}: several tests are mixed; give each test a separate file."
             raise InputError(place, problem)
         if "Fail" in cells:
             raise InputError(place, "the test found wrong data; repeat it.")
@@ -158,13 +157,13 @@ def _rows(log: Log, lines: Sequence[LogLine], where: str, columns: int) -> list[
 
 
 def _rate(rows: Sequence[tuple[int, float]]) -> float:
-    """Mean over the sizes that tell the bandwidth; the largest one if all are small."""
+    """Return the mean rate of the sizes that show the bandwidth; of the largest size if all are small."""
     large = [value for size, value in rows if size >= LARGE_PAIR_BYTES] or [rows[-1][1]]
     return sum(large) / len(large)
 
 
 def _hosts(log: Log, where: str, given: str | None) -> tuple[str, str, str]:
-    """Sender and receiver, and where they were found unless the log says them."""
+    """Return sender and receiver, and their source unless the log names them."""
     for pattern in (_HOSTS_LINE, _LAUNCHER):
         named = next(((line, match) for line in log.lines if (match := pattern.search(line.text))), None)
         if named is not None:
@@ -182,7 +181,7 @@ def _two(names: Sequence[str], where: str, origin: str) -> tuple[str, str]:
     if len(names) != 2 or names[0] == names[1]:
         raise InputError(
             where,
-            f"does not say which two hosts it measured: {origin} must name the sender and the receiver. Give them with "
+            f"does not name the two hosts it measured: {origin} must name the sender and the receiver. Give them with "
             "--hosts gpu01,gpu02; or call the file SENDER_to_RECEIVER.txt, or add the line '# hosts: SENDER RECEIVER'.",
         )
     return names[0], names[1]

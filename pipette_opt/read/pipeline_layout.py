@@ -1,4 +1,4 @@
-"""``--pipeline-model-parallel-layout``: which chunk of which stage holds which layers, as a text."""
+"""Layers of ``--pipeline-model-parallel-layout``, a text with the layers of each chunk of each stage."""
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.parallel.layout import layout_depths, layout_layers
@@ -10,18 +10,18 @@ def layers_of_layout(
     layout: str, num_layers: int, depths: int | None, num_stages: int, where: str
 ) -> tuple[tuple[int, ...], ...]:
     """
-    Transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
+    Return the transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
 
     Parameters
     ----------
     depths
-        Heads of the model that predict further tokens; ``None`` if nobody knows.
+        Prediction depths of the model; ``None`` if unknown.
 
     Raises
     ------
     InputError
-        If Megatron-Core would refuse the layout (:mod:`~pipette_opt.parallel.layout`), or it holds other layers than
-        the model, or another number of heads that predict further tokens than ``depths``.
+        If Megatron-Core would refuse the layout (:mod:`~pipette_opt.parallel.layout`), or its number of layers or
+        prediction depths is not that of the model.
     """
     try:
         held = layout_layers(layout, num_stages)
@@ -32,6 +32,6 @@ def layers_of_layout(
         raise InputError(where, f"{OPTION} {layout} holds {total} layers, but the model has {num_layers}.")
     found = layout_depths(layout)
     if depths is not None and found != depths:
-        problem = f"holds {found} heads that predict further tokens (m), but --mtp-num-layers is {depths}."
+        problem = f"holds {found} prediction depths (m), but --mtp-num-layers is {depths}."
         raise InputError(where, f"{OPTION} {layout} {problem}")
     return held

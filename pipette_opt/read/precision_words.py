@@ -7,7 +7,7 @@ from typing import Literal
 from pipette_opt.specs.precision import NVFP4, Fp8Recipe
 
 Precision = Literal["bf16", "fp16", "fp32", "delayed", "tensorwise", "blockwise", "mxfp8", "nvfp4"]
-"""Format of the matrix products of a run; a recipe of fp8 by its name."""
+"""Format of a run's matrix products; fp8 by the name of its recipe."""
 
 _FP8: Mapping[str, Fp8Recipe] = {
     "": "delayed",
@@ -24,7 +24,7 @@ _FP8: Mapping[str, Fp8Recipe] = {
 """
 Recipes by the word that follows ``fp8``.
 
-A scale for each row (PyTorch's ``rowwise``) is found from the values at hand, as that of a whole tensor is.
+PyTorch's ``rowwise`` scale of each row is found from current values, as that of a whole tensor is.
 """
 
 _PLAIN: Mapping[str, Precision] = {
@@ -41,15 +41,15 @@ _PLAIN: Mapping[str, Precision] = {
 }
 
 KNOWN = "bf16, fp16, fp32, fp8, fp8-hybrid, fp8-cs, fp8-tensorwise, fp8-rowwise, fp8-blockwise, fp8-mx, mxfp8, nvfp4"
-"""Names that an error message offers."""
+"""Names of precisions for error messages."""
 
 
 def precision_of(text: str) -> Precision | None:
     """
-    Format that a name of a precision means; ``None`` for an unknown name, ``bf16`` for an empty one.
+    Return the format that a name of a precision means; ``None`` for an unknown name, ``bf16`` for an empty one.
 
-    Case, hyphens, underscores and blanks do not count, nor what follows in brackets, nor Lightning's endings ``-mixed``
-    and ``-true``.
+    Case, hyphens, underscores, blanks, text in brackets, and Lightning's endings ``-mixed`` and ``-true`` do not
+    matter.
     """
     word = re.sub(r"[\s_-]+", "-", text.partition("(")[0].strip().lower()).strip("-")
     word = word.removesuffix("-mixed").removesuffix("-true")

@@ -1,4 +1,4 @@
-"""Prices of GPU-hours, as ``--gpu-price 2.5`` or ``--gpu-price gpu[03-04]=1.2`` says; cluster files may have them."""
+"""Prices of GPU-hours from ``--gpu-price 2.5`` or ``--gpu-price gpu[03-04]=1.2``; cluster files may have them, too."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,14 +10,14 @@ from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.specs import ClusterSpec
 
 MAX_PRICE = 1e6
-"""Largest price of a GPU-hour that is taken for one, in any currency. Chosen to find slips."""
+"""Largest valid price of a GPU-hour, in any currency. Chosen to catch typing errors."""
 
 
 def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--gpu-price") -> dict[str, float]:
     """
-    The price of each host that is named; an entry without hosts is for all that no other names.
+    Return the price of each named host; an entry without hosts is for all other hosts.
 
-    Raises ``InputError`` for what is no price above 0, an unknown host, or two prices of one host.
+    Raises ``InputError`` for a price that is not above 0, an unknown host, or two prices of a host.
     """
     prices: dict[str, float] = {}
     for_all: list[float] = []
@@ -38,7 +38,7 @@ def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--g
 
 
 def check_price(value: object, where: str) -> float:
-    """A number above 0 and at most ``MAX_PRICE``."""
+    """Return a price above 0 and at most ``MAX_PRICE``, checked."""
     try:
         price = number_of(str(value))
     except ValueError:
@@ -49,7 +49,7 @@ def check_price(value: object, where: str) -> float:
 
 
 def with_prices(cluster: ClusterSpec, prices: Mapping[str, float]) -> ClusterSpec:
-    """The cluster with these hosts at these prices; they stand before those of its file."""
+    """Return the cluster with these hosts at these prices, which win over those of its file."""
     if not prices:
         return cluster
     nodes = (replace(node, price_per_gpu_hour=prices.get(node.host, node.price_per_gpu_hour)) for node in cluster.nodes)
@@ -57,7 +57,7 @@ def with_prices(cluster: ClusterSpec, prices: Mapping[str, float]) -> ClusterSpe
 
 
 def recorded_prices(record: object, where: str) -> dict[str, float]:
-    """The price of each host, from what a plan records."""
+    """Return the price of each host from a plan's record."""
     if record is None:
         return {}
     if not isinstance(record, Mapping):

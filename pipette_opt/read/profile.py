@@ -1,4 +1,4 @@
-"""Measured layer times from a CSV file."""
+"""Reader of measured layer times from a CSV file."""
 
 import logging
 from pathlib import Path
@@ -25,9 +25,9 @@ COLUMNS = (
 @reads(PROFILE_TABLE)
 def read_profile(path: str | Path) -> ComputeProfile:
     """
-    Read ``gpu, tensor_model_parallel_size, micro_batch_size, seq_length, forward_s, backward_s``.
+    Read a table ``gpu, tensor_model_parallel_size, micro_batch_size, seq_length, forward_s, backward_s``.
 
-    Seconds of one transformer layer of the model that is solved for, without communication and recomputation.
+    Times are seconds of a transformer layer of the model to plan, without communication and recomputation.
     """
     header, rows = read_csv(path)
     missing = [column for column in COLUMNS if column not in header]
@@ -45,7 +45,7 @@ def read_profile(path: str | Path) -> ComputeProfile:
             seq_length=_whole(where, row, "seq_length"),
         )
         if key in layers:
-            raise InputError(where, "repeats the sizes of an earlier line.")
+            raise InputError(where, "repeats the sizes of an earlier line; keep one of them.")
         layers[key] = (_seconds(where, row, "forward_s"), _seconds(where, row, "backward_s"))
     if not layers:
         raise InputError(str(path), "has no rows.")

@@ -1,10 +1,10 @@
 """
-Clusters over several regions, or zones of one: from a table of what was measured between each two of them.
+Clusters over several regions, or zones of a region, from a table of links measured between each two of them.
 
-Two tables are known by their columns: regions of AWS with delay and bandwidth (``region_a, region_b, delay_ms,
-bandwidth_Gbps``, as in DT-FM) and zones of GCP by number of GPUs at each end (``zone_a, gpus_a, zone_b, gpus_b,
-max_bw_GBps``, as in Sailor; rows that are marked as placeholders do not count). Any two hosts of two regions attain
-what was measured between these, however many flows there are; inside a region hosts have their NICs.
+Two tables are recognised by their columns. Regions of AWS have delay and bandwidth (``region_a, region_b, delay_ms,
+bandwidth_Gbps``, as in DT-FM). Zones of GCP have rates by number of GPUs at each end (``zone_a, gpus_a, zone_b, gpus_b,
+max_bw_GBps``, as in Sailor; rows marked as placeholders do not count). Two hosts of different regions attain the rate
+measured between these regions, for any number of flows. Hosts of a region have the rate of their NICs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,16 +33,16 @@ GBIT_PER_S = 1e9 / 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionLinks:
     """
-    What was measured between regions.
+    Links measured between regions.
 
     Parameters
     ----------
     bytes_per_s
-        By number of flows, their sum between a host of one region and a host of the other; both ways.
+        Aggregate rates of a number of flows between a host of one region and a host of another; both ways.
     latency_s
-        Of a message, by pair; empty where the table has none.
+        Latency of a message by pair; empty if the table has none.
     notes
-        Sentences about columns and rows that were not used.
+        Sentences on unused columns and rows.
     """
 
     regions: tuple[str, ...]
@@ -63,7 +63,7 @@ def read_region_links(path: str | Path, gpu: str | None = None) -> RegionLinks:
     Parameters
     ----------
     gpu
-        Of tables that tell GPUs apart, rows with it at both ends count, e.g. ``A100-40``.
+        GPU of the rows to use, in tables with several, e.g. ``A100-40``; both ends must have it.
     """
     header, numbered = read_csv(path)
     rows = [row for _, row in numbered]
@@ -80,7 +80,7 @@ def read_region_links(path: str | Path, gpu: str | None = None) -> RegionLinks:
 
 
 def _regions(path: str | Path, rows: Sequence[Mapping[str, str]]) -> RegionLinks:
-    """Of a pair that is listed twice, the slower rate and the longer delay."""
+    """Read a table of regions; a pair that is listed twice has the slower rate and the longer delay."""
     between = [row for row in rows if row["region_a"] != row["region_b"]]
     rates: dict[frozenset[str], float] = {}
     delays: dict[frozenset[str], float] = {}
@@ -144,7 +144,7 @@ def _number(path: str | Path, row: Mapping[str, str], name: str) -> float:
 
 
 def parse_regions(entries: Sequence[str], links: RegionLinks) -> dict[str, int]:
-    """Hosts of each region, from entries such as ``Oregon=4``; at least two regions, all measured with each other."""
+    """Return hosts by region from entries such as ``Oregon=4``; at least two regions, all measured with each other."""
     hosts: dict[str, int] = {}
     for entry in entries:
         name, _, count = entry.rpartition("=")
@@ -158,10 +158,10 @@ def parse_regions(entries: Sequence[str], links: RegionLinks) -> dict[str, int]:
         raise InputError(
             "--region", f"must be given for two regions at least; the table has {', '.join(links.regions)}."
         )
-    for one in hosts:
-        for other in hosts:
-            if one < other and not any(frozenset((one, other)) in flows for flows in links.bytes_per_s.values()):
-                raise InputError("--region", f"nothing was measured between {one} and {other}.")
+    for first in hosts:
+        for second in hosts:
+            if first < second and not any(frozenset((first, second)) in flows for flows in links.bytes_per_s.values()):
+                raise InputError("--region", f"the table has no measurement between {first} and {second}.")
     return hosts
 
 
@@ -177,20 +177,20 @@ def write_region_cluster(
     source: str,
 ) -> list[str]:
     """
-    Write a cluster file with its matrices, one for each number of flows; says what was taken where nothing was said.
+    Write a cluster file with its matrices, one for each number of flows; return the notes on assumptions.
 
-    Where pairs of regions differ in latency, a further matrix has that of each two hosts.
+    If pairs of regions differ in latency, a further matrix has the latency of each two hosts.
 
     Parameters
     ----------
     latency_s
-        Of a message between regions, for tables without it.
+        Latency of a message between regions, for tables without it.
     """
     names = {
         region: [f"{region.lower()}{number:02d}" for number in range(1, count + 1)] for region, count in hosts.items()
     }
     every = [(region, host) for region, its in names.items() for host in its]
-    pairs = {frozenset((one, other)) for one in hosts for other in hosts if one != other}
+    pairs = {frozenset((first, second)) for first in hosts for second in hosts if first != second}
     if latency_s is None and not pairs <= links.latency_s.keys():
         raise InputError("--latency-ms", "is needed: the table has no latencies.")
     of_pair_s = {pair: links.latency_s[pair] if latency_s is None else latency_s for pair in pairs}
@@ -233,7 +233,7 @@ def write_region_cluster(
     notes = [
         *links.notes,
         f"Inside a region: {flow / GB:.3g} GB/s a flow and {INTER_NODE_LATENCY_US:g} us, of NICs of {nics} Gbit/s; "
-        "nobody measured it.",
+        "not measured.",
     ]
     lines = [f"Links between regions: {source}.", *notes]
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
@@ -242,6 +242,6 @@ def write_region_cluster(
 
 
 def _matrix(every: Sequence[tuple[str, str]], of_pair: Mapping[frozenset[str], float]) -> FloatArray:
-    """Of each two hosts what their regions have; inside regions nothing, which the level fills."""
-    rates = [[of_pair.get(frozenset((one, other)), np.nan) for other, _ in every] for one, _ in every]
+    """Return the value of each two hosts' regions; NaN inside regions, which the level fills."""
+    rates = [[of_pair.get(frozenset((sender, receiver)), np.nan) for receiver, _ in every] for sender, _ in every]
     return np.array(rates, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The transformer that a row of ``runs.csv`` describes."""
+"""Models that rows of ``runs.csv`` describe."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,27 +10,27 @@ if TYPE_CHECKING:
     from pipette_opt.read.runs import MeasuredRun
 
 GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss", "gpt oss", "deepseek")
-"""Names of models whose MLP is gated, with rotary positions, RMSNorm and no biases."""
+"""Families of models with a gated MLP, rotary positions, RMSNorm and no biases."""
 
 MODEL_COLUMNS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
-"""Fields of the same name of ``ModelSpec``; the others only count beside the first."""
+"""Fields of ``ModelSpec`` that are columns, too; they have an effect only with the first."""
 
 
 def run_model(run: "MeasuredRun") -> ModelSpec:
     """
-    Transformer of a row: the model that it names, or one made of its columns.
+    Return the model of a row: the one that it names, or one made of its columns.
 
     ``ValueError`` if column ``hybrid`` names layers of another kind.
 
-    Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` say what they say;
-    without them a family of gated models is known by its name, and everything else is a GPT.
+    Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` count if given. Without
+    them a gated family is recognised by its name, and any other model is a GPT.
     """
     assert run.num_layers is not None
     assert run.hidden is not None
     assert run.heads is not None
     assert run.seq_len is not None
     if run.extra.get("hybrid", "") and truth_of(run.extra["hybrid"]) is not False:
-        raise ValueError("hybrid: layers that are no transformer's have no times")
+        raise ValueError("hybrid: layers other than transformer layers are not supported")
     if run.spec is not None:
         return run.spec
     modern = any(family in run.model.lower() for family in GATED_FAMILIES)
@@ -61,9 +61,9 @@ def run_model(run: "MeasuredRun") -> ModelSpec:
 
 def expert_model_fields(run: "MeasuredRun") -> dict[str, Any]:
     """
-    Fields of the experts of a row's model; none of a dense one.
+    Return the fields of the experts of a row's model; none for a dense one.
 
-    Raises ``ValueError`` for what is no whole number, and for experts of which nobody says how many a token takes.
+    Raises ``ValueError`` for a value that is not a whole number, and for experts without a number per token.
     """
     fields = {name: whole_cell(run, name) for name in MODEL_COLUMNS}
     if fields["num_experts"] is None:
@@ -74,7 +74,7 @@ def expert_model_fields(run: "MeasuredRun") -> dict[str, Any]:
 
 
 def whole_cell(run: "MeasuredRun", name: str) -> int | None:
-    """A whole number, ``2.0`` counts; ``None`` for an empty cell."""
+    """Return a whole number, also one written as ``2.0``; ``None`` for an empty cell."""
     text = run.extra.get(name, "")
     if not text:
         return None
@@ -85,7 +85,7 @@ def whole_cell(run: "MeasuredRun", name: str) -> int | None:
 
 
 def run_flag(run: "MeasuredRun", name: str, default: bool) -> bool:
-    """Value of a column that is true or false; ``default`` for an empty cell."""
+    """Return the value of a column that is true or false; ``default`` for an empty cell."""
     text = run.extra.get(name, "").lower()
     return truth_of(text) is True or text == "full_iteration" if text else default
 
@@ -94,6 +94,6 @@ TRUE, FALSE = ("true", "1", "1.0", "yes", "on"), ("false", "0", "0.0", "no", "of
 
 
 def truth_of(text: str) -> bool | None:
-    """Truth that a cell says, in any case; ``None`` for an empty cell and for other words."""
+    """Return the truth value of a cell, in any case; ``None`` for an empty cell and for other words."""
     word = text.lower()
     return True if word in TRUE else False if word in FALSE else None

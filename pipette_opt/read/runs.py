@@ -1,4 +1,4 @@
-"""Measured runs, ``runs.csv``: read and checked row by row."""
+"""Reader of measured runs, ``runs.csv``, which checks each row."""
 
 import math
 import re
@@ -54,10 +54,10 @@ COLUMNS = (
     "mfu",
     "notes",
 )
-"""Columns of ``runs.csv``; ``data/README.md`` says what they mean."""
+"""Columns of ``runs.csv``; ``data/README.md`` explains them."""
 
 REQUIRED = ("gpu", "num_gpus", "gbs", "tp", "pp", "dp")
-"""Columns that a file must have, besides at least one of ``MEASURED``; a row may leave some empty."""
+"""Columns that a file must have, besides at least one of ``MEASURED``; some of a row's cells may be empty."""
 
 MEASURED = ("iter_time_s", "peak_mem_gib", "oom")
 
@@ -77,13 +77,13 @@ FLAGS = (
 """Optional further columns that are true or false."""
 
 BANDWIDTH_COLUMN = "node_bandwidth_gb_per_s"
-"""Optional: what all GPUs of a host send to another at once, 10^9 bytes/s, for files with runs of several clusters."""
+"""Optional: rate of all GPUs of a host to another host at once, 10^9 bytes/s, for files with several clusters."""
 
 FRAMEWORK_COLUMN = "framework"
-"""Optional: text that names the training software, whose defaults stand in for what the row does not say."""
+"""Optional: name of the training software, whose defaults count for values that the row lacks."""
 
 FIRST_PARAMETERS_COLUMN = "local_params_rank0"
-"""Optional: parameters that the first rank holds, to three digits or better, as nanotron reports them."""
+"""Optional: parameters of the first rank, to three digits or better, as nanotron reports them."""
 
 OPTIONAL = (
     *FLAGS,
@@ -105,13 +105,13 @@ OPTIONAL = (
     "etp",
     "dispatcher",
 )
-"""Columns beyond ``COLUMNS`` that are read; ``data/README.md`` says what they mean."""
+"""Columns beyond ``COLUMNS`` that are read; ``data/README.md`` explains them."""
 
 GRADIENT_WORDS = ("freed", "kept")
-"""What the optional column ``gradients`` says."""
+"""Values of the optional column ``gradients``."""
 
 STAGE_WORDS = ("first", "last", "largest")
-"""What the optional column ``peak_mem_stage`` says, if it is no number."""
+"""Values of the optional column ``peak_mem_stage``, besides the number of a stage."""
 
 LONGEST_ITERATION_S = 86400.0
 
@@ -119,25 +119,25 @@ LONGEST_ITERATION_S = 86400.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
     """
-    One row, in base units; ``None`` where the cell is empty.
+    Row of the table, in base units; ``None`` for empty cells.
 
     Parameters
     ----------
     row
         Number of the row, 0 for the first below the header.
     gpu
-        Kind of GPU of the catalogue, ``None`` if it has none; ``gpu_name`` is what the file says.
+        Catalogue entry of the GPU, ``None`` if it has none; ``gpu_name`` is the file's own word.
     recompute
         ``None`` for none, else ``selective`` or ``full``.
     layers_per_stage
-        Layers of each stage where the file tells: a column ``layers_per_stage``, or ``stage boundaries [0,9,15,30]``
-        in the notes.
+        Layers of each stage, from a column ``layers_per_stage`` or ``stage boundaries [0,9,15,30]`` in the notes;
+        ``None`` if the file has neither.
     peak_mem_bytes
-        What it means (allocated, reserved, used on the device; of which rank) differs between sources.
+        Peak memory. Its definition (allocated, reserved, used on the device; of which rank) differs between sources.
     extra
         Further columns, as text.
     spec
-        Architecture of a row that names its model and gives no shape; its shape is then that of the architecture.
+        Architecture of a row that names its model and has no shape; the row's shape is then that of the architecture.
     """
 
     row: int
@@ -178,12 +178,12 @@ class MeasuredRun:
 
     @property
     def group(self) -> tuple[str, int | None, int, str]:
-        """Model, sequence length, number of GPUs and attention kernel."""
+        """Return model, sequence length, number of GPUs and attention kernel."""
         return self.model, self.seq_len, self.num_gpus, self.attention_kernel
 
 
 def unused_columns(runs: Sequence[MeasuredRun]) -> str:
-    """Sentence that counts the columns of a table that nothing reads; empty without any."""
+    """Return a sentence on the unused columns of a table; empty if there are none."""
     names = list(dict.fromkeys(name for run in runs for name in run.extra if name not in OPTIONAL))
     if not names:
         return ""
@@ -194,7 +194,7 @@ def unused_columns(runs: Sequence[MeasuredRun]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadRow:
-    """A row that cannot be, its line in the file, and which column and value say so."""
+    """Row with an invalid cell, its line in the file, and the column and value of that cell."""
 
     row: int
     line: int
@@ -203,9 +203,9 @@ class UnreadRow:
 
 def read_runs(path: str | Path) -> list[MeasuredRun]:
     """
-    Every row of the file, in its order.
+    Return all rows of the file, in its order.
 
-    An ``InputError`` names file, line, column and value of the first cell that cannot be, see :func:`read_rows`.
+    An ``InputError`` names file, line, column and value of the first invalid cell, see :func:`read_rows`.
     """
     runs, unread = read_rows(path)
     if unread:
@@ -216,11 +216,11 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
 @reads(RUNS_TABLE)
 def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
     """
-    The rows that can be, in the file's order, and those that cannot.
+    Return the valid rows in the file's order, and the invalid ones.
 
-    The latter have text where a number belongs, degrees that do not multiply to the number of GPUs, a batch that does
-    not divide, a time faster than the hardware's peak or longer than a day, or more memory than the GPU has. An
-    ``InputError`` is raised for a file that is no table of runs at all.
+    Invalid rows have text in place of a number, degrees whose product is not the number of GPUs, or a batch size that
+    does not divide. Others have a time below the hardware's bound or above a day, or more memory than the GPU. Raises
+    ``InputError`` for a file that is not a table of runs.
     """
     header, rows = read_csv(path)
     _check_header(str(path), header)
@@ -237,18 +237,18 @@ def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
 
 def find_run_gpu(name: str, memory_gib: float | None = None) -> CatalogueEntry | None:
     """
-    Catalogue entry of a GPU as people write it in tables: ``A100``, ``T4-16GB``, ``H100-96GB-HBM2e-500W``.
+    Return the catalogue entry of a GPU by its name in a table: ``A100``, ``T4-16GB``, ``H100-96GB-HBM2e-500W``.
 
-    The family is the first word; among several sizes the nearest to ``memory_gib``, or to the figure in the name,
-    or the largest. ``None`` if the catalogue has no such family. Cards in PCIe or NVL form are taken for the SXM kind
-    of that memory: tables rarely say how they are joined.
+    The family is the first word. Among several sizes the one nearest to ``memory_gib`` counts, else to the size in the
+    name, else the largest. ``None`` if the catalogue lacks the family. PCIe and NVL cards count as the SXM kind of that
+    memory, because tables rarely have the form.
     """
     catalogue = read_gpu_catalogue()
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removesuffix("-(dgx)")
     if wanted in catalogue:
         return catalogue[wanted]
     family = re.split(r"-(?=\d)|-(?=sxm|pcie|nvl|hbm)", wanted)[0]
-    members = {key: one for key, one in catalogue.items() if re.fullmatch(rf"{re.escape(family)}(-\d+gb)?", key)}
+    members = {key: entry for key, entry in catalogue.items() if re.fullmatch(rf"{re.escape(family)}(-\d+gb)?", key)}
     if not members:
         return recognise_gpu(name)
     found = re.search(r"(?<!\d)(\d+)\s*g(?:i?b)?(?![a-z0-9])", wanted)
@@ -323,11 +323,11 @@ def _read_row(where: str, index: int, cells: dict[str | None, Any], folder: Path
 
 
 SHAPE = ("num_layers", "hidden", "ffn_hidden", "heads", "kv_heads")
-"""Fields of a run that its architecture tells, too."""
+"""Fields of a run that its architecture has, too."""
 
 
 def _with_shape(run: MeasuredRun, folder: Path) -> MeasuredRun:
-    """Take the shape of a row that has none from the model that it names."""
+    """Add the shape of the named model to a row without one."""
     if not run.model or any(getattr(run, name) is not None for name in SHAPE):
         return run
     model = named_model(run.model, folder)
@@ -352,7 +352,7 @@ def _with_shape(run: MeasuredRun, folder: Path) -> MeasuredRun:
 
 
 def _recompute(text: str) -> str | None:
-    """``full_every_layer`` is full, ``selective op`` selective; words of mixed recomputation stay as they are."""
+    """Return ``full`` for ``full_every_layer``, ``selective`` for ``selective op``; other words are kept."""
     word = text.lower()
     for known in ("none", "selective"):
         if word.startswith(known):
@@ -371,7 +371,7 @@ def _layers_per_stage(row: "_Cells") -> tuple[int, ...] | None:
 
 
 def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
-    """Kernels and optional columns: a word that is not known must not pass for another."""
+    """Check kernels and optional columns; unknown words are refused."""
     if run.attention_kernel and attention_words(run.attention_kernel) is None:
         raise InputError(row.where, unknown_attention(run.attention_kernel))
     if precision_of(run.precision) is None:
@@ -392,7 +392,7 @@ def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
 
 
 def _check_units(where: str, run: MeasuredRun) -> None:
-    """What cannot be in seconds, GiB and sequences."""
+    """Refuse values that cannot be in seconds, GiB and sequences."""
     if run.iter_time_s is not None and run.iter_time_s > LONGEST_ITERATION_S:
         raise InputError(where, f"iter_time_s is more than a day: {run.iter_time_s:g}; it must be in seconds.")
     check_time(where, run)
@@ -405,7 +405,7 @@ def _check_units(where: str, run: MeasuredRun) -> None:
 
 
 def _check_shape(where: str, run: MeasuredRun) -> None:
-    # Stages of unequal degrees, which the columns cannot say.
+    # Stages of unequal degrees have no columns.
     uneven = "per stage" in run.notes or "stage_gpus" in run.extra
     if run.tp is not None and run.pp is not None and run.dp is not None and not uneven:
         degrees = run.tp * run.cp * run.pp * run.dp
@@ -428,7 +428,7 @@ def _check_shape(where: str, run: MeasuredRun) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The cells of a row, read one by one."""
+    """Cells of a row, each checked when it is read."""
 
     where: str
     cells: Mapping[str, str]
@@ -458,7 +458,7 @@ class _Cells:
         return value
 
     def whole(self, name: str, *, broken: bool = False) -> int | None:
-        """A whole number; one written as ``2.0`` counts, and with ``broken`` a fraction counts as unknown."""
+        """Return a whole number, also one written as ``2.0``; with ``broken`` a fraction counts as unknown."""
         text = self.text(name)
         value = self.number(name, above_zero=True)
         if value is None:

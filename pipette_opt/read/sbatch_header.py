@@ -1,4 +1,4 @@
-"""``#SBATCH`` lines of a batch script, and the variables that Slurm sets for a job with them."""
+"""Parser of a batch script's ``#SBATCH`` lines, and the variables that Slurm sets for such a job."""
 
 import re
 import shlex
@@ -47,22 +47,22 @@ _VARIABLES: Mapping[str, tuple[str, ...]] = {
     "account": ("SLURM_JOB_ACCOUNT",),
     "nodelist": ("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
 }
-"""Variables that have the value of an option (sbatch's manual, "output environment variables")."""
+"""Variables with the value of an option (sbatch's manual, "output environment variables")."""
 
 _FIRST_PROCESS = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 """Variables of a batch script, which runs on the first host of its job."""
 
 
 _HEADER = replace(SBATCH, all_take_values=True)
-"""Options of a header, where no program follows: a word behind an option that is not known is its value."""
+"""Options of a header, which no program follows: a word after an unknown option is its value."""
 
 _MADE_UP = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_NODELIST": "localhost"}
-"""Variables that every job has, and whose values only Slurm knows."""
+"""Variables that every job has, with made-up values, as only Slurm knows the real ones."""
 
 
 def sbatch_options(text: str, where: str) -> dict[str, str]:
     """
-    Options of the ``#SBATCH`` lines of a script, by long name; the last line counts, as for sbatch.
+    Return options of the ``#SBATCH`` lines of a script, by long name; later lines win, as in sbatch.
 
     sbatch reads them up to the first line that is neither blank nor a comment. A flag has the value ``""``.
     """
@@ -83,13 +83,13 @@ def sbatch_options(text: str, where: str) -> dict[str, str]:
 
 
 def made_up_variables(options: Mapping[str, str]) -> dict[str, str]:
-    """Return values in place of those that Slurm gives every job, for a script that is run without Slurm."""
+    """Return made-up values of the variables that Slurm sets for every job, for a script that runs without Slurm."""
     return {name: value for name, value in _MADE_UP.items() if options and name not in slurm_variables(options)}
 
 
 def slurm_variables(options: Mapping[str, str]) -> dict[str, str]:
     """
-    Return variables that Slurm sets in a batch script with these options, as far as the options say them.
+    Return the variables that Slurm sets in a batch script with these options, if the options determine them.
 
     ``SLURM_NTASKS`` follows from the tasks of a host, ``SLURM_GPUS_ON_NODE`` from ``--gpus-per-node`` or ``--gres``.
     """

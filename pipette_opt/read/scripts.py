@@ -1,4 +1,4 @@
-"""Arguments of the training program that a launch script starts, found without running the script."""
+"""Reader of the training program's arguments in a launch script, which does not run the script."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from pipette_opt.read.shell.interpreter import Shell
 
 EXPORTED = "MEGATRON_ARGS"
-"""Array with the options of a plan, in the files that ``export`` writes."""
+"""Array with the options of a plan, in files of ``export``."""
 
 _MAX_NAMED = 6
-"""Commands or variables that an error names; the last of the commands, for scripts prepare before they launch."""
+"""Most commands or variables that an error names; the last commands, as scripts prepare before they launch. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownArgument:
     """
-    An argument that is known only when the script runs.
+    Argument that is known only when the script runs.
 
     Parameters
     ----------
     index
-        Place among the arguments.
+        Position among the arguments.
     may_be_option
-        It may be an option, or have some among several words.
+        Whether it may be an option, or have options among several words.
     """
 
     index: int
@@ -62,19 +62,19 @@ class ScriptLaunch:
     launch
         ``None``: the script only sets the options of a program, in an array.
     arguments
-        Words behind the program's name; unknown parts are as the script has them.
+        Words after the program's name, with the script's text for unknown parts.
     unknown
         Arguments with unknown parts.
     line
-        Of the command that starts the program.
+        Line of the command that starts the program.
     environment
         Variables that the script exports.
     header
         Options of ``#SBATCH``.
     unset, defaults
-        Variables that were read although they are not set, and those whose default was taken; each with the line.
+        Variables that were read without being set, and variables with a default that was used; each with the line.
     notes
-        What was assumed.
+        Assumptions that were made.
     """
 
     launch: Launch | None
@@ -88,10 +88,13 @@ class ScriptLaunch:
     notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the launch as JSON has it: what ``capture`` writes, with what only this reader knows."""
+        """Return the launch as JSON: fields of ``capture``, and fields that only this reader has."""
         launch = self.launch or Launch(program="", arguments=self.arguments)
         document = launch_document(launch, environment=self.environment, sbatch=self.header, notes=self.notes)
-        unknown = [{"argument": one.index, "text": one.text, "line": one.line, "why": one.why} for one in self.unknown]
+        unknown = [
+            {"argument": argument.index, "text": argument.text, "line": argument.line, "why": argument.why}
+            for argument in self.unknown
+        ]
         more = {"line": self.line, "unset_variables": dict(self.unset), "defaults_taken": dict(self.defaults)}
         return {**document, **more, "unknown_arguments": unknown}
 
@@ -103,7 +106,7 @@ class ScriptLaunch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """A launch, with the words and variables that the shell had."""
+    """Launch found in a script, with its line and exported variables."""
 
     launch: Launch
     line: int
@@ -114,17 +117,17 @@ def read_script(
     text: str, where: str, *, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
 ) -> ScriptLaunch:
     """
-    Find the training program that ``bash script arguments`` would start; nothing is run, and no other file is read.
+    Find the training program that ``bash script arguments`` would start, without running or reading any other file.
 
     Parameters
     ----------
     environment
-        The only variables that are set, besides those that Slurm sets because of ``#SBATCH`` lines.
+        Only variables that are set, besides those that Slurm sets for the ``#SBATCH`` lines.
 
     Raises
     ------
     InputError
-        If the script starts no training program or several, or what it starts cannot be told.
+        If the script starts no training program or several, or its program cannot be determined.
     """
     reader = _Reader(where)
     found = evaluate(text, where, reader.starts, environment=environment, arguments=arguments)
@@ -171,7 +174,7 @@ def _rendered(launch: Launch, arguments: tuple[str, ...], unknowns: Unknowns) ->
 
 
 def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str:
-    """Return why an unknown argument cannot be read, and what to do."""
+    """Return the reason why an unknown argument cannot be read, and a remedy."""
     option = next((word for word in reversed(arguments[: argument.index]) if word.startswith("--")), "")
     of = f"the value of {option}" if option and not argument.text.startswith("-") else f"argument {argument.index + 1}"
     why = f" ({_short(argument.why)})" if argument.why else ""
@@ -182,7 +185,7 @@ def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str
 
 
 def script_environment(settings: Sequence[str] | None) -> dict[str, str]:
-    """Variables of a launch script, each given as ``NAME=VALUE``."""
+    """Return variables of a launch script from ``NAME=VALUE`` settings."""
     for setting in settings or ():
         if not re.match(r"[A-Za-z_]\w*=", setting, re.ASCII):
             raise InputError("--env", f"must be NAME=VALUE, got {shown(setting)}.")
@@ -190,7 +193,7 @@ def script_environment(settings: Sequence[str] | None) -> dict[str, str]:
 
 
 class _Reader:
-    """Launches that an evaluation meets, and other commands."""
+    """Collector of the launches and other commands that an evaluation meets."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -199,7 +202,7 @@ class _Reader:
         self.options: list[str] = []
 
     def starts(self, command: ExternalCommand, shell: "Shell") -> int | None:
-        """Note a command; gives its number if it starts a training program."""
+        """Note a command; return its number if it starts a training program."""
         if command.words[0].startswith("--"):
             self.options += command.words
             return None
@@ -212,7 +215,7 @@ class _Reader:
         return self._note(started, command, shell)
 
     def _check_quotes(self, started: Started, command: ExternalCommand, shell: "Shell") -> None:
-        """Refuse a whole training command in quotes, which a launcher takes for the name of a program."""
+        """Refuse a training command that is quoted as a whole, which a launcher would take as a program's name."""
         name = started.program if isinstance(started, Launch) else ""
         if isinstance(started, OtherCommand) and started.words:
             name = started.words[0]
@@ -240,14 +243,14 @@ class _Reader:
         return None
 
     def _inner(self, outer: ShellText | ShellScript, text: str, command: ExternalCommand, shell: "Shell") -> int | None:
-        """Evaluate what a shell that the command starts runs."""
+        """Evaluate the script of a shell that the command starts."""
         exported = {} if isinstance(outer, ShellText) and outer.on_other_hosts else dict(command.environment)
         positional = outer.arguments[1:] if isinstance(outer, ShellText) else outer.arguments
         numbers = shell.run_inner(text, {**exported, **outer.environment}, positional)
         if not numbers:
             return None
         found = [self.launches[number] for number in numbers]
-        programs = {(one.launch.program, one.launch.arguments) for one in found}
+        programs = {(launch_found.launch.program, launch_found.launch.arguments) for launch_found in found}
         if len(programs) > 1:
             place = f"{self.where}, line {command.line}"
             raise InputError(place, "starts two training programs in a shell; give a script with one of them.")
@@ -258,7 +261,7 @@ class _Reader:
 
 
 def _without_unknown_options(words: Sequence[str]) -> list[str]:
-    """Words of a command without those, before its program, that may be no word or several; values of options stay."""
+    """Return a command without the words before its program that may be no word or several; option values stay."""
     script = next((index for index, word in enumerate(words) if word.endswith(".py") or word == "-m"), len(words))
     return [
         word for index, word in enumerate(words) if index >= script or not may_split(word) or takes_value(words[:index])
@@ -266,13 +269,13 @@ def _without_unknown_options(words: Sequence[str]) -> list[str]:
 
 
 def _as_written(problem: str, unknowns: Unknowns) -> str:
-    """Text of an error with the script's text for unknown parts, also where Python escapes their signs."""
+    """Return an error text with the script's text for unknown parts, also where Python escapes their signs."""
     signs = re.sub(r"\\U([0-9a-f]{8})", lambda found: chr(int(found[1], 16)), problem)
     return unknowns.rendered(signs)
 
 
 def _readable(words: Sequence[str], unknowns: Unknowns) -> tuple[tuple[str, ...], tuple[UnknownArgument, ...]]:
-    """Words with the script's text for unknown parts, and a list of these."""
+    """Return words with the script's text for unknown parts, and a list of these parts."""
     readable: list[str] = []
     unknown: list[UnknownArgument] = []
     for index, word in enumerate(words):
@@ -292,14 +295,14 @@ def _readable(words: Sequence[str], unknowns: Unknowns) -> tuple[tuple[str, ...]
 
 
 def _may_be_option(word: str, unknown: Sequence[Unknown]) -> bool:
-    """Whether a word with unknown parts may be an option, or several words with options among them."""
+    """Return whether a word with unknown parts may be an option, or several words with options among them."""
     if word[0] == "-" and not re.match(r"--[\w-]+=", word, re.ASCII):
         return True
     return (may_split(word) or is_marker(word[0])) and not all(map(never_option, unknown))
 
 
 def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Sequence[str]) -> ScriptLaunch:
-    """Options of a file that starts nothing: lines of them, or an array; else an error that says what is started."""
+    """Return the options of a file that starts no program, from lines or an array; else raise an error."""
     lists = {name: words for name, words in found.lists.items() if any(word.startswith("--") for word in words)}
     options = reader.options or lists.get(EXPORTED) or (next(iter(lists.values())) if len(lists) == 1 else [])
     if options and not reader.others:
@@ -314,7 +317,7 @@ def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Seque
             notes=tuple(notes),
         )
     commands = [f"{command} (line {line})" for command, line in list(reader.others.items())[-_MAX_NAMED:]]
-    instead = f"what it starts: {', '.join(commands)}" if commands else "it starts no program at all"
+    instead = f"commands that it starts: {', '.join(commands)}" if commands else "it starts no program at all"
     more = f"; {'; '.join(notes)}" if notes else ""
     if lists:
         more += f"; options are set in {', '.join(list(lists)[:_MAX_NAMED])}, which no command is given"

@@ -1,4 +1,4 @@
-"""Hosts whose GPUs run at a share of their kind's peak, as ``--speed gpu[03-04]=0.8`` says."""
+"""Speeds of hosts as a share of their GPU's peak, from ``--speed gpu[03-04]=0.8``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from pipette_opt.specs.host_names import compress_hosts
 
 
 def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, float]:
-    """The speed of each host that is named, from entries such as ``gpu[03-04]=0.8``."""
+    """Return the speed of each named host, from entries such as ``gpu[03-04]=0.8``."""
     speeds: dict[str, float] = {}
     for entry in entries:
         hosts, sign, text = entry.rpartition("=")
@@ -27,7 +27,7 @@ def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, fl
 
 
 def check_speed(value: object, where: str) -> float:
-    """A number from ``MIN_SPEED`` to ``MAX_SPEED``."""
+    """Return a speed from ``MIN_SPEED`` to ``MAX_SPEED``, checked."""
     try:
         speed = number_of(str(value))
     except ValueError:
@@ -39,7 +39,7 @@ def check_speed(value: object, where: str) -> float:
 
 
 def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = "--speed") -> ClusterSpec:
-    """The cluster with these hosts at these speeds; a host whose file says another speed is refused."""
+    """Return the cluster with these hosts at these speeds; a host with another speed in its file is refused."""
     for host in speeds:
         if host not in cluster.hosts:
             hint = did_you_mean(host, cluster.hosts)
@@ -55,12 +55,12 @@ def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = 
 
 
 def speed_record(speeds: Mapping[str, float]) -> dict[str, float] | None:
-    """What a plan records of them: hosts of equal speed folded; ``None`` without any."""
+    """Return a plan's record of speeds, hosts of equal speed folded into one name; ``None`` if there are none."""
     return folded_by_value(speeds) or None
 
 
 def folded_by_value(values: Mapping[str, float]) -> dict[str, float]:
-    """The number of each host, with hosts of equal numbers folded into one name."""
+    """Return the value of each host, with hosts of equal values folded into one name."""
     return {
         compress_hosts(tuple(host for host, its in values.items() if its == value)): value
         for value in dict.fromkeys(values.values())
@@ -68,7 +68,7 @@ def folded_by_value(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def recorded_speeds(record: object, where: str) -> dict[str, float]:
-    """The speed of each host, from what a plan records."""
+    """Return the speed of each host from a plan's record."""
     if record is None:
         return {}
     if not isinstance(record, Mapping):

@@ -1,4 +1,4 @@
-"""Constants of a software stack from, and to, a YAML file."""
+"""Reader and writer of a software stack's constants, in YAML."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.stack import CONSTANTS, OTHERS
 
 DEFAULT_NAME = "megatron-core"
-"""The shipped stack that commands use without ``--calibration``."""
+"""Shipped stack that commands use without ``--calibration``."""
 
 
 RETIRED = (
@@ -35,13 +35,13 @@ RETIRED = (
     "gradient_overlap",
     "assumed_node_bytes_per_s",
 )
-"""Constants of older stacks: shares of the peak that all kinds of GPU had in common, and of collectives."""
+"""Constants of older versions: shares of the peak common to all kinds of GPU, and constants of collectives."""
 
 
 def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
-    """A shipped stack by name, or a file such as ``calibrate`` writes; constants that it leaves out have defaults."""
+    """Read a shipped stack by name, or a file of ``calibrate``; missing constants have defaults."""
     path = Path(source)
-    shipped = sorted(one.stem for one in shipped_path("data", "stacks").glob("*.yaml"))
+    shipped = sorted(file.stem for file in shipped_path("data", "stacks").glob("*.yaml"))
     if str(source) in shipped:
         path = shipped_path("data", "stacks", f"{source}.yaml")
     elif path.suffix not in (".yaml", ".yml") and not is_file(path):
@@ -56,7 +56,7 @@ def _read_stack_file(path: Path) -> StackSpec:
     content = read_yaml(path)
     old = [name for name in RETIRED if isinstance(content, dict) and name in content]
     if old:
-        problem = f"{', '.join(old)}: of an older version, with other laws. Calibrate again."
+        problem = f"{', '.join(old)}: from an older version with other formulas. Calibrate again."
         raise InputError(str(path), problem)
     data = Fields(str(path), content, (*CONSTANTS, *OTHERS))
     values = {name: data.not_negative(name) for name in CONSTANTS if data.has(name)}
@@ -86,7 +86,7 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
     if stack.memory is not None:
         data["memory"] = dict(stack.memory)
     if stack.layers is not None:
-        data["layers"] = [asdict(one) for one in stack.layers.shapes]  # few digits would change what lies between
+        data["layers"] = [asdict(shape) for shape in stack.layers.shapes]  # rounding would change interpolated values
     if stack.versions is not None:
         data["versions"] = {name: _short(factor) for name, factor in stack.versions.items()}
     if stack.origins:
@@ -96,7 +96,7 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
 
 
 def _short(value: float) -> float:
-    """Four digits are more than a fit can tell, and read well."""
+    """Round to four digits, more than a fit can resolve."""
     return float(f"{value:.4g}")
 
 

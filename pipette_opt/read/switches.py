@@ -1,4 +1,4 @@
-"""The switches of a cluster, as ``scontrol show topology`` or Slurm's ``topology.conf`` lists them."""
+"""Parser of a cluster's switches, from ``scontrol show topology`` or Slurm's ``topology.conf``."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,29 +17,29 @@ _KEYS = ("switchname", "level", "linkspeed", "nodes", "switches")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchTree:
     """
-    Who is under which switch.
+    Switches above each host.
 
     Parameters
     ----------
     ancestors
-        For each host its switches, from the leaf up to the root.
+        Switches of each host, from the leaf up to the root.
     """
 
     ancestors: Mapping[str, tuple[str, ...]]
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts in the order of the file."""
+        """Return the hosts in the order of the file."""
         return tuple(self.ancestors)
 
     def distance(self, a: str, b: str) -> int | None:
-        """Levels up to the first common switch, 0 for the same leaf; ``None`` without one."""
+        """Return levels up to the first common switch, 0 for a common leaf; ``None`` without one."""
         above_a, above_b = self.ancestors.get(a, ()), self.ancestors.get(b, ())
         return next((level for level, switch in enumerate(above_a) if switch in above_b), None)
 
 
 def is_switch_list(text: str) -> bool:
-    """Whether a text looks like Slurm's list of switches."""
+    """Return whether a text looks like Slurm's list of switches."""
     return any(_LINE.match(line) for line in text.splitlines())
 
 
@@ -47,8 +47,8 @@ def parse_switches(log: Log, where: str) -> SwitchTree:
     """
     Read lines such as ``SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=gpu[01-08]``, ``SwitchName=top Switches=leaf[1-2]``.
 
-    ``scontrol`` also lists the nodes below of the higher switches; those are not leaves. Slurm does not use the link
-    speed, and neither is it used here. A switch without either has no hosts (Slurm 25.05 lists them so).
+    ``scontrol`` also lists the nodes below higher switches, which are not leaves. The link speed is ignored, as by
+    Slurm. A switch with neither nodes nor switches has no hosts (Slurm 25.05 lists such switches).
     """
     nodes: dict[str, tuple[str, ...]] = {}
     parent: dict[str, str] = {}
@@ -84,7 +84,7 @@ def parse_switches(log: Log, where: str) -> SwitchTree:
 
 
 def _fields(words: Sequence[str], place: str) -> dict[str, str]:
-    """Values of a line by lower-case key."""
+    """Return the values of a line by lower-case key."""
     fields = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
     for key in fields:
         if key not in _KEYS:

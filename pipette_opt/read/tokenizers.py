@@ -1,4 +1,4 @@
-"""Sizes of known tokenizers, for launches that leave the vocabulary to them: the table ``data/tokenizers.yaml``."""
+"""Sizes of known tokenizers, from ``data/tokenizers.yaml``, for launches without a size of the vocabulary."""
 
 import re
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ NAMES = ("tokenizer_model", "vocab_file")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTokenizer:
     """
-    One tokenizer.
+    Tokenizer of known size.
 
     Parameters
     ----------
     pattern
-        Regular expression that the name of such a tokenizer, in lower case, has a match of.
+        Regular expression that matches a part of the tokenizer's name in lower case.
     vocab_size
-        Its entries, added tokens among them.
+        Number of entries, with added tokens.
     source
-        Where the number is from.
+        Source of the number.
     """
 
     pattern: str
@@ -34,7 +34,7 @@ class KnownTokenizer:
 
 
 def tokenizer_of(given: Mapping[str, Any]) -> KnownTokenizer | None:
-    """The tokenizer that options of Megatron name, if the table has it; the last name in a path counts first."""
+    """Return the known tokenizer that Megatron's options name; the last part of a path is tried first."""
     for name in NAMES:
         path = str(given.get(name, "")).lower().replace("_", "-")
         for part in reversed([part for part in path.split("/") if part]):
@@ -46,6 +46,6 @@ def tokenizer_of(given: Mapping[str, Any]) -> KnownTokenizer | None:
 
 @cache
 def known_tokenizers() -> tuple[KnownTokenizer, ...]:
-    """All rows of the table."""
+    """Return all rows of the table."""
     rows: Any = read_yaml(shipped_path("data", "tokenizers.yaml"))
     return tuple(KnownTokenizer(**row) for row in rows)

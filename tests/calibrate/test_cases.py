@@ -190,7 +190,7 @@ def test_mixtures_of_experts() -> None:
     [
         ({"num_experts": "many"}, "num_experts must be a whole number, got 'many'"),
         ({"dispatcher": "own"}, "dispatcher must be one of alltoall, allgather, flex, deepep, hybridep, got 'own'"),
-        ({"hybrid": "M-M*"}, "hybrid: layers that are no transformer's have no times"),
+        ({"hybrid": "M-M*"}, "hybrid: layers other than transformer layers are not supported"),
         ({"ep": "1.5"}, "ep must be a whole number, got '1.5'"),
         ({"ep": "3"}, "num_experts=8 is no multiple of expert_model_parallel_size=3"),
         ({"moe_router_topk": "9"}, "moe_router_topk must be <= num_experts=8, got 9"),

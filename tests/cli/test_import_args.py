@@ -53,7 +53,10 @@ def test_document(command: Command, script: Path) -> None:
     [
         ("torchrun train.py --x $(hostname)", "train.sh, line 1: $(hostname), in the value of --x, is known only when"),
         ("torchrun train.py 'a\nb'", "argument 1, 'a\\nb', has a line break; --json prints it"),
-        ("ray start --head", "train.sh: starts no training program; what it starts: ray start --head (line 1)"),
+        (
+            "ray start --head",
+            "train.sh: starts no training program; commands that it starts: ray start --head (line 1)",
+        ),
         ("", "train.sh: is empty"),
         ("nodes:\n  - host: a\n", "It looks like a cluster file of pipette-opt"),
     ],

@@ -79,7 +79,7 @@ def test_a_plan_on_a_cluster_that_changed(command: Command, plan: Path) -> None:
     found, recorded = json.loads(out), json.loads(plan.read_text())
     assert code == 0
     assert found["estimate"]["iteration_time_s"] > recorded["estimate"]["iteration_time_s"]
-    assert "1 flow: an ordinary link attains -90.0%." in found["changed"]
+    assert "1 flow: a usual link attains -90.0%." in found["changed"]
     assert found["changed"][-1].startswith(f"The plan's {recorded['estimate']['iteration_time_s']:.2f} s")
     code, out, _ = command("estimate", str(plan), "--cluster", str(own))
     assert code == 0

@@ -73,7 +73,10 @@ def test_published_sizes_come_out(tmp_path: Path, name: str) -> None:
         ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, r"type 'longrope' is not one of Megatron's"),
         ({"rope_scaling": {"type": "linear", "factor": 2.5}}, r"a linear factor of 2.5 is not a whole number"),
         ({"rope_scaling": {"type": "linear"}}, r"rope_scaling: factor must be a number"),
-        ({"rope_scaling": {**LLAMA_3_SCALING, "low_freq_factor": 2.0}}, r"low_freq_factor must be 1, a constant of Megatron"),
+        (
+            {"rope_scaling": {**LLAMA_3_SCALING, "low_freq_factor": 2.0}},
+            r"low_freq_factor must be 1, a constant of Megatron",
+        ),
         ({"rope_scaling": {"type": "linear", "factor": 2, "beta_fast": 1}}, r"beta_fast is not known of type linear"),
         ({"rope_scaling": {"type": "yarn", "factor": 4, "attention_factor": 1.2}}, r"from the factor, here 1.13863"),
         ({"rope_scaling": "yes"}, r"rope_scaling: must be an object"),

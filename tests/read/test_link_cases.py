@@ -158,7 +158,7 @@ def test_a_test_that_is_none_is_refused(tmp_path: Path) -> None:
     """The bus bandwidth of an alltoall over two ranks is half its algbw; here both are equal."""
     log = tmp_path / "run.txt"
     log.write_text(NAMELESS)
-    with pytest.raises(InputError, match="is no alltoall, as --test says: its busbw of"):
+    with pytest.raises(InputError, match="is not alltoall, as --test says: its busbw of"):
         import_links(log, test="alltoall")
 
 

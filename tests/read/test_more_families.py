@@ -345,7 +345,9 @@ def test_presets_are_what_published_configs_say(folder: str, preset: str) -> Non
 )
 def test_heads_that_are_no_language_models_are_refused(name: str) -> None:
     """Megatron-LM's model has an output layer of the vocabulary."""
-    with pytest.raises(InputError, match=rf"architectures: \['{name}'\] is not supported; its head is not a language model"):
+    with pytest.raises(
+        InputError, match=rf"architectures: \['{name}'\] is not supported; its head is not a language model"
+    ):
         read(LLAMA_3_8B | {"architectures": [name]})
 
 

@@ -18,7 +18,7 @@ def test_spellings(text: str) -> None:
     [
         ("400", r"must be NICs x Gbit/s, such as 8x400 for eight NICs of 400 Gbit/s, got '400'"),
         ("", "must be NICs x Gbit/s"),
-        ("8x50GB/s", "counts Gbit/s, not GB/s: 8x400"),
+        ("8x50GB/s", "must be in Gbit/s, not GB/s: 8x400"),
         ("400x8", "did you mean 8x400"),
         ("0x400", "must be 1 to 128 NICs"),
         ("8x0", "must be more than 0"),

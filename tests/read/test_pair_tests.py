@@ -108,9 +108,9 @@ def test_where_the_hosts_are_named(line: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
-        (OSU_BW, "results.txt", "does not say which two hosts"),
-        (OSU_BW, "a_b_c.txt", "does not say which two hosts"),
-        (OSU_BW, "a_to_a.txt", "does not say which two hosts"),
+        (OSU_BW, "results.txt", "does not name the two hosts"),
+        (OSU_BW, "a_b_c.txt", "does not name the two hosts"),
+        (OSU_BW, "a_to_a.txt", "does not name the two hosts"),
         (OSU_BW[:-1], "a_b.txt", "breaks off inside its last line"),
         (OSU_BW.split("1 ", maxsplit=1)[0], "a_b.txt", "has no results"),
         (OSU_BW + OSU_BW, "a_b.txt", "several tests are mixed"),

@@ -30,7 +30,7 @@ def test_layouts(layout: str, num_stages: int, expected: tuple[tuple[int, ...], 
         ("Etttt|tttt", "end with its only L"),
         ("Etttt|ttttt|tEt|tL", "its only E"),
         ("Etttt|tttL", "holds 7 layers, but the model has 8"),
-        ("Etttt|ttttmL", r"holds 1 heads that predict further tokens .m., but --mtp-num-layers is 0"),
+        ("Etttt|ttttmL", r"holds 1 prediction depths .m., but --mtp-num-layers is 0"),
         ("Etttt|mttttL", r"must have all heads that predict further tokens .m. right before L"),
         ("Ettttm|ttttmL", r"must have all heads that predict further tokens .m. right before L"),
     ],
@@ -45,7 +45,7 @@ def test_layouts_with_further_heads() -> None:
     """All in the last part, as many as the model has."""
     assert layers_of_layout("Et|(tt|)*3tm*2L", 8, 2, 5, "here") == ((1, 2, 2, 2, 1),)
     assert layers_of_layout("Et*8|mL", 8, None, 2, "here") == ((8, 0),)
-    with pytest.raises(InputError, match=r"holds 1 heads that predict further tokens .m., but --mtp-num-layers is 2"):
+    with pytest.raises(InputError, match=r"holds 1 prediction depths .m., but --mtp-num-layers is 2"):
         layers_of_layout("Et*4|t*4mL", 8, 2, 2, "here")
 
 

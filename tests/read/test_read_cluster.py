@@ -173,7 +173,9 @@ def test_nics_beside_a_matrix_count_them_and_cap_the_host(folder: Path) -> None:
 def test_a_gpu_without_a_usual_host_needs_nics(tmp_path: Path) -> None:
     """What nobody can know is asked for, with what would be right."""
     (tmp_path / "c.yaml").write_text("nodes: [{hosts: 'n[1-4]', gpu: rtx-4090, gpus_per_node: 4}]\n")
-    with pytest.raises(InputError, match=r"needs nics, such as 8x400 .*the catalogue has no usual NICs for hosts of 4 GPUs"):
+    with pytest.raises(
+        InputError, match=r"needs nics, such as 8x400 .*the catalogue has no usual NICs for hosts of 4 GPUs"
+    ):
         read_cluster(tmp_path / "c.yaml")
 
 

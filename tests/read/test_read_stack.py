@@ -58,7 +58,7 @@ def test_layers_are_read_as_written(tmp_path: Path) -> None:
         ("streaming: 1.5\n", "streaming must be in"),
         ("matmul_speed: 0\n", "matmul_speed must be at least 1e-09"),
         ("matmul_sped: 0.5\n", "Did you mean matmul_speed"),
-        ("best_matmul: 0.8\ntile: 128\n", "best_matmul, tile: of an older version"),
+        ("best_matmul: 0.8\ntile: 128\n", "best_matmul, tile: from an older version"),
         ("host_kernel_s: -1\n", "host_kernel_s must be a number >= 0"),
         ("refill_s_per_billion: .nan\n", "refill_s_per_billion must be a number >= 0"),
         ("refill_half_gpus: -1\n", "refill_half_gpus must be a number >= 0"),

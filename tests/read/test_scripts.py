@@ -149,7 +149,7 @@ def found_in(text: str) -> ScriptLaunch:
         ("torchrun train.py --a\r\n", "line 1: ends as lines of Windows do"),
         (
             "python tools/preprocess_data.py --bf16\necho done",
-            "starts no training program; what .*: python tools/prep",
+            "starts no training program; commands .*: python tools/prep",
         ),
         ("echo hello", "starts no training program; it starts no program at all"),
         ("set -e\nfalse\ntorchrun train.py", "starts no training program.*line 2: set -e ends the script"),
