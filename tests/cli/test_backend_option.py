@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SOLVE = ("solve", "--example", "lab-2x8", "--virtual-pipeline", "1")
+SOLVE = ("solve", "--example", "lab-2x8", "--tensor-parallel", "8", "--virtual-pipeline", "1")
 
 
 @pytest.mark.parametrize(

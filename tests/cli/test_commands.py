@@ -19,7 +19,7 @@ from pipette_opt.problem.solution import Result
 
 Run = Callable[..., tuple[int, str, str]]
 
-SMALL = ("--example", "lab-2x8", "--time-limit", "3", "--workers", "2")
+SMALL = ("--example", "lab-2x8", "--tensor-parallel", "8", "--time-limit", "3", "--workers", "2")
 QUICK = (*SMALL, "--gap-limit", "0.5")
 
 
@@ -206,12 +206,12 @@ def test_export(run: Run, solved: Path, target: str) -> None:
 
 def test_candidates(run: Run) -> None:
     """As many as asked for, those that fit first, and why others are not legal."""
-    code, out, err = run("candidates", "--example", "lab-2x8", "--top", "5", "--json")
+    code, out, err = run("candidates", "--example", "lab-2x8", "--tensor-parallel", "8", "--top", "5", "--json")
     assert code == 0
     rows = json.loads(out)
     assert len(rows) == 5
     assert all(row["fits"] for row in rows)
-    code, _, err = run("candidates", "--example", "lab-2x8", "--top", "5")
+    code, _, err = run("candidates", "--example", "lab-2x8", "--tensor-parallel", "8", "--top", "5")
     assert "combinations are legal on 16 GPUs" in err
 
 
@@ -321,7 +321,6 @@ BAD = [
     (("solve", *JOB, "--calibration", "megatron"), "Shipped: megatron-core."),
     (("calibrate", "nowhere.csv", "-o", "no/such/folder/s.yaml"), "no/such/folder/s.yaml"),
     (("backtest", "nowhere.csv", "-o", "no/such/folder/p.csv"), "no/such/folder/p.csv"),
-    (("memory", "collect", "-o", "no/such/folder/t.csv"), "no/such/folder/t.csv"),
     (("estimate",), "--args"),
     (("estimate", *JOB, "--args", " "), "empty"),
     (("estimate", *JOB, "--args", "nowhere.sh"), "nowhere.sh: there is no such file"),

@@ -19,7 +19,7 @@ def started(path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "pipette_opt", "solve", "--example", "lab-16x8", "--virtual-pipeline", "1"),
-            *("--tensor-parallel", "8", "--context-parallel", "1"),
+            *("--tensor-parallel", "8", "--context-parallel", "1", "--micro-batch-size", "1", "--recompute", "none"),
             *("--time-limit", "300", "--gap-limit", "0", "-o", str(path)),
         ],
         stderr=subprocess.PIPE,
