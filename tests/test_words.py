@@ -23,8 +23,6 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "annealing": (30, 10),
     "base": (22, 8),
     "parallel": (35, 1),
-    "plans": (81, 20),
-    "problem": (85, 41),
     "replan": (27, 53),
     "specs": (122, 19),
     "verify": (23, 55),

@@ -1,5 +1,5 @@
 """
-A finished plan: what it holds, which links it uses, what moves between two plans, notes.
+Finished plans: their contents, the links they use, moves between two plans, notes.
 
 Import from the modules.
 """

@@ -1,4 +1,4 @@
-"""What is proven about a plan, and who ruled out what."""
+"""Certificate of a plan: what is proven, and which step ruled out which configurations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,16 +17,16 @@ JointStatus = Literal["INFEASIBLE", "FEASIBLE"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuledOut:
     """
-    Configurations that the same rule, bound or engine rules out.
+    Configurations ruled out by the same rule, bound or engine.
 
     Parameters
     ----------
     name
-        Of a legality rule, of a bound, or of the engine of the solver that raised the bound to where it ended.
+        Name of a legality rule, of a bound, or of the solver's engine that last raised the bound.
     configurations
-        How many.
+        Number of configurations.
     example
-        One of them, or for a legality rule what it says of one of them.
+        Label of such a configuration, or a legality rule's message about it.
     """
 
     name: str
@@ -37,19 +37,19 @@ class RuledOut:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """
-    One reason why configurations cannot win.
+    One step of the search that rules out configurations.
 
     Parameters
     ----------
     by
-        The reason: a step of the search.
+        Name of the step.
     configurations
-        How many it rules out.
+        Number of configurations that it rules out.
     bound_s
-        No plan of these is faster; ``None`` where no plan of these can run, or others are the same with less
+        Lower bound on their plans, seconds; ``None`` where none of their plans can run, or others are equal with less
         recomputation.
     named
-        The same configurations by the name of the rule, bound or engine, most first; none in plans of older versions.
+        Configurations by the name of the rule, bound or engine, most frequent first; empty in plans of older versions.
     """
 
     by: str
@@ -61,22 +61,22 @@ class Proof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointModel:
     """
-    The CP-SAT model that chose degrees, layers of each stage and kinds of GPU together, in parts of families.
+    CP-SAT model that chose degrees, layers of each stage and GPU kinds together, in parts of families.
 
     Parameters
     ----------
     families
-        Configurations and packings that it chose among, each with every split of the layers.
+        Configurations with tilings that it chose among, each with every layer partition.
     variables, constraints
-        Of the largest part.
+        Size of the largest part.
     solves, seconds
-        How often it was solved, and in what time.
+        Number of solves, and their total time.
     splits
-        Splits of the layers that it handed on, to be searched beside the usual ones.
+        Number of layer partitions that it handed on, to be searched beside the usual ones.
     status
-        ``INFEASIBLE``: no other split can be as fast as the plan it compared with; ``FEASIBLE``: one might.
+        ``INFEASIBLE``: no other partition can be as fast as the plan it compared with; ``FEASIBLE``: one might.
     bound_s
-        No plan with any other split is faster.
+        Lower bound on plans with any other partition, seconds.
     """
 
     families: Count
@@ -92,7 +92,7 @@ class JointModel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """
-    What is proven about the plan.
+    Proof about the plan.
 
     Parameters
     ----------
@@ -100,9 +100,9 @@ class Certificate:
         ``OPTIMAL``: no plan of the searched space is faster than the fastest found by the simulator, up to rounding to
         ticks. ``FEASIBLE``: the gap stays open.
     objective_s
-        The simulator's iteration time of the plan.
+        Simulated iteration time of the plan, seconds.
     lower_bound_s
-        No plan of the searched space is faster by the simulator.
+        Lower bound on the simulated time of every plan of the searched space, seconds.
     gap
         Gap of the search: ``(fastest_s - lower_bound_s) / fastest_s``; without ``fastest_s`` that of ``objective_s``.
     placement_dependent_s
@@ -110,21 +110,21 @@ class Certificate:
     placement_gap
         ``(objective_s - lower_bound_s) / placement_dependent_s``; zero if nothing depends on the placement.
     judge_lower_bound_s
-        The same as ``lower_bound_s``, under its older name.
+        Older name of ``lower_bound_s``.
     scope
         One sentence: what the bound covers, and what it does not.
     searched
         Values of each dimension that were searched.
     not_searched
-        What the bound says nothing about, each a short text.
+        Choices that the bound does not cover, each a short text.
     proof
-        What ruled out how many configurations.
+        Number of configurations ruled out by each step.
     joint_model
-        What the joint model said; ``None`` where the layers of the stages were not free.
+        Result of the joint model; ``None`` where the layers of the stages were not free.
     fastest_s
         Iteration time of the fastest plan found, where a plainer one is the plan; ``None``: the plan is the fastest.
     chosen_by
-        The objective, where it is not the time: then the bounds above are of the configurations within the last limits.
+        Objective, where it is not the time: then the bounds above are of the configurations within the last limits.
     """
 
     status: Status

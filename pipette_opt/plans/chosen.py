@@ -1,4 +1,4 @@
-"""By which objective a plan was chosen, and what is proven about that."""
+"""Objective other than time by which a plan was chosen, and the proof about it."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,19 @@ from pipette_opt.base.typed import Positive
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceStep:
     """
-    One search on the way: the fastest plan of the configurations that were not known to be worse by the objective.
+    One search: the fastest plan of the configurations not yet known to be worse by the objective.
 
     Parameters
     ----------
     limits
-        Largest values of properties of a configuration that were searched.
+        Largest searched values of properties of a configuration.
     plan
-        The fastest configuration of these, as text.
+        Fastest configuration of these, as text.
     factor
         Its objective over its iteration time. All configurations searched here, and not in the next step, have at least
         this factor.
     iteration_time_s, lower_bound_s
-        Its time, and what no configuration searched here undercuts.
+        Its time, and the lower bound on all configurations searched here, seconds.
     """
 
     limits: tuple[str, ...]
@@ -38,25 +38,25 @@ class ChoiceStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """
-    What is proven about the objective by which a plan was chosen.
+    Proof about the objective by which a plan was chosen.
 
     Parameters
     ----------
     objective
-        ``robust``: the upper end of the band of the plan's time, in seconds.
+        ``robust``: upper end of the band of the plan's time, in seconds.
     value
-        Of the best plan found.
+        Objective of the best plan found.
     lower_bound
-        No plan of the steps has less.
+        Lower bound on the objective of all plans of the steps.
     gap
         ``(value - lower_bound) / value``.
     rest_factor
-        Least factor of the configurations that no further step searched, as their bound is enough; ``None`` where none
+        Least factor of the configurations that no further step searched, as their bound suffices; ``None`` where none
         are left.
     steps
-        The searches, the widest first.
+        Searches, the widest first.
     shown_value
-        Of the plan, where it is another than the fastest of its step; ``None``: the plan is the best.
+        Objective of the plan, where it is not the fastest of its step; ``None``: the plan is the best.
     """
 
     objective: str

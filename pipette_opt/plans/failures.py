@@ -1,8 +1,7 @@
 """
-Expected progress of a job whose hosts fail: how often to save, and what is left of its speed.
-
-A host is lost after an exponential time; so is one of ``n``, after ``mean / n``. Between two losses a job saves every
-``interval`` seconds, and after a loss does again what it had not saved. With ``save`` seconds for a checkpoint and
+Expected progress of a job whose hosts fail: best checkpoint interval, and remaining share of its speed.
+A host fails after an exponential time; the first of ``n`` hosts after ``mean / n``. Between two failures, a job saves
+every ``interval`` seconds, and after a failure repeats the unsaved work. With ``save`` seconds for a checkpoint and
 ``recovery`` seconds from a loss until training goes on (noticing it, a plan, loading), ``interval`` seconds of work
 take ``M exp(recovery / M) (exp((interval + save) / M) - 1)`` seconds on average, ``M`` being the mean time between
 losses (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006)).
@@ -18,16 +17,16 @@ DAY_S = 86_400.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRate:
     """
-    How hosts fail, and what a loss and a checkpoint cost.
+    Failures of hosts, and the cost of a failure and a checkpoint.
 
     Parameters
     ----------
     host_mean_days
-        Mean days until a host is lost, > 0.
+        Mean days between failures of a host, > 0.
     save_s
         Seconds in which a checkpoint stops the job, > 0.
     recovery_s
-        Seconds from a loss until training goes on, >= 0.
+        Seconds from a failure until training continues, >= 0.
     """
 
     host_mean_days: float
@@ -45,16 +44,16 @@ class FailureRate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """
-    What is left of a job's speed.
+    Remaining share of a job's speed.
 
     Parameters
     ----------
     interval_s
-        Seconds of work between two checkpoints, the best.
+        Best interval of work between two checkpoints, seconds.
     share
-        Of the time that is progress, in (0, 1).
+        Share of the time that is progress, in (0, 1).
     losses_per_day
-        Of any of its hosts.
+        Failures per day of any of its hosts.
     """
 
     interval_s: float
@@ -63,7 +62,7 @@ class Progress:
 
 
 def share_of_progress(rate: FailureRate, num_hosts: int, interval_s: float) -> float:
-    """Seconds of work over the seconds that they take on average."""
+    """Seconds of work over the mean seconds that they take."""
     mean_s = rate.host_mean_days * DAY_S / num_hosts
     exponent = (interval_s + rate.save_s) / mean_s
     if exponent + rate.recovery_s / mean_s > 700.0:
@@ -73,18 +72,18 @@ def share_of_progress(rate: FailureRate, num_hosts: int, interval_s: float) -> f
 
 def best_progress(rate: FailureRate, num_hosts: int) -> Progress:
     """
-    The interval with most progress on so many hosts.
+    Return the checkpoint interval with most progress on ``num_hosts`` hosts.
 
     The share rises up to it and falls beyond, so a ternary search finds it.
     """
     mean_s = rate.host_mean_days * DAY_S / num_hosts
     low, high = 0.0, 2.0 * (mean_s + math.sqrt(2 * rate.save_s * mean_s))
     for _ in range(200):
-        one, other = low + (high - low) / 3, high - (high - low) / 3
-        if share_of_progress(rate, num_hosts, one) < share_of_progress(rate, num_hosts, other):
-            low = one
+        shorter, longer = low + (high - low) / 3, high - (high - low) / 3
+        if share_of_progress(rate, num_hosts, shorter) < share_of_progress(rate, num_hosts, longer):
+            low = shorter
         else:
-            high = other
+            high = longer
     interval_s = (low + high) / 2
     return Progress(
         interval_s=interval_s, share=share_of_progress(rate, num_hosts, interval_s), losses_per_day=DAY_S / mean_s

@@ -50,7 +50,7 @@ def time_frame(plan: Plan) -> "DataFrame":
     from pandas import DataFrame
 
     parts = {"this plan": plan.estimate.breakdown, "critical path": plan.estimate.critical_path}
-    parts |= {one.config.label(): one.breakdown for one in plan.alternatives}
+    parts |= {other.config.label(): other.breakdown for other in plan.alternatives}
     return DataFrame({name: dict(causes) for name, causes in parts.items() if causes}).fillna(0.0).rename_axis("cause")
 
 
@@ -69,7 +69,8 @@ def alternative_frame(plan: Plan) -> "DataFrame":
     rows: list[tuple[ParallelConfig, float | None, float | None, int, str]]
     rows = [(plan.config, best_s, risk, used, "this plan")]
     rows += [
-        (one.config, one.iteration_time_s, one.oom_probability, len(one.hosts), one.reason) for one in plan.alternatives
+        (other.config, other.iteration_time_s, other.oom_probability, len(other.hosts), other.reason)
+        for other in plan.alternatives
     ]
     frame = DataFrame(
         {
@@ -107,15 +108,15 @@ def proof_frame(plan: Plan) -> "DataFrame":
 
     columns = ["by", "name", "configurations", "bound_s", "example"]
     rows = [
-        (part.by, one.name, one.configurations, part.bound_s, one.example)
+        (part.by, ruled_out.name, ruled_out.configurations, part.bound_s, ruled_out.example)
         for part in plan.certificate.proof
-        for one in part.named
+        for ruled_out in part.named
     ]
     return DataFrame(rows, columns=columns).astype({"bound_s": float})
 
 
 def html_of(plan: Plan, verdict: str) -> str:
-    """The plan in a notebook: verdict, configuration, time, and memory of its stages."""
+    """Render the plan for a notebook: verdict, configuration, time, and memory of its stages."""
     used, estimate = len(plan.placement.nodes_used), plan.estimate
     columns = ["layers", "predicted_gib", "at_most_gib", "capacity_gib", "oom_probability"]
     stages = stage_frame(plan).reindex(columns=columns)

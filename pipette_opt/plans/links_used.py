@@ -1,7 +1,8 @@
-"""Which pairs of hosts a finished plan sends over, and who; what ``verify`` asks, without anything of the solver."""
+"""Pairs of hosts that a finished plan sends over, with their users, for ``verify``; independent of the solver."""
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import product
 
 from pipette_opt.plans.plan import Plan
 from pipette_opt.specs import Instance
@@ -11,7 +12,7 @@ Coordinates = tuple[int, int, int, int]
 
 
 def coordinates_of(plan: Plan) -> Iterator[Coordinates]:
-    """Coordinates of each rank: the tensor coordinate is fastest, then context, then the rest by the rank order."""
+    """Yield the coordinates of each rank: tensor fastest, then context, then the rest by the rank order."""
     config = plan.config
     tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
     dp, pp = config.data_parallel_size, config.pipeline_model_parallel_size
@@ -25,14 +26,14 @@ def coordinates_of(plan: Plan) -> Iterator[Coordinates]:
 
 
 def links_used(plan: Plan) -> dict[tuple[str, str], str]:
-    """Directed pairs of hosts, each with who uses it."""
+    """Return directed pairs of hosts, each with its user."""
     host = {where: plan.hosts[node] for where, node in zip(coordinates_of(plan), plan.placement.node, strict=True)}
     used: dict[tuple[str, str], str] = {}
     pp, interleaved = plan.config.pipeline_model_parallel_size, plan.config.num_chunks > 1
     for (stage, dp, cp, tp), here in host.items():
         if stage + 1 < pp or interleaved:
-            there = host[(stage + 1) % pp, dp, cp, tp]
-            for pair in ((here, there), (there, here)):
+            following = host[(stage + 1) % pp, dp, cp, tp]
+            for pair in ((here, following), (following, here)):
                 used.setdefault(pair, f"the pipeline at stage {stage}")
     rings: dict[tuple[str, Coordinates], list[str]] = defaultdict(list)
     for (stage, dp, cp, tp), here in host.items():
@@ -40,16 +41,15 @@ def links_used(plan: Plan) -> dict[tuple[str, str], str]:
         rings["the tensor-parallel ring", (stage, dp, cp, 0)].append(here)
     for (kind, (stage, *_)), members in rings.items():
         order = list(dict.fromkeys(members))
-        for here, there in zip(order, order[1:] + order[:1], strict=True):
-            used.setdefault((here, there), f"{kind} of stage {stage}")
+        for pair in zip(order, order[1:] + order[:1], strict=True):
+            used.setdefault(pair, f"{kind} of stage {stage}")
     return {pair: user for pair, user in used.items() if pair[0] != pair[1]}
 
 
 def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[str]]]]:
     """
-    Of each block of ranks that hold every expert once: its stage, and the hosts of each rank of experts in turn.
-
-    The ranks of a stage in rank order; neighbours share an expert.
+    Return each block of ranks that hold every expert once: its stage, and the hosts of each rank of experts in turn.
+    The ranks of a stage are in rank order; neighbours share an expert.
     """
     if instance.model.num_experts is None:
         return []
@@ -65,14 +65,14 @@ def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[s
 
 
 def expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
-    """Pairs of hosts over which tokens travel, and rings of ranks with the same experts; each with who uses it."""
+    """Return pairs of hosts of exchanges of tokens and of rings of ranks with the same experts, each with its user."""
     used: dict[tuple[str, str], str] = {}
     same: dict[tuple[int, int, int], list[str]] = defaultdict(list)
     gathered = instance.training.moe_token_dispatcher_type == "allgather"
     for stage, parts in _expert_hosts(instance, plan):
         exchanges = [] if gathered else [list(hosts) for hosts in zip(*parts, strict=True)]
         for hosts in exchanges:
-            used |= {(here, there): f"an expert-parallel group of stage {stage}" for here in hosts for there in hosts}
+            used |= dict.fromkeys(product(hosts, repeat=2), f"an expert-parallel group of stage {stage}")
         for ring in [[host for part in parts for host in part]] if gathered else parts:
             used |= _hops(ring, f"a group that shares experts of stage {stage}")
         for number, part in enumerate(parts):
@@ -84,6 +84,6 @@ def expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
 
 
 def _hops(members: list[str], user: str) -> dict[tuple[str, str], str]:
-    """Hops of a ring over the hosts of its members, in order."""
+    """Return the hops of a ring over the hosts of its members, in order."""
     order = list(dict.fromkeys(members))
     return dict.fromkeys(zip(order, order[1:] + order[:1], strict=True), user)

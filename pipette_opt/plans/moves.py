@@ -1,5 +1,5 @@
 """
-What each GPU holds, and what it has to load when a running job changes to another plan.
+Parameters and optimizer states that each GPU must load when a running job changes to another plan.
 
 A GPU that survives keeps its parameters; the new plan may want others on it. Counted are the bytes that it must read
 from a checkpoint or a peer: layers of another stage, another slice of the tensor-parallel group, another shard of the
@@ -20,31 +20,31 @@ from pipette_opt.specs.layer_parameters import (
 )
 
 PARAMETER_BYTES = 2
-"""bf16 or fp16."""
+"""Bytes of a parameter in bf16 or fp16."""
 
 OPTIMIZER_BYTES = 12
-"""Of each parameter: the fp32 copy and Adam's two moments."""
+"""Bytes of optimizer state per parameter: the fp32 copy and Adam's two moments."""
 
 Gpu = tuple[str, int]
-"""A host and the number of a GPU of it."""
+"""Host, and number of a GPU on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """
-    The part of the model that a rank holds.
+    Part of the model that a rank holds.
 
     Parameters
     ----------
     layers
         Transformer layers, counted from 0.
     slice_of_layers
-        Which slice of each: tensor rank and size, and place in and size of the block of ranks that hold every expert
+        Slice of each layer: tensor rank and size, and place in and size of the block of ranks that hold every expert
         once.
     embedding, head
-        Whether the embedding and the output layer are among it.
+        Whether it includes the embedding and the output layer.
     optimizer
-        Which share of the optimizer's state of it: replica and number of replicas; (0, 1) if replicas share nothing.
+        Share of its optimizer state: replica and number of replicas; (0, 1) if replicas share nothing.
     """
 
     layers: frozenset[int]
@@ -57,16 +57,16 @@ class Shard:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """
-    What one rank of the new plan must load.
+    Bytes that one rank of the new plan must load.
 
     Parameters
     ----------
     was
-        The rank of the old plan on the same GPU; ``None`` if there was none.
+        Rank of the old plan on the same GPU; ``None`` if there was none.
     layers
         Layers whose parameters it lacks.
     parameter_bytes, optimizer_bytes
-        What is read for it.
+        Bytes to read for it.
     """
 
     rank: int
@@ -81,9 +81,9 @@ class Move:
 
 def layers_of_stages(config: ParallelConfig) -> list[tuple[int, ...]]:
     """
-    The transformer layers of each stage, counted from 0.
+    Transformer layers of each stage, counted from 0.
 
-    With interleaving the stages are gone through once for each chunk (Narayanan et al., arXiv 2104.04473, section 2.2).
+    With interleaving, the stages are visited once for each chunk (Narayanan et al., arXiv 2104.04473, section 2.2).
     """
     found: list[list[int]] = [[] for _ in config.layers_per_stage]
     first = 0
@@ -95,8 +95,8 @@ def layers_of_stages(config: ParallelConfig) -> list[tuple[int, ...]]:
 
 
 def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list[Shard]:
-    """The shard of each rank; ``coordinates`` are its (pp, dp, cp, tp)."""
-    layers = [frozenset(one) for one in layers_of_stages(config)]
+    """Return the shard of each rank; ``coordinates`` are its (pp, dp, cp, tp)."""
+    layers = [frozenset(of_stage) for of_stage in layers_of_stages(config)]
     last = config.pipeline_model_parallel_size - 1
     replicas = config.data_parallel_size * config.context_parallel_size
     block = config.expert_tensor_size * config.expert_model_parallel_size
@@ -118,14 +118,14 @@ def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
-    """A configuration on hosts; ``hosts`` are the names that ``placement.node`` indexes."""
+    """Configuration on hosts; ``placement.node`` indexes the names in ``hosts``."""
 
     config: ParallelConfig
     placement: Placement
     hosts: Sequence[str]
 
     def held(self) -> dict[Gpu, tuple[int, int, Shard]]:
-        """Rank, stage and shard of each GPU in use."""
+        """Return rank, stage and shard of each GPU in use."""
         coordinates = RankGrid.of(self.config, self.placement.order).coordinates().tolist()
         places = zip(self.placement.node.tolist(), self.placement.local_rank.tolist(), strict=True)
         all_shards = shards(self.config, coordinates)
@@ -136,7 +136,7 @@ class Layout:
 
 
 def moves(old: Layout, new: Layout, model: ModelSpec) -> tuple[Move, ...]:
-    """What each rank of the new layout must load, in rank order; ranks that have everything are left out."""
+    """Return the move of each rank of the new layout, in rank order, without ranks that have everything."""
     before, found = old.held(), []
     weigh = cache(partial(to_load, model=model))
     for (host, local_rank), (rank, stage, wanted) in new.held().items():
@@ -160,11 +160,10 @@ def moves(old: Layout, new: Layout, model: ModelSpec) -> tuple[Move, ...]:
 
 def to_load(had: Shard | None, wanted: Shard, model: ModelSpec) -> tuple[tuple[int, ...], int, int]:
     """
-    Layers, parameters and parameters' optimizer states that a GPU lacks.
-
+    Return layers, number of parameters, and number of parameters' optimizer states that a GPU lacks.
     Another slice of the tensor-parallel group is loaded whole. A share of the optimizer's state follows the parameters
-    in one buffer for each stage (Megatron-Core's ``DistributedOptimizer``): if the stage's content or the share is
-    another, the whole share is loaded.
+    in one buffer for each stage (Megatron-Core's ``DistributedOptimizer``). If the stage's content or the share
+    differs, the whole share is loaded.
     """
     known = had is not None and had.slice_of_layers == wanted.slice_of_layers
     lacking = tuple(sorted(wanted.layers - (had.layers if had is not None and known else frozenset())))
@@ -182,7 +181,7 @@ def to_load(had: Shard | None, wanted: Shard, model: ModelSpec) -> tuple[tuple[i
 
 
 def hosts_that_load(found: Sequence[Move]) -> Mapping[str, list[Move]]:
-    """Moves by host, only of hosts that lack parameters."""
+    """Group moves by host, for hosts that lack parameters."""
     by_host: dict[str, list[Move]] = {}
     for move in found:
         if move.parameter_bytes:
@@ -195,7 +194,7 @@ def _all_parameters(shard: Shard, model: ModelSpec) -> int:
 
 
 def _owned_states(shard: Shard, model: ModelSpec) -> int:
-    """Parameters whose optimizer states a rank has a share of; ranks with the same experts share those."""
+    """Number of parameters whose optimizer states a rank has a share of; ranks with the same experts share theirs."""
     _, tensor, _, block = shard.slice_of_layers
     replicas, experts = shard.optimizer[1], _expert_parameters(tuple(shard.layers), shard.head, shard, model)
     same_experts = max(replicas * tensor // block, 1)
@@ -203,18 +202,18 @@ def _owned_states(shard: Shard, model: ModelSpec) -> int:
 
 
 def _kinds(layers: Sequence[int], head: bool, model: ModelSpec) -> tuple[LayerKind, ...]:
-    """Kinds of some layers; with the head come those of multi-token prediction."""
+    """Return kinds of some layers; with the head, also those of multi-token prediction."""
     return *(model.layers[layer] for layer in layers), *(head * model.held_depths * model.depth_layers)
 
 
 def _expert_parameters(layers: Sequence[int], head: bool, shard: Shard, model: ModelSpec) -> int:
-    """Parameters of routed experts of some layers of a shard."""
+    """Number of parameters of routed experts of some layers of a shard."""
     kinds = _kinds(layers, head, model)
     return sum(-(-expert_parameters(model, kind) // shard.slice_of_layers[3]) for kind in kinds)
 
 
 def _parameters(layers: Sequence[int], embedding: bool, head: bool, shard: Shard, model: ModelSpec) -> int:
-    """Parameters of some layers of a shard, its slice of each."""
+    """Number of parameters of some layers of a shard, its slice of each."""
     tensor = shard.slice_of_layers[1]
     count = _expert_parameters(layers, head, shard, model)
     for kind in _kinds(layers, head, model):

@@ -1,4 +1,4 @@
-"""What the reader of a plan should know beside its figures, in sentences."""
+"""Notes on a plan beside its figures, in sentences."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.activations import host_keeps
 
 WORTH_SAYING = 0.001
-"""Share of an iteration from which on what is lost where memory is nearly full is named. Chosen."""
+"""Least share of an iteration at which near-OOM slowdown is mentioned. Chosen."""
 
 
 def plan_notes(
@@ -23,14 +23,14 @@ def plan_notes(
     stages: Sequence[StageMemory],
 ) -> tuple[str, ...]:
     """
-    Notes on a plan.
+    Return the notes on a plan.
 
     Parameters
     ----------
     memory
-        Of all legal configurations.
+        Memory check of all legal configurations.
     stages
-        Of the plan.
+        Memory of the plan's stages.
     """
     cluster, training = instance.cluster, instance.training
     notes = [*cluster.assumed, *provenance(instance)]
@@ -74,7 +74,7 @@ def plan_notes(
 
 
 def _host_notes(instance: Instance, config: ParallelConfig) -> list[str]:
-    """What the host's memory has, and how much of it at least; nothing where all is in the GPUs'."""
+    """Describe the host's memory use, and its least size; empty without offload."""
     offload = host_keeps(instance.training, config)
     if offload.is_nothing:
         return []
@@ -82,5 +82,5 @@ def _host_notes(instance: Instance, config: ParallelConfig) -> list[str]:
     least = gib(instance.training.optimizer_bytes * states)
     return [
         f"In the host's memory: {offload.word}. Optimizer states take {least:.1f} GiB of host memory for each GPU; "
-        "whether hosts have it is not checked, and the times of what travels and of the step there are assumed."
+        "whether hosts have it is not checked, and the times of transfers and of the step there are assumed."
     ]

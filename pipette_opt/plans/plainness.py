@@ -1,4 +1,4 @@
-"""How plain a plan is: the order in which plans are preferred whose times predictions cannot tell apart."""
+"""Plainness: preference among plans whose times predictions cannot tell apart."""
 
 from dataclasses import fields
 
@@ -7,8 +7,8 @@ from pipette_opt.parallel import ParallelConfig
 
 WITHIN = 0.01
 """
-Relative; plans whose value is at most this above the best are taken for equal, and the plainest is shown. Chosen: far
-less than predictions tell apart (``Band.apart``).
+Relative distance from the best value within which plans count as equal, and the plainest is shown. Chosen: far less
+than predictions can tell apart (``Band.apart``).
 """
 
 RISK_SHARE = 0.5
@@ -61,11 +61,15 @@ def num_changes(config: ParallelConfig, today: ParallelConfig | None) -> int:
     """Number of fields of a configuration that differ from today's; 0 where that is not known."""
     if today is None:
         return 0
-    return sum(getattr(config, one.name) != getattr(today, one.name) for one in fields(ParallelConfig))
+    names = [field.name for field in fields(ParallelConfig)]
+    return sum(getattr(config, name) != getattr(today, name) for name in names)
 
 
 def kind_of(config: ParallelConfig) -> tuple[object, ...]:
-    """Return what makes two configurations different for people: degrees, micro-batch and kind of recomputation."""
+    """
+    Return the properties that make configurations different for people: degrees, micro-batch, kind of
+    recomputation.
+    """
     return (
         config.tensor_model_parallel_size,
         config.pipeline_model_parallel_size,

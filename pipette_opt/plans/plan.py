@@ -1,4 +1,4 @@
-"""A finished plan: what to run where, how long it takes, whether it fits, and what is proven."""
+"""Finished plan: what runs where, its time, its memory, and its proof."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 FEW_RUNS = 20
-"""Measured runs of a kind of job below which people are told that they are few; chosen."""
+"""Number of measured runs of a kind of job below which people are told that they are few. Chosen."""
 
 PROVEN_WITHIN = 2e-6
-"""Relative; what rounding to ticks and doubles may cost a bound that is otherwise the optimum."""
+"""Relative tolerance of a proven optimum, for rounding to ticks and doubles."""
 
 
 OWN_RUNS = "that the stack was calibrated with"
-"""Words by which the source of a band says that its runs are the user's own."""
+"""Words in a band's source which say that its runs are the user's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
     """
-    How long the iteration may take: what a share of measured runs like this took, had each been predicted so.
+    Range of the iteration time: share of measured runs like this that took such a time over their prediction.
 
     Parameters
     ----------
     low_s, high_s
         Ends of the band.
     middle_s
-        The expected time, inside.
+        Expected time, inside the band.
     share
         Share of those runs whose time lies inside.
     source
-        Which runs, for people.
+        Description of the runs, for people.
     runs
-        How many of them are of this kind of job.
+        Number of them that are of this kind of job.
     apart
-        Predicted time of a plan over that of another of the same job from which on three in four such pairs of runs
-        took their times in that order; nearer plans cannot be told apart. ``None`` where nobody knows.
+        Ratio of predicted times of two plans of a job from which on three in four such pairs of runs took their times
+        in that order; closer plans cannot be told apart. ``None`` where unknown.
     """
 
     low_s: float
@@ -65,7 +65,7 @@ class Band:
 
     @property
     def is_own(self) -> bool:
-        """Whether the runs are those that the user calibrated with."""
+        """Return whether the runs are those that the user calibrated with."""
         return OWN_RUNS in self.source
 
 
@@ -74,19 +74,19 @@ class IterationTime:
     """
     The simulator's answer for one placed configuration.
 
-    There are two clocks. ``iteration_time_s`` is the simulator's, on which solver and proof work; ``expected_s`` is
-    what people are shown: the middle of what runs like this took.
+    It has two times. ``iteration_time_s`` is the simulator's, which solver and proof use; ``expected_s`` is shown to
+    people: the middle of measured runs like this.
 
     Parameters
     ----------
     iteration_time_s
-        One training iteration, as simulated; the rates and utilisations beside it are of this time.
+        One training iteration, as simulated; the rates and utilisations below are of this time.
     mfu
         Model FLOPs utilisation: FLOPs of the model, forward and backward, over the peak of the GPUs used, in [0, 1].
         Attention is causal (half of the scores), and recomputation does not count.
     hfu
-        The same with recomputation, and with all attention scores, as a kernel that does not skip the masked ones
-        computes; ``None`` in plans of older versions. Where kernels do skip them it may exceed 1.
+        Hardware FLOPs utilisation: ``mfu`` with recomputation and all attention scores, as computed by a kernel that
+        does not skip the masked ones; ``None`` in plans of older versions. May exceed 1 where kernels skip them.
     breakdown
         Seconds by cause, adding up to ``iteration_time_s``, the mean of all ranks: ``compute``, ``tensor_parallel``,
         ``expert_parallel`` (of models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
@@ -96,7 +96,7 @@ class IterationTime:
         Seconds by cause of the longest chain of work and messages, adding up to ``iteration_time_s``; it never idles.
         Empty in plans of older versions.
     band
-        ``None`` before anyone asked, and in plans of older versions.
+        Range of the time; ``None`` until it is computed, and in plans of older versions.
     """
 
     iteration_time_s: float
@@ -137,11 +137,11 @@ class StageMemory:
     Parameters
     ----------
     upper_bytes
-        Exceeded with at most the accepted risk.
+        Bound on the peak, exceeded with at most the accepted risk.
     oom_probability
-        Of running out of memory.
+        Probability of running out of memory.
     oom_probability_at_most
-        Whether that is the smallest probability that the predictor's data can vouch for: the true one may be far less.
+        Whether that is the smallest probability that the predictor's data support: the true one may be far less.
     extrapolates
         Whether the prediction lies outside of the predictor's training data.
     components
@@ -160,7 +160,7 @@ class StageMemory:
 
 
 def fullness(stage: StageMemory) -> tuple[float, float]:
-    """How full the memory of a stage is: its risk of running out, then the share of its capacity."""
+    """Sort key of how full the memory of a stage is: its out-of-memory risk, then the share of its capacity."""
     return stage.oom_probability, stage.upper_bytes / stage.capacity_bytes
 
 
@@ -172,12 +172,12 @@ class Alternative:
     Parameters
     ----------
     lower_bound_s
-        No searched plan with the same degrees, micro-batch and kind of recomputation is faster; ``None`` where nobody
-        says.
+        Lower bound on searched plans with the same degrees, micro-batch and kind of recomputation, seconds; ``None`` if
+        unknown.
     oom_probability_at_most
-        As in :class:`StageMemory`.
+        Flag as in :class:`StageMemory`.
     slots
-        Of each host its GPUs in rank order; ``None`` for 0, 1, ...
+        GPUs of each host in rank order; ``None`` for 0, 1, ...
     breakdown
         Seconds by cause, as in :class:`IterationTime`. Empty in plans of older versions.
     """
@@ -194,7 +194,7 @@ class Alternative:
 
     @property
     def is_proven(self) -> bool:
-        """Whether nothing of its degrees, micro-batch and recomputation is faster, up to rounding."""
+        """Return whether no plan with its degrees, micro-batch and recomputation is faster, up to rounding."""
         known = self.lower_bound_s is not None and self.iteration_time_s is not None
         return known and self.lower_bound_s >= (1 - PROVEN_WITHIN) * self.iteration_time_s  # type: ignore[operator]
 
@@ -202,14 +202,14 @@ class Alternative:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskChoice:
     """
-    The fastest plan found whose risk of running out of memory is at most this.
+    Fastest plan found with at most a given risk of running out of memory.
 
     Parameters
     ----------
     max_oom_risk
-        Risk of the fullest stage, at most.
+        Largest risk of the fullest stage.
     upper_bytes, capacity_bytes
-        Memory of the fullest stage: exceeded with at most the accepted risk; what there is.
+        Bound on the memory of the fullest stage, exceeded with at most the accepted risk; its capacity.
     """
 
     max_oom_risk: float
@@ -221,7 +221,7 @@ class RiskChoice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imbalance:
     """
-    The plan where the busiest rank of experts has more tokens than the mean.
+    Figures of the plan where the busiest rank of experts has more tokens than the mean.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ class Imbalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What another method would have chosen on the same instance, simulated by the same estimator."""
+    """Choice of another method on the same instance, simulated by the same estimator."""
 
     name: str
     config: ParallelConfig
@@ -248,29 +248,29 @@ class Baseline:
 
 
 SizeStatus = Literal["searched", "infeasible", "slower", "not searched"]
-"""What can be said of a number of GPUs, see :class:`SizeProof`."""
+"""Statuses of a number of GPUs, see :class:`SizeProof`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeProof:
     """
-    What is proven of one number of GPUs, where the objective is not the time alone.
+    Proof about one number of GPUs, where the objective is not the time alone.
 
     Parameters
     ----------
     num_gpus
-        How many, on whole hosts.
+        Number of GPUs, on whole hosts.
     dearest
-        Largest price of a GPU-hour among the hosts; ``None`` where prices do not count.
+        Price cap: largest price of a GPU-hour among the hosts; ``None`` where prices do not count.
     status
         ``searched``: a plan was found. ``infeasible``: nothing fits. ``slower``: no plan is as good as one of another
         number. ``not searched``: time was over.
     iteration_time_s
-        Of the fastest plan found; ``None`` without one.
+        Time of the fastest plan found; ``None`` without one.
     lower_bound_s
-        No plan of so many GPUs is faster; ``None`` where nothing fits.
+        Lower bound on plans with this many GPUs, seconds; ``None`` where nothing fits.
     value, bound
-        What that gives by the objective; ``None`` as these.
+        Objective values of these two; ``None`` where they are.
     """
 
     num_gpus: Size
@@ -285,24 +285,24 @@ class SizeProof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """
-    What the plan is best at, where that is not the time alone, and what is proven of it.
+    Objective of the plan, where it is not the time alone, and the proof about it.
 
     Parameters
     ----------
     objective
         :class:`~pipette_opt.specs.objective.Objective`, by its word.
     unit
-        Of value and bound.
+        Unit of value and bound.
     value
-        Of the plan.
+        Objective of the plan.
     bound
-        No plan of the searched numbers of GPUs is better.
+        Bound on the objective of plans with the searched numbers of GPUs.
     gap
-        How much better the best plan found could be at most, as share of its value, in [0, 1].
+        Largest possible improvement of the best plan found, as share of its value, in [0, 1].
     sizes
-        Number by number.
+        Proof for each number of GPUs.
     best_value
-        Of the best plan found, where a plainer one is the plan; ``None``: the plan is the best.
+        Objective of the best plan found, where a plainer one is the plan; ``None``: the plan is the best.
     """
 
     objective: Objective
@@ -323,7 +323,7 @@ class Target:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
     """
-    Everything a launch needs and a reader wants to know.
+    All data for a launch and for readers.
 
     Parameters
     ----------
@@ -332,19 +332,19 @@ class Plan:
     unused_hosts
         Hosts without a rank, each with the reason where one is known.
     inputs
-        What was solved, by name: ``{"path": ..., "sha256": ...}`` for files, plain values for options.
+        Inputs of the search by name: ``{"path": ..., "sha256": ...}`` for files, plain values for options.
     notes
-        What the reader should know: assumptions, extrapolation, missing links.
+        Sentences for the reader: assumptions, extrapolation, missing links.
     not_modelled
         Options of the job's own arguments that its times and sizes leave out.
     target
-        What it is best at; ``None``: at its time.
+        Objective of the plan; ``None``: its time.
     fastest
         The fastest plan found, where a plainer one is this plan.
     risks
         The fastest plans found at the accepted risk of running out of memory and at smaller ones.
     imbalance
-        What uneven experts would make of the plan; ``None`` where it has none, or they are counted as uneven already.
+        Figures with uneven experts; ``None`` without experts, or if they are already counted as uneven.
     """
 
     config: ParallelConfig
@@ -374,37 +374,40 @@ class Plan:
 
     @property
     def verdict(self) -> str:
-        """One sentence: does it fit, how far from the best is it, how far off may its time be."""
+        """One sentence: does it fit, how far is it from the best, how uncertain is its time."""
         from pipette_opt.plans.verdict import plan_verdict
 
         return plan_verdict(self)
 
     def stage_table(self) -> "DataFrame":
-        """Layers and memory of each stage, see :func:`~pipette_opt.plans.frames.stage_frame`."""
+        """Return layers and memory of each stage, see :func:`~pipette_opt.plans.frames.stage_frame`."""
         from pipette_opt.plans.frames import stage_frame
 
         return stage_frame(self)
 
     def time_table(self) -> "DataFrame":
-        """Seconds by cause, see :func:`~pipette_opt.plans.frames.time_frame`."""
+        """Return seconds by cause, see :func:`~pipette_opt.plans.frames.time_frame`."""
         from pipette_opt.plans.frames import time_frame
 
         return time_frame(self)
 
     def alternative_table(self) -> "DataFrame":
-        """The plan and the next best, see :func:`~pipette_opt.plans.frames.alternative_frame`."""
+        """Return the plan and the next best, see :func:`~pipette_opt.plans.frames.alternative_frame`."""
         from pipette_opt.plans.frames import alternative_frame
 
         return alternative_frame(self)
 
     def rank_table(self) -> "DataFrame":
-        """Host, GPU and coordinates of each rank, see :func:`~pipette_opt.plans.frames.rank_frame`."""
+        """Return host, GPU and coordinates of each rank, see :func:`~pipette_opt.plans.frames.rank_frame`."""
         from pipette_opt.plans.frames import rank_frame
 
         return rank_frame(self)
 
     def proof_table(self) -> "DataFrame":
-        """Who ruled out how many configurations, see :func:`~pipette_opt.plans.frames.proof_frame`."""
+        """
+        Return the number of configurations ruled out by each name, see
+        :func:`~pipette_opt.plans.frames.proof_frame`.
+        """
         from pipette_opt.plans.frames import proof_frame
 
         return proof_frame(self)
@@ -421,11 +424,11 @@ class Plan:
 
 
 AS_GOOD = 1e-6
-"""Relative; times as close as this are equal, as ticks are not much finer."""
+"""Relative difference below which times are equal, as ticks are not much finer."""
 
 
 def why_slower(best: IterationTime, other: IterationTime) -> str:
-    """Why a plan lost to the plan that is shown: by how much, and the cause that grew most."""
+    """Explain why a plan lost to the shown plan: by how much, and the cause that grew most."""
     slower = other.iteration_time_s / best.iteration_time_s - 1
     if slower < -AS_GOOD:
         return f"{-slower:.1%} faster, less plain"
@@ -438,14 +441,14 @@ def why_slower(best: IterationTime, other: IterationTime) -> str:
 
 def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
     """
-    Why a host is left out.
+    Explain why a host is left out.
 
     Parameters
     ----------
     partner
-        The used host whose place it could take.
+        Used host whose place it could take.
     seconds
-        Iteration time of the plan with that exchange.
+        Iteration time of the plan with that swap.
     """
     loss_s = seconds - iteration_time_s
     if loss_s <= AS_GOOD * iteration_time_s:
@@ -468,10 +471,9 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def rank_rows(plan: Plan) -> list[RankRow]:
     """
-    The rank map, in rank order.
-
+    Return the rank map, in rank order.
     The ranks of one expert are neighbours, and so are those of the experts that hold a layer's together: in both
-    orders megatron-core's expert ranks begin with tensor, then expert parallelism.
+    orders, megatron-core's expert ranks begin with tensor, then expert parallelism.
     """
     config = plan.config
     expert_size, num_groups = config.expert_tensor_size, config.expert_model_parallel_size

@@ -1,4 +1,4 @@
-"""Where the figures of a plan are from: what was measured, what lies between measurements, and what is assumed."""
+"""Origin of a plan's figures: measured, interpolated between measurements, or assumed."""
 
 from collections.abc import Iterator
 
@@ -7,18 +7,18 @@ from pipette_opt.specs.efficiency import Origin
 from pipette_opt.specs.stack import CONSTANTS
 
 ORIGINS: tuple[Origin, ...] = ("measured", "interpolated", "assumed")
-"""In the order in which they are said."""
+"""Origins in the order of their sentences."""
 
 
 def provenance(instance: Instance) -> tuple[str, ...]:
-    """Say for each origin what has it, a sentence each: "Measured: links between hosts"."""
+    """Return a sentence for each origin with what has it: "Measured: links between hosts"."""
     found = list(_sources(instance))
-    told = {origin: "; ".join(what for what, its in found if its == origin) for origin in ORIGINS}
-    return tuple(f"{origin.capitalize()}: {what}." for origin, what in told.items() if what)
+    texts = {origin: "; ".join(source for source, its in found if its == origin) for origin in ORIGINS}
+    return tuple(f"{origin.capitalize()}: {text}." for origin, text in texts.items() if text)
 
 
 def _sources(instance: Instance) -> Iterator[tuple[str, Origin]]:
-    """All that decides times and sizes, and its origin."""
+    """Yield all sources of times and sizes, each with its origin."""
     cluster, stack = instance.cluster, instance.stack
     if instance.profile is not None:
         yield "layer times of the profile", "measured"
@@ -35,14 +35,19 @@ def _sources(instance: Instance) -> Iterator[tuple[str, Origin]]:
 
 
 def _constants(stack: StackSpec) -> Iterator[tuple[str, Origin]]:
-    """Those of a fit are measured; of another stack, what it says of each of them, and assumed what it does not say."""
-    told = {origin: [name for name in CONSTANTS if stack.origins.get(name, "assumed") == origin] for origin in ORIGINS}
+    """
+    Yield the constants of a stack with their origins: fitted ones are measured, others as the stack says,
+    else assumed.
+    """
+    names_of = {
+        origin: [name for name in CONSTANTS if stack.origins.get(name, "assumed") == origin] for origin in ORIGINS
+    }
     if stack.fitted is not None:
         yield f"constants of the stack {stack.name}", "measured"
-    elif len(told["assumed"]) == len(CONSTANTS):
+    elif len(names_of["assumed"]) == len(CONSTANTS):
         yield f"constants of the stack {stack.name}", "assumed"
     else:
         for origin in ORIGINS[:2]:
-            if told[origin]:
-                yield f"{', '.join(told[origin])} of the stack {stack.name}", origin
+            if names_of[origin]:
+                yield f"{', '.join(names_of[origin])} of the stack {stack.name}", origin
         yield f"the other constants of the stack {stack.name}", "assumed"

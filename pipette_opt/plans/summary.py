@@ -1,4 +1,4 @@
-"""Objects in at most ten lines, as a Python prompt shows them."""
+"""Summaries of objects in at most ten lines, for a Python prompt."""
 
 import textwrap
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ from pipette_opt.plans.verdict import expected_time
 from pipette_opt.specs.host_names import compress_hosts
 
 MAX_LINES = 10
-"""Lines that a prompt shows of an object."""
+"""Largest number of lines of an object at a prompt."""
 
 WIDTH = 120
-"""Characters of such a line; longer ones end with dots."""
+"""Largest number of characters of such a line; longer ones end with dots."""
 
 
 def lines_at_most(title: str, lines: Iterable[str]) -> str:
-    """A title and its lines, indented; what is beyond ten lines is counted in the last one."""
+    """Return a title and its lines, indented; the tenth line counts the rest."""
     shown = list(lines)
     if len(shown) >= MAX_LINES:
         left_out = len(shown) - (MAX_LINES - 2)
@@ -25,12 +25,12 @@ def lines_at_most(title: str, lines: Iterable[str]) -> str:
 
 
 def _short(line: str) -> str:
-    """A single line without control of the terminal by line breaks."""
+    """Return a single line without line breaks."""
     return textwrap.shorten(line.replace("\n", " "), WIDTH, placeholder=" ...", tabsize=1)
 
 
 def launch_lines(estimate: IterationTime, memory: Iterable[StageMemory], hosts: Iterable[str]) -> list[str]:
-    """Expected time with its band, tokens, memory of the fullest stage, and hosts."""
+    """Describe expected time with its band, tokens, memory of the fullest stage, and hosts."""
     used = tuple(hosts)
     lines = [
         f"time: {expected_time(estimate)}",
@@ -50,7 +50,7 @@ def _risk(share: float) -> str:
 
 
 def plan_summary(plan: Plan) -> str:
-    """Label, expected time with band, risk, gap and hosts of a plan."""
+    """Describe label, expected time with band, risk, gap and hosts of a plan."""
     proof = plan.certificate
     gap = proof.gap if plan.target is None else plan.target.gap
     lines = launch_lines(plan.estimate, plan.memory, [plan.hosts[node] for node in plan.placement.nodes_used])
@@ -60,5 +60,5 @@ def plan_summary(plan: Plan) -> str:
     if plan.unused_hosts:
         lines.append(f"unused: {compress_hosts(tuple(plan.unused_hosts))}")
     if plan.alternatives:
-        lines.append(f"next best: {', '.join(one.config.label() for one in plan.alternatives[:2])}")
+        lines.append(f"next best: {', '.join(other.config.label() for other in plan.alternatives[:2])}")
     return lines_at_most(f"Plan {plan.config.label()} on {counted(plan.config.world_size, 'GPU')}", lines)

@@ -1,4 +1,4 @@
-"""What a plan is worth by an objective other than its time."""
+"""Value of a plan by an objective other than its time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,22 +17,25 @@ UNITS = {
     Objective.COST: "per million tokens, in the currency of the prices",
     Objective.PROGRESS: "tokens/s, losses of hosts counted",
 }
-"""What each objective is told in."""
+"""Unit of each objective for people."""
 
 
 def people_value(objective: Objective, value: float, tokens: int) -> float:
-    """From what is minimised to what is told: tokens per second, or the price of a million tokens."""
+    """Convert the minimised value to people's units: tokens per second, or the price of a million tokens."""
     return tokens / value if objective.is_rate else value * 1e6 / tokens
 
 
 def value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
-    """What is minimised: GPU-seconds of an iteration, its price, or its seconds with what losses of hosts cost."""
+    """
+    Return the minimised value: GPU-seconds of an iteration, its price, or its seconds with the cost of host
+    failures.
+    """
     factor = hosts_factor(objective, cluster, plan.inputs, plan.config.world_size, plan.placement.nodes_used.tolist())
     return factor * plan.estimate.iteration_time_s
 
 
 def best_value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
-    """What is minimised, of the fastest plan found where a plainer one is the plan."""
+    """Return the minimised value of the fastest plan found, where a plainer one is the plan."""
     fastest = plan.fastest
     if fastest is None or fastest.iteration_time_s is None:
         return value_of(plan, cluster, objective)
@@ -43,7 +46,7 @@ def best_value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> flo
 def hosts_factor(
     objective: Objective, cluster: ClusterSpec, inputs: Mapping[str, Any], num_gpus: int, nodes: Sequence[int]
 ) -> float:
-    """What is minimised over the iteration time of a plan on some hosts."""
+    """Return the minimised value over the iteration time of a plan on some hosts."""
     if objective is Objective.TOKENS_PER_GPU:
         return num_gpus
     if objective is Objective.PROGRESS:
@@ -52,14 +55,14 @@ def hosts_factor(
 
 
 def recorded_rate(inputs: Mapping[str, Any]) -> FailureRate:
-    """How hosts fail, as the inputs of a plan say under ``failures``. ``InputError`` if they do not."""
+    """Read the failure rate of hosts from a plan's inputs (``failures``). ``InputError`` if it is missing."""
     if inputs.get("failures") is None:
         raise InputError("--host-mean-days", "is needed for --objective progress: mean days until a host is lost.")
     return typed(FailureRate, inputs["failures"], "inputs.failures", closed=True)
 
 
 def price_of(cluster: ClusterSpec, node: int) -> float:
-    """Price of an hour of a GPU of a host. ``InputError`` if nobody says."""
+    """Return the price of a GPU-hour of a host. ``InputError`` if it is unknown."""
     price = cluster.nodes[node].price_per_gpu_hour
     if price is None:
         host = cluster.hosts[node]

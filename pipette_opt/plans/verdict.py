@@ -1,4 +1,4 @@
-"""One sentence that sums an answer up: whether it fits, how far from the best it is, how far off its time may be."""
+"""One-sentence verdict on an answer: whether it fits, its distance from the best, uncertainty of its time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ MEMORY_IGNORED = 1.0
 """Accepted risk at which memory does not count."""
 
 FITS_UP_TO = 0.01
-"""Risk of running out of memory up to which a job is said to fit: the one accepted by default."""
+"""Largest out-of-memory risk at which a job "fits": the one accepted by default."""
 
 
 def verdict(
@@ -24,18 +24,18 @@ def verdict(
     not_modelled: Sequence[NotModelled] = (),
 ) -> str:
     """
-    The verdict of a plan, or of a launch that nobody searched for.
+    Return the verdict on a plan, or on a launch without a search.
 
     Parameters
     ----------
     max_oom_risk
-        Accepted risk of running out of memory; ``None`` where nobody says.
+        Accepted risk of running out of memory; ``None`` if unknown.
     certificate
-        What is proven of a plan; ``None`` if nothing was searched.
+        Proof about a plan; ``None`` without a search.
     links_measured
         Whether links between hosts, if there are any, were measured.
     not_modelled
-        What times and sizes leave out.
+        Options that times and sizes leave out.
     """
     parts = [_memory(memory, max_oom_risk)]
     if certificate is not None:
@@ -43,7 +43,7 @@ def verdict(
     parts.append(expected_time(estimate))
     if not links_measured:
         parts.append("no link was measured")
-    options = list(dict.fromkeys(one.option for one in not_modelled))
+    options = list(dict.fromkeys(left_out.option for left_out in not_modelled))
     if options:
         more = f" and {len(options) - 1} more" if len(options) > 1 else ""
         parts.append(f"not modelled: {options[0]}{more}")
@@ -51,7 +51,7 @@ def verdict(
 
 
 def plan_verdict(plan: Plan) -> str:
-    """The verdict of a plan; see :func:`verdict`."""
+    """Return the verdict on a plan; see :func:`verdict`."""
     accepted = plan.inputs.get("max_oom_risk")
     risk = accepted if isinstance(accepted, int | float) and not isinstance(accepted, bool) else None
     return verdict(
@@ -65,7 +65,7 @@ def plan_verdict(plan: Plan) -> str:
 
 
 def _links_measured(plan: Plan) -> bool:
-    """Whether links were measured; not where a plan records a cluster file without matrices, or no file at all."""
+    """Return whether links were measured; ``False`` for a cluster file without matrices, or no file at all."""
     cluster = plan.inputs.get("cluster")
     if not isinstance(cluster, Mapping) or len(plan.hosts) == 1:
         return True
@@ -73,28 +73,28 @@ def _links_measured(plan: Plan) -> bool:
 
 
 def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
-    """Whether it fits, by the stage that is most likely to run out of memory."""
+    """Say whether it fits, by the stage that is most likely to run out of memory."""
     if not memory:
-        return "Nobody knows whether it fits"
-    worst = max(memory, key=lambda one: (one.oom_probability, one.upper_bytes / one.capacity_bytes))
+        return "Whether it fits is not known"
+    worst = max(memory, key=lambda stage: (stage.oom_probability, stage.upper_bytes / stage.capacity_bytes))
     share = _share(worst.oom_probability)
     at_most = "at most " if worst.oom_probability_at_most and not share.startswith("less") else ""
     risk = f"risk of running out of memory {at_most}{share}"
     if worst.predicted_bytes > worst.capacity_bytes:
         need, room = gib(worst.predicted_bytes), gib(worst.capacity_bytes)
-        said = f"Does not fit: stage {worst.stage} needs {need:.1f} GiB of {room:.1f} ({risk})"
+        answer = f"Does not fit: stage {worst.stage} needs {need:.1f} GiB of {room:.1f} ({risk})"
     elif worst.upper_bytes > worst.capacity_bytes or worst.oom_probability > FITS_UP_TO:
         accepted = max_oom_risk is not None and worst.oom_probability <= max_oom_risk < MEMORY_IGNORED
-        said = f"May not fit ({risk}{', as accepted' if accepted else ''})"
+        answer = f"May not fit ({risk}{', as accepted' if accepted else ''})"
     else:
-        said = f"Fits ({risk})"
+        answer = f"Fits ({risk})"
     if max_oom_risk == MEMORY_IGNORED:
-        return f"{said}, but memory was not counted, as asked"
-    return said
+        return f"{answer}, but memory was not counted, as asked"
+    return answer
 
 
 def _proof(certificate: Certificate, iteration_time_s: float) -> str:
-    """How far from the best of what was searched, by the simulated time or by the objective that was asked for."""
+    """Say how far it is from the best of the searched space, by the simulated time or by the objective asked for."""
     choice = certificate.chosen_by
     if choice is not None:
         value = choice.value if choice.shown_value is None else choice.shown_value
@@ -114,22 +114,22 @@ def _proof(certificate: Certificate, iteration_time_s: float) -> str:
 
 
 def expected_time(estimate: IterationTime) -> str:
-    """The time that people are shown: the middle of the band, with the band."""
-    said, band = f"about {three_digits(estimate.expected_s)} s per iteration", estimate.band
+    """Return the time shown to people: the middle of the band, with the band."""
+    answer, band = f"about {three_digits(estimate.expected_s)} s per iteration", estimate.band
     if band is None:
-        return f"{said}, as simulated"
+        return f"{answer}, as simulated"
     of_ten = "nine of ten" if round(10 * band.share, 6) == 9 else f"{_share(band.share)} of"
     ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s in {of_ten}"
     if band.is_own:
-        return f"{said} ({ends} jobs, by {counted(band.runs, 'run')} of your own)"
+        return f"{answer} ({ends} jobs, by {counted(band.runs, 'run')} of your own)"
     if band.runs >= FEW_RUNS:
-        return f"{said} ({ends} jobs like this)"
+        return f"{answer} ({ends} jobs like this)"
     few = f"few runs like this were measured: {band.runs}" if band.runs else "no run like this was measured"
-    return f"{said} ({ends} jobs; {few}, so the band is wide)"
+    return f"{answer} ({ends} jobs; {few}, so the band is wide)"
 
 
 def _share(share: float) -> str:
-    """A percentage with one digit after the point; fewer for whole ones."""
+    """Format a percentage with one digit after the point; none for whole ones."""
     if 0 < share < 5e-4:
         return "less than 0.1 %"
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

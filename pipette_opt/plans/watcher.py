@@ -1,4 +1,4 @@
-"""How a run goes, told to people meanwhile; and its stop, and its clock."""
+"""Progress callback of a run, with its stop event and its clock."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from pipette_opt.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What is known so far: the step, the simulated time of the fastest plan and the proven bound."""
+    """Progress of a run: the step, the simulated time of the fastest plan and the proven bound."""
 
     step: str
     elapsed_s: float
@@ -22,14 +22,14 @@ class Progress:
 @dataclass(slots=True, kw_only=True)
 class Watcher:
     """
-    Who is told how a run goes, and how it is stopped early.
+    Callbacks for the progress of a run, and its stop event.
 
     Parameters
     ----------
     begun
-        When the run began, by ``time.perf_counter``: what people are told counts from here.
+        Start of the run, on the clock of ``time.perf_counter``; reported times count from here.
     started
-        The same, later by the seconds in which kernels were compiled: time limits count from here.
+        Start of the time limit: later by the seconds in which kernels were compiled.
     """
 
     on_progress: Callable[[Progress], None] = lambda progress: None
@@ -40,18 +40,18 @@ class Watcher:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of the time limit that are over."""
+        """Seconds of the time limit that have passed."""
         return time.perf_counter() - self.started
 
     @contextmanager
     def loading_kernels(self) -> Iterator[None]:
-        """Compiling takes seconds once per installation, which do not count as time of the search."""
+        """Exclude the time of compiling kernels, seconds once per installation, from the time of the search."""
         self.report("loading compiled kernels (the first time they are compiled)")
         begun = time.perf_counter()
         yield
         self.started += time.perf_counter() - begun
 
     def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
-        """Tell where the run is."""
+        """Report the step of the run."""
         elapsed_s = time.perf_counter() - self.begun
         self.on_progress(Progress(step=step, elapsed_s=elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s))

@@ -1,5 +1,5 @@
 """
-The same problem in integers: its data, how it is built, what a placement costs, the best links.
+Placement problem in integers: its data, how it is built, cost of a placement, bound over the best links.
 
 Import from the modules.
 """

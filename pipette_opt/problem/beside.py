@@ -1,10 +1,10 @@
 """
-What collectives beside compute cost a configuration at least, wherever it is placed.
+Lower bound on the cost of overlapped collectives of a configuration, wherever it is placed.
 
-A path through the schedule is made longer by first forwards that wait for parameters, by compute that collectives slow
-down, and by what is left of the reduction when it ends. All of these grow with the times of the rings, so they are at
-least what the best rings make of them. Rows of the grid have their rings at once: of the rates that so many rings can
-have (:mod:`pipette_opt.costs.best_rings`) each row has one, whichever is the best for a path.
+Three effects lengthen a path through the schedule: first forwards that wait for parameters, compute that collectives
+slow down, and the rest of the reduction after it. All of these grow with the times of the rings, so the best rings give
+lower bounds. Rows of the grid have their rings at once. Of the rates that this many rings can have
+(:mod:`pipette_opt.costs.best_rings`), each row has one, assigned in the best way for a path.
 """
 
 from collections.abc import Callable
@@ -41,14 +41,14 @@ from pipette_opt.specs import Instance, LayerKind
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Beside:
     """
-    Seconds at least, for each rate that the rings of a grid row may have.
+    Least seconds of overlapped communication, for each rate that the rings of a grid row may have.
 
     Parameters
     ----------
     first_s, last_s
-        What the first forward and the last backward of a chunk take longer than others, shape ``(rates, chunks, pp)``.
+        Additional time of the first forward and the last backward of a chunk, shape ``(rates, chunks, pp)``.
     ready_s
-        No forward of a chunk ends before, same shape.
+        Earliest end of a chunk's forwards, shape ``(rates, chunks, pp)``.
     part_s
         One part of a stage's reduction, the mean of all but the first chunk's, shape ``(rates, pp)``.
     stages
@@ -62,22 +62,22 @@ class Beside:
     stages: int
 
     def of_paths_s(self, counts: PathCounts) -> FloatArray:
-        """What is added to each path, on the stage where it ends, shape ``(num_paths, pp)``."""
+        """Additional time of each path, on the stage where it ends, seconds, shape ``(num_paths, pp)``."""
         paths, _, pp = counts.first.shape
-        rates, which = len(self.first_s), np.arange(paths)
+        rates, every_path = len(self.first_s), np.arange(paths)
         first, begun = counts.without_begun(counts.first), np.flatnonzero(counts.begun >= 0)
         by_stage = np.einsum("rcs,kcs->rks", first, self.first_s) + np.einsum("rcs,kcs->rks", counts.last, self.last_s)
         chunk, stage = np.divmod(counts.begun[begun], pp)
         by_stage[begun, :, stage] += self.ready_s[:, chunk, stage].T
-        by_stage[which, :, counts.stage] += (counts.parts - 1)[:, None] * self.part_s[:, counts.stage].T
+        by_stage[every_path, :, counts.stage] += (counts.parts - 1)[:, None] * self.part_s[:, counts.stage].T
         by_row = by_stage.reshape(paths, rates, pp // self.stages, self.stages).sum(axis=3)
         added = np.zeros((paths, pp))
         if rates == 1:
-            added[which, counts.stage] = by_row[:, 0].sum(axis=1)
+            added[every_path, counts.stage] = by_row[:, 0].sum(axis=1)
             return added
         from scipy.optimize import linear_sum_assignment  # takes half a second to load
 
-        for path in which.tolist():
+        for path in every_path.tolist():
             of_row, rate = linear_sum_assignment(by_row[path].T)
             added[path, counts.stage[path]] = by_row[path, rate, of_row].sum()
         return added
@@ -85,7 +85,7 @@ class Beside:
 
 @lru_cache(maxsize=4096)
 def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Beside | None:
-    """What runs beside compute costs at least; ``None`` if nothing does, or no link is known to do it."""
+    """Return the least cost of overlapped communication; ``None`` without overlap, or if no link is known for it."""
     if not config.overlap_grad_reduce:
         return None
     compute, chunks = stage_compute(instance, config), config.num_chunks
@@ -112,7 +112,7 @@ def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -
 
     first = least(beside.first_extra_s)
     if chunks == 1 and gather is not None:
-        # A longer forward hides more of a gather in buckets: what it waits for is least where the forward is longest.
+        # A longer forward hides more of a gather in buckets: its wait is shortest where the forward is longest.
         most = hiding_s(instance, config, compute, least=False)[0]
         slower = slowdown * (1.0 - 1.0 / buckets) * np.minimum(gather, forward[0])
         first = (shown_gather_s(gather, buckets, most, 0.0) + slower)[:, None, :]
@@ -129,9 +129,9 @@ def least_rings_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """
-    Reduction and parameter gather of each stage over the best rings, shape ``(rates, pp)``.
+    Reduction and parameter gather of each stage over the best rings, seconds, shape ``(rates, pp)``.
 
-    The gather is ``None`` if it does not run beside the forwards; all is ``None`` if no ring was measured.
+    The gather is ``None`` if it does not overlap with the forwards; the result is ``None`` if no ring was measured.
     """
     rings = least_ring_parts_s(instance, config, block)
     return None if rings is None else (rings[0].sum(axis=0), None if rings[1] is None else rings[1].sum(axis=0))
@@ -141,12 +141,12 @@ def least_ring_parts_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float = np.inf
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """
-    The same of routed experts last, and of all else first, shape ``(2, rates, pp)``.
+    Reduction and gather over the best rings, seconds, ``(2, rates, pp)``: routed experts second, all else first.
 
     Parameters
     ----------
     most_bytes_per_s
-        What the slowest hop of every ring between hosts carries at most.
+        Largest rate of the slowest hop of every ring between hosts.
     """
     least = _least_of(instance, config, block, most_bytes_per_s)
     if least is None:
@@ -154,7 +154,7 @@ def least_ring_parts_s(
     model, training, experts = instance.model, instance.training, instance.model.num_experts is not None
 
     def parts(traffic: Callable[..., list[RingTraffic]]) -> FloatArray:
-        if config.sharding_stage > 1:  # beside each micro-batch: pass_seconds
+        if config.sharding_stage > 1:  # counted in each micro-batch: pass_seconds
             none = [NO_TRAFFIC] * config.pipeline_model_parallel_size
             return least(none, None)
         own = traffic(model, training, config)
@@ -167,7 +167,7 @@ def _least_of(
     instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float = np.inf
 ) -> Callable[[list[RingTraffic], list[RingTraffic] | None], FloatArray] | None:
     """
-    What times rings of all replicas over the best links, those of experts second, shape ``(2, rates, pp)``.
+    Return a function of the time of rings of all replicas over the best links, experts second, ``(2, rates, pp)``.
 
     ``None`` if no ring was measured.
     """
@@ -212,10 +212,10 @@ def _least_of(
         return expert_ring_s(instance, config, traffic, ranks, gpus)
 
     def stages_s(own: list[RingTraffic], experts: list[RingTraffic] | None) -> FloatArray:
-        found = np.array([[ring_s(one, rate) for one in own] for rate in rates])
+        found = np.array([[ring_s(traffic, rate) for traffic in own] for rate in rates])
         if experts is None:
             return np.stack([found, np.zeros_like(found)])
-        return np.stack([found, [[experts_s(one, rate) for one in experts] for rate in rates]])
+        return np.stack([found, [[experts_s(traffic, rate) for traffic in experts] for rate in rates]])
 
     return stages_s
 
@@ -224,10 +224,10 @@ def pass_seconds(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray]:
     """
-    Chunks as :func:`chunk_seconds` has them, with what ZeRO stages 2 and 3 show beside them over the best links.
+    Chunks as of :func:`chunk_seconds`, with the exposed part of ZeRO stages 2 and 3 over the best links.
 
-    What several groups of replicas show is left out, as rings of single groups may be faster than those of all; so is
-    it where rings inside a slot span hosts: what these add to a pass hides some of it.
+    The exposed part of several groups of replicas is left out, as rings of single groups may be faster than those of
+    all. It is also left out where rings inside a slot span hosts: their time in a pass hides some of it.
     """
     passes = chunk_seconds(instance, config, compute, block)
     sharded = sharded_costs(instance.model, instance.training, config)
@@ -248,7 +248,7 @@ def pass_seconds(
 def chunk_seconds(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray]:
-    """Forward and backward with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
+    """Forward and backward time with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
     ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
     forward, backward = inside_stages_s(
         instance, config, compute, block, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)
@@ -258,7 +258,7 @@ def chunk_seconds(
 
 def layer_seconds(instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind) -> FloatArray:
     """
-    One layer of a kind with communication inside a host, forward and backward, shape ``(2, num_kinds)``.
+    Time of one layer of a kind with communication inside a host, forward and backward, shape ``(2, num_kinds)``.
 
     In a configuration that recomputes all layers, or none.
     """

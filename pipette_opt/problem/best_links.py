@@ -1,4 +1,4 @@
-"""What a candidate reaches at best: a bound that needs no search and looks at no pair of hosts twice."""
+"""Lower bound of a candidate over the best hosts and links: without a search, in one pass over the host pairs."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,14 +10,14 @@ from pipette_opt.problem.objective import PlacedTicks, path_work, placed_objecti
 
 
 def has_room(data: ProblemData, candidate: CandidateData) -> bool:
-    """Whether there are enough hosts with enough memory: the rows that need most have the fewest hosts."""
+    """Return whether enough hosts have enough memory: the rows that need most have the fewest hosts."""
     room = np.sort(data.allowed(candidate).sum(axis=1))
     width = candidate.num_cells // candidate.grid[0]
     return bool((room >= width * np.arange(1, len(room) + 1)).all())
 
 
 def scarce_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
-    """Sets of kinds such that the hosts of all other, faster kinds cannot fill the grid."""
+    """Yield sets of GPU kinds such that the hosts of all other, faster kinds cannot fill the grid."""
     kinds = np.unique(data.kind_of_node)
     total = (candidate.forward_ticks + candidate.backward_ticks).sum(axis=1)[kinds]
     kinds = kinds[np.argsort(total, kind="stable")]
@@ -29,9 +29,9 @@ def scarce_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArr
 
 def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
     """
-    The objective if every stage had its best host and every hop the best link; ``UNUSABLE_TICKS`` without room.
+    Objective with the best host for every stage and the best link for every hop; ``UNUSABLE_TICKS`` without memory.
 
-    At least what is known already.
+    Never below the known bound.
     """
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
@@ -70,14 +70,14 @@ def best_path_work(candidate: CandidateData, usable: BoolArray, hop: Sequence[in
     Parameters
     ----------
     usable
-        Kinds of GPU that each stage may have, shape ``(num_kinds, pp)``.
+        GPU kinds that each stage may have, shape ``(num_kinds, pp)``.
     hop
-        Least tensor communication of one layer between hosts, forward and backward.
+        Least tensor communication of one layer between hosts, forward and backward, ticks.
     """
     if candidate.paths is None:
         return np.zeros((0, 1), dtype=np.int64)
     by_stage = np.where(usable, candidate.paths.work_ticks, UNUSABLE_TICKS).min(axis=1)  # (num_paths, pp)
-    hops = [np.full((candidate.num_stages, 1), one, dtype=np.int64) for one in hop]
+    hops = [np.full((candidate.num_stages, 1), ticks, dtype=np.int64) for ticks in hop]
     return path_work(candidate.paths, by_stage[:, :, None], hops[0], hops[1])
 
 
@@ -86,6 +86,6 @@ def _best_link(ticks: IntArray) -> int:
 
 
 def best_kind(ticks: IntArray, usable: np.ndarray) -> IntArray:
-    """Least time over the kinds a stage may have, shape ``(pp, 1)``."""
+    """Least time over the kinds that a stage may have, shape ``(pp, 1)``."""
     best: IntArray = np.where(usable, ticks, UNUSABLE_TICKS).min(axis=0)
     return best[:, None]

@@ -1,4 +1,4 @@
-"""The integer problem of an instance: every candidate with every packing of the hosts, in ticks."""
+"""Construction of the integer problem of an instance: every candidate with every tiling of the hosts, in ticks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ from pipette_opt.specs import Instance
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittingCandidate:
     """
-    A configuration that fits somewhere.
+    A configuration that fits on some hosts.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ class FittingCandidate:
 def with_paths(
     instance: Instance, data: ProblemData, candidate: CandidateData, counts: Sequence[PathCounts]
 ) -> CandidateData:
-    """A candidate whose lower form also has these paths."""
+    """Add paths to the relaxation of a candidate."""
     config, block, paths = candidate.config, candidate.block, candidate.paths
     compute = stage_compute(instance, config)
     chunk_s, beside = pass_seconds(instance, config, compute, block), least_beside(instance, config, block)
-    for one in counts:
-        more = _paths(config, block, one, chunk_s, data.tick_s, beside)
+    for further in counts:
+        more = _paths(config, block, further, chunk_s, data.tick_s, beside)
         paths = more if paths is None else paths.joined(more)
     return replace(candidate, paths=paths)
 
@@ -85,26 +85,26 @@ def build_problem_data(
     """
     Turn seconds into ticks and bytes into MiB.
 
-    With blocking sends, two stages exchange an activation and a gradient together and wait for the slower one, so
-    the closed form uses the slower direction of each link both ways. Lower forms are rounded down.
+    With blocking sends, two stages exchange an activation and a gradient together and wait for the slower one. So the
+    analytical model uses the slower direction of each link both ways. Relaxations are rounded down.
 
     Parameters
     ----------
     capacity_bytes
-        Memory of one GPU of each host that a stage may use, shape ``(num_nodes,)``.
+        Usable memory of one GPU of each host, shape ``(num_nodes,)``.
     lower_form
-        Give every candidate the lower form, as interleaved ones have anyway: the paths that every schedule has, which
-        no send mode undercuts; :func:`with_paths` adds more.
+        Give every candidate a relaxation, as interleaved ones have anyway: the paths of every schedule, which bound
+        every send mode from below; :func:`with_paths` adds more.
     reductions
-        False leaves the reductions of gradients and tied embeddings out: a lower form of every choice of what overlaps.
+        ``False`` leaves out the reductions of gradients and tied embeddings: a relaxation of every choice of overlap.
     links
-        Those of earlier problems of the same instance, whose tick is then used; by default a tick is a part of the
-        shortest round trip of all candidates.
+        Links of earlier problems of the instance, whose tick length is then used; by default, the tick is a fraction of
+        the shortest round trip of all candidates.
 
     Returns
     -------
     ProblemData
-        One candidate per configuration and packing; configurations without a packing are left out.
+        One candidate per configuration and tiling; configurations that no tiling fits are left out.
     """
     _check_reduction(instance)
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
@@ -128,16 +128,16 @@ def build_problem_data(
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BothForms:
     """
-    The same candidates twice; those without a closed form are the same objects.
+    Candidates with both objectives; those without an analytical model are the same objects in both.
 
     Parameters
     ----------
     problem
-        Each with the form that the solver minimises.
+        Each candidate with the objective that the solver minimises.
     lower
-        Each with the lower form.
+        Each candidate with its relaxation.
     built
-        Indices of the configurations that are in both, of those given.
+        Indices of the given configurations that are in both.
     """
 
     problem: ProblemData
@@ -154,17 +154,17 @@ def build_both_forms(
     links: SharedLinks | None = None,
 ) -> BothForms:
     """
-    Both problems of some configurations, or of so many as there is memory and time for.
+    Build both problems of some configurations, or of as many as memory and time allow.
 
     Parameters
     ----------
     order
-        In which they are built, by index; as given by default. What is built stays in the order given.
+        Indices in building order; by default as given. The result keeps the given order.
     is_enough
-        Whether no more are built, by the bytes that the links of all before take and the number of these; asked after
-        the first.
+        Predicate that stops building, called after the first with the bytes of all links so far and the number of built
+        configurations.
     links
-        As of :func:`build_problem_data`.
+        Links of earlier problems, as of :func:`build_problem_data`.
     """
     _check_reduction(instance)
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
@@ -173,12 +173,12 @@ def build_both_forms(
     for index in range(len(fitting)) if order is None else order:
         if built and is_enough(links.num_bytes, len(built)):
             break
-        one, built[index] = fitting[index], []
-        for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
-            lower = _candidate(instance, one, compute[index], block, links, closed=False, reductions=True)
+        fits, built[index] = fitting[index], []
+        for block in node_blocks(fits.config, instance.cluster.gpus_per_node, instance.launcher):
+            lower = _candidate(instance, fits, compute[index], block, links, closed=False, reductions=True)
             form = lower
-            if has_closed_form(instance, one.config, block):
-                form = _candidate(instance, one, compute[index], block, links, closed=True, reductions=True)
+            if has_closed_form(instance, fits.config, block):
+                form = _candidate(instance, fits, compute[index], block, links, closed=True, reductions=True)
             built[index].append((form, lower))
     pairs = [pair for index in sorted(built) for pair in built[index]]
     return BothForms(
@@ -189,10 +189,10 @@ def build_both_forms(
 
 
 def _check_reduction(instance: Instance) -> None:
-    """Raise ``InputError`` for an algorithm whose time no link decides."""
+    """Raise ``InputError`` for a collective algorithm whose time does not depend on a slowest link."""
     if instance.allreduce == "tree":
         raise InputError(
-            "--allreduce", "tree is known to the simulator only (estimate): a tree's time is that of no hop; give ring."
+            "--allreduce", "tree is only known to estimate: a tree's time is not that of a slowest hop; give ring."
         )
 
 
@@ -209,22 +209,24 @@ def _problem(
 
 
 def shared_links(instance: Instance, configs: Sequence[ParallelConfig], *, least_only: bool = False) -> SharedLinks:
-    """For problems with one tick, that of these configurations; ``least_only`` as of :class:`SharedLinks`."""
+    """
+    Return link matrices for problems with the tick of these configurations; ``least_only`` as of
+    :class:`SharedLinks`.
+    """
     return SharedLinks(_tick_s([stage_compute(instance, config) for config in configs]), least_only=least_only)
 
 
 def _tick_s(compute: Sequence[StageCompute]) -> float:
-    """A part of the shortest round trip."""
+    """Seconds of a tick: a fraction of the shortest round trip."""
     round_trips = [float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute]
     return min(round_trips, default=1.0) / TICKS_PER_ROUND_TRIP
 
 
 def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
     """
-    Whether the schedule is 1F1B, and what layers send is always the same, and not beside their work.
-
-    Experts may send over other hosts; over groups that span hosts layers of one kind may send more than others; and
-    where tensor and context groups do, both, only the former are placed by what they send; all-to-alls have no form.
+    Return whether the analytical 1F1B model is exact enough: 1F1B, with equal traffic of all layers, not overlapped.
+    Experts may send to other hosts. In groups that span hosts, layers of one kind may send more than others. Where both
+    tensor and context groups span hosts, only the former are placed by their traffic. All-to-alls have no such model.
     """
     if config.sharding_stage > 1:
         return False
@@ -236,9 +238,9 @@ def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock
 
 def hops_decide(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
     """
-    Whether rings of a stage have the time of one slowest hop.
+    Return whether rings of a stage have the time of one slowest hop.
 
-    Over NVLink domains it matters how many of a ring's hosts each has. Where some hosts are farther from each other
+    On NVLink domains, the number of a ring's hosts in each domain matters. Where some hosts are farther from each other
     than others, rings of different sizes (gradients and parameters, experts, keys) may have different slowest hops.
     """
     cluster = instance.cluster
@@ -252,7 +254,7 @@ def hops_decide(instance: Instance, config: ParallelConfig, block: NodeBlock) ->
 
 
 def experts_stay_inside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
-    """Whether no block of ranks that hold every expert once spans hosts."""
+    """Return whether no block of ranks that hold every expert once spans hosts."""
     return instance.model.num_experts is None or ranks_of_a_host(config, block) % expert_block(config) == 0
 
 
@@ -294,7 +296,7 @@ def _candidate(
     paths = None
     if not closed:
         counts = plain_counts(config.pipeline_model_parallel_size, num_microbatches, config.num_chunks)
-        paths = _paths(config, block, counts, (forward, backward), tick_s)  # with_paths adds what runs beside compute
+        paths = _paths(config, block, counts, (forward, backward), tick_s)  # with_paths adds overlapped communication
     none = np.zeros(config.pipeline_model_parallel_size, dtype=np.int64)
     return CandidateData(
         config=config,
@@ -348,7 +350,10 @@ def _paths(
     tick_s: float,
     beside: Beside | None = None,
 ) -> Paths:
-    """Paths with the times of a configuration's chunks, forward and backward, and with what runs beside them."""
+    """
+    Build paths with the times of a configuration's chunks, forward and backward, and with overlapped
+    communication.
+    """
     forward, backward = chunk_s
     if beside is None:
         counts = counts.take(counts.parts == 1)
@@ -369,11 +374,11 @@ def _paths(
 
 def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: int) -> int:
     """
-    Largest excess of the integer objective over the real one.
+    Largest excess of the integer objective over the real one, ticks.
 
-    Every rounded term adds less than one tick. Round trip: four terms per stage. A period: at most four terms per
-    stage it averages over, and its own rounding. Tensor rings over hosts add two terms per layer. One each for the
-    reduction, tied embeddings and the optimizer.
+    Every rounded term adds less than one tick. Round trip: four terms per stage. A period: at most four terms per stage
+    in its average, and its own rounding. Tensor rings over hosts add two terms per layer. Reduction, tied embeddings
+    and optimizer add one each.
     """
     stages, layers = config.pipeline_model_parallel_size, config.layers_per_stage
     tensor = 2 if block.nodes_per_slot > 1 else 0

@@ -1,13 +1,13 @@
 """
-The same problem in integers; what a placement costs says :mod:`pipette_opt.problem.objective`.
+Data of the placement problem in integers; :mod:`pipette_opt.problem.objective` has the cost of a placement.
 
-Everything the solver and the baselines need, and nothing else: candidates with their costs in ticks, hosts with
-their capacities. A candidate has one of two objectives.
+Contains everything that the solver and the baselines need, and nothing else: candidates with their costs in ticks,
+hosts with their capacities. A candidate has one of two objectives.
 
-- The closed form of 1F1B. Times are rounded up to ticks, so the integer objective is never below the closed form; by
-  how much it can be above is ``CandidateData.rounding_ticks``, which every certificate subtracts from its bound.
-- The longest of some :class:`Paths` through the schedule, interleaved or not: a lower form, which the simulated time
-  never undercuts. Times are rounded down, so there is nothing to subtract.
+- The analytical 1F1B model. Times are rounded up to ticks, so the integer objective is never below the real one.
+  ``CandidateData.rounding_ticks`` limits the excess, which every certificate subtracts from its bound.
+- A relaxation: the longest of some :class:`Paths` through the schedule, interleaved or not, which the simulated time is
+  never below. Times are rounded down, so there is nothing to subtract.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,22 +26,21 @@ class Paths:
     """
     Chains of work and transfers, each of which ends with a stage's last backward.
 
-    Each is a path through the event graph of one replica, whatever the hosts; so no stage is finished before the
-    longest of its paths is over. A path's length is linear in the times of work and links. All arrays are read-only
-    int64.
+    Each is a path through the event graph of one replica, whatever the hosts. So no stage is finished before the
+    longest of its paths. A path's length is linear in the times of work and links. All arrays are read-only int64.
 
     Parameters
     ----------
     stage
-        Whose last backward each path ends with, shape ``(num_paths,)``.
+        Stage whose last backward ends each path, shape ``(num_paths,)``.
     work_ticks
-        Work of each path on each stage, by kind of GPU, with tensor communication inside a host, rounded down, shape
+        Work of each path on each stage, by GPU kind, with tensor communication inside a host, rounded down, shape
         ``(num_paths, num_kinds, pp)``.
     forward_layers, backward_layers
-        How many times a path goes through a transformer layer of each stage, forwards and backwards: what tensor
-        communication between hosts multiplies; shape ``(num_paths, pp)``, zero if groups stay inside hosts.
+        Number of transformer layers of each stage on a path, forward and backward, which multiply tensor communication
+        between hosts; shape ``(num_paths, pp)``, zero if groups stay inside hosts.
     up, down
-        How many transfers a path makes from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
+        Number of transfers of a path from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
     """
 
     stage: IntArray
@@ -64,12 +63,12 @@ class Paths:
     def __len__(self) -> int:
         return len(self.stage)
 
-    def take(self, which: IntArray | BoolArray) -> "Paths":
-        """Some of the paths."""
-        return Paths(**{name: getattr(self, name)[which] for name in PATH_ARRAYS})
+    def take(self, rows: IntArray | BoolArray) -> "Paths":
+        """Return the paths in ``rows``."""
+        return Paths(**{name: getattr(self, name)[rows] for name in PATH_ARRAYS})
 
     def joined(self, other: "Paths") -> "Paths":
-        """These and others, each once."""
+        """Merge with other paths, each once."""
         both = Paths(
             **{name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in PATH_ARRAYS},
         )
@@ -84,7 +83,7 @@ PATH_ARRAYS = ("stage", "work_ticks", "forward_layers", "backward_layers", "up",
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidateData:
     """
-    One configuration with one packing of the hosts; its placement is a host for each cell of ``grid``.
+    One configuration with one tiling of the hosts; its placement is a host for each cell of ``grid``.
 
     Let ``P, D, K = grid`` (pipeline, data, parts of a slot), ``a = block.stages``; pipeline stage ``s`` lives in grid
     row ``s // a``. The ``K`` hosts of a slot are ``C = block.context_nodes`` times the ``K / C`` hosts of a tensor
@@ -93,17 +92,17 @@ class CandidateData:
     Parameters
     ----------
     num_microbatches
-        ``m``, per replica.
+        Number ``m`` of micro-batches per replica.
     forward_ticks, backward_ticks
-        One micro-batch on one stage (all its chunks together) on each kind of GPU, with tensor communication
+        Time of one micro-batch on one stage (all its chunks together) on each GPU kind, with tensor communication
         inside a host, shape ``(num_kinds, pp)``.
     intra_p2p_ticks
         Transfer between two stages of one host, one direction.
     p2p_ticks
         Transfer of one micro-batch between adjacent stages on host i and host j, directed, sharing the link with
-        the flows that run at once, shape ``(num_nodes, num_nodes)``; ``UNUSABLE_TICKS`` where there is no link.
+        concurrent flows, shape ``(num_nodes, num_nodes)``; ``UNUSABLE_TICKS`` without a link.
     ring_class
-        Which row of ``ring_ticks`` each stage uses, shape ``(pp,)``.
+        Row of ``ring_ticks`` of each stage, shape ``(pp,)``.
     ring_ticks
         Gradient reduction (with the parameter gather of the distributed optimizer) of a stage of that class if
         its slowest hop between hosts is the directed pair (i, j), shape ``(num_classes, num_nodes, num_nodes)``.
@@ -111,8 +110,8 @@ class CandidateData:
         Gradient reduction of each stage if all its hops stay inside hosts, shape ``(pp,)``; zero if dp is 1.
         A stage's reduction takes the larger of this and of its hops between hosts.
     tensor_forward_ticks, tensor_backward_ticks
-        Only if ``K > 1``: what one micro-batch and one transformer layer wait for a ring between hosts whose slowest
-        hop is (i, j), shape ``(num_nodes, num_nodes)``; else empty ``(0, 0)``. The rings are those of tensor groups
+        Only if ``K > 1``: exposed time of a ring between hosts whose slowest hop is (i, j), of one micro-batch and one
+        transformer layer, shape ``(num_nodes, num_nodes)``; else empty ``(0, 0)``. The rings are those of tensor groups
         that span hosts, otherwise those of context groups. A stage's time grows by ``layers_per_stage[s]`` times the
         largest over its rings, each through ``slot_ring`` hosts in order.
     embedding_ticks
@@ -120,17 +119,17 @@ class CandidateData:
         ``(num_nodes, num_nodes)``; empty ``(0, 0)`` if nothing is tied or all stages share a host. The slowest over
         columns and tensor parts follows the reductions of both stages.
     embedding_floor_ticks
-        The same if all stages share a host.
+        All-reduce of tied word embeddings if all stages share a host.
     optimizer_ticks
         Optimizer step of the slowest stage.
     memory_need_mib
         Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
     rounding_ticks
-        The integer objective exceeds the real one by at most this.
+        Largest excess of the integer objective over the real one.
     paths
-        Whose longest is the objective; ``None`` for the closed form of 1F1B.
+        Paths whose longest is the objective; ``None`` for the analytical 1F1B model.
     least_ticks
-        What is known already: no placement has a smaller objective.
+        Known lower bound on the objective of every placement.
     """
 
     config: ParallelConfig
@@ -171,47 +170,53 @@ class CandidateData:
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether the objective is the closed form of the schedule (1F1B without interleaving)."""
+        """Return whether the objective is the analytical model of the schedule (1F1B without interleaving)."""
         return self.paths is None
 
     @property
     def num_stages(self) -> int:
-        """Pipeline stages."""
+        """Number of pipeline stages."""
         return self.config.pipeline_model_parallel_size
 
     @property
     def num_links(self) -> int:
-        """Stages that send activations on: all but the last, with interleaving also this (to the first)."""
+        """
+        Number of stages that send activations on: all but the last; with interleaving, also the last (to
+        the first).
+        """
         return self.num_stages - (self.config.num_chunks == 1)
 
     @property
     def wraps(self) -> bool:
-        """Whether hosts of the last grid row send activations to hosts of the first."""
+        """Return whether hosts of the last grid row send activations to hosts of the first."""
         return self.config.num_chunks > 1 and self.grid[0] > 1
 
     @property
     def has_tied_stages(self) -> bool:
-        """Whether tied word embeddings are reduced between the first and the last stage."""
+        """Return whether tied word embeddings are reduced between the first and the last stage."""
         return bool(self.embedding_ticks.size) or self.embedding_floor_ticks > 0
 
     @property
     def slot_ring(self) -> int:
-        """Hosts of a ring inside a slot whose hops count: of the ``K`` each so many in order have one."""
+        """Number of hosts of a ring inside a slot; its ``K`` hosts form rings of this size in order."""
         return self.block.tensor_nodes if self.block.tensor_nodes > 1 else self.grid[2]
 
     @property
     def ring_length(self) -> int:
-        """Hosts of a ring of gradients: it goes through the columns, in each through all parts of a context group."""
+        """
+        Number of hosts of a gradient ring: it goes through the columns, in each through all parts of a
+        context group.
+        """
         return self.grid[1] * self.block.context_nodes
 
     @property
     def num_cells(self) -> int:
-        """Hosts used."""
+        """Number of hosts used."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def row_need_mib(self) -> IntArray:
-        """Memory that a host of each grid row must have per GPU, shape ``(P,)``."""
+        """Memory per GPU that a host of each grid row must have, MiB, shape ``(P,)``."""
         needs: IntArray = self.memory_need_mib.reshape(self.grid[0], self.block.stages).max(axis=1)
         return needs
 
@@ -226,9 +231,9 @@ class ProblemData:
     tick_s
         Seconds of one tick.
     kind_of_node
-        Kind of GPU of each host, shape ``(num_nodes,)``.
+        GPU kind of each host, shape ``(num_nodes,)``.
     capacity_mib
-        Memory of one GPU of each host that a stage may use, shape ``(num_nodes,)``.
+        Usable memory of one GPU of each host, MiB, shape ``(num_nodes,)``.
     """
 
     candidates: tuple[CandidateData, ...]
@@ -243,13 +248,13 @@ class ProblemData:
 
     @property
     def num_nodes(self) -> int:
-        """Hosts listed."""
+        """Number of hosts listed."""
         return len(self.kind_of_node)
 
     def joined(self, other: "ProblemData") -> "ProblemData":
-        """With the candidates of another problem of the same hosts and tick, which come last."""
+        """Append the candidates of another problem of the same hosts and tick."""
         return replace(self, candidates=(*self.candidates, *other.candidates))
 
     def allowed(self, candidate: CandidateData) -> BoolArray:
-        """Whether every stage of a grid row fits on a host, shape ``(P, num_nodes)``."""
+        """Mask of hosts on which every stage of a grid row fits, shape ``(P, num_nodes)``."""
         return candidate.row_need_mib[:, None] <= self.capacity_mib[None, :]

@@ -1,15 +1,15 @@
 """
-Configurations that differ only in how many layers each pipeline stage holds, as one family with linear times.
+Families: configurations that differ only in the layers of their pipeline stages, with linear times.
 
-A stage of ``n`` layers takes ``fixed + n * layer`` on each kind of GPU, and so every path through the schedule is
-linear in the layers of the stages; which is what lets a model choose them. Memory of a stage grows with its layers, so
-what a kind of GPU has room for is a largest number of layers.
+A stage of ``n`` layers takes ``fixed + n * layer`` on each GPU kind, and so every path through the schedule is linear
+in the layers of the stages. This is what lets a model choose them. Memory of a stage grows with its layers, so each GPU
+kind limits their number.
 
-With block recomputation the number of recomputed layers is open, too: a stage of ``n`` layers of which ``r`` are
-recomputed takes ``fixed + n * layer + r * recompute``, and has room for ``n`` if ``r`` is as large as its memory asks.
+With block recomputation, the number of recomputed layers is open, too: a stage of ``n`` layers with ``r`` recomputed
+ones takes ``fixed + n * layer + r * recompute``, and fits if ``r`` is as large as its memory requires.
 
 A model whose first layers are not of its pattern has a family for each way in which these fill the first stages
-(:mod:`~pipette_opt.problem.layer_patterns`). :mod:`~pipette_opt.problem.family_times` makes them.
+(:mod:`~pipette_opt.problem.layer_patterns`). :mod:`~pipette_opt.problem.family_times` makes families.
 """
 
 from collections.abc import Sequence
@@ -31,60 +31,60 @@ from pipette_opt.problem.path_counts import PathCounts
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerFamily:
     """
-    Configurations with one packing of the hosts that differ in the layers of their stages only.
+    Configurations with one tiling of the hosts that differ only in the layers of their stages.
 
     Parameters
     ----------
     config
-        The one with the fewest layers on each stage, with what is sent beside compute.
+        Configuration with the fewest layers on each stage, and with the family's overlap.
     block
-        What one host holds.
+        Host tile: stages and replicas of one host.
     num_microbatches
-        ``m``, per replica.
+        Number ``m`` of micro-batches per replica.
     num_units
-        Units to deal to the stages, at least one to each. A unit is one layer in each chunk of a stage; the first one
-        is all that ``config`` has there.
+        Units to partition among the stages, at least one to each. A unit is one layer in each chunk of a stage; the
+        first unit is all that ``config`` has there.
     layer_s
-        Forward and backward of one layer on each kind of GPU, communication inside the layer over the best links, shape
+        Forward and backward of one layer on each GPU kind, communication inside the layer over the best links, shape
         ``(2, num_kinds)``.
     fixed_s
-        Forward and backward of each chunk beside its units, shape ``(2, num_kinds, num_chunks, pp)``; where the first
-        unit is no layer like the others, it may be negative.
+        Forward and backward of each chunk without its units, shape ``(2, num_kinds, num_chunks, pp)``; may be negative
+        where the first unit is no layer like the others.
     link_s
         One transfer between stages on different hosts over the best link of each pair of kinds, shape ``(num_kinds,
         num_kinds)``; infinite where there is none.
     inside_s
         One transfer between stages of one host.
     reduction_s
-        What a unit adds to the reduction of its stage, over the best ring.
+        Additional reduction of a stage per unit, over the best ring.
     fixed_reduction_s
-        The reduction of what a stage has beside its layers, shape ``(pp,)``.
+        Reduction of a stage without its layers, shape ``(pp,)``.
     gather_s, fixed_gather_s
-        The same of the parameter gather, if it runs beside the forwards; else zero.
+        Parameter gather per unit, and of a stage without its layers, if it overlaps with the forwards; else zero.
     embedding_s
-        What the first and the last stage take after their reductions for tied word embeddings, over the best link.
+        Reduction of tied word embeddings of the first and the last stage, after their own, over the best link.
     slowdown
-        Share by which collectives slow down the compute beside them.
+        Relative slowdown of compute by overlapped collectives.
     step_s
-        What a unit adds to the optimizer's step of its stage; the largest stage decides.
+        Additional optimizer step of a stage per unit; the largest stage decides.
     fixed_step_s
-        The step of what a stage has beside its units, at least, shape ``(pp,)``; negative as ``fixed_s``.
+        Least optimizer step of a stage without its units, shape ``(pp,)``; may be negative, as ``fixed_s``.
     optimizer_s
-        What the optimizer takes beside its step.
+        Optimizer time beside its step.
     most_units
-        Units that a stage has room for on each kind of GPU, shape ``(num_kinds, pp)``.
+        Units that fit into a stage on each GPU kind, shape ``(num_kinds, pp)``.
     recompute_s
-        What a recomputed unit adds to the backward of each chunk on each kind of GPU, shape ``(num_kinds,)``; the first
+        Additional backward time of a recomputed unit in each chunk on each GPU kind, shape ``(num_kinds,)``; the first
         one of each stage is in ``fixed_s``. Zero without block recomputation.
     recomputed
-        How many units have to be recomputed; ``None`` without block recomputation.
+        Number of units that have to be recomputed; ``None`` without block recomputation.
     far_after, far_s
-        A row of the grid, and what a transfer from there to the next takes beyond ``link_s``, as these hosts are of
-        different groups; -1 and zero where no group is too small for all rows.
+        Row of the grid whose transfer to the next one crosses groups of hosts, and its additional time beyond
+        ``link_s``; -1 and zero where some group is large enough for all rows.
     has_far_rings
         Whether the reductions of all stages cross such groups.
     is_far
-        Whether anything of the family is known to cross such groups.
+        Whether some communication of the family must cross such groups.
     """
 
     config: ParallelConfig
@@ -127,53 +127,58 @@ class LayerFamily:
 
     @property
     def far_stage(self) -> int:
-        """The stage whose transfers to the next go between groups of hosts; -1 if none is known to."""
+        """Stage whose transfers to the next cross groups of hosts; -1 if none must."""
         return -1 if self.far_after < 0 else (self.far_after + 1) * self.block.stages - 1
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Hosts of the pipeline, data and tensor dimension."""
+        """Number of hosts of the pipeline, data and tensor dimension."""
         return self.block.node_grid(self.config)
 
     @property
     def hosts_per_row(self) -> int:
-        """Hosts that hold the same stages."""
+        """Number of hosts that hold the same stages."""
         _, data, tensor = self.grid
         return data * tensor
 
     @property
     def schedule(self) -> tuple[int, int, int]:
-        """Stages, micro-batches and chunks: families that agree in these have the same paths."""
+        """Stages, micro-batches and chunks: families with equal values have the same paths."""
         return self.config.pipeline_model_parallel_size, self.num_microbatches, self.config.num_chunks
 
     @property
     def least_optimizer_s(self) -> float:
-        """The optimizer of any split, at least: some stage has as many units as the mean."""
+        """Lower bound on the optimizer time of any partition: some stage has at least the mean number of units."""
         units = ceil_div(self.num_units, self.config.pipeline_model_parallel_size)
         return self.optimizer_s + max(self.step_s * units + min(float(self.fixed_step_s.min()), 0.0), 0.0)
 
     def with_units(self, units: Sequence[int], recomputed: int = 1) -> ParallelConfig:
-        """The configuration whose stages hold so many units, each with so many recomputed in a family where that is."""
+        """
+        Return the configuration with the given units of each stage; ``recomputed`` of each with block
+        recomputation.
+        """
         sized = beyond(self.config, units)
         return sized if self.recomputed is None else replace(sized, recompute_num_layers=recomputed)
 
     def units_of(self, layers: Sequence[int]) -> list[int] | None:
-        """Units of each stage of a split of the layers; ``None`` if the family has no such split."""
+        """Return the units of each stage of a layer partition; ``None`` if the family cannot express it."""
         chunks, own = self.config.num_chunks, self.config.layers_per_stage
-        if len(layers) != len(own) or any(one < least or one % chunks for one, least in zip(layers, own, strict=True)):
+        if len(layers) != len(own):
             return None
-        return [1 + (one - least) // chunks for one, least in zip(layers, own, strict=True)]
+        if any(count < least or count % chunks for count, least in zip(layers, own, strict=True)):
+            return None
+        return [1 + (count - least) // chunks for count, least in zip(layers, own, strict=True)]
 
     def times(self, units: FloatArray, kind_of_row: IntArray) -> PlacedTimes:
         """
-        What the simulator would be given if all links were the best between their kinds, in a single replica.
+        Times for the simulator with the best links between kinds, in a single replica.
 
         Parameters
         ----------
         units
-            Of each stage, whole or not, shape ``(pp,)``.
+            Units of each stage, whole or not, shape ``(pp,)``.
         kind_of_row
-            Kind of GPU of each grid row, shape ``(rows,)``.
+            GPU kind of each grid row, shape ``(rows,)``.
         """
         pp, stages = self.config.pipeline_model_parallel_size, np.arange(self.config.pipeline_model_parallel_size)
         rows = stages // self.block.stages
@@ -192,10 +197,10 @@ class LayerFamily:
         )
         beside: dict[str, Any] = {}
         if self.config.overlap_grad_reduce:
-            none, one = np.zeros((1, 2, pp)), np.ones((1, pp), dtype=np.int64)
+            none, one_bucket = np.zeros((1, 2, pp)), np.ones((1, pp), dtype=np.int64)
             shown = exposed(
-                one, forward[None], backward[None], reduction[None], None if gather is None else gather[None], none,
-                self.slowdown,
+                one_bucket, forward[None], backward[None], reduction[None], None if gather is None else gather[None],
+                none, self.slowdown,
             )  # fmt: skip
             beside = {name: None if value is None else value[0] for name, value in shown._asdict().items()}
         return PlacedTimes(
@@ -213,16 +218,15 @@ class LayerFamily:
 
     def path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
         """
-        Seconds of each path on each kind of GPU and stage: without layers, and for each unit of the stage.
-
-        Both of shape ``(num_paths, num_kinds, pp)``. What runs beside compute counts as ``costs/overlap.py`` says, at
-        least, and linear in the layers: of two times of which the smaller counts, the smaller of their parts.
+        Seconds of each path on each GPU kind and stage: without layers, and for each unit of the stage.
+        Both of shape ``(num_paths, num_kinds, pp)``. Overlapped communication counts as in ``costs/overlap.py``, as a
+        lower bound that is linear in the layers: a minimum of two times becomes the minimum of their parts.
         """
         gathers, chunks = self.config.overlap_param_gather, self.config.num_chunks
         forward = counts.without_begun(counts.forward) if gathers else counts.forward
         passes = (forward, counts.backward)
-        fixed = np.asarray(sum(np.einsum("rcs,kcs->rks", one, self.fixed_s[way]) for way, one in enumerate(passes)))
-        unit = np.asarray(sum(np.einsum("rcs,k->rks", one, self.layer_s[way]) for way, one in enumerate(passes)))
+        fixed = np.asarray(sum(np.einsum("rcs,kcs->rks", each, self.fixed_s[way]) for way, each in enumerate(passes)))
+        unit = np.asarray(sum(np.einsum("rcs,k->rks", each, self.layer_s[way]) for way, each in enumerate(passes)))
         if gathers:
             first = counts.without_begun(counts.first)
             if chunks == 1:  # all but the first stage wait for all of their parameters
@@ -241,33 +245,36 @@ class LayerFamily:
         return fixed, unit
 
     def _slowed_s(self, way: int, fixed_ring_s: FloatArray, ring_s: float) -> tuple[FloatArray, float]:
-        """How much longer ``pp`` passes of a chunk take beside a part of a ring: shape ``(chunks, pp)``, and a unit."""
+        """
+        Slowdown of ``pp`` passes of a chunk by a part of a ring: fixed, shape ``(chunks, pp)``, and per
+        unit, seconds.
+        """
         pp, chunks = self.config.pipeline_model_parallel_size, self.config.num_chunks
         fixed = np.minimum(fixed_ring_s / chunks, pp * self.fixed_s[way].min(axis=0))
         return self.slowdown * fixed, self.slowdown * min(ring_s / chunks, pp * float(self.layer_s[way].min()))
 
     def _add_gathers(self, counts: PathCounts, fixed: FloatArray, unit: FloatArray) -> None:
-        """What paths begin with that wait for parameters: the gathers of all chunks so far, and then the forward."""
-        which = np.flatnonzero(counts.begun >= 0)
-        chunk, stage = np.divmod(counts.begun[which], fixed.shape[2])
+        """Add the start of paths that wait for parameters: the gathers of all chunks so far, then the forward."""
+        waiting_paths = np.flatnonzero(counts.begun >= 0)
+        chunk, stage = np.divmod(counts.begun[waiting_paths], fixed.shape[2])
         gathered = (chunk + 1) / self.config.num_chunks
-        whole = counts.begun[which] > 0  # the first stage's first chunk comes in buckets
+        whole = counts.begun[waiting_paths] > 0  # the first stage's first chunk comes in buckets
         forward = self.fixed_s[0].min(axis=0)[chunk, stage]
-        fixed[which, :, stage] += (gathered * self.fixed_gather_s[stage] + whole * forward)[:, None]
-        unit[which, :, stage] += (gathered * self.gather_s + whole * self.layer_s[0].min())[:, None]
+        fixed[waiting_paths, :, stage] += (gathered * self.fixed_gather_s[stage] + whole * forward)[:, None]
+        unit[waiting_paths, :, stage] += (gathered * self.gather_s + whole * self.layer_s[0].min())[:, None]
 
     def after_s(self, counts: PathCounts) -> FloatArray:
-        """What tied embeddings take after each path's reduction, shape ``(num_paths,)``."""
+        """Reduction of tied embeddings after each path's reduction, seconds, shape ``(num_paths,)``."""
         tied = (counts.stage == 0) | (counts.stage == self.config.pipeline_model_parallel_size - 1)
         after: FloatArray = self.embedding_s * tied.astype(np.float64)
         return after
 
     def reduced_path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
         """
-        The same of each path and then the reduction that it waits for.
+        Seconds of each path with the reduction that follows it, as of :meth:`path_s`.
 
-        Beside compute and interleaved so many parts of it as the path says; otherwise all of it. Without interleaving
-        that of the first stage does not begin before the last backward does.
+        With overlap and interleaving, the path says how many parts of the reduction follow; otherwise all of it.
+        Without interleaving, the first stage's reduction starts with the last backward.
         """
         overlaps, chunks, paths = self.config.overlap_grad_reduce, self.config.num_chunks, np.arange(len(counts.stage))
         parts = counts.parts / chunks if overlaps and chunks > 1 else np.ones(len(paths))
@@ -277,7 +284,7 @@ class LayerFamily:
         return fixed, unit
 
     def before_reduction(self, counts: PathCounts) -> PathCounts:
-        """The paths up to where the reduction may begin; without interleaving that is beside the last backward."""
+        """Return the paths up to the start of the reduction; without interleaving, that is during the last backward."""
         if not self.config.overlap_grad_reduce or self.config.num_chunks > 1:
             return counts
         backward = counts.backward.copy()
@@ -285,6 +292,9 @@ class LayerFamily:
         return replace(counts, backward=backward)
 
     def recompute_path_s(self, counts: PathCounts) -> FloatArray:
-        """What each recomputed unit of a stage but its first adds to paths, shape ``(num_paths, num_kinds, pp)``."""
+        """
+        Additional seconds of paths per recomputed unit of a stage beyond its first, shape ``(num_paths,
+        num_kinds, pp)``.
+        """
         added: FloatArray = np.einsum("rcs,k->rks", counts.backward, self.recompute_s)
         return added

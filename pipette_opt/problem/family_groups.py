@@ -1,10 +1,10 @@
 """
-Families whose hosts are too many for any group of near hosts, such as a region: something crosses between groups.
+Families whose grid exceeds every group of near hosts, such as a region, so that some communication crosses groups.
 
-Hosts grow together along the fastest links until a group would have room for the whole grid. Either each row of the
-grid is inside a group; then some row sends to the next across groups, in every column. Or some row has hosts of several
-groups; then its rings cross them. The rest of such rows may be few: how few, the sizes of the groups say. Each of these
-ways is a family of its own, with the fastest link between groups where one is crossed, and no placement is in none.
+Hosts merge along the fastest links until a group would have room for the whole grid. Either each row of the grid is
+inside a group; then some row sends to the next across groups, in every column. Or some row has hosts of several groups;
+then its rings cross them. The sizes of the groups limit how few such rows there can be. Each of these ways is a family
+of its own, with the fastest link between groups at the crossing, and together they cover all placements.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from pipette_opt.problem.families import LayerFamily
 from pipette_opt.specs import ClusterSpec, Instance
 
 FAR = 2.0
-"""A link between groups counts as far if a transfer takes so many times as long as over the best link. Chosen."""
+"""Multiple of the best link's transfer time from which a link between groups counts as far. Chosen."""
 
 MAX_ROWS = 9
-"""Rows of the grid up to which every place of the crossing is a family; with more none is. Chosen."""
+"""Largest number of grid rows at which every place of the crossing is a family; with more, none is. Chosen."""
 
 
 def has_far_groups(cluster: ClusterSpec) -> bool:
-    """Whether all hosts together use a link that is far, by its rate alone."""
+    """Return whether all hosts together must use a far link, by its rate alone."""
     if cluster.num_nodes < 2 or cluster.most_in_domain > 1:
         return False
     rate = far_bytes_per_s(cluster, near_groups(cluster, 1, cluster.num_nodes), 1)
@@ -39,15 +39,15 @@ def far_families(
     instance: Instance, family: LayerFamily, slots_cross: Callable[[BoolArray], LayerFamily]
 ) -> list[LayerFamily]:
     """
-    A family for each way in which it crosses groups of near hosts; the family itself where nothing far is crossed.
+    Return a family for each way of crossing groups of near hosts; the family itself where nothing far is crossed.
 
-    That is known for hosts of one kind and dense models, where a row crosses in one way only: replicas on several
+    This is known for hosts of one kind and dense models, where a row can cross in one way only: replicas on several
     hosts, or a single replica whose slots span hosts.
 
     Parameters
     ----------
     slots_cross
-        The family where the hosts of each slot are of several groups, by the pairs of hosts of different ones.
+        Makes the family whose slots have hosts of several groups, from the mask of host pairs of different groups.
     """
     cluster, config, block, rows = instance.cluster, family.config, family.block, family.grid[0]
     known = len(cluster.gpu_kinds) == 1 and cluster.most_in_domain == 1 and instance.model.num_experts is None
@@ -71,11 +71,11 @@ def far_families(
             return [family]
         spans = block.nodes_per_slot > 1
         found.append(slots_cross(groups[:, None] != groups) if spans else replace(family, has_far_rings=True))
-    return [replace(one, is_far=True) for one in found]
+    return [replace(crossing, is_far=True) for crossing in found]
 
 
 def groups_of(instance: Instance, family: LayerFamily) -> IntArray:
-    """The group of each host, shape ``(num_nodes,)``; by what crosses a link between stages."""
+    """Return the group of each host, shape ``(num_nodes,)``, by the flows of a link between stages."""
     flows = gpus_of_a_host(family.config, family.block) // family.block.stages
     return near_groups(instance.cluster, flows, family.grid[0] * family.hosts_per_row)
 
@@ -83,26 +83,26 @@ def groups_of(instance: Instance, family: LayerFamily) -> IntArray:
 @lru_cache(maxsize=4096)
 def all_rows_cross(sizes: tuple[int, ...], rows: int, width: int) -> bool:
     """
-    Whether all rows have hosts of several groups as soon as one has.
+    Return whether all rows have hosts of several groups as soon as one has.
 
     Parameters
     ----------
     sizes
-        Hosts of each group.
+        Number of hosts of each group.
     rows, width
-        Rows of the grid, and hosts of each.
+        Number of rows of the grid, and hosts of each.
     """
     for crossing in range(1, rows):
         taken = crossing * width
-        # The most rows that are left inside groups when crossing ones have taken some hosts, by how many so far.
+        # Most rows left inside groups, by the number of hosts that crossing rows have taken so far.
         inside = np.full(taken + 1, -1)
         inside[0] = 0
         for size in sizes:
             after = np.full(taken + 1, -1)
-            for some in range(min(size, crossing * (width - 1), taken) + 1):
-                before = inside[: taken + 1 - some]
-                left = np.where(before >= 0, before + (size - some) // width, -1)
-                after[some:] = np.maximum(after[some:], left)
+            for taken_here in range(min(size, crossing * (width - 1), taken) + 1):
+                before = inside[: taken + 1 - taken_here]
+                left = np.where(before >= 0, before + (size - taken_here) // width, -1)
+                after[taken_here:] = np.maximum(after[taken_here:], left)
             inside = after
         if inside[taken] >= rows - crossing:
             return False

@@ -16,11 +16,11 @@ class FamilyPaths(NamedTuple):
     Parameters
     ----------
     fixed_s
-        Of each stage on each kind of GPU without its layers, shape ``(num_paths, num_kinds, pp)``.
+        Seconds of each stage on each GPU kind without its layers, shape ``(num_paths, num_kinds, pp)``.
     unit_s
-        For each unit of the stage, same shape.
+        Seconds per unit of the stage, same shape.
     again_s
-        For each unit that is recomputed beside the first, same shape.
+        Seconds per unit recomputed beside the first, same shape.
     moved
         Transfers between each stage and the next (cyclic), shape ``(num_paths, pp)``.
     """
@@ -33,10 +33,10 @@ class FamilyPaths(NamedTuple):
 
 def family_paths(family: LayerFamily, counts: PathCounts) -> FamilyPaths:
     """
-    The paths of some counts, each with the reduction that comes after it.
+    Return paths with the given counts, each with the reduction that follows it.
 
-    Parts of a reduction beyond the first follow a path only interleaved and beside compute. Without interleaving the
-    first stage's reduction may be over with its last backward, so that its paths count without one, too.
+    Parts of a reduction beyond the first follow a path only with interleaving and overlap. Without interleaving, the
+    first stage's reduction may end with its last backward, so its paths also count without a reduction.
     """
     overlaps, chunks = family.config.overlap_grad_reduce, family.config.num_chunks
     if not overlaps or chunks == 1:
@@ -53,7 +53,7 @@ def family_paths(family: LayerFamily, counts: PathCounts) -> FamilyPaths:
 
 
 def least_transfers_s(family: LayerFamily, moved: IntArray) -> FloatArray:
-    """What the transfers of each path take over the best links of their kind, shape ``(num_paths,)``."""
+    """Seconds of the transfers of each path over the best links of their kind, shape ``(num_paths,)``."""
     rows = np.arange(moved.shape[1]) // family.block.stages
     inside = rows == np.roll(rows, -1)
     sent = moved[:, ~inside].sum(axis=1)

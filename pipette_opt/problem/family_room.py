@@ -1,4 +1,4 @@
-"""How many layers each stage of a family has room for, and how many of them have to be recomputed for that."""
+"""Memory limits of a family: layers that fit into each stage, and recomputed layers that this requires."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,67 +24,66 @@ def most_units(
     room_bytes: IntArray,
 ) -> list[IntArray]:
     """
-    Units that each stage has room for, by bisection, as memory grows with the layers; ``(num_kinds, pp)`` for each.
+    Upper bound on the units that fit into each stage, by bisection; ``(num_kinds, pp)`` for each configuration.
+    Memory grows with the layers. In a pattern with several kinds of layers, a stage may be at any place. Any ``n``
+    layers contain every run of ``n + 1 - period`` consecutive layers of the pattern, wherever it begins. So the bound
+    is the result of bisection plus ``period - 1``.
 
-    At most: of a pattern with several kinds of layers a stage may have any place. So many layers have all consecutive
-    layers of the pattern among them that are fewer by a period less one, wherever these begin; so there is no room for
-    more units than by bisection and those.
-
-    Bisection begins at an even share of what there is to deal: where that shows that all stages together have no room
-    for it, the configuration is left as it is then, with too few units (:func:`has_room`).
+    Bisection starts at an even share of all units. Where that shows that all stages together have no room for them,
+    the configuration is left with too few units (:func:`has_room`).
 
     Parameters
     ----------
     configs
-        With the fewest layers on each stage, which are its first unit.
+        Configurations with the fewest layers on each stage, which are its first unit.
     room_bytes
-        What a stage may take on each kind of GPU, shape ``(num_kinds,)``.
+        Usable bytes of a stage on each GPU kind, shape ``(num_kinds,)``.
     """
-    configs = [pure_configs(one)[-1] for one in configs]  # the one that recomputes most has room for most
+    configs = [pure_configs(config)[-1] for config in configs]  # most recomputation leaves most room
     high = [_most_legal(instance.model, config, len(room_bytes)) for config in configs]
-    legal, spare = [one.copy() for one in high], pattern_of(instance.model.layers).period - 1
-    low = [np.zeros_like(one) for one in high]
+    legal, spare = [limit.copy() for limit in high], pattern_of(instance.model.layers).period - 1
+    low = [np.zeros_like(limit) for limit in high]
     if max_oom_risk >= IGNORED_RISK:
         return high
-    units = [num_units(instance.model, one) for one in configs]
+    units = [num_units(instance.model, config) for config in configs]
     tries = [
-        np.minimum(ceil_div(number, one.pipeline_model_parallel_size), most)
-        for one, number, most in zip(configs, units, high, strict=True)
+        np.minimum(ceil_div(number, config.pipeline_model_parallel_size), most)
+        for config, number, most in zip(configs, units, high, strict=True)
     ]
     while True:
-        at_most = [np.minimum(one + spare, most) for one, most in zip(high, legal, strict=True)]
-        open_ones = [
+        at_most = [np.minimum(limit + spare, most) for limit, most in zip(high, legal, strict=True)]
+        open_indices = [
             index
-            for index, (one, two) in enumerate(zip(low, high, strict=True))
-            if (one < two).any() and has_room(at_most[index], units[index])
+            for index, (below, above) in enumerate(zip(low, high, strict=True))
+            if (below < above).any() and has_room(at_most[index], units[index])
         ]
-        if not open_ones:
+        if not open_indices:
             return at_most
         for kind, room in enumerate(room_bytes.tolist()):
-            sized = [beyond(configs[index], np.maximum(tries[index][kind], 1).tolist()) for index in open_ones]
+            sized = [beyond(configs[index], np.maximum(tries[index][kind], 1).tolist()) for index in open_indices]
             found = predicted_memory(instance, predictor, sized, max_oom_risk)
-            for index, prediction in zip(open_ones, found, strict=True):
+            for index, prediction in zip(open_indices, found, strict=True):
                 fits = prediction.upper_bytes <= room
                 ahead = low[index][kind] < high[index][kind]
                 low[index][kind] = np.where(fits & ahead, tries[index][kind], low[index][kind])
                 high[index][kind] = np.where(~fits & ahead, tries[index][kind] - 1, high[index][kind])
-        tries = [(one + two + 1) // 2 for one, two in zip(low, high, strict=True)]
+        tries = [(below + above + 1) // 2 for below, above in zip(low, high, strict=True)]
 
 
 def num_units(model: ModelSpec, config: ParallelConfig) -> int:
-    """Units that a family deals to its stages, whose first ones ``config`` has."""
+    """Number of units that a family partitions among its stages; ``config`` has the first ones."""
     layers = config.layers_per_stage
     return len(layers) + (model.num_layers - sum(layers)) // config.num_chunks
 
 
 def has_room(most: IntArray, number: int) -> bool:
-    """Whether stages with room for so many units on each kind of GPU, ``(num_kinds, pp)``, can have so many in all."""
+    """Return whether ``number`` units fit into stages with limits ``most`` on each GPU kind, ``(num_kinds, pp)``."""
     of_stage = most.max(axis=0)
     return bool(of_stage.min() >= 1 and of_stage.sum() >= number)
 
 
 def _most_legal(model: ModelSpec, config: ParallelConfig, num_kinds: int) -> IntArray:
-    """Units of each stage that the model has, whatever the memory; one where a stage may not hold more."""
+    """Largest legal number of units of each stage, whatever the memory; 1 where a stage may not hold more."""
     pp, layers = config.pipeline_model_parallel_size, config.layers_per_stage
     units: IntArray = np.full((num_kinds, pp), 1 + (model.num_layers - sum(layers)) // config.num_chunks)
     units[:, : num_closed(model, config)] = 1
@@ -94,16 +93,16 @@ def _most_legal(model: ModelSpec, config: ParallelConfig, num_kinds: int) -> Int
 @dataclass(slots=True, eq=False)
 class RecomputedUnits:
     """
-    How many layers of each chunk have to be recomputed, of one configuration with block recomputation.
+    Number of layers of each chunk that have to be recomputed, of one configuration with block recomputation.
 
     Parameters
     ----------
     config
-        With the fewest layers on each stage, which are its first unit.
+        Configuration with the fewest layers on each stage, which are its first unit.
     room_bytes
-        What a stage may take on each kind of GPU, shape ``(num_kinds,)``.
+        Usable bytes of a stage on each GPU kind, shape ``(num_kinds,)``.
     most_units
-        Units that a stage has room for if all are recomputed, shape ``(num_kinds, pp)``.
+        Units that fit into a stage if all are recomputed, shape ``(num_kinds, pp)``.
     """
 
     instance: Instance
@@ -116,10 +115,9 @@ class RecomputedUnits:
 
     def fewest(self) -> IntArray:
         """
-        The fewest for each number of units a stage may hold, shape ``(num_kinds, pp, 1 + largest)``; computed once.
-
-        By bisection, as memory falls with the number of recomputed layers. All of them where the stage has no room.
-        At least: of a pattern with several kinds of layers as many as fewer units need, by a period less one.
+        Fewest recomputed layers for each number of units, shape ``(num_kinds, pp, 1 + largest)``; cached.
+        By bisection, as memory falls with the number of recomputed layers. All layers where the stage does not fit. A
+        lower bound in a pattern with several kinds of layers: the need of ``period - 1`` fewer units.
         """
         if self._fewest is None:
             shape = (*self.most_units.shape, 1 + int(self.most_units.max(initial=0)))
@@ -141,7 +139,7 @@ class RecomputedUnits:
         return self._fewest
 
     def _need_bytes(self, asked: Sequence[tuple[int, int]]) -> list[IntArray]:
-        """What each stage needs with so many units, of whose layers so many are recomputed; shape ``(pp,)`` each."""
+        """Predicted bytes of each stage for pairs of units and recomputed layers; shape ``(pp,)`` each."""
         kept, _ = pure_configs(self.config)
         closed, pp = num_closed(self.instance.model, self.config), self.config.pipeline_model_parallel_size
         sized = [
@@ -152,9 +150,9 @@ class RecomputedUnits:
             for units, number in asked
         ]
         found = predicted_memory(self.instance, self.predictor, sized, self.max_oom_risk)
-        return [one.upper_bytes for one in found]
+        return [prediction.upper_bytes for prediction in found]
 
 
 def _where(mask: BoolArray, values: IntArray) -> list[tuple[int, int, int, int]]:
-    """Kind, stage and units of the true entries, each with its value."""
+    """Return kind, stage and units of the true entries, each with its value."""
     return [(kind, stage, n, int(values[kind, stage, n])) for kind, stage, n in np.argwhere(mask).tolist()]

@@ -1,8 +1,8 @@
 """
-The families of a job, and the line below the times of their stages.
+Construction of the families of a job, and of linear lower bounds on the times of their stages.
 
-The first unit of a stage whose layers are not of the model's pattern is all that it holds at least. Of a pattern with
-several kinds of layers a unit is their mean, and the line is below every split, not on it.
+The first unit of a stage with layers outside the model's pattern is everything that it holds at least. In a pattern
+with several kinds of layers, a unit is their mean, and the linear bound is below every partition, not equal to it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,10 +39,10 @@ from pipette_opt.specs.layer_kinds import pattern_of
 from pipette_opt.specs.layer_parameters import expert_parameters, replicated_parameters, sharded_parameters
 
 FINE_TICK_S = 1e-9
-"""Seconds in a tick of the matrices that tensor communication over hosts is read from."""
+"""Seconds of a tick of the matrices from which tensor communication over hosts is read."""
 
 Computed = Sequence[tuple[ParallelConfig, StageCompute]]
-"""Configurations with their times."""
+"""Configurations with their compute times."""
 
 
 def layer_families(
@@ -52,16 +52,15 @@ def layer_families(
     max_oom_risk: float,
 ) -> list[LayerFamily]:
     """
-    The families of some configurations, without their reductions: see :func:`with_rings`.
-
-    One for each packing, for each way in which its rows may cross groups of near hosts
+    Return the families of some configurations, without their reductions: see :func:`with_rings`.
+    One family for each tiling, for each way in which its rows may cross groups of near hosts
     (:mod:`~pipette_opt.problem.family_groups`), and for each way in which stages hold layers without experts; none
-    where no split has room.
+    where no partition fits.
 
     Parameters
     ----------
     configs
-        One with each choice of all but the layers, without anything that is sent beside compute.
+        One configuration for each choice of everything but the layers, without overlap.
     """
     configs = [least for config in configs for least in least_splits(instance.model, config)]
     free = replace(instance, edge_loss_s=None)
@@ -87,14 +86,14 @@ def layer_families(
 
 class _Timed(NamedTuple):
     """
-    What the times of a family are read from.
+    Source of the times of a family.
 
     Parameters
     ----------
     sized
-        Of :func:`_sized`, with their times.
+        Configurations of :func:`_sized`, with their times.
     probes
-        Of :func:`probes`, with their times; none where all layers of the pattern are alike.
+        Configurations of :func:`probes`, with their times; none where all layers of the pattern are alike.
     """
 
     sized: Computed
@@ -102,8 +101,8 @@ class _Timed(NamedTuple):
 
 
 def _timed(instance: Instance, config: ParallelConfig) -> _Timed:
-    def computed(some: Iterable[ParallelConfig]) -> Computed:
-        return [(one, stage_compute(instance, one)) for one in some]
+    def computed(configs: Iterable[ParallelConfig]) -> Computed:
+        return [(each, stage_compute(instance, each)) for each in configs]
 
     model = instance.model
     if _is_uniform(model):
@@ -112,15 +111,14 @@ def _timed(instance: Instance, config: ParallelConfig) -> _Timed:
 
 
 def _is_uniform(model: ModelSpec) -> bool:
-    """Whether all layers of the model's pattern are alike."""
+    """Return whether all layers of the model's pattern are alike."""
     return pattern_of(model.layers).period == 1
 
 
 def _sized(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
     """
-    With one unit in each stage, and with a period more wherever there may be more.
-
-    And with another, if the first has no layer of the pattern: with the second such layers come in for the first time.
+    Return configurations with one unit in each stage, and with one period more wherever possible.
+    Another period is added if the first configuration has no layer of the pattern: only the second then has some.
     """
     sized = [config, grown(model, config)]
     if pattern_of(model.layers).leading >= sum(config.layers_per_stage):
@@ -129,7 +127,7 @@ def _sized(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
 
 
 def _unit_s(seconds: Sequence[FloatArray], sized: Sequence[ParallelConfig]) -> FloatArray:
-    """What a period more takes on a stage at least; ``seconds`` of each of :func:`_sized`, stages last."""
+    """Least seconds of one period more on a stage; ``seconds`` of each of :func:`_sized`, stages last."""
     grows = np.array(sized[1].layers_per_stage) > np.array(sized[0].layers_per_stage)
     more = [(after - before)[..., grows].min(axis=-1) for before, after in pairwise(seconds)]
     unit: FloatArray = np.maximum(np.min(more, axis=0), 0.0)
@@ -139,12 +137,12 @@ def _unit_s(seconds: Sequence[FloatArray], sized: Sequence[ParallelConfig]) -> F
 def _of_layers(
     model: ModelSpec, timed: _Timed, seconds: Callable[[ParallelConfig, StageCompute], FloatArray]
 ) -> dict[LayerKind, FloatArray]:
-    """What a layer of each kind of the pattern takes in a chunk; ``seconds`` has chunks and stages as last axes."""
+    """Seconds of a layer of each kind of the pattern in a chunk; ``seconds`` has chunks and stages as last axes."""
     if not timed.probes:
-        held = [seconds(*one) for one in timed.sized]
+        held = [seconds(*computed) for computed in timed.sized]
         kind = model.layers[pattern_of(model.layers).leading]
         return {kind: _unit_s(held, [sized for sized, _ in timed.sized]).min(axis=-1)}
-    pairs = {kind: [seconds(*one)[..., 0, 0] for one in pair] for kind, pair in timed.probes.items()}
+    pairs = {kind: [seconds(*probe)[..., 0, 0] for probe in pair] for kind, pair in timed.probes.items()}
     return {kind: np.maximum(after - before, 0.0) for kind, (before, after) in pairs.items()}
 
 
@@ -152,10 +150,9 @@ def _with_recomputation(
     instance: Instance, family: LayerFamily, timed: _Timed, recomputed: RecomputedUnits
 ) -> LayerFamily:
     """
-    A family whose layers all keep their activations, as one in which the first of each stage are recomputed.
-
-    The first layer of a chunk may have no experts where its other layers do, so it counts for itself. Of a pattern with
-    several kinds of layers each counts as the kind for which recomputation adds least.
+    Turn a family whose layers keep their activations into one that recomputes the first layers of each stage.
+    The first layer of a chunk may have no experts where its other layers do, so it is counted separately. In a pattern
+    with several kinds of layers, each counts as the kind for which recomputation adds least.
     """
     layer_s, fixed_s = _layer_and_fixed_s(instance, timed, family.block)
     if timed.probes:
@@ -173,17 +170,20 @@ def _with_recomputation(
 
 
 def _least_again_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
-    """What recomputation adds to a layer on each kind of GPU, shape ``(num_kinds,)``, the least of all kinds."""
+    """
+    Least additional time of recomputation of a layer over all kinds of layers, on each GPU kind, shape
+    ``(num_kinds,)``.
+    """
     kept, again = (
-        [layer_seconds(instance, one, block, kind)[1] for kind in dict.fromkeys(instance.model.layers)]
-        for one in pure_configs(config)
+        [layer_seconds(instance, alike, block, kind)[1] for kind in dict.fromkeys(instance.model.layers)]
+        for alike in pure_configs(config)
     )
     least: FloatArray = np.maximum(np.min(np.subtract(again, kept), axis=0), 0.0)
     return least
 
 
 def _layer_and_fixed_s(instance: Instance, timed: _Timed, block: NodeBlock) -> tuple[FloatArray, FloatArray]:
-    """``layer_s`` and ``fixed_s`` of a family."""
+    """Return ``layer_s`` and ``fixed_s`` of a family."""
 
     def seconds(config: ParallelConfig, compute: StageCompute) -> FloatArray:
         return np.stack(chunk_seconds(instance, config, compute, block))
@@ -205,13 +205,13 @@ def _family(
     timed: _Timed,
     most_units: IntArray,
 ) -> LayerFamily:
-    """One family without its rings."""
+    """Build one family without its rings."""
     model, cluster, pp = instance.model, instance.cluster, config.pipeline_model_parallel_size
     layer_s, fixed_s = _layer_and_fixed_s(instance, timed, block)
     message = p2p_bytes(instance.model, instance.training, config)
-    steps = _of_layers(model, timed, lambda one, compute: optimizer_stages_s(instance, one)[None])
+    steps = _of_layers(model, timed, lambda each, compute: optimizer_stages_s(instance, each)[None])
     chunks = 1 if timed.probes else config.num_chunks
-    of_layer, more_s = line(model, config, {kind: one / chunks for kind, one in steps.items()})
+    of_layer, more_s = line(model, config, {kind: step_s / chunks for kind, step_s in steps.items()})
     nothing = np.zeros(pp)
     return LayerFamily(
         config=config,
@@ -237,7 +237,7 @@ def _family(
 
 
 def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: BoolArray) -> LayerFamily:
-    """The family where the hosts of each slot are of several groups; ``far``: pairs of hosts of different ones."""
+    """Return the family whose slots have hosts of several groups; ``far``: mask of host pairs of different groups."""
     added = []
     for ticks in tensor_ticks(instance, *timed.sized[0], family.block, FINE_TICK_S, np.floor):
         added.append((int(ticks[far].min()) - int(ticks[~np.eye(len(far), dtype=np.bool_)].min())) * FINE_TICK_S)
@@ -245,7 +245,7 @@ def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: Bo
 
 
 Rings = dict[str, Any]
-"""Fields of a family that its reduction and gather decide."""
+"""Fields of a family that depend on its reduction and gather."""
 
 
 def with_rings(
@@ -255,13 +255,13 @@ def with_rings(
     known: dict[tuple[ParallelConfig, NodeBlock, bool], Rings] | None = None,
 ) -> LayerFamily:
     """
-    A family with what it sends beside compute, and its reduction and gather.
+    Add overlap, reduction and gather to a family.
 
     Parameters
     ----------
     known
-        Rings of other families of the instance, to be looked up and added to: micro-batches and recomputation are no
-        matter to them.
+        Cache of rings of other families of the instance, which do not depend on micro-batches and recomputation; read
+        and extended.
     """
     alike = replace(without_recomputation(config), micro_batch_size=1)
     known, key = {} if known is None else known, (alike, family.block, family.has_far_rings)
@@ -274,18 +274,18 @@ def with_rings(
 
 
 def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float) -> Rings:
-    """From one unit and more: times of rings are convex in what they move, so no split has less than their line."""
+    """Return linear bounds on reduction and gather: ring times are convex in their bytes, so no partition is below."""
     rings: Rings = {}
     model, chunks = instance.model, config.num_chunks
     sized = _sized(model, config)
-    found = [least_ring_parts_s(instance, one, block, most_bytes_per_s) for one in sized]
+    found = [least_ring_parts_s(instance, each, block, most_bytes_per_s) for each in sized]
     for way, name in enumerate(("reduction_s", "gather_s")):
-        known = [one[way] for one in found if one is not None]
-        of_rates = [one for one in known if one is not None]
+        known = [parts[way] for parts in found if parts is not None]
+        of_rates = [seconds for seconds in known if seconds is not None]
         if len(of_rates) == len(sized):
             fastest = of_rates[0].sum(axis=(0, 2)).argmin()
             held = of_rates[0][:, fastest].copy()
-            periods = _unit_s([one[:, fastest] for one in of_rates], sized)
+            periods = _unit_s([seconds[:, fastest] for seconds in of_rates], sized)
             own, experts = _shares(model, config)
             shares = {kind: periods[0] * own[kind] + periods[1] * experts[kind] for kind in own}
             of_layer = {kind: share / chunks for kind, share in shares.items()}
@@ -300,7 +300,7 @@ def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock, most_by
 
 
 def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, float], dict[LayerKind, float]]:
-    """Part of its own parameters, and of its experts', that a layer of each kind has of a period of the pattern."""
+    """Share of each kind of layer in the parameters, and experts' parameters, of a period of the pattern."""
     leading, period = pattern_of(model.layers)
     kinds, tp = model.layers[leading : leading + period], config.tensor_model_parallel_size
     own = {kind: sharded_parameters(model, kind) / tp + replicated_parameters(model, kind) for kind in kinds}
@@ -313,7 +313,7 @@ def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, f
 
 
 def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> float:
-    """The all-reduce of tied word embeddings over the best link; 0 if none are tied."""
+    """Seconds of the all-reduce of tied word embeddings over the best link; 0 if none are tied."""
     between = embedding_ticks(instance, config, block, gpus_of_a_host(config, block), FINE_TICK_S, np.floor)
     if between.size:
         return float(between.min()) * FINE_TICK_S
@@ -321,7 +321,7 @@ def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -
 
 
 def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:
-    """The fastest transfer between hosts of each pair of kinds, shape ``(num_kinds, num_kinds)``."""
+    """Fastest transfer between hosts of each pair of kinds, seconds, shape ``(num_kinds, num_kinds)``."""
     cluster = instance.cluster
     fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
     with np.errstate(divide="ignore"):

@@ -1,15 +1,15 @@
 """
-Splits of a list of layers of several kinds, as families in which the time of a stage is linear in its layers.
+Partitions of a list of layers of several kinds, as families with stage times linear in their layers.
 
-Layers come in a pattern that repeats itself, perhaps after a few first layers that are not of it (dense ones of a
-mixture of experts). The first ``D`` layers fill the first stages in order: some stages hold nothing else, one holds
-the last of them and perhaps layers of the pattern, all others hold layers of the pattern alone. Each way to fill them
-is a family of its own, in which the stages of the first sort hold a fixed number of layers and the next one at least
-its own. There are ``2^(D - 1)`` ways where there are stages enough; public models have one to three such layers.
+Layers follow a repeated pattern, perhaps after a few first layers outside it (dense ones of a mixture of experts). The
+first ``D`` layers fill the first stages in order. Some stages hold nothing else, one stage holds the last of them and
+perhaps layers of the pattern, and all others only hold layers of the pattern. Each way to fill them is a family of its
+own: stages of the first sort hold a fixed number of layers, the next stage at least its own. With enough stages, there
+are ``2^(D - 1)`` ways; public models have one to three such layers.
 
-Some consecutive layers of a pattern take as many times the mean of its period as they are, within a slack: so a unit
-takes the mean, and what a stage takes beside its units is less by the slack, which makes it a bound for every split.
-Where all layers of the pattern are alike the slack is zero, and the bound exact.
+``n`` consecutive layers of a pattern take ``n`` times the mean of its period, within a slack. So a unit takes the mean,
+and the fixed time of a stage is reduced by the slack, which makes it a bound for every partition. Where all layers of
+the pattern are alike, the slack is zero and the bound exact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +26,10 @@ from pipette_opt.specs.layer_kinds import count_layers, layers_before, pattern_o
 
 def least_splits(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
     """
-    The configuration with the fewest layers on each stage, once for each way in which stages hold the first layers.
+    Return the configuration with the fewest layers on each stage, once for each way to place the first layers.
 
-    A unit is a layer in each chunk of a stage. Where the first chunks of all stages have no room for all first layers,
-    every split is a way of its own. Stages beside those have one unit.
+    A unit is a layer in each chunk of a stage. Where the first chunks of all stages cannot hold all first layers, every
+    partition is a way of its own. The other stages have one unit.
     """
     pp, chunks, leading = config.pipeline_model_parallel_size, config.num_chunks, pattern_of(model.layers).leading
     units = model.num_layers // chunks
@@ -48,16 +48,16 @@ def least_splits(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfi
 
 
 def num_closed(model: ModelSpec, config: ParallelConfig) -> int:
-    """Stages, the first ones, that hold no more than their layers of :func:`least_splits`."""
+    """Number of stages, the first ones, that hold only their layers of :func:`least_splits`."""
     units = np.array(config.layers_per_stage) // config.num_chunks
     return int((units.cumsum() < pattern_of(model.layers).leading).sum())
 
 
 def grown(model: ModelSpec, config: ParallelConfig) -> ParallelConfig:
     """
-    One of :func:`least_splits` with a period more on each stage that may have more.
+    Return a configuration of :func:`least_splits` with one period more on each stage that may have more.
 
-    Where none may, on all of them: then the times of a unit play no role.
+    Where no stage may have more, on all of them: then the times of a unit do not matter.
     """
     closed, pp = num_closed(model, config), config.pipeline_model_parallel_size
     period = pattern_of(model.layers).period
@@ -65,17 +65,17 @@ def grown(model: ModelSpec, config: ParallelConfig) -> ParallelConfig:
 
 
 def beyond(least: ParallelConfig, units: Sequence[int]) -> ParallelConfig:
-    """The configuration with so many units on each stage, of which the first one is all that ``least`` has there."""
+    """Return the configuration with the given units on each stage; the first unit is all that ``least`` has there."""
     chunks = least.num_chunks
-    held = (own + chunks * (int(one) - 1) for own, one in zip(least.layers_per_stage, units, strict=True))
+    held = (own + chunks * (int(count) - 1) for own, count in zip(least.layers_per_stage, units, strict=True))
     return replace(least, layers_per_stage=tuple(held))
 
 
 def probes(model: ModelSpec, config: ParallelConfig) -> dict[LayerKind, tuple[ParallelConfig, ParallelConfig]]:
     """
-    For each kind of the pattern two configurations, of which the second has one such layer more on its first stage.
+    Return two configurations for each kind of the pattern; the second has one more such layer on its first stage.
 
-    The first stage has a layer of the kind before, and several stages have no chunks.
+    The first stage already has a layer of the kind, and several stages have no chunks.
     """
     pp, (leading, period) = config.pipeline_model_parallel_size, pattern_of(model.layers)
     plain = replace(config, virtual_pipeline_model_parallel_size=None, layers_per_stage=(1,) * pp)
@@ -94,20 +94,20 @@ def line(
     model: ModelSpec, config: ParallelConfig, of_layer: Mapping[LayerKind, FloatArray]
 ) -> tuple[FloatArray, FloatArray]:
     """
-    What some layers take as a line in their number that no consecutive layers of the model are below.
+    Return a linear lower bound on the time of consecutive layers of the model, in their number.
 
     Parameters
     ----------
     config
-        One of :func:`least_splits`.
+        A configuration of :func:`least_splits`.
     of_layer
-        What a layer of each kind of the pattern takes, of one shape.
+        Seconds of a layer of each kind of the pattern, of one shape.
 
     Returns
     -------
     tuple[FloatArray, FloatArray]
-        What a layer adds, of that shape; and what is to be added to what ``config`` takes in a chunk of a stage, so
-        that it is the line where a stage has no units, shape ``(*shape, num_chunks, pp)``.
+        Seconds per layer, of that shape; and seconds to add to those of ``config`` in a chunk of a stage, so that the
+        sum is the line at a stage without units, shape ``(*shape, num_chunks, pp)``.
     """
     leading, period = pattern_of(model.layers)
     of_pattern = np.stack([of_layer[kind] for kind in model.layers[leading : leading + period]])
@@ -127,7 +127,7 @@ def line(
 
 
 def _sums(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write a number as a sum of so many positive numbers, in order."""
+    """Yield every way to write a number as an ordered sum of ``parts`` positive numbers."""
     for cuts in combinations(range(1, total), parts - 1):
         ends = (0, *cuts, total)
         yield tuple(after - before for before, after in pairwise(ends))

@@ -1,8 +1,8 @@
 """
-Which hosts are neighbours in the network, read from the links.
+Neighbouring hosts in the network, derived from the links.
 
-Each link is divided by what the slower of its two hosts attains with others, and the hosts are joined to groups,
-nearest first. Where groups come apart most, they are taken as racks.
+Each link is divided by the usual cost of the slower of its two hosts, and the hosts are joined to groups, nearest
+first. Where groups are farthest apart, they count as racks.
 """
 
 from typing import NamedTuple
@@ -13,28 +13,28 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS
 
 APART = 1.03
-"""How much farther apart groups must be than what is joined within them, to be racks."""
+"""Least ratio of the distance between groups to that inside them, for groups to be racks."""
 
 MIN_NEAREST = 3
 """
-Links, fastest first, whose median says how fast a host is; or an eighth of all, if that is more.
+Number of fastest links whose median measures a host's speed; or an eighth of all, if that is more.
 
-A median of all its links would in a small rack be one that leads out of it.
+In a small rack, the median of all its links would be a link that leads out of it.
 """
 
 
 class Neighbours(NamedTuple):
     """
-    Who is near whom.
+    Proximity of hosts.
 
     Attributes
     ----------
     usual
-        What links of each host usually cost, shape ``(num_nodes,)``.
+        Usual cost of links of each host, shape ``(num_nodes,)``.
     rack
         Group of each host, from 0.
     place
-        Of each host in an order in which neighbours are near each other.
+        Position of each host in an order in which neighbours are near each other.
     """
 
     usual: FloatArray
@@ -44,16 +44,16 @@ class Neighbours(NamedTuple):
 
 def find_neighbours(links: IntArray) -> Neighbours | None:
     """
-    By average linkage.
+    Find neighbours by average linkage.
 
     Parameters
     ----------
     links
-        Ticks from host to host, ``UNUSABLE_TICKS`` where there is no link, shape ``(num_nodes, num_nodes)``.
+        Ticks from host to host, ``UNUSABLE_TICKS`` without a link, shape ``(num_nodes, num_nodes)``.
 
     Returns
     -------
-    ``None`` of a single host, or if one has no link at all.
+    ``None`` for a single host, or if a host has no link at all.
     """
     from scipy.cluster.hierarchy import average, leaves_list
     from scipy.spatial.distance import squareform
@@ -71,7 +71,7 @@ def find_neighbours(links: IntArray) -> Neighbours | None:
 
 
 def _racks(joins: FloatArray) -> IntArray:
-    """Group of each host where the next join is the farthest one compared to the last; 0 of all if none is."""
+    """Group of each host, cut where the next join is farthest compared to the last; all 0 if no join is far enough."""
     from scipy.cluster.hierarchy import fcluster
 
     number = len(joins) + 1

@@ -1,5 +1,5 @@
 """
-What a placement costs: the objective in integers, in plain terms.
+Cost of a placement: the objective in integers, in plain terms.
 
 Solvers and baselines are checked against it.
 """
@@ -15,7 +15,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, Probl
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacedTicks:
     """
-    Times of a candidate on given hosts; ``pp`` stages, ``D`` columns of hosts (each holding equal replicas).
+    Times of a candidate on given hosts, ticks; ``pp`` stages, ``D`` columns of hosts (each with equal replicas).
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ class PlacedTicks:
 
 def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> PlacedTicks:
     """
-    Look up what a candidate costs on the hosts ``nodes``, shape ``candidate.grid``.
+    Return the times of a candidate on the hosts ``nodes``, shape ``candidate.grid``.
 
-    Products with unusable links are at least ``UNUSABLE_TICKS`` in ``forward`` and ``backward``, and nonsense in
+    Products with unusable links are at least ``UNUSABLE_TICKS`` in ``forward`` and ``backward``, and meaningless in
     ``path_work``.
     """
     stages, layers = candidate.block.stages, np.array(candidate.config.layers_per_stage, dtype=np.int64)
@@ -61,10 +61,10 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
         hop_backward = candidate.tensor_backward_ticks[rings, following].max(axis=(2, 3))
         forward = forward + layers[:, None] * hop_forward
         backward = backward + layers[:, None] * hop_backward
-    here, there = hosts[: candidate.num_links], np.roll(hosts, -1, axis=0)[: candidate.num_links]
-    inside = (here == there).all(axis=2)
-    send_forward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[here, there].max(axis=2))
-    send_backward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[there, here].max(axis=2))
+    here, receiving = hosts[: candidate.num_links], np.roll(hosts, -1, axis=0)[: candidate.num_links]
+    inside = (here == receiving).all(axis=2)
+    send_forward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[here, receiving].max(axis=2))
+    send_backward = np.where(inside, candidate.intra_p2p_ticks, candidate.p2p_ticks[receiving, here].max(axis=2))
     ring = candidate.ring_floor_ticks
     if candidate.ring_length > 1:
         rings = hosts.reshape(len(hosts), candidate.ring_length, -1)
@@ -95,7 +95,7 @@ def path_work(paths: Paths, by_stage: IntArray, hop_forward: IntArray, hop_backw
     Parameters
     ----------
     by_stage
-        Of each path on each stage, shape ``(num_paths, pp, D)``.
+        Work of each path on each stage, shape ``(num_paths, pp, D)``.
     hop_forward, hop_backward
         Communication of one layer between the hosts of a slot, shape ``(pp, D)``.
     """
@@ -108,10 +108,10 @@ def objective_ticks(data: ProblemData, candidate: CandidateData, nodes: IntArray
     """
     The integer objective, in plain terms; solvers and baselines are checked against it.
 
-    The closed form: round trip plus ``m - 1`` periods of each column, minus what the stages before still have to do
-    when a stage is finished, plus that stage's reduction; the largest over stages and columns. Or the longest path to
-    a stage's last backward plus that stage's reduction, likewise. The hosts must be distinct; usable links are the
-    caller's concern: a link that is not gives a value of at least ``UNUSABLE_TICKS``.
+    The analytical model: round trip plus ``m - 1`` periods of each column, minus the work left to earlier stages when a
+    stage is finished, plus that stage's reduction; the largest over stages and columns. The relaxation: the longest
+    path to a stage's last backward plus that stage's reduction, likewise. The hosts must be distinct; the caller checks
+    links: an unusable one gives a value of at least ``UNUSABLE_TICKS``.
     """
     placed = place(data, candidate, nodes)
     slowest = [placed.forward, placed.backward, placed.send_forward, placed.send_backward, placed.ring]
@@ -122,7 +122,7 @@ def objective_ticks(data: ProblemData, candidate: CandidateData, nodes: IntArray
 
 def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> int:
     """
-    The integer objective from what each stage costs; it never falls when one of these times grows.
+    Integer objective from the times of each stage; it never falls when a time grows.
 
     The number of columns is that of the arrays, so minima over hosts, as one column, give a lower bound.
     """
@@ -133,14 +133,14 @@ def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: 
 
 
 def finish_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """When each stage of each column has finished its last backward, before its reduction, shape ``(pp, D)``."""
+    """End of the last backward of each stage of each column, before its reduction, ticks, shape ``(pp, D)``."""
     if candidate.paths is None:
         return _finish_closed(data, candidate, placed)
     return _finish_paths(candidate.paths, placed)
 
 
 def largest_ticks(candidate: CandidateData) -> int:
-    """No placement on usable links has a larger objective."""
+    """Upper bound on the objective of every placement on usable links, ticks."""
     link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
     layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
     ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
@@ -161,7 +161,7 @@ def _largest_usable(ticks: IntArray) -> int:
 
 
 def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
-    """Period of each column, rounded up to ticks, shape ``(D,)``; the forms of the two send modes."""
+    """Period of each column, rounded up to ticks, shape ``(D,)``, for both send modes."""
     cost = placed.forward + placed.backward
     if p2p == "blocking":
         wait = np.zeros((len(cost) + 1, cost.shape[1]), dtype=np.int64)
@@ -179,7 +179,7 @@ def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
 
 
 def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """When each stage has finished its last backward by the closed form, shape ``(pp, D)``."""
+    """End of each stage's last backward by the analytical model, ticks, shape ``(pp, D)``."""
     round_trip = (placed.forward + placed.backward).sum(axis=0)
     round_trip = round_trip + (placed.send_forward + placed.send_backward).sum(axis=0)
     total = round_trip + (candidate.num_microbatches - 1) * period_ticks(placed, data.p2p)
@@ -188,7 +188,7 @@ def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTi
 
 
 def _finish_paths(paths: Paths, placed: PlacedTicks) -> IntArray:
-    """When each stage can have finished its last backward at the earliest, shape ``(pp, D)``."""
+    """Earliest end of each stage's last backward by the paths, ticks, shape ``(pp, D)``."""
     links = len(placed.send_forward)
     length = placed.path_work + paths.up[:, :links] @ placed.send_forward + paths.down[:, :links] @ placed.send_backward
     finish = np.zeros((paths.up.shape[1], length.shape[1]), dtype=np.int64)

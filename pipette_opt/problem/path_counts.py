@@ -1,4 +1,4 @@
-"""What paths through a schedule consist of, before any times."""
+"""Composition of paths through a schedule, before any times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,24 +11,24 @@ from pipette_opt.base.types import BoolArray, IntArray
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PathCounts:
     """
-    How often paths through a schedule do what; what :class:`~pipette_opt.problem.data.Paths` are, before any times.
+    Counts of operations and transfers on paths through a schedule; :class:`~pipette_opt.problem.data.Paths` add times.
 
     Parameters
     ----------
     stage
-        Whose reduction of gradients follows each path, shape ``(num_paths,)``.
+        Stage whose gradient reduction follows each path, shape ``(num_paths,)``.
     forward, backward
         Operations of one micro-batch on each chunk of each stage, shape ``(num_paths, chunks, pp)``.
     up, down
         Transfers from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
     first, last
-        Of the operations the first forward and the last backward of a chunk, which may take longer than the others for
-        what is sent beside them; shape ``(num_paths, chunks, pp)``.
+        Operations among these that are the first forward and the last backward of a chunk, which overlapped
+        communication may lengthen; shape ``(num_paths, chunks, pp)``.
     parts
-        Of the parts of the reduction, one for each chunk, those that follow if they run beside compute, shape
-        ``(num_paths,)``: the first chunk's after the last backward, all after the last of the last chunk.
+        Number of parts of the reduction, one for each chunk, that follow with overlap, shape ``(num_paths,)``: the
+        first chunk's after the last backward, all after the last of the last chunk.
     begun
-        Operation that a path begins with as its parameters are there no sooner (``chunk * pp + stage``), or -1, shape
+        Operation at the start of a path that waits for its parameters (``chunk * pp + stage``), or -1, shape
         ``(num_paths,)``.
     """
 
@@ -42,38 +42,39 @@ class PathCounts:
     parts: IntArray
     begun: IntArray
 
-    def take(self, which: IntArray | BoolArray) -> "PathCounts":
-        """Some of the paths."""
-        return PathCounts(**{one.name: getattr(self, one.name)[which] for one in fields(self)})
+    def take(self, rows: IntArray | BoolArray) -> "PathCounts":
+        """Return the paths in ``rows``."""
+        return PathCounts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     @classmethod
-    def joined(cls, some: Sequence["PathCounts"]) -> "PathCounts":
-        """The paths of all, each once."""
-        names = [one.name for one in fields(cls)]
-        every = cls(**{name: np.concatenate([getattr(one, name) for one in some]) for name in names})
+    def joined(cls, sets: Sequence["PathCounts"]) -> "PathCounts":
+        """Merge sets of paths, each path once."""
+        names = [field.name for field in fields(cls)]
+        every = cls(**{name: np.concatenate([getattr(counts, name) for counts in sets]) for name in names})
         _, first = np.unique(every.table(), axis=0, return_index=True)
         return every.take(np.sort(first))
 
     def ending_at(self, stages: BoolArray) -> "PathCounts":
-        """Those that end at some of the stages, shape ``(pp,)``."""
+        """Return the paths that end at some of the stages (mask of shape ``(pp,)``)."""
         return self.take(stages[self.stage])
 
     def without_begun(self, operations: IntArray) -> IntArray:
-        """Counts of forwards without those that paths begin with: these are over when their parameters are there."""
-        which = np.flatnonzero(self.begun >= 0)
-        chunk, stage = np.divmod(self.begun[which], operations.shape[2])
+        """Subtract the forwards at the start of paths that wait for parameters: they end with the arrival of these."""
+        waiting_paths = np.flatnonzero(self.begun >= 0)
+        chunk, stage = np.divmod(self.begun[waiting_paths], operations.shape[2])
         rest = operations.copy()
-        rest[which, chunk, stage] -= 1
+        rest[waiting_paths, chunk, stage] -= 1
         return rest
 
     def table(self) -> IntArray:
-        """A row for each path, by which paths can be compared."""
-        return np.concatenate([getattr(self, one.name).reshape(len(self.stage), -1) for one in fields(self)], axis=1)
+        """Return a row of numbers for each path, by which paths can be compared."""
+        arrays = [getattr(self, field.name) for field in fields(self)]
+        return np.concatenate([array.reshape(len(self.stage), -1) for array in arrays], axis=1)
 
 
 def plain_counts(pp: int, num_microbatches: int, chunks: int) -> PathCounts:
     """
-    The paths that every schedule has.
+    Return the paths of every schedule.
 
     The first micro-batch goes through the first chunks up to a stage, the stage does all its work, and its last
     backward, one of the first chunk, ends the path or goes back to the first stage.

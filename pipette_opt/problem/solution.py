@@ -1,6 +1,4 @@
-"""Answers to a :class:`~pipette_opt.problem.data.ProblemData`: one placement, its check, and what is proven about
-it.
-"""
+"""Answers to a :class:`~pipette_opt.problem.data.ProblemData`: a placement, its check, and its bounds."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -39,21 +37,20 @@ class Solution:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
     """
-    What a solver or a baseline gives back.
+    Result of a solver or a baseline.
 
     Parameters
     ----------
     status
         ``OPTIMAL``, ``FEASIBLE``, ``INFEASIBLE`` or ``UNKNOWN``.
     lower_bound_ticks
-        No solution of any candidate has a smaller integer objective; 0 if nothing is proven.
+        Lower bound on the integer objective of every candidate; 0 if nothing is proven.
     solution
-        The best found; ``None`` if none.
+        Best solution found; ``None`` if none.
     pool
         Further solutions worth simulating, best first, at most one per candidate, without ``solution``.
     proven_by
-        Who raised the bound of each candidate to where it is, by the name of an engine or of a bound; empty where
-        nobody asks.
+        Name of the engine or bound that last raised each candidate's bound; empty where not recorded.
     """
 
     status: str
@@ -67,15 +64,15 @@ class Result:
 
     @property
     def solutions(self) -> tuple[Solution, ...]:
-        """The best and the pool; empty if none was found."""
+        """Best solution and pool; empty if none was found."""
         return () if self.solution is None else (self.solution, *self.pool)
 
 
 def checked_solution(data: ProblemData, index: int, nodes: IntArray) -> Solution | None:
     """
-    A solution with its objective; ``None`` if it breaks a rule.
+    Return a solution with its objective; ``None`` if it breaks a rule.
 
-    These are: one listed host for each cell, none in two, each with enough memory, and only usable links between them.
+    The rules: one listed host for each cell, none in two, each with enough memory, and only usable links between them.
     """
     candidate = data.candidates[index]
     if nodes.shape != candidate.grid or len(np.unique(nodes)) < nodes.size:
@@ -93,12 +90,12 @@ def checked_solution(data: ProblemData, index: int, nodes: IntArray) -> Solution
 
 def result_of(solutions: Iterable[Solution], bounds: Sequence[int] | IntArray, started: float) -> Result:
     """
-    The best solution and the others as pool.
+    Return a result with the best solution, and the others as pool.
 
     Parameters
     ----------
     bounds
-        Lower bound of every candidate, ``UNUSABLE_TICKS`` where it has no placement at all.
+        Lower bound of every candidate, ``UNUSABLE_TICKS`` where it has no placement.
     started
         ``time.perf_counter()`` at the start.
     """

@@ -1,4 +1,4 @@
-"""Seconds to ticks: links, gradient rings, tied embeddings and tensor groups between hosts."""
+"""Conversion of seconds to ticks: links, gradient rings, tied embeddings and tensor groups between hosts."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -26,32 +26,32 @@ from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.specs import Instance
 
 TICKS_PER_ROUND_TRIP = 10_000_000
-"""Ticks of the shortest stage round trip of all candidates."""
+"""Number of ticks of the shortest stage round trip of all candidates."""
 
 LONGEST_TICKS = 1 << 40
 """
-Time from which a link is not used: products with layers and micro-batches would leave 64 bits.
+Time from which a link is not used: products with layers and micro-batches would exceed 64 bits.
 
-It is some 100,000 of the shortest round trips.
+It is about 100,000 of the shortest round trips.
 """
 
 NO_TICKS = np.zeros((0, 0), dtype=np.int64)
 
 Rounding = Callable[[FloatArray], FloatArray]
-"""``np.ceil`` for closed forms, ``np.floor`` for lower forms."""
+"""``np.ceil`` for analytical models, ``np.floor`` for relaxations."""
 
 
 class SharedLinks:
     """
-    The link matrices of one problem, in ticks: candidates whose transfers are alike share one array.
+    Link matrices of one problem, in ticks: candidates with equal transfers share one array.
 
     Parameters
     ----------
     least_only
-        Keep of each matrix its least entry only, or that of the fastest pair of hosts, as a matrix of one host: enough
+        Keep only the least entry of each matrix, or that of the fastest pair of hosts, as a matrix of one host: enough
         for bounds over the best links.
     num_bytes
-        What all matrices take.
+        Bytes of all matrices.
     """
 
     def __init__(self, tick_s: float, *, least_only: bool = False) -> None:
@@ -60,11 +60,14 @@ class SharedLinks:
         self._known: dict[tuple[Hashable, ...], IntArray] = {}
 
     def of(self, instance: Instance) -> Instance:
-        """The job on the hosts whose links are asked for."""
+        """Return the job on the hosts whose links are needed."""
         return replace(instance, cluster=instance.cluster.fastest_pair()) if self._least_only else instance
 
     def shared(self, key: tuple[Hashable, ...], make: Callable[[], IntArray]) -> IntArray:
-        """The array of that key, made once, its last two axes hosts; the key says everything that it depends on."""
+        """
+        Return the array of a key, made once, with hosts as last two axes; the key names everything that it
+        depends on.
+        """
         if key not in self._known:
             made = make()
             if self._least_only and made.size:
@@ -75,7 +78,7 @@ class SharedLinks:
 
 
 def expert_key(instance: Instance, config: ParallelConfig, block: NodeBlock) -> tuple[Hashable, ...]:
-    """What rings of experts depend on beside those of everything else."""
+    """Key of the additional inputs of rings of experts."""
     if instance.model.num_experts is None:
         return ()
     return expert_block(config), ranks_of_a_host(config, block)
@@ -84,7 +87,7 @@ def expert_key(instance: Instance, config: ParallelConfig, block: NodeBlock) -> 
 def tensor_key(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[Hashable, ...]:
-    """What :func:`tensor_ticks` depends on."""
+    """Key of the inputs of :func:`tensor_ticks`."""
     if block.nodes_per_slot == 1:
         return (None,)
     return tuple(_spanning_rings(instance, config, compute, block))
@@ -93,10 +96,10 @@ def tensor_key(
 def _spanning_rings(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> list[SpanningRing]:
-    """The ring of one layer that spans hosts, of each kind of layer."""
+    """Return the ring of one layer that spans hosts, for each kind of layer."""
     return [
-        spanning_ring(instance, one.config, block, one.kind, compute.idle_s(one.is_recomputed))
-        for one in counted_layers(instance.model, config)
+        spanning_ring(instance, counted.config, block, counted.kind, compute.idle_s(counted.is_recomputed))
+        for counted in counted_layers(instance.model, config)
     ]
 
 
@@ -109,7 +112,7 @@ def tensor_ticks(
     rounding: Rounding,
 ) -> tuple[IntArray, IntArray]:
     """
-    Communication of one layer by the slowest hop of its tensor, or context, groups, where these span hosts.
+    Communication of one layer by the slowest hop of its tensor, or context, groups, where these span hosts, ticks.
 
     Where layers differ, each hop has the least of them.
     """
@@ -117,7 +120,8 @@ def tensor_ticks(
         return NO_TICKS, NO_TICKS
     rings = _spanning_rings(instance, config, compute, block)
     forward, backward = (
-        reduce(np.minimum, [link_ticks(one.hop_s(instance, way), tick_s, rounding) for one in rings]) for way in (0, 1)
+        reduce(np.minimum, [link_ticks(ring.hop_s(instance, way), tick_s, rounding) for ring in rings])
+        for way in (0, 1)
     )
     return forward, backward
 
@@ -134,10 +138,10 @@ def ring_ticks(
     rounding: Rounding,
 ) -> IntArray:
     """
-    Of one ring by its slowest hop.
+    Time of one ring by its slowest hop, ticks.
 
-    With experts two rings follow one another over the same hosts, each at the pace of the same hop, or of the fabric if
-    that is slower.
+    With experts, two rings follow one another over the same hosts, each at the rate of the same hop, or of the fabric
+    if that is slower.
     """
 
     def time_s(traffic: RingTraffic, flows: int = members) -> FloatArray:
@@ -173,7 +177,7 @@ def ring_floor(
     tick_s: float,
     rounding: Rounding,
 ) -> int:
-    """Of the rings of one stage, if all their hops stay inside hosts; what experts have at least is counted."""
+    """Time of the rings of one stage if all their hops stay inside hosts, with the least time of experts, ticks."""
     if members == 1 and ring.experts is None:
         return 0
 
@@ -187,7 +191,7 @@ def ring_floor(
 
 
 def embedding_key(instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int) -> tuple[Hashable, ...]:
-    """What :func:`embedding_ticks` depends on."""
+    """Key of the inputs of :func:`embedding_ticks`."""
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
         return (None,)
     return embedding_traffic(instance.model, instance.training, config), gpus // block.stages
@@ -196,7 +200,11 @@ def embedding_key(instance: Instance, config: ParallelConfig, block: NodeBlock, 
 def embedding_ticks(
     instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int, tick_s: float, rounding: Rounding
 ) -> IntArray:
-    """Tied embeddings between hosts of the first and of the last stage; an unmeasured link as the slowest measured."""
+    """
+    Reduction of tied embeddings between hosts of the first and of the last stage, ticks.
+
+    An unmeasured link counts as the slowest measured one.
+    """
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
         return NO_TICKS
     flows = gpus // block.stages
@@ -211,14 +219,14 @@ def embedding_ticks(
     if np.isnan(both).all():
         return np.zeros(both.shape, dtype=np.int64)
     known = np.where(np.isnan(both), np.nanmax(time), both)
-    # One tick of room, since the quotient of a product may round up.
+    # One tick less, since the quotient of a product may round up.
     return ticks_of(np.minimum(known, (LONGEST_TICKS - 2) * tick_s), tick_s, rounding)
 
 
 def embedding_floor(
     instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float, rounding: Rounding
 ) -> int:
-    """Tied embeddings if one host has all stages."""
+    """Reduction of tied embeddings if one host has all stages, ticks."""
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > block.stages:
         return 0
     traffic = embedding_traffic(instance.model, instance.training, config)
@@ -226,7 +234,7 @@ def embedding_floor(
 
 
 def ticks_of(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> IntArray:
-    """Whole ticks; ``InputError`` if they would leave the range of the products that they are in."""
+    """Convert to whole ticks; ``InputError`` if products with them would exceed 64 bits."""
     ticks = rounding(np.asarray(seconds) / tick_s)
     if not (ticks < LONGEST_TICKS).all():
         raise InputError(
