@@ -16,33 +16,37 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.solution import Result, Solution, checked_solution, result_of
 
 SHARED_MOVES = 100_000
-"""Restarts of so many moves offer all that they have archived to the other candidates of the shape."""
+"""
+A restart of at least this many moves offers every archived placement to the other candidates of the same
+grid shape.
+"""
 
 TEMPERED_MOVES, MAX_TEMPERED_MOVES = 200_000, 2_000_000
-"""Instead of restarts of so many moves replicas go on, in turns of at most so many, unless the grid is large."""
+"""Moves of a restart from which replica exchange takes over on small grids, and moves of a replica turn at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnealingParams:
     """
-    How long and how to anneal.
+    Length and temperatures of annealing.
 
     Parameters
     ----------
     variant
-        ``tuned``, or ``pipette``: the five moves and the schedule that Pipette's annealer has (temperature 1,
-        0.999 per move, worsenings scaled to [0.1, 1)), on this objective.
+        ``tuned``, or ``pipette``: the five moves and the schedule of Pipette's annealer on this objective (temperature
+        1, times 0.999 per move, worsenings scaled to [0.1, 1)).
     time_limit_s
-        Wall time; which restarts are run is the same for the same seed, how many depends on the time.
+        Wall time, seconds. The order of restarts depends only on the seed; their number depends on the time.
     max_moves
-        Moves in all; with this and no time limit the result depends on the seed only.
+        Moves of all restarts together; with this and no time limit the result depends only on the seed.
     first_moves
-        Moves of each candidate's first restart; later ones double.
+        Moves of the first restart of each candidate; each later restart has twice as many as the one before.
     hot, cold
-        First and last temperature of a restart, as share of what the start could improve.
+        First and last temperature of a restart, as a share of the start's distance to the lower bound.
     pool_gap, pool_size
-        Candidates that cannot beat the best, but whose optimistic time is at most this share above it, get one
-        restart for the pool (another simulate may rank them first), at most this many and a third of the budget.
+        Candidates that cannot beat the best placement get one restart for the pool, because another cost model may rank
+        them first. ``pool_gap`` limits their optimistic time, as a share above the best; ``pool_size`` limits their
+        number. Together they take at most a third of the budget.
     """
 
     variant: Literal["tuned", "pipette"] = "tuned"
@@ -73,25 +77,25 @@ class AnnealingParams:
 
 
 LONG_SHARE, MIN_LONG_MOVES = 1 / 2, 100_000
-"""Moves of a restart of a large grid that is alone, as share of all before it, and at least: a long one finds what
-several short ones do not, but whoever stops early should have something, too."""
+"""Moves of a restart when one large grid is left: as a share of all its moves before, and at least. One long restart
+finds placements that several short ones miss; short ones come first, so that an early stop has a result."""
 
 
 class _Shapes:
-    """The placements worth trying for each shape of grid, whichever candidate they were found for."""
+    """Known placements of each shape of grid, whichever candidate they were found for."""
 
     def __init__(self, data: ProblemData, start: Sequence[Solution]) -> None:
         self.data = data
         self.found: dict[tuple[int, int, int], list[IntArray]] = {}
         self.searches: dict[tuple[int, int, int], list[CandidateSearch]] = {}
-        for one in start:
-            if checked_solution(data, one.candidate, one.nodes) is not None:
-                unused = np.setdiff1d(np.arange(data.num_nodes), one.nodes)
-                grid = data.candidates[one.candidate].grid
-                self.found.setdefault(grid, []).append(np.concatenate([one.nodes.ravel(), unused]))
+        for known in start:
+            if checked_solution(data, known.candidate, known.nodes) is not None:
+                unused = np.setdiff1d(np.arange(data.num_nodes), known.nodes)
+                grid = data.candidates[known.candidate].grid
+                self.found.setdefault(grid, []).append(np.concatenate([known.nodes.ravel(), unused]))
 
     def join(self, search: CandidateSearch) -> None:
-        """A new candidate starts with what others of its shape have, the first of a large shape with coarse starts."""
+        """Offer a new candidate the known placements of its shape; the first of a large shape gets coarse starts."""
         if search.simple is not None and search.is_large and search.grid not in self.searches:
             search.starts = coarse_starts(self.data, self.data.candidates[search.index])
             self.found.setdefault(search.grid, []).extend(search.starts)
@@ -100,7 +104,7 @@ class _Shapes:
         self.searches.setdefault(search.grid, []).append(search)
 
     def share(self, search: CandidateSearch, *, archive: bool) -> None:
-        """What a candidate has found, to the others of its shape."""
+        """Offer a candidate's best placement, and its archive if asked, to the others of its shape."""
         placements = [search.best_nodes.copy(), *(search.archived_nodes() if archive else ())]
         known = self.found.setdefault(search.grid, [])
         known.append(placements[0])
@@ -112,14 +116,14 @@ class _Shapes:
 
 
 class _Budget:
-    """Moves and seconds left; ``ends`` is when time is over, as ``time.perf_counter`` tells it."""
+    """Moves and seconds left; ``ends`` is the deadline on the clock of ``time.perf_counter``."""
 
     def __init__(self, max_moves: int | None, ends: float | None = None, stop: threading.Event | None = None) -> None:
         self.moves_left, self.ends, self.stop = max_moves, ends, stop
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing may be started any more."""
+        """Return whether moves or time are used up, or a stop was asked for."""
         if self.stop is not None and self.stop.is_set():
             return True
         if self.moves_left is not None and self.moves_left <= 0:
@@ -127,7 +131,7 @@ class _Budget:
         return self.ends is not None and time.perf_counter() >= self.ends
 
     def take(self, moves: int, moves_per_s: float = np.inf) -> int:
-        """As many of ``moves`` as are left, at this speed."""
+        """Take at most ``moves`` from the budget, fewer if they would end after the deadline at ``moves_per_s``."""
         taken = moves
         if self.ends is not None:
             seconds = max(self.ends - time.perf_counter(), 0.0)
@@ -149,21 +153,21 @@ def anneal(
     """
     Place the promising candidates by simulated annealing.
 
-    The tuned variant gives the candidates whose optimistic time is below the best found restarts of doubling length,
-    then replica exchange, the better half of them in every round; Pipette's gives every candidate an equal part of the
-    budget.
+    The tuned variant gives restarts of doubling length to the candidates whose optimistic time is below the best found.
+    Long turns on small grids use replica exchange, and every round keeps the better half of the candidates. Pipette's
+    variant gives every candidate an equal part of the budget.
 
     Parameters
     ----------
     candidates
         Indices of the candidates to try; all by default.
     start
-        Placements known already, for the tuned variant; those that break a rule are ignored.
+        Known placements, for the tuned variant; placements that break a rule are ignored.
 
     Returns
     -------
     Result
-        The pool has the best placement of every candidate tried. The lower bound is the optimistic one.
+        Its pool has the best placement of every candidate tried; its lower bound is the smallest optimistic time.
     """
     started = time.perf_counter()
     ends = None if params.time_limit_s is None else started + params.time_limit_s
@@ -177,7 +181,7 @@ def anneal(
         searches = _run_pipette(data, params, bounds, order, budget)
     begun = [search for search in searches if search.best < UNUSABLE_TICKS]
     found = [checked_solution(data, search.index, search.cells()) for search in begun]
-    return result_of([one for one in found if one is not None], bounds, started)
+    return result_of([solution for solution in found if solution is not None], bounds, started)
 
 
 class _Tuned:
@@ -187,7 +191,7 @@ class _Tuned:
     Attributes
     ----------
     searches
-        Candidates begun so far.
+        Searches of the candidates begun so far.
     """
 
     def __init__(
@@ -204,7 +208,7 @@ class _Tuned:
         self._shapes, self._budget = shapes, budget
 
     def run(self) -> list[CandidateSearch]:
-        """Until the budget is used up, or no candidate can become better; the first is placed in any case."""
+        """Anneal until the budget is used up or no candidate can improve; the first candidate is placed in any case."""
         for _ in self._in_turns():
             if self._budget.is_over:
                 break
@@ -217,9 +221,9 @@ class _Tuned:
 
     def _in_turns(self) -> Iterator[None]:
         """
-        Restarts of doubling length; each round goes on with the better half of the candidates still open.
+        Run restarts of doubling length; each round goes on with the better half of the open candidates.
 
-        It yields before each turn but the first.
+        Yields before each turn but the first, so that the caller can stop between turns.
         """
         params, budget = self.params, self._budget
         pool_share, num_promising = _Share(budget, 3), 0
@@ -251,14 +255,14 @@ class _Tuned:
 
 
 def load_replicas(data: ProblemData) -> None:
-    """Load what annealing comes to after some seconds, which once per installation has to be compiled."""
+    """Load the kernels that annealing calls only after some seconds; numba compiles them once per installation."""
     params = AnnealingParams()
     for index in range(len(data.candidates)):
         CandidateSearch(data, index, 0, seed=0, hot=params.hot, cold=params.cold).load_replicas()
 
 
 def _take_turn(search: CandidateSearch, moves: int, budget: _Budget, *, alone: bool) -> None:
-    """A restart, or some moves of the replicas; once, when a turn is long enough for it, all coarse starts."""
+    """Run one restart or replica turn; the first turn long enough for it compares all coarse starts."""
     if search.simple is None or search.is_large:
         if alone:
             moves = max(min(moves, MIN_LONG_MOVES), int(LONG_SHARE * search.moves))
@@ -281,7 +285,7 @@ def _run_pipette(
     order: Sequence[int],
     budget: _Budget,
 ) -> list[CandidateSearch]:
-    """Every candidate in turn, with an equal share of what is left."""
+    """Anneal every candidate in turn, each with an equal share of the budget left."""
     searches: list[CandidateSearch] = []
     chunk = min(params.first_moves, 5_000)
     for position, index in enumerate(order):
@@ -297,7 +301,7 @@ def _run_pipette(
 
 
 class _Share:
-    """An equal part of what is left of a budget."""
+    """An equal part of the budget left at its creation."""
 
     def __init__(self, budget: _Budget, parts: int) -> None:
         self.budget = budget
@@ -307,7 +311,7 @@ class _Share:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is used up."""
+        """Return whether the part is used up."""
         if self.budget.is_over or (self.ends is not None and time.perf_counter() >= self.ends):
             return True
         left = self.budget.moves_left

@@ -1,13 +1,14 @@
 """
-Annealing of one candidate: restarts from hot to cold, and replicas at several temperatures that exchange placements.
+Annealing of one candidate: restarts from hot to cold, and replica exchange between several temperatures.
 
-A restart needs to know its length beforehand. Replica exchange (Swendsen and Wang, Phys. Rev. Lett. 57, 1986) does not:
-hot replicas cross from valley to valley, what looks good moves down the ladder to the cold ones. With the same seed a
-longer run does what a shorter one did, and goes on.
+A restart needs to know its length beforehand; replica exchange (Swendsen and Wang, Phys. Rev. Lett. 57, 1986) does not.
+Hot replicas cross between valleys, and good placements move down the temperature ladder to the cold ones. With the same
+seed a longer run repeats a shorter one and goes on.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 import numpy as np
 
@@ -19,53 +20,53 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 
 CHUNK_S = 0.2
-"""Seconds of replicas after which time and stop are looked at, about."""
+"""Seconds of replica exchange between two checks of the time and the stop event, about."""
 
 CHUNK_MOVES = 16 * swaps.REBUILD
-"""Moves of a restart after which they are; always as many, as random numbers are drawn when a chunk begins."""
+"""Moves of a restart between two such checks; a constant, because random thresholds are drawn when a chunk begins."""
 
 MAX_CHUNK_MOVES = 1_000_000
-"""Moves of a restart of the general kernel at most, which cannot be stopped meanwhile."""
+"""Largest number of moves of one restart in the general kernel, which cannot be stopped before its end."""
 
 GENERAL_HOT = 4.0
-"""Temperatures of the general kernel over those of the grid's: its moves see the hard maximum."""
+"""Factor on the temperatures in the general kernel, whose moves are accepted by the hard maximum."""
 
 SCHEDULES = ((1.0, 10.0, False), (2.0, 5.0, False), (1.0, 20.0, False), (0.4, 10.0, True))
-"""Of the restarts in turn: temperature factor, spread of the soft maxima over temperature, start from the best."""
+"""Schedules that the restarts take in turn: temperature factor, softness of the soft maxima, start from the best."""
 
 LARGE_CELLS = 256
-"""From here on a random start takes too long: annealing refines coarse placements."""
+"""Cells from which annealing refines coarse placements, because a random start would take too long."""
 
 LARGE_SCHEDULES = ((0.4, 10.0, True), (0.2, 10.0, True), (1.0, 10.0, True), (2.0, 10.0, True))
 LARGE_FACTOR_CELLS = 64
-"""The same for large grids; the temperature factors are those of so many cells, and less in proportion on more, as one
-exchange changes less of the whole there."""
+"""Schedules of large grids, and the number of cells that their temperature factors are for. On more cells the factor
+falls in proportion, because one exchange changes a smaller part of the objective."""
 
 SETTLED_MOVES, SETTLED_FACTOR, SETTLED_SOFTNESS = 200, 0.4, 10.0
-"""Moves per cell and start that are enough to choose between coarse starts, and temperature factor and spread then."""
+"""Moves per cell and start that suffice to compare coarse starts, and temperature factor and softness meanwhile."""
 
 NUM_REPLICAS, REPLICA_SOFTNESS = 10, 10.0
 HOTTEST, HOTTEST_CELLS, COLDEST = 1.5, 64, 3.0
-"""Of the replicas: temperatures over the hottest and the coldest of a restart; hotter on fewer cells than so many, as
-one exchange changes more of the whole there."""
+"""Factors of the hottest and the coldest replica's temperature on those of a restart. On fewer than ``HOTTEST_CELLS``
+cells the hottest rises in proportion, because one exchange changes a larger part of the objective."""
 
 QUENCH_FACTOR = 0.1
 """Temperature factor of the restarts from the best replica."""
 
 ROUND_MOVES = NUM_REPLICAS * swaps.REBUILD * (QUENCH_EVERY + 1) // QUENCH_EVERY
-"""Of all replicas between exchanges, on average, with their part of a restart from the best."""
+"""Average moves of all replicas between two exchanges, with their part of a restart from the best replica."""
 
 
 class CandidateSearch:
     """
-    Annealing of one candidate; keeps the best placement found.
+    Annealing of one candidate, with the best placement found.
 
     Parameters
     ----------
     bound
-        The least its objective can be.
+        Lower bound of its objective, ticks.
     hot, cold
-        First and last temperature of a restart, as share of what the start could improve.
+        First and last temperature of a restart, as a share of the start's distance to the bound.
     """
 
     def __init__(self, data: ProblemData, index: int, bound: int, *, seed: int, hot: float, cold: float) -> None:
@@ -91,14 +92,14 @@ class CandidateSearch:
         self.times = np.zeros((6, len(t.row)), dtype=np.int64)
 
     def offer(self, nodes: IntArray) -> None:
-        """Take a placement of all hosts, the grid first, if it is better and fits."""
+        """Take a placement (all hosts, the grid first) if it fits and is better than the best."""
         if kernels.fits(self.tables, nodes):
             value = self.value(nodes)
             if value < self.best:
                 self.best, self.best_nodes = value, nodes.copy()
 
     def archived_nodes(self) -> Iterator[IntArray]:
-        """Placements of the archive, spare hosts appended; the archive is emptied."""
+        """Yield the archived placements with the spare hosts appended, then empty the archive."""
         everything = np.arange(len(self.nodes))
         for place in np.flatnonzero(self.archive[:, 0] >= 0):
             cells = self.archived[place]
@@ -106,7 +107,7 @@ class CandidateSearch:
         self.archive[:] = -1
 
     def restart(self, moves: int, is_over: Callable[[], bool]) -> None:
-        """One tuned annealing, by the next schedule."""
+        """Anneal once from hot to cold by the next schedule of the tuned variant."""
         factor, softness, from_best = (LARGE_SCHEDULES if self.is_large else SCHEDULES)[self.restarts % len(SCHEDULES)]
         if self.is_large:
             factor *= self._cooler
@@ -126,14 +127,15 @@ class CandidateSearch:
 
     @property
     def settling_moves(self) -> int:
-        """Moves that are enough to choose between the starts."""
+        """Moves that suffice to compare the coarse starts."""
         return SETTLED_MOVES * self.archived.shape[1] * len(self.starts)
 
     def settle(self, moves: int, is_over: Callable[[], bool]) -> None:
         """
-        Anneal all starts coolly, drop the worse half, and so on; each round has as many moves.
+        Anneal all starts at low temperature, drop the worse half, and repeat until one is left; all rounds have equally
+        many moves.
 
-        How good a start is tells little of the valley that it is in: a poor one can become the best.
+        The objective of a start does not predict its valley: a poor start can become the best.
         """
         scale = SETTLED_FACTOR * self._cooler * max(self.random_start() - self.bound, 1)
         rounds = len(self.starts).bit_length()
@@ -148,23 +150,26 @@ class CandidateSearch:
                 settled.append((self.best, self.best_nodes))
                 if best <= self.best:
                     self.best, self.best_nodes = best, best_nodes
-            settled.sort(key=lambda one: one[0])
+            settled.sort(key=itemgetter(0))
             self.starts = [nodes for _, nodes in settled[: len(settled) // 2]]
         self.starts = []
 
     @property
     def _cooler(self) -> float:
-        """Of a temperature for few cells, what it is for those of a large grid."""
+        """Factor that scales a temperature for ``LARGE_FACTOR_CELLS`` cells to the cells of this grid."""
         return LARGE_FACTOR_CELLS / self.archived.shape[1]
 
     def temper(self, moves: int, is_over: Callable[[], bool]) -> None:
-        """Go on with the replicas for about so many moves; for candidates with the grid's kernel."""
+        """
+        Continue replica exchange for about ``moves`` moves; only for candidates that the plain-grid
+        kernel covers.
+        """
         if self.replicas is None:
             self.replicas = _Replicas(self)
         self.replicas.run(moves, is_over)
 
     def load_replicas(self) -> None:
-        """Load the kernels of the replicas and of offers, which once per installation have to be compiled."""
+        """Load the kernels of replicas and offers, which numba compiles once per installation."""
         kernels.fits(self.tables, np.arange(len(self.nodes), dtype=np.int64))
         kernels.uniform(self.random.copy())
 
@@ -175,7 +180,7 @@ class CandidateSearch:
             self.best, self.best_nodes = int(found), trial_nodes
 
     def _anneal_grid(self, moves: int, hot: float, cold: float, softness: float, is_over: Callable[[], bool]) -> int:
-        """In parts, so that it can be stopped; returns how many moves were made."""
+        """Anneal in chunks, so that a stop takes effect; return the number of moves made."""
         for begin in range(0, moves, CHUNK_MOVES):
             if begin and is_over():
                 self.moves += begin
@@ -202,7 +207,7 @@ class CandidateSearch:
         return moves
 
     def proceed(self, moves: int) -> None:
-        """Some more moves of Pipette's annealing."""
+        """Continue Pipette's annealing for ``moves`` moves."""
         if self.best == UNUSABLE_TICKS:
             self.energy = self.random_start()
             self.best = self.energy
@@ -212,21 +217,21 @@ class CandidateSearch:
         )
 
     def cells(self) -> IntArray:
-        """Hosts of the best placement, in the grid's shape."""
+        """Return the hosts of the best placement in the grid's shape."""
         return self.best_nodes[: int(np.prod(self.grid))].reshape(self.grid)
 
     def random_start(self) -> int:
-        """Hosts at random into ``nodes``; their objective."""
+        """Fill ``nodes`` with a random placement and return its objective."""
         kernels.random_start(self.tables, self.nodes, self.random)
         return self.value(self.nodes)
 
     def value(self, nodes: IntArray) -> int:
-        """The objective of hosts."""
+        """Return the objective of a placement, ticks."""
         return int(evaluate(self.tables, nodes, self.finish, self.ring, self.times))
 
 
 class _Replicas:
-    """Placements of one candidate at temperatures from hot to cold."""
+    """Replicas of one candidate at temperatures from hot to cold."""
 
     def __init__(self, search: CandidateSearch) -> None:
         self.search = search
@@ -241,7 +246,10 @@ class _Replicas:
         self.rounds = 0
 
     def run(self, moves: int, is_over: Callable[[], bool]) -> None:
-        """Rounds of moves and exchanges; what others found since the last run starts at the coldest."""
+        """
+        Run rounds of moves and exchanges; a better placement found elsewhere since the last run becomes the
+        coldest replica.
+        """
         search = self.search
         if search.best < self.best:
             self.nodes[-1] = search.best_nodes
@@ -256,7 +264,7 @@ class _Replicas:
         self.best = search.best
 
     def anneal(self, rounds: int) -> None:
-        """So many rounds more."""
+        """Run ``rounds`` more rounds."""
         search, cool = self.search, QUENCH_FACTOR * self.scale
         assert search.simple is not None
         search.best = int(

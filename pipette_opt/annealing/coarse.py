@@ -1,9 +1,9 @@
 """
-First placements of many hosts: neighbours in the network fill whole columns, or whole rows, and slow hosts the last.
+Coarse first placements of many hosts: neighbours in the network fill whole columns or whole rows, slow hosts go last.
 
-Each rack fills as many rows, or columns, as it can. The last rows are the best place for slow hosts, as a late row's
-reduction has the most time; there others are between them, so that no link has two of them, and they stay away from
-where another rack begins, so that none of their links crosses.
+Each rack fills as many rows, or columns, as it can. Slow hosts belong in the last rows, because the gradient reduction
+of a late row has the most time. Other hosts separate them, so that no link joins two slow hosts. They also stay away
+from the border between two racks, so that none of their links crosses it.
 """
 
 from typing import NamedTuple
@@ -15,21 +15,24 @@ from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.neighbours import Neighbours, find_neighbours
 
 ALIKE, SLOW = 1.04, 1.1
-"""Usual cost over another's up to which hosts are as good as each other; over the median's, from which one is slow."""
+"""Ratios of hosts' usual link costs: two hosts up to ``ALIKE`` apart are equally good; a host above ``SLOW`` times the
+median is slow."""
 
 EVERY: dict[P2PMode, int] = {"blocking": 2, "async": 3}
 """
-How far apart slow hosts of a column are. The period of blocking sends knows a host and its two links, so that every
-other host may be slow; asynchronous ones take the mean over a run of hosts, whose links would then all be slow: with
-two others between, a third of them are not. Farther apart was no better, as slow hosts are then in earlier rows.
+Least distance between slow hosts of a column, rows.
+
+The period of blocking sends depends on a host and its two links, so every second host may be slow. Asynchronous sends
+take the mean over a run of hosts, whose links would then all be slow; with two others between, a third of the links are
+not. A larger distance was no better, as slow hosts then come into earlier rows.
 """
 
 
 def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]:
     """
-    All hosts, those of the grid first, row by row; several that differ, of a candidate with single hosts as cells.
+    Return several placements (all hosts, the grid first, row by row) of a candidate whose cells are single hosts.
 
-    Memory is not looked at: what does not fit is the caller's concern.
+    Memory is not checked; the caller drops placements that do not fit.
     """
     P, D, _ = candidate.grid
     neighbours = find_neighbours(candidate.ring_ticks[0] if D > 1 else candidate.p2p_ticks)
@@ -46,7 +49,7 @@ def coarse_starts(data: ProblemData, candidate: CandidateData) -> list[IntArray]
 
 
 def _bands(number: int, units: list[int]) -> list[list[int]]:
-    """How many columns or rows are in each band: equal ones, or those of racks that have so many, and the rest."""
+    """Return the widths of bands of columns or rows: equal bands, or one band per rack and one for the rest."""
     equal = [[number // parts] * parts for parts in (1, 2, 4, 8) if number % parts == 0]
     rest = number - sum(units)
     return [*equal, [*units, rest] if rest else units]
@@ -54,12 +57,12 @@ def _bands(number: int, units: list[int]) -> list[list[int]]:
 
 class _Chosen(NamedTuple):
     """
-    The hosts of the grid, racks in whole units (rows or columns) first, and the others.
+    Chosen hosts of the grid and the spare hosts.
 
     Attributes
     ----------
     units
-        How many units each rack has, in that order.
+        Whole rows (or columns) that each rack fills, in the order of ``order``.
     """
 
     order: IntArray
@@ -69,9 +72,9 @@ class _Chosen(NamedTuple):
 
 def _chosen(neighbours: Neighbours, number: int, unit: int, *, slow_last: bool) -> _Chosen:
     """
-    So many hosts, racks in whole units as far as they go; the fastest unless all are alike.
+    Choose ``number`` hosts, racks in whole units as far as possible; the fastest hosts unless all are alike.
 
-    Racks are beside their neighbours, or, if asked for, in order of speed.
+    Racks lie beside their neighbours, or in order of speed if ``slow_last``.
     """
     usual, place = neighbours.usual, neighbours.place
     by_speed = np.argsort(usual, kind="stable")
@@ -97,7 +100,10 @@ def _chosen(neighbours: Neighbours, number: int, unit: int, *, slow_last: bool) 
 def _filled(
     order: IntArray, usual: FloatArray, shape: tuple[int, int], bands: list[int], *, columns: bool, every: int
 ) -> IntArray:
-    """Bands of columns, or of rows, take consecutive hosts; in each the slow ones come last, apart from each other."""
+    """
+    Fill bands of columns or rows with consecutive hosts; in each band slow hosts come last, apart from
+    each other.
+    """
     P, D = shape
     grid = np.empty(shape, dtype=np.int64)
     is_slow = usual > SLOW * np.median(usual)
@@ -113,7 +119,7 @@ def _filled(
             crosses |= (lines == begin) & (columns | (begin > 0))
             crosses |= (lines == begin + size - 1) & (columns | (begin + size < number))
         if not columns or size == D:
-            crosses |= (cols == D - 1) & (D % every > 0)  # next in its ring is the first
+            crosses |= (cols == D - 1) & (D % every > 0)  # the ring continues in the first column
         last = np.lexsort((cols, -rows, crosses, (rows + cols) % every > 0))[: len(slow)]
         grid[rows[last], cols[last]] = slow[np.argsort(-usual[slow], kind="stable")]
         along = np.lexsort((rows, cols) if columns else (cols, rows))

@@ -1,7 +1,8 @@
 """
-The integer objective, compiled: the same numbers as ``problem.objective.objective_ticks``, a column or a row at a time.
+Compiled integer objective: the numbers of ``problem.objective.objective_ticks``, one column or one row at a time.
 
-For what evaluates placements by the million; links that may not be used cost a penalty instead of being refused.
+Annealing evaluates millions of placements with it. A link that may not be used costs a penalty instead of being
+refused.
 """
 
 from typing import NamedTuple
@@ -18,23 +19,24 @@ BLOCKING, ASYNC, LOWER = 0, 1, 2
 
 class Tables(NamedTuple):
     """
-    One candidate as flat arrays; see :class:`~pipette_opt.problem.data.CandidateData`.
+    Arrays of one candidate for the kernels; see :class:`~pipette_opt.problem.data.CandidateData`.
 
     Parameters
     ----------
     shape
-        Rows, columns and parts of a slot of the grid, parts of its context groups, and hosts of a ring inside a slot,
-        shape ``(5,)``.
+        Rows, columns and hosts of a slot of the grid, hosts of a slot's context groups, and hosts of a ring inside a
+        slot, shape ``(5,)``.
     scalars
-        Form (``BLOCKING``, ``ASYNC`` or ``LOWER``), micro-batches, transfer inside a host, optimizer step, penalty.
+        Form (``BLOCKING``, ``ASYNC`` or ``LOWER``), micro-batches, transfer inside a host, optimizer step, penalty,
+        least embedding reduction, shape ``(6,)``.
     row
         Grid row of each stage, shape ``(pp,)``.
     watched
-        Stages whose end can decide the objective, ascending.
+        Stages whose end can decide the objective, ascending, shape ``(W,)``.
     first_watched
-        Where the watched stages of each row begin, shape ``(P + 1,)``.
+        Index in ``watched`` of the first watched stage of each row, shape ``(P + 1,)``.
     path_stage, path_work, path_forward, path_backward, path_up, path_down
-        The candidate's :class:`~pipette_opt.problem.data.Paths`; none in the exact forms.
+        The candidate's :class:`~pipette_opt.problem.data.Paths`; empty where the analytical 1F1B model is exact.
     """
 
     shape: IntArray
@@ -64,7 +66,7 @@ class Tables(NamedTuple):
 
 
 def tables(data: ProblemData, candidate: CandidateData) -> Tables:
-    """Arrays for the kernels; a link that may not be used costs more than any plan without it."""
+    """Return the arrays of a candidate; a link that may not be used costs more than any plan without it."""
     row = np.arange(candidate.num_stages) // candidate.block.stages
     paths = candidate.paths or _no_paths(candidate)
     watched = _watched_stages(candidate, row)
@@ -109,7 +111,7 @@ def tables(data: ProblemData, candidate: CandidateData) -> Tables:
 
 
 def _no_paths(candidate: CandidateData) -> Paths:
-    """For the exact forms."""
+    """Return empty paths, for candidates whose analytical 1F1B model is exact."""
     none = np.zeros((0, candidate.num_stages), dtype=np.int64)
     return Paths(
         stage=np.zeros(0, dtype=np.int64),
@@ -123,11 +125,11 @@ def _no_paths(candidate: CandidateData) -> Paths:
 
 def _watched_stages(candidate: CandidateData, row: IntArray) -> IntArray:
     """
-    Stages whose end can decide the objective.
+    Return the stages whose end can decide the objective.
 
-    In the exact forms a later stage ends earlier: of the stages of a row with equal rings only the first counts, and
-    the last stage if it has tied embeddings to reduce. The first stage is always the first of these, and the last
-    stage, where embeddings are tied, the last.
+    In the analytical 1F1B model a later stage ends earlier. Of the stages of a row with equal rings only the first
+    counts, and the last stage if it reduces tied embeddings. The first stage is always the first watched one; with tied
+    embeddings the last stage is the last.
     """
     stages = range(candidate.num_stages)
     if not candidate.has_closed_form:
@@ -142,19 +144,22 @@ def _penalised(ticks: IntArray, penalty: int) -> IntArray:
 
 
 FORWARD, BACKWARD, SEND, SEND_BACK, TENSOR_FORWARD, TENSOR_BACKWARD = range(6)
-"""Rows of a column's ``times``: of each stage, of its boundary with the next (cyclic), of a layer's tensor hops."""
+"""Rows of a column's ``times``: work of each stage, transfers to the next stage (cyclic), tensor hops of a layer."""
 
 
 @njit(cache=True, nogil=True)
 def overwrite(target, source):  # type: ignore[no-untyped-def]
-    """Write one array over another of the same length; assigning it to a slice takes numba seconds to compile."""
+    """Write an array over another of the same length; assigning to a slice takes numba seconds to compile."""
     for i in range(source.shape[0]):
         target[i] = source[i]
 
 
 @njit(cache=True, nogil=True)
 def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untyped-def]
-    """Write when each watched stage of a column has finished into ``finish[:, column]``; ``times``: (6, pp)."""
+    """
+    Write the end of each watched stage of a column into ``finish[:, column]`` and fill ``times``, shape
+    ``(6, pp)``.
+    """
     D, K = t.shape[1], t.shape[2]
     pp = t.row.shape[0]
     for s in range(pp):
@@ -185,11 +190,11 @@ def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untype
                 times[SEND, s] = t.scalars[2]
                 times[SEND_BACK, s] = t.scalars[2]
             else:
-                there = (following * D + column) * K
+                following_cell = (following * D + column) * K
                 p = np.int64(0)
                 q = np.int64(0)
                 for k in range(K):
-                    u, v = nodes[base + k], nodes[there + k]
+                    u, v = nodes[base + k], nodes[following_cell + k]
                     p = max(p, t.p2p[u, v])
                     q = max(q, t.p2p[v, u])
                 times[SEND, s] = p
@@ -203,9 +208,8 @@ def finish_of_column(t, nodes, column, finish, times):  # type: ignore[no-untype
 @njit(cache=True, nogil=True)
 def finish_of_times(t, times, column, finish):  # type: ignore[no-untyped-def]
     """
-    Write when each watched stage has finished into ``finish[:, column]``, from the times of stages and transfers.
-
-    The exact forms.
+    Write the end of each watched stage into ``finish[:, column]`` from stage and transfer times, by the analytical
+    1F1B model.
     """
     form, m = t.scalars[0], t.scalars[1]
     pp = t.row.shape[0]
@@ -236,7 +240,11 @@ def finish_of_times(t, times, column, finish):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _largest_segment_mean(times, pp):  # type: ignore[no-untyped-def]
-    """Largest mean of cost plus transfers inside over runs of stages, rounded up: Newton's method on the mean."""
+    """
+    Return the largest mean over runs of consecutive stages of work plus the transfers inside the run, rounded up.
+
+    Newton's method on the mean.
+    """
     level = np.int64(0)
     for s in range(pp):
         level = max(level, times[FORWARD, s] + times[BACKWARD, s])
@@ -277,7 +285,7 @@ def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-
         finish[s, column] = 0
         for part in range(SEND, TENSOR_BACKWARD + 1):
             worst = max(worst, times[part, s])
-    if worst >= t.scalars[4]:  # no path need use a link that may not be used
+    if worst >= t.scalars[4]:  # the paths alone may avoid a link that may not be used
         finish[0, column] = worst
     for path in range(t.path_stage.shape[0]):
         length = np.int64(0)
@@ -296,7 +304,7 @@ def _longest_paths(t, nodes, times, column, finish):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
-    """Write the gradient reduction of the watched stages of a row into ``ring``."""
+    """Write the gradient reduction times of the watched stages of a row into ``ring``."""
     length = t.shape[1] * t.shape[3]
     parts = t.shape[2] // t.shape[3]
     begin, end = t.first_watched[row], t.first_watched[row + 1]
@@ -320,7 +328,7 @@ def ring_of_row(t, nodes, row, ring):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
-    """The objective, from all columns and rings, and the embeddings of the first and the last stage."""
+    """Return the objective from the ends of all columns, the rings, and the embeddings of the first and last stage."""
     worst = np.int64(0)
     ends = np.int64(0)
     last = ring.shape[0] - 1
@@ -342,7 +350,7 @@ def slowest_end(t, nodes, finish, ring):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def evaluate(t, nodes, finish, ring, times):  # type: ignore[no-untyped-def]
-    """The objective of a placement from scratch; fills ``finish`` and ``ring``."""
+    """Compute the objective of a placement from scratch; fills ``finish`` and ``ring``."""
     for column in range(t.shape[1]):
         finish_of_column(t, nodes, column, finish, times)
     for row in range(t.shape[0]):

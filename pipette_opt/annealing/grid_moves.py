@@ -1,4 +1,4 @@
-"""The moves of an annealing of plain grids: which cells exchange their hosts."""
+"""Moves of annealing on plain grids: pairs of cells that exchange their hosts."""
 
 from pipette_opt.annealing.kernels import below
 from pipette_opt.base.jit import njit
@@ -6,7 +6,7 @@ from pipette_opt.base.jit import njit
 
 @njit(cache=True, nogil=True)
 def draw_move(choice, P, D, M, nodes, first, second, state):  # type: ignore[no-untyped-def]
-    """Pairs of cells to exchange, into ``first`` and ``second``; returns how many."""
+    """Write the pairs of cells to exchange into ``first`` and ``second``; return their number."""
     cells = P * D
     if choice < 86 or cells < 3:  # two cells, or a cell and a spare host
         i = below(state, cells)
@@ -65,7 +65,7 @@ def draw_move(choice, P, D, M, nodes, first, second, state):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def cell_of_slowest_column(total, P, state):  # type: ignore[no-untyped-def]
-    """A random cell of the column that takes longest, ``total`` of shape ``(D,)``."""
+    """Return a random cell of the column with the largest ``total``, shape ``(D,)``."""
     D = total.shape[0]
     slowest = 0
     for d in range(1, D):
@@ -76,7 +76,10 @@ def cell_of_slowest_column(total, P, state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def cell_of_slowest_hop(weight, hop, watched_row, state):  # type: ignore[no-untyped-def]
-    """Either end of the slowest hop of the ring that weighs most; ``weight`` and ``hop`` by watched stage."""
+    """
+    Return either end of the slowest hop in the ring of largest weight; ``weight`` and ``hop`` are by
+    watched stage.
+    """
     W, D = hop.shape
     index = 0
     for q in range(1, W):

@@ -1,7 +1,7 @@
 """
-Annealing that remembers what hosts hold: the fastest placement found for each number of hosts that must load.
+Annealing with hosts that already hold weights: the fastest placement for each number of hosts that must load.
 
-Every move is a fresh evaluation of the integer objective, which is slower than :mod:`.annealing` but counts exactly.
+Every move evaluates the integer objective from scratch, which is slower than :mod:`.annealing` but counts exactly.
 """
 
 import time
@@ -19,15 +19,15 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, ProblemData
 from pipette_opt.problem.solution import Solution, checked_solution
 
 PENALTIES = (1.0, 0.2, 0.05, 0.01, 0.003, 0.001, 0.0)
-"""What a host that must load costs, as share of what could be gained: from few loads to as many as it takes."""
+"""Penalties per host that must load, as a share of the start's distance to the bound; from few loads to any number."""
 
 PROBE = 500
-"""Exchanges that are timed first."""
+"""Exchanges of the first run, which measures their speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kept:
-    """A placement, and how many of its hosts must load what they do not hold."""
+    """A placement, and the number of its hosts that must load weights they do not hold."""
 
     num_loads: int
     solution: Solution
@@ -45,21 +45,21 @@ def anneal_keeping(
     stopped: Callable[[], bool] = lambda: False,
 ) -> list[Kept]:
     """
-    The fastest placements found, by number of hosts that must load: each is faster than all with fewer.
+    Return the fastest placements found by number of hosts that must load; each is faster than all with fewer loads.
 
     Parameters
     ----------
     index
-        The candidate.
+        Index of the candidate.
     start
         Host of each cell, shape of the candidate's grid.
     held
-        What each host holds: ``row * K + part of the tensor-parallel group`` of the candidate's grid, -1 for nothing
-        of use; shape ``(num_nodes,)``.
+        Model part that each host holds: ``row * K + part of the tensor-parallel group`` of the candidate's grid; -1 if
+        no part of use; shape ``(num_nodes,)``.
     num_moves
-        Exchanges tried for each penalty; with ``seconds`` about as many as take so long in all.
+        Exchanges tried for each penalty; with ``seconds`` their number follows from the measured speed.
     stopped
-        Asked before each penalty; once it says so, what was found so far is the answer.
+        Called before each penalty; once it returns True the placements found so far are the answer.
     """
     candidate = data.candidates[index]
     compiled = tables(data, candidate)
@@ -101,7 +101,7 @@ def anneal_keeping(
 
 
 def _affordable(run: Callable[[float, int], None], seconds: float) -> int:
-    """Exchanges for each penalty that take so long in all, by the time that a few take once they are compiled."""
+    """Return the exchanges per penalty that take ``seconds`` in all, from the measured speed after compilation."""
     run(PENALTIES[0], 1)
     started = time.perf_counter()
     run(PENALTIES[0], PROBE)
@@ -110,7 +110,7 @@ def _affordable(run: Callable[[float, int], None], seconds: float) -> int:
 
 
 def num_loads(held: IntArray, nodes: IntArray) -> int:
-    """Hosts of a placement (grid of hosts) that must load; ``held`` as in :func:`anneal_keeping`."""
+    """Count the hosts of a placement (grid of hosts) that must load; ``held`` as in :func:`anneal_keeping`."""
     rows, _, parts = nodes.shape
     wanted = np.arange(rows)[:, None, None] * parts + np.arange(parts)[None, None, :]
     return int((held[nodes] != wanted).sum())
@@ -120,7 +120,7 @@ def num_loads(held: IntArray, nodes: IntArray) -> int:
 def _anneal(  # type: ignore[no-untyped-def]
     t, nodes, wanted, held, best, best_nodes, state, moves, penalty, hot, finish, ring, times
 ):
-    """Exchange hosts; keep the best placement of each number of loads. Temperature falls a hundredfold."""
+    """Exchange hosts and keep the best placement for each number of loads; the temperature falls a hundredfold."""
     cells, M = wanted.shape[0], nodes.shape[0]
     loads = (held[nodes[:cells]] != wanted).sum()
     energy = np.float64(evaluate(t, nodes, finish, ring, times)) + penalty * loads

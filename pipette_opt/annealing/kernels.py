@@ -1,4 +1,4 @@
-"""Annealing moves, compiled."""
+"""Compiled annealing of any candidate: random placements, tuned moves, and Pipette's moves."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from pipette_opt.base.jit import njit
 
 @njit(cache=True, nogil=True)
 def fits(t, nodes):  # type: ignore[no-untyped-def]
-    """Whether every host in the grid has the memory its row needs."""
+    """Return whether every host in the grid has the memory that its row needs."""
     width = t.shape[1] * t.shape[2]
     good = True
     for cell in range(t.shape[0] * width):
@@ -18,7 +18,7 @@ def fits(t, nodes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def draw(state):  # type: ignore[no-untyped-def]
-    """Next 64 random bits (xorshift64*, Vigna 2016); the state is never zero."""
+    """Return the next 64 random bits (xorshift64*, Vigna 2016); the state is never zero."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -29,22 +29,24 @@ def draw(state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def below(state, bound):  # type: ignore[no-untyped-def]
-    """A random integer in [0, bound)."""
+    """Return a random integer in [0, bound)."""
     return np.int64((draw(state) >> np.uint64(33)) * np.uint64(bound) >> np.uint64(31))
 
 
 @njit(cache=True, nogil=True)
 def uniform(state):  # type: ignore[no-untyped-def]
-    """A random number in [0, 1)."""
+    """Return a random number in [0, 1)."""
     return np.float64(draw(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @njit(cache=True, nogil=True)
 def random_start(t, nodes, state):  # type: ignore[no-untyped-def]
     """
-    Fill ``nodes`` with a random order of all hosts whose grid part has the memory it needs; False if none exists.
+    Fill ``nodes`` with a random order of all hosts in which every row has the memory it needs; return False if none
+    exists.
 
-    Rows that need most choose first: what fits them fits every other row, so this never runs into a dead end.
+    Rows that need most memory choose first. Hosts that fit them fit every other row, so the choice never runs into a
+    dead end.
     """
     P, width = t.shape[0], t.shape[1] * t.shape[2]
     M = nodes.shape[0]
@@ -60,7 +62,7 @@ def random_start(t, nodes, state):  # type: ignore[no-untyped-def]
             room[row] += t.allowed[row, host]
     used = np.zeros(M, np.bool_)
     for _ in range(P):
-        row = 0  # the first of those with the least room left; numba takes seconds to compile a sort
+        row = 0  # the first row with the fewest possible hosts; a loop, because numba takes seconds to compile a sort
         for other in range(1, P):
             if room[other] < room[row]:
                 row = other
@@ -89,7 +91,7 @@ def _swap_blocks(nodes, first, second, length):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _grid_move(t, nodes, choice, state):  # type: ignore[no-untyped-def]
-    """One of the tuned moves that touch many cells."""
+    """Apply a random tuned move that touches many cells."""
     P, D, K = t.shape[0], t.shape[1], t.shape[2]
     width = D * K
     if choice < 10:  # two columns, or their tails from a row on
@@ -129,9 +131,9 @@ def _grid_move(t, nodes, choice, state):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def smoothing(t, finish, ring, spread):  # type: ignore[no-untyped-def]
     """
-    How much a soft maximum over columns and one over rings exceed the hard ones: tells plateaus apart.
+    Return the excess of the soft maxima over columns and over rings above the hard ones, which tells plateaus apart.
 
-    ``spread`` is in ticks; the excess vanishes with it.
+    ``spread`` is the scale of the exponentials in ticks; the excess vanishes with it.
     """
     if spread < 1.0:
         return 0.0
@@ -153,10 +155,10 @@ def smoothing(t, finish, ring, spread):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # type: ignore[no-untyped-def]
     """
-    Anneal ``nodes`` (all hosts, the grid first) and return the best objective; its hosts are in ``best_nodes``.
+    Anneal ``nodes`` (all hosts, the grid first), write the best placement to ``best_nodes`` and return its objective.
 
-    Seven of ten moves swap a cell with another cell or a spare host and update two columns and two rows; the
-    others exchange columns, rows, tails and tensor groups or reverse them. ``hot`` and ``cold`` in ticks.
+    Seven of ten moves swap a cell with another cell or a spare host, and update two columns and two rows. The others
+    exchange or reverse columns, rows, tails and tensor groups. ``hot`` and ``cold`` are in ticks.
     """
     P, D, K = t.shape[0], t.shape[1], t.shape[2]
     width, cells, M = D * K, P * D * K, nodes.shape[0]
@@ -245,7 +247,7 @@ def anneal_tuned(t, nodes, best_nodes, state, moves, hot, cold, softness):  # ty
 
 @njit(cache=True, nogil=True)
 def _pipette_move(order, choice, state):  # type: ignore[no-untyped-def]
-    """Pipette's five moves on a sequence: reverse a part, move or swap hosts, move a part as it is or reversed."""
+    """Apply a Pipette move to a sequence: reverse a part, move or swap hosts, move a part unchanged or reversed."""
     n = order.shape[0]
     low, high = below(state, n), below(state, n)
     low, high = min(low, high), max(low, high)
@@ -270,10 +272,10 @@ def _pipette_move(order, choice, state):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def anneal_pipette(t, nodes, best_nodes, state, moves, temperature, energy, best):  # type: ignore[no-untyped-def]
     """
-    Go on with Pipette's annealing for some moves; returns temperature, energy and best objective.
+    Continue Pipette's annealing for ``moves`` moves; return temperature, energy and best objective.
 
-    The sequence of hosts runs through one replica after the other, spare hosts last. A worsening is divided by
-    the power of ten above it, the temperature starts at 1 and shrinks by 0.999 a move.
+    The sequence of hosts runs through one replica after the other, spare hosts last. A worsening is divided by the
+    power of ten above it. The temperature starts at 1 and is multiplied by 0.999 per move.
     """
     P, D, K = t.shape[0], t.shape[1], t.shape[2]
     cells = P * D * K

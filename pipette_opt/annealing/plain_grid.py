@@ -1,10 +1,10 @@
 """
-Grids whose cells are single hosts, with the exact 1F1B forms: what columns, rings and the whole of a placement take.
+Plain grids, whose cells are single hosts, with the analytical 1F1B model: times of columns, rings and placements.
 
-A placement lists all hosts, the grid first, row by row. What is kept of one are arrays that the kernels fill: ``work``,
-``between`` and ``wait``, shape ``(D, pp)``: what each stage of each column takes, the transfers there and back to the
-next stage, and the longer of these two; ``hop``, shape ``(W, D)``: what the ring of each watched stage takes from each
-column to the next.
+A placement lists all hosts, the grid first, row by row. The kernels keep arrays of it. ``work``, ``between`` and
+``wait``, shape ``(D, pp)``, are the work of each stage of each column, the sum of its transfers to the next stage and
+back, and the longer of the two. ``hop``, shape ``(W, D)``, is the time of each watched stage's ring from each column to
+the next.
 """
 
 from typing import NamedTuple
@@ -18,27 +18,28 @@ from pipette_opt.base.types import IntArray
 
 class Grid(NamedTuple):
     """
-    A candidate as the kernels read it; ``W`` watched stages (:class:`~pipette_opt.annealing.compiled.Tables`).
+    Arrays of a candidate for the plain-grid kernels; ``W`` is the number of watched stages
+    (:class:`~pipette_opt.annealing.compiled.Tables`).
 
     Parameters
     ----------
     sizes
-        Rows, columns, hosts listed, stages, watched stages, micro-batches, 1 if sends are blocking.
+        Rows, columns, all hosts, stages, watched stages, micro-batches, 1 if sends are blocking.
     link
-        Transfer there and back, shape ``(M, M, 2)``.
+        Transfers of a pair of hosts in both directions, shape ``(M, M, 2)``.
     cost
         Forward and backward of each stage on each host, shape ``(pp, M)``.
     inside
-        Transfer to the next stage of the same host, one way.
+        Transfer to the next stage on the same host, one way.
     row_back, own_back
-        What a host takes to pass a gradient back through its row, shape ``(P, M)``, and through the stages of the row
-        before each watched one, shape ``(W, M)``.
+        Time of a host to pass a gradient back through its whole row, shape ``(P, M)``, and through the stages of the
+        row before each watched one, shape ``(W, M)``.
     hop
-        Reduction of a stage of each class if (i, j) is its slowest hop, shape ``(num_classes, M, M)``.
+        Reduction time of a stage of each class whose slowest hop is (i, j), shape ``(num_classes, M, M)``.
     which, floor, watched_row
         Class, least reduction and grid row of each watched stage, shape ``(W,)``.
     first_watched
-        Where the watched stages of each row begin, shape ``(P + 1,)``.
+        Index of the first watched stage of each row, shape ``(P + 1,)``.
     """
 
     sizes: IntArray
@@ -59,18 +60,21 @@ class Grid(NamedTuple):
 
 
 def has_grid(t: Tables) -> bool:
-    """Whether these forms know the candidate: one host for each cell, and a closed form."""
+    """
+    Return whether the plain-grid kernels cover the candidate: single hosts as cells, and an analytical
+    1F1B model.
+    """
     return int(t.shape[2]) == 1 and int(t.scalars[0]) in (BLOCKING, ASYNC)
 
 
 def grid_of(t: Tables) -> Grid:
-    """The candidate of the tables, rearranged."""
+    """Rearrange the tables of a candidate for the plain-grid kernels."""
     P, D = int(t.shape[0]), int(t.shape[1])
     pp, M, W = len(t.row), len(t.kind), len(t.watched)
     forward, backward = t.forward[t.kind].T, t.backward[t.kind].T  # (pp, M)
     inside = int(t.scalars[2])
     first_stage = np.searchsorted(t.row, np.arange(P))
-    passing = backward + inside  # of a stage whose next is on the same host
+    passing = backward + inside  # time of a stage whose next stage is on the same host
     row_back = np.stack([passing[t.row == row].sum(axis=0) - inside for row in range(P)])
     own_back = np.stack([passing[first_stage[t.row[stage]] : stage].sum(axis=0) for stage in t.watched])
     return Grid(
@@ -94,7 +98,7 @@ def grid_of(t: Tables) -> Grid:
 
 @njit(cache=True, nogil=True)
 def read_placement(g, nodes, work, between, wait, hop):  # type: ignore[no-untyped-def]
-    """Look up every stage, transfer and hop of a placement."""
+    """Fill ``work``, ``between``, ``wait`` and ``hop`` from a placement."""
     P, D, pp, W = g.sizes[0], g.sizes[1], g.sizes[3], g.sizes[4]
     a = pp // P
     for d in range(D):
@@ -106,9 +110,9 @@ def read_placement(g, nodes, work, between, wait, hop):  # type: ignore[no-untyp
                 wait[d, s] = g.inside
         for r in range(P - 1):
             u, v = nodes[r * D + d], nodes[(r + 1) * D + d]
-            there, back = g.link[u, v, 0], g.link[u, v, 1]
-            between[d, (r + 1) * a - 1] = there + back
-            wait[d, (r + 1) * a - 1] = max(there, back)
+            send, send_back = g.link[u, v, 0], g.link[u, v, 1]
+            between[d, (r + 1) * a - 1] = send + send_back
+            wait[d, (r + 1) * a - 1] = max(send, send_back)
     for index in range(W if D > 1 else 0):
         r = g.watched_row[index]
         for d in range(D):
@@ -118,7 +122,10 @@ def read_placement(g, nodes, work, between, wait, hop):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def column_times(d, pp, work, between, wait, guess, blocking):  # type: ignore[no-untyped-def]
-    """Round trip and period of a column, from what its stages and transfers take; ``guess``: a period near it."""
+    """
+    Return round trip and period of a column from its work and transfers; ``guess`` is a period close to
+    the result.
+    """
     total = np.int64(0)
     period = np.int64(0)
     before = np.int64(0)
@@ -164,7 +171,7 @@ def column_times(d, pp, work, between, wait, guess, blocking):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def slowest_hop(least, hop, index):  # type: ignore[no-untyped-def]
-    """What the reduction of one watched stage takes: its slowest hop, or its least."""
+    """Return the reduction time of a watched stage: its slowest hop, at least ``least``."""
     slowest = least
     for d in range(hop.shape[1]):
         slowest = max(slowest, hop[index, d])
@@ -173,22 +180,22 @@ def slowest_hop(least, hop, index):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _finish(g, nodes, total, finish):  # type: ignore[no-untyped-def]
-    """When each watched stage of each column has finished, into ``finish``, shape ``(W, D)``."""
+    """Write the end of each watched stage of each column into ``finish``, shape ``(W, D)``."""
     D, W = g.sizes[1], g.sizes[4]
     for d in range(D):
         before = np.int64(0)
         row = 0
         for index in range(W):
             while row < g.watched_row[index]:
-                here, there = nodes[row * D + d], nodes[(row + 1) * D + d]
-                before += g.row_back[row, here] + g.link[here, there, 1]
+                here, following = nodes[row * D + d], nodes[(row + 1) * D + d]
+                before += g.row_back[row, here] + g.link[here, following, 1]
                 row += 1
             finish[index, d] = total[d] - before - g.own_back[index, nodes[row * D + d]]
 
 
 @njit(cache=True, nogil=True)
 def ends_below(g, nodes, d, total, ring, limit):  # type: ignore[no-untyped-def]
-    """Whether all watched stages of one column are reduced before ``limit``."""
+    """Return whether all watched stages of a column are reduced before ``limit``."""
     D, W = g.sizes[1], g.sizes[4]
     if total + ring[0] >= limit:
         return False
@@ -196,8 +203,8 @@ def ends_below(g, nodes, d, total, ring, limit):  # type: ignore[no-untyped-def]
     row = 0
     for index in range(W):
         while row < g.watched_row[index]:
-            here, there = nodes[row * D + d], nodes[(row + 1) * D + d]
-            before += g.row_back[row, here] + g.link[here, there, 1]
+            here, following = nodes[row * D + d], nodes[(row + 1) * D + d]
+            before += g.row_back[row, here] + g.link[here, following, 1]
             row += 1
         if total - before - g.own_back[index, nodes[row * D + d]] + ring[index] >= limit:
             return False
@@ -206,7 +213,7 @@ def ends_below(g, nodes, d, total, ring, limit):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def objective(g, nodes, total, finish, ring):  # type: ignore[no-untyped-def]
-    """The integer objective; fills ``finish``."""
+    """Return the integer objective, ticks; fills ``finish``."""
     P, D, W = g.sizes[0], g.sizes[1], g.sizes[4]
     _finish(g, nodes, total, finish)
     worst = np.int64(0)
@@ -223,7 +230,7 @@ def objective(g, nodes, total, finish, ring):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def embedding(g, nodes, P, D):  # type: ignore[no-untyped-def]
-    """Reduction of tied embeddings, zero or more: the slowest column's, from its first host to its last."""
+    """Return the reduction of tied embeddings, ticks >= 0: the slowest column's, from its first host to its last."""
     slowest = np.int64(g.embedding_floor)
     if g.embedding.shape[0] > 0:
         for d in range(D):

@@ -1,9 +1,9 @@
 """
-Replica exchange (Swendsen and Wang, Phys. Rev. Lett. 57, 1986): annealing without an end.
+Replica exchange (Swendsen and Wang, Phys. Rev. Lett. 57, 1986): annealing without a fixed length.
 
-Each replica of a grid has a temperature of its own. Hot ones cross from valley to valley; neighbours in temperature
-exchange their placements as the Metropolis rule says, so that what looks good moves down to the cold ones. Now and then
-the best is cooled to the end.
+Each replica of a grid has its own temperature. Hot replicas cross between valleys. Neighbours in temperature exchange
+their placements by the Metropolis rule, so that good placements move down to the cold ones. Every ``QUENCH_EVERY``
+rounds the best replica is annealed from hot to cold.
 """
 
 import math
@@ -17,7 +17,7 @@ from pipette_opt.annealing.swaps import REBUILD, anneal_grid
 from pipette_opt.base.types import FloatArray, IntArray
 
 QUENCH_EVERY = 10
-"""Rounds between restarts from the best replica, each of as many moves as a round."""
+"""Rounds between two restarts from the best replica; a restart has as many moves as a round."""
 
 
 def anneal_replicas(
@@ -48,13 +48,13 @@ def anneal_replicas(
     replicas
         All hosts of each replica, the grid first, shape ``(K, M)``; changed in place.
     temperatures
-        From hot to cold, ticks, shape ``(K,)``.
+        Temperatures from hot to cold, ticks, shape ``(K,)``.
     done, rounds
-        How many rounds there were before, and how many are to be done.
+        Rounds done before, and rounds to do.
     hot, cold
         First and last temperature of the restarts from the best replica.
     best, best_nodes, state, softness, archive, archived
-        As in :func:`~pipette_opt.annealing.swaps.anneal_grid`.
+        See :func:`~pipette_opt.annealing.swaps.anneal_grid`.
     """
     K = len(replicas)
     energy = [0] * K

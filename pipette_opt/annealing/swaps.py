@@ -1,9 +1,9 @@
 """
-Annealing of grids whose cells are single hosts, with the exact 1F1B forms: a few links change, nothing else is read.
+Annealing of plain grids, whose cells are single hosts, with the analytical 1F1B model and incremental updates.
 
-Kept up to date: each link of each column, each hop of each ring, and what follows from them. A move looks up the links
-and hops of the cells that it touches, and sums over their columns and rows. The energy is the product of two sums of
-exponentials; its logarithm is a soft maximum over the columns' times plus one over the rings'. Nothing is allocated
+The state has each link of each column, each hop of each ring, and the times that follow from them. A move looks up the
+links and hops of the cells it touches, and sums over their columns and rows. The energy is the product of two sums of
+exponentials; its logarithm is a soft maximum over the columns' times plus another over the rings'. Nothing is allocated
 once a restart has begun.
 """
 
@@ -23,18 +23,18 @@ from pipette_opt.annealing.plain_grid import (
 from pipette_opt.base.jit import njit
 
 NUM_THRESHOLDS = 1 << 12
-"""Random thresholds of a restart; drawn once, used in turn from a random place on."""
+"""Random acceptance thresholds of a restart; drawn once, then used in turn from a random position."""
 
 REBUILD = 4096
-"""Moves between changes of the temperature, at which all sums are built anew."""
+"""Moves between two changes of the temperature; each change rebuilds all sums."""
 
 NUM_ARCHIVED = 16
-"""Placements kept that are not worse in both of two terms, the pipelines' and the rings'."""
+"""Archived placements; none is worse than another in both terms, the pipelines' and the rings'."""
 
 
 @njit(cache=True, nogil=True)
 def _keep(archive, archived, nodes, column, ring):  # type: ignore[no-untyped-def]
-    """Archive a placement unless another is as good in both terms; the one with the largest sum gives way."""
+    """Archive a placement unless another is as good in both terms; a full archive drops the largest sum."""
     place = -1
     largest = np.int64(-1)
     for k in range(archive.shape[0]):
@@ -61,10 +61,10 @@ def _keep(archive, archived, nodes, column, ring):  # type: ignore[no-untyped-de
 @njit(cache=True, nogil=True)
 def _weigh(total, finish, ring, tied, tau, column_weight, ring_weight, offset):  # type: ignore[no-untyped-def]
     """
-    Weight of each column and ring in the soft maxima of temperature ``tau``; returns the times that weigh 1.
+    Write the weight of each column and ring in the soft maxima of temperature ``tau``; return the times of weight 1.
 
-    A ring counts with ``offset`` ticks less: by which its stage is finished before the columns, on average, and at both
-    ends what tied embeddings (``tied``) add.
+    A ring's time is reduced by ``offset`` ticks: the average time from the end of its stage to the end of the columns.
+    At the first and last stage ``tied``, the reduction of tied embeddings, is added back.
     """
     D, W = len(total), len(ring)
     column_reference = 0.0
@@ -91,22 +91,23 @@ def anneal_grid(  # type: ignore[no-untyped-def]
     g, nodes, best, best_nodes, state, begin, end, moves, hot, cold, softness, archive, archived
 ):
     """
-    A part of an annealing of ``nodes`` (all hosts, the grid first); returns the best objective so far.
+    Run moves ``begin`` to ``end`` of an annealing of ``nodes`` (all hosts, the grid first); return the best objective
+    so far.
 
     Parameters
     ----------
     best, best_nodes
-        The best objective of the parts before, and its hosts.
+        Best objective of the moves before, and its hosts.
     begin, end, moves
-        The first move of this part, the one after its last, and how many the annealing has; ``begin`` is a multiple
+        First move of this part, the move after its last, and the moves of the whole annealing; ``begin`` is a multiple
         of ``REBUILD``.
     hot, cold
         First and last temperature, ticks; geometric between.
     softness
         Temperature of the soft maxima over that of the moves.
     archive
-        Two terms, what columns and what rings cost, of each placement of ``archived``; shapes
-        ``(NUM_ARCHIVED, 2)`` and ``(NUM_ARCHIVED, cells)``; free places have negative terms.
+        Column and ring time of each placement of ``archived``; shapes ``(NUM_ARCHIVED, 2)`` and ``(NUM_ARCHIVED,
+        cells)``; free places have negative times.
     """
     P, D, M, pp, W, m = g.sizes[0], g.sizes[1], g.sizes[2], g.sizes[3], g.sizes[4], g.sizes[5]
     blocking = g.sizes[6] == 1
@@ -150,7 +151,7 @@ def anneal_grid(  # type: ignore[no-untyped-def]
         threshold[index] = (1.0 - uniform(state)) ** (-1.0 / softness)
     stages = max(np.int64(1), moves // REBUILD)
     accepted = 0
-    many = max(np.int64(100), 100 * cells // 256)  # moves of many cells are rarer where they take long
+    many = max(np.int64(100), 100 * cells // 256)  # moves of many cells are rarer on large grids, where they take long
     tau, sum_columns, sum_rings, energy = 1.0, 1.0, 1.0, 1.0
     column_reference, ring_reference = 0.0, 0.0
     fresh = True
@@ -188,7 +189,7 @@ def anneal_grid(  # type: ignore[no-untyped-def]
         if number == 0:
             continue
         if number == 1:
-            aim = below(state, 100)  # some moves start where time is lost: in the slowest column or at the slowest hop
+            aim = below(state, 100)  # a fifth of the moves starts in the slowest column or at the slowest hop
             if aim < 10:
                 first[0] = cell_of_slowest_column(total, P, state)
             elif aim < 20 and rings:
@@ -230,14 +231,14 @@ def anneal_grid(  # type: ignore[no-untyped-def]
                     work[d, q] = cost[q, node]
                 if r > 0:
                     u = nodes[cell - D]
-                    there, back = link[u, node, 0], link[u, node, 1]
-                    between[d, r * a - 1] = there + back
-                    wait[d, r * a - 1] = max(there, back)
+                    send, send_back = link[u, node, 0], link[u, node, 1]
+                    between[d, r * a - 1] = send + send_back
+                    wait[d, r * a - 1] = max(send, send_back)
                 if r + 1 < P:
                     v = nodes[cell + D]
-                    there, back = link[node, v, 0], link[node, v, 1]
-                    between[d, r * a + a - 1] = there + back
-                    wait[d, r * a + a - 1] = max(there, back)
+                    send, send_back = link[node, v, 0], link[node, v, 1]
+                    between[d, r * a + a - 1] = send + send_back
+                    wait[d, r * a + a - 1] = max(send, send_back)
                 if rings:
                     left = cell - 1 if d > 0 else cell + D - 1
                     right = cell + 1 if d + 1 < D else cell + 1 - D

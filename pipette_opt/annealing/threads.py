@@ -10,7 +10,7 @@ from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
 
 SEED_STEP = 1000
-"""Difference between the seeds of two threads, or of two pieces of work in processes. Chosen."""
+"""Difference between the seeds of two threads or processes. Chosen."""
 
 
 def anneal_on_threads(
@@ -20,7 +20,10 @@ def anneal_on_threads(
     stop: threading.Event | None = None,
     start: Sequence[Solution] = (),
 ) -> list[Result]:
-    """What annealing finds on each thread, from placements known already; the first has the seed of the parameters."""
+    """
+    Anneal on each thread from known placements and return the results; the first thread has the seed of the
+    parameters.
+    """
     settings = [replace(params, seed=params.seed + SEED_STEP * number) for number in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda one: anneal(data, one, stop=stop, start=start), settings))
+        return list(pool.map(lambda setting: anneal(data, setting, stop=stop, start=start), settings))
