@@ -17,11 +17,15 @@ from pipette_opt.calibrate.expert_columns import (
 )
 from pipette_opt.calibrate.software import software_of
 from pipette_opt.costs.compute import check_timed
+from pipette_opt.job.launch import as_trained, legal_config
+from pipette_opt.job.read import Made, read_job
+from pipette_opt.options.description import JobOptions
 from pipette_opt.parallel import ParallelConfig, Placement, identity_placement, microbatches_of
 from pipette_opt.parallel.schedule import check_interleaving
 from pipette_opt.read.attention_words import AttentionWords, attention_words, unknown_attention
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.levels import usual_levels
+from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
 from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_models import GATED_FAMILIES, run_flag, run_model
@@ -92,6 +96,8 @@ def make_case(
     cluster
         Hosts of the runs, in order; without it equal hosts with the stack's assumed links.
     """
+    if run.launch is not None:
+        return _launched(run, run.launch, stack, cluster)
     missing = [name for name in NEEDED if getattr(run, name) is None]
     if missing:
         unknown = f"the catalogue has no GPU {run.gpu_name!r}" if "gpu" in missing else ""
@@ -121,6 +127,36 @@ def make_case(
         config=config,
         placement=placement,
     )
+
+
+def _launched(
+    run: MeasuredRun, launch: MegatronArgs, stack: StackSpec, cluster: "ClusterSpec | AssumedHosts | None"
+) -> Case | Skipped:
+    """Make a case of a run that says its launch, as ``estimate`` reads it."""
+    if run.gpu is None:
+        return Skipped(run=run, reason=f"the catalogue has no GPU {run.gpu_name!r}")
+    missing = [name for name in ("seq_len", "gbs") if getattr(run, name) is None]
+    if missing:
+        return Skipped(run=run, reason=f"{', '.join(missing)} not given")
+    hosts = cluster or AssumedHosts(stack)
+    options = JobOptions(
+        global_batch_size=run.gbs,
+        seq_length=run.seq_len,
+        precision=launch.precision,
+        fp8=launch.fp8,
+        fp8_recipe=launch.training_fields.get("fp8_recipe") if launch.fp8 else None,
+    )
+    try:
+        made = Made(cluster=hosts(run) if isinstance(hosts, AssumedHosts) else hosts, model=run.spec)
+        instance = replace(as_trained(read_job(options, made), launch), stack=stack, edge_loss_s=None)
+        config = legal_config(instance, launch, run.num_gpus)
+        spec = instance.cluster
+        placement = identity_placement(config, spec.gpus_per_node, np.arange(spec.num_nodes), launch.rank_order)
+    except InputError as error:
+        return Skipped(run=run, reason=f"{error.where}: {error.problem}".rstrip("."))
+    except ValueError as error:
+        return Skipped(run=run, reason=str(error).rstrip("."))
+    return Case(run=run, instance=instance, config=config, placement=placement)
 
 
 def untimed(case: Case) -> str:

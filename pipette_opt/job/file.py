@@ -13,7 +13,6 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import is_file
-from pipette_opt.job.launch_words import launch_words
 from pipette_opt.options.description import (
     Field,
     JobOptions,
@@ -26,6 +25,7 @@ from pipette_opt.options.names import usual_name
 from pipette_opt.options.values import field_value
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_yaml
+from pipette_opt.read.launch_words import launch_words
 from pipette_opt.read.megatron_table import megatron_options
 
 SECTIONS = ("cluster", "training", "software", "parallel", "measured")

@@ -261,18 +261,20 @@ def current_of(
     hosts
         Names or ranges; the cluster's order by default. Ranks fill them one after the other.
     """
+    from pipette_opt.job.launch import as_trained, legal_config
+    from pipette_opt.library.models import check_one_model
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
     from pipette_opt.read.bands import with_band
     from pipette_opt.simulate.estimate import estimate
     from pipette_opt.simulate.solutions import stage_memory
 
-    instance = _as_trained(job, given)
+    instance = as_trained(job, given)
+    check_one_model(instance.model, instance.training, given)
     nodes = _nodes(job, hosts)
     per_node = instance.cluster.gpus_per_node
     num_gpus = job.num_gpus or len(nodes) * per_node
-    config = given.parallel_config(instance.model.num_layers, num_gpus)
-    _check_legal(instance, given, config)
+    config = legal_config(instance, given, num_gpus)
     if num_gpus > len(nodes) * per_node:
         raise InputError(
             given.where, f"{num_gpus} GPUs need more than the {len(nodes)} hosts of {per_node} GPUs given."
@@ -290,52 +292,6 @@ def current_of(
         max_oom_risk=max_oom_risk,
         not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *instance.not_modelled))),
     )
-
-
-def _as_trained(job: Job, given: "MegatronArgs") -> "Instance":
-    """The job with the formats, kernels and dispatcher of the arguments; batch, precision and model must be equal."""
-    from dataclasses import replace
-
-    from pipette_opt.library.models import check_one_model
-    from pipette_opt.simulate.fullness import with_edge_loss
-
-    where, instance = given.where, job.instance
-    if given.precision not in (None, instance.training.precision):
-        raise InputError(
-            where, f"train in {given.precision}, the job in {instance.training.precision}; compare equal formats."
-        )
-    if given.fp8 != instance.training.fp8 and (given.fp8 or given.precision is not None):
-        unlike = (
-            "have --fp8-format; give --fp8, too" if given.fp8 else "have no --fp8-format; leave --fp8 out, or add it"
-        )
-        raise InputError(where, f"{unlike}: compared are equal formats.")
-    for field, what in (("global_batch_size", "batches"), ("seq_length", "sequences")):
-        theirs, ours = getattr(given, field), getattr(instance.training, field)
-        if theirs not in (None, ours):
-            option = f"--{field.replace('_', '-')}"
-            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal {what}.")
-    check_one_model(instance.model, instance.training, given)
-    training = given.training(instance.training)
-    if instance.model.num_experts is not None:
-        training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type or "allgather")
-    return with_edge_loss(replace(instance, training=training))
-
-
-def _check_legal(instance: "Instance", given: "MegatronArgs", config: "ParallelConfig") -> None:
-    """Raise ``InputError`` with every reason; a layout that says it may split the layers in any way."""
-    from pipette_opt.candidates.legality import broken_rules
-    from pipette_opt.costs.compute import check_timed
-
-    broken = broken_rules(instance.model, instance.training, config)
-    if given.pipeline_layout is not None:
-        broken.pop("layers", None)
-    if broken:
-        reasons = "; ".join(broken.values())
-        raise InputError(given.where, f"{config.label()} cannot run on {config.world_size} GPUs: {reasons}.")
-    try:
-        check_timed(instance.model, config)
-    except InputError as error:
-        raise InputError(given.where, f"--{error.where.replace('_', '-')}: {error.problem}") from None
 
 
 def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, list[NotModelled]]":

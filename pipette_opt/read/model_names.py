@@ -57,6 +57,9 @@ def preset_called(name: str) -> str | None:
     for key in (_parts(bare), _parts(_plain(bare))):
         if key in known:
             return known[key]
+    joined = {"".join(key): preset for key, preset in known.items()}
+    if preset := joined.get(re.sub(r"[^a-z0-9.]", "", bare)):
+        return preset  # DeepSeekV3 for deepseek-v3
     parts = _parts(_plain(bare))
     named = tuple(preset for preset in list_models() if parts and _parts(preset)[: len(parts)] == parts)
     if len(named) > 1:

@@ -15,10 +15,13 @@ from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, recognise_gpu
 from pipette_opt.read.kinds_of_files import RUNS_TABLE, reads
+from pipette_opt.read.megatron_args import MegatronArgs
+from pipette_opt.read.megatron_table import megatron_options
 from pipette_opt.read.named_models import named_model
 from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
 from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_bounds import check_time
+from pipette_opt.read.run_launches import ARGUMENTS_COLUMN, read_launch
 from pipette_opt.read.run_models import truth_of
 from pipette_opt.specs import ModelSpec
 
@@ -136,6 +139,8 @@ class MeasuredRun:
         Peak memory. Its definition (allocated, reserved, used on the device; of which rank) differs between sources.
     extra
         Further columns, as text.
+    launch
+        Launch that column ``args`` says, with what other columns add.
     spec
         Architecture of a row that names its model and has no shape; the row's shape is then that of the architecture.
     """
@@ -175,6 +180,7 @@ class MeasuredRun:
     notes: str
     extra: Mapping[str, str]
     spec: ModelSpec | None = None
+    launch: MegatronArgs | None = None
 
     @property
     def group(self) -> tuple[str, int | None, int, str]:
@@ -184,12 +190,17 @@ class MeasuredRun:
 
 def unused_columns(runs: Sequence[MeasuredRun]) -> str:
     """Return a sentence on the unused columns of a table; empty if there are none."""
-    names = list(dict.fromkeys(name for run in runs for name in run.extra if name not in OPTIONAL))
+    names = list(dict.fromkeys(name for run in runs for name in run.extra if not _is_read(name, run)))
     if not names:
         return ""
     hints = [hint for name in names if (hint := did_you_mean(name, [*COLUMNS, *OPTIONAL]))]
     shown_names = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
     return f"{counted(len(names), 'column')} not used: {shown_names}.{''.join(hints[:1])}"
+
+
+def _is_read(name: str, run: MeasuredRun) -> bool:
+    """Return whether a further column of a row is read; with a launch, any option of Megatron-LM is."""
+    return name in (*OPTIONAL, ARGUMENTS_COLUMN) or (run.launch is not None and name in megatron_options())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +275,7 @@ def _check_header(where: str, header: list[str]) -> None:
     duplicates = sorted(name for name, number in Counter(header).items() if number > 1)
     if duplicates:
         raise InputError(where, f"has the column {shown(duplicates[0])} more than once.")
-    for name in REQUIRED:
+    for name in REQUIRED[:2] if ARGUMENTS_COLUMN in header else REQUIRED:
         if name not in header:
             hint = did_you_mean(name, header)
             raise InputError(where, f"needs the column {name}.{hint} All: {', '.join(COLUMNS)}.")
@@ -316,6 +327,8 @@ def _read_row(where: str, index: int, cells: dict[str | None, Any], folder: Path
         extra={name: row.text(name) for name in row.cells if name not in COLUMNS},
     )
     run = _with_shape(run, folder)
+    if row.text(ARGUMENTS_COLUMN):
+        run = _with_launch(row, run, folder)
     _check_extra(row, run)
     _check_units(where, run)
     _check_shape(where, run)
@@ -348,6 +361,37 @@ def _with_shape(run: MeasuredRun, folder: Path) -> MeasuredRun:
         vocab=vocab,
         extra={**run.extra, **experts},
         spec=model,
+    )
+
+
+def _with_launch(row: "_Cells", run: MeasuredRun, folder: Path) -> MeasuredRun:
+    """Take degrees, batch and model of a row from its launch."""
+    cells = {name: row.text(name) for name in row.cells}
+    launch, model = read_launch(cells, row.where, folder, run.spec)
+    config = launch.parallel_config(model.num_layers, run.num_gpus)
+    experts = {"num_experts": model.num_experts, "moe_router_topk": model.moe_router_topk}
+    sizes = {"ep": config.expert_model_parallel_size, "etp": config.expert_tensor_parallel_size}
+    added = {name: str(value) for name, value in (experts | sizes).items() if value is not None}
+    return replace(
+        run,
+        launch=launch,
+        spec=model,
+        num_layers=model.num_layers,
+        hidden=model.hidden_size,
+        ffn_hidden=model.ffn_hidden_size,
+        heads=model.num_attention_heads,
+        kv_heads=model.num_query_groups,
+        vocab=model.vocab_size,
+        seq_len=launch.seq_length or run.seq_len,
+        gbs=launch.global_batch_size or run.gbs,
+        mbs=config.micro_batch_size,
+        tp=config.tensor_model_parallel_size,
+        pp=config.pipeline_model_parallel_size,
+        dp=run.dp or config.data_parallel_size,
+        vpp=config.num_chunks,
+        cp=config.context_parallel_size,
+        layers_per_stage=config.layers_per_stage,
+        extra={**run.extra, **added},
     )
 
 

@@ -184,7 +184,7 @@ def test_an_option_says_the_vocabulary(tmp_path: Path) -> None:
     assert read_job(options).instance.model.vocab_size == 99
     result = CliRunner().invoke(app, ["import", "model", str(script), "--vocab-size", "99", "--json"])
     assert json.loads(result.output)["vocab_size"] == 99
-    with pytest.raises(InputError, match="says a vocabulary of 9, and --vocab-size 99"):
+    with pytest.raises(InputError, match="a vocabulary of 9, and --vocab-size 99"):
         read_model(f"{LLAMA} --vocab-size 9", 99)
     for wrong in (
         replace(options, model="llama-3-8b", global_batch_size=8, seq_length=8),

@@ -43,7 +43,7 @@ def launch_words(degrees: Mapping[str, Any], megatron: Mapping[str, Any], where:
             raise InputError(f"{where}{name}", f"must be one value of a launch, got {shown(list(value))}.")
         words += _words(name, value[0] if several else value, f"{where}{name}", degrees)
     for name, value in megatron.items():
-        words += _option(name, value)
+        words += option_words(name, value)
     return words
 
 
@@ -63,7 +63,7 @@ def _words(name: str, value: Any, where: str, degrees: Mapping[str, Any]) -> lis
         return [] if value else ["--no-overlap-p2p-communication"]
     if name == "virtual_pipeline" and value == 1:
         return []
-    return _option(MEGATRON_NAMES.get(name, name), value)
+    return option_words(MEGATRON_NAMES.get(name, name), value)
 
 
 def _recomputation(value: str | None, where: str) -> list[str]:
@@ -86,8 +86,8 @@ def _sharding(strategy: str) -> Iterator[str]:
         yield from ("--overlap-grad-reduce", "--overlap-param-gather")
 
 
-def _option(name: str, value: Any) -> list[str]:
-    """Return an option with its value; nothing for one that is off."""
+def option_words(name: str, value: Any) -> list[str]:
+    """Return an option of Megatron-LM with its value as words; nothing for a flag that is off."""
     if value in (None, False):
         return []
     values = [] if value is True else value if isinstance(value, list | tuple) else [value]

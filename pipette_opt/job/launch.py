@@ -1,0 +1,67 @@
+"""A launch of Megatron-LM as an instance and a configuration."""
+
+from dataclasses import replace
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates.legality import broken_rules
+from pipette_opt.costs.compute import check_timed
+from pipette_opt.job.read import Job
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.megatron_args import MegatronArgs
+from pipette_opt.simulate.fullness import with_edge_loss
+from pipette_opt.specs import Instance
+
+
+def as_trained(job: Job, given: MegatronArgs) -> Instance:
+    """
+    Return the job with the formats, kernels and dispatcher of a launch.
+
+    Raises
+    ------
+    InputError
+        Where batch, sequence or precision differ from the job's.
+    """
+    where, instance = given.where, job.instance
+    if given.precision not in (None, instance.training.precision):
+        raise InputError(
+            where, f"train in {given.precision}, the job in {instance.training.precision}; compare equal formats."
+        )
+    if given.fp8 != instance.training.fp8 and (given.fp8 or given.precision is not None):
+        unlike = (
+            "have --fp8-format; give --fp8, too" if given.fp8 else "have no --fp8-format; leave --fp8 out, or add it"
+        )
+        raise InputError(where, f"{unlike}: compared are equal formats.")
+    for field, compared in (("global_batch_size", "batches"), ("seq_length", "sequences")):
+        theirs, ours = getattr(given, field), getattr(instance.training, field)
+        if theirs not in (None, ours):
+            option = f"--{field.replace('_', '-')}"
+            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; compare equal {compared}.")
+    training = given.training(instance.training)
+    if instance.model.num_experts is not None:
+        training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type or "allgather")
+    return with_edge_loss(replace(instance, training=training))
+
+
+def legal_config(instance: Instance, given: MegatronArgs, num_gpus: int) -> ParallelConfig:
+    """
+    Return the configuration of a launch on a number of GPUs.
+
+    A layout of the pipeline may split the layers in any way.
+
+    Raises
+    ------
+    InputError
+        With every rule that the configuration breaks.
+    """
+    config = given.parallel_config(instance.model.num_layers, num_gpus)
+    broken = broken_rules(instance.model, instance.training, config)
+    if given.pipeline_layout is not None:
+        broken.pop("layers", None)
+    if broken:
+        reasons = "; ".join(broken.values())
+        raise InputError(given.where, f"{config.label()} cannot run on {config.world_size} GPUs: {reasons}.")
+    try:
+        check_timed(instance.model, config)
+    except InputError as error:
+        raise InputError(given.where, f"--{error.where.replace('_', '-')}: {error.problem}") from None
+    return config
