@@ -7,7 +7,7 @@ the field, the value found and what would be right where content does not fit.
 """
 
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -42,7 +42,9 @@ _EXACT = {int: "a whole number from -2^53 to 2^53", float: f"a finite number fro
 """Numbers that a file may have."""
 
 
-def typed(kind: type[T], content: object, where: str, path: str = "", *, closed: bool = False) -> T:
+def typed(
+    kind: type[T], content: object, where: str, path: str = "", *, closed: bool = False, needed: Collection[str] = ()
+) -> T:
     """
     Return content of a file as a type.
 
@@ -58,6 +60,8 @@ def typed(kind: type[T], content: object, where: str, path: str = "", *, closed:
         Path of ``content`` in the file, e.g. ``memory[2]``; empty at the top.
     closed
         Refuse fields that the type does not have. Otherwise they are left out.
+    needed
+        Fields that must be there although the type has a default for them.
 
     Raises
     ------
@@ -66,6 +70,9 @@ def typed(kind: type[T], content: object, where: str, path: str = "", *, closed:
     """
     if closed:
         _refuse_unknown(kind, content, where, path)
+    for name in needed:
+        if isinstance(content, dict) and name not in content:
+            raise InputError(where, f"{_joined(path, name)} is missing.")
     try:
         if _are_exact(content):
             return msgspec.convert(content, kind)
@@ -179,7 +186,7 @@ def _words(kind: inspect.Type) -> str:
         case inspect.IntType():
             return f"a whole number{_limits(kind)}"
         case inspect.FloatType():
-            return f"a finite number{_limits(kind)}"
+            return f"a number{_limits(kind)}" if _limits(kind) else "a finite number"
         case inspect.DictType():
             inside = _words(kind.value_type)
             return f"a mapping, each {inside}" if inside else "a mapping"
@@ -194,5 +201,26 @@ def _words(kind: inspect.Type) -> str:
 
 def _limits(kind: inspect.IntType | inspect.FloatType) -> str:
     """Limits of a number, as words that follow it."""
+    if kind.ge is not None and kind.le is not None:
+        return f" in [{kind.ge:g}, {kind.le:g}]"
     signs = {">": kind.gt, ">=": kind.ge, "<": kind.lt, "<=": kind.le}
     return "".join(f" {sign} {limit:g}" for sign, limit in signs.items() if limit is not None)
+
+
+def check_limits(spec: Hashable) -> None:
+    """Raise ``ValueError`` if a number of a dataclass is outside the limits ``ge`` and ``le`` of its type."""
+    for name, limits in _limits_of(type(spec)).items():
+        value = getattr(spec, name)
+        if not limits.ge <= value <= limits.le:
+            raise ValueError(f"{name} must be a number{_limits(limits)}, got {value}.")
+
+
+@cache
+def _limits_of(kind: type) -> dict[str, inspect.FloatType]:
+    """Fields of a dataclass that are numbers between two limits."""
+    found = {name: inspect.type_info(hint) for name, (hint, _) in _fields(kind).items()}
+    return {
+        name: info
+        for name, info in found.items()
+        if isinstance(info, inspect.FloatType) and info.ge is not None and info.le is not None
+    }

@@ -2,17 +2,18 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import yaml
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import is_file, write_atomically
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.typed import typed
 from pipette_opt.read.fields import Fields, did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.kinds_of_files import STACK_FILE, reads
-from pipette_opt.specs import DEFAULT_STACK, StackSpec
+from pipette_opt.specs import StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers
 from pipette_opt.specs.stack import CONSTANTS, OTHERS
 
@@ -59,22 +60,20 @@ def _read_stack_file(path: Path) -> StackSpec:
         problem = f"{', '.join(old)}: from an older version with other formulas. Calibrate again."
         raise InputError(str(path), problem)
     data = Fields(str(path), content, (*CONSTANTS, *OTHERS))
-    values = {name: data.not_negative(name) for name in CONSTANTS if data.has(name)}
-    try:
-        return replace(
-            DEFAULT_STACK.with_constants(values),
-            name=data.text("name", path.stem),
-            source=data.text("source", ""),
-            fitted=_mapping(data, "fitted"),
-            memory=_numbers(data, "memory"),
-            layers=_layers(data),
-            versions=_numbers(data, "versions"),
-            origins=_mapping(data, "origins") or {},
-        )
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(str(path), str(error)) from None
+    values = {name: value for name, value in data.data.items() if value is not None}
+    values |= {"name": data.text("name", path.stem), "source": data.text("source", "")}
+    layers = values.pop("layers", None)
+    stack = typed(StackSpec, values, str(path))
+    return stack if layers is None else replace(stack, layers=_layers(layers, str(path)))
+
+
+def _layers(entries: object, where: str) -> LearnedLayers:
+    """Read what layers of some shapes took; an entry says all of its fields."""
+    shapes = [
+        typed(LayerFactor, entry, where, f"layers[{index}]", closed=True, needed=("factor", "num_runs"))
+        for index, entry in enumerate(typed(list[Any], entries, where, "layers"))
+    ]
+    return LearnedLayers(shapes=tuple(shapes))
 
 
 def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
@@ -98,38 +97,3 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
 def _short(value: float) -> float:
     """Round to four digits, more than a fit can resolve."""
     return float(f"{value:.4g}")
-
-
-def _mapping(data: Fields, name: str) -> dict[str, Any] | None:
-    if not data.has(name):
-        return None
-    value = data.any(name)
-    if not isinstance(value, dict):
-        raise InputError(data.where, f"{name} must be a mapping, got {shown(value)}.")
-    return value
-
-
-def _layers(data: Fields) -> LearnedLayers | None:
-    if not data.has("layers"):
-        return None
-    entries = data.any("layers")
-    kinds = get_type_hints(LayerFactor)
-    if not isinstance(entries, list):
-        raise InputError(data.where, f"layers must be a list, got {shown(entries)}.")
-    for entry in entries:
-        if not isinstance(entry, dict) or set(entry) != set(kinds):
-            raise InputError(data.where, f"layers: each needs {', '.join(kinds)}, got {shown(entry)}.")
-        for name, kind in kinds.items():
-            if type(entry[name]) is not kind and not (kind is float and type(entry[name]) is int):
-                raise InputError(
-                    data.where, f"layers: {name} must be of type {kind.__name__}, got {shown(entry[name])}."
-                )
-    return LearnedLayers(shapes=tuple(LayerFactor(**entry) for entry in entries))
-
-
-def _numbers(data: Fields, name: str) -> dict[str, float] | None:
-    found = _mapping(data, name)
-    for key, value in (found or {}).items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(data.where, f"{name}: {key} must be a number, got {shown(value)}.")
-    return found

@@ -438,10 +438,8 @@ GAP_WITHIN = 1e-6
 
 def _read_parallel(content: dict[str, Any], where: str, path: str) -> tuple[ParallelConfig, int]:
     """Return the configuration and the global batch size; what follows from them must agree."""
-    missing = [name for name in FIRST_FIELDS if name not in content]
-    if missing:
-        raise InputError(where, f"{path}.{missing[0]} is missing.")
-    config, derived = typed(ParallelConfig, content, where, path), typed(Derived, content, where, path)
+    config = typed(ParallelConfig, content, where, path, needed=FIRST_FIELDS)
+    derived = typed(Derived, content, where, path)
     try:
         num_microbatches = config.num_microbatches(derived.global_batch_size, unequal=True)
     except ValueError as error:

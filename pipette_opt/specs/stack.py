@@ -2,9 +2,27 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
+from msgspec import Meta
+
+from pipette_opt.base.typed import Positive, check_limits
 from pipette_opt.specs.layers import LearnedLayers
+
+MIN_SPEED, MAX_COST = 1e-9, 1e15
+"""Smallest speed, share and latency of a stack, below which times are no numbers any more; largest constant. Chosen."""
+
+Speed = Annotated[float, Meta(ge=MIN_SPEED, le=MAX_COST)]
+"""A rate over that of kernels measured alone, or another constant that must not be zero."""
+
+Attained = Annotated[float, Meta(ge=MIN_SPEED, le=1)]
+"""A share of what the hardware data promises."""
+
+Cost = Annotated[float, Meta(ge=0, le=MAX_COST)]
+"""Seconds, or another constant that may be zero."""
+
+Origin = Literal["measured", "interpolated", "assumed"]
+"""Where a constant is from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,65 +99,42 @@ class StackSpec:
         Iteration times of runs of other versions of the software, over those of the stack's; for back-tests.
     """
 
-    matmul_speed: float = 1.0
-    attention_speed: float = 1.0
-    attention_backward_speed: float = 1.0
-    flash1: float = 0.6
-    streaming: float = 0.80
-    elementwise: float = 1.0
-    kernel_s: float = 4e-6
-    host_kernel_s: float = 0.0
-    host_collective_s: float = 0.0
-    pipelined_wait_s: float = 0.0
-    group_wait_s: float = 0.0
-    flush_s: float = 0.0
-    refill_s: float = 0.0
-    refill_s_per_billion: float = 0.0
-    refill_half_gpus: float = 0.0
-    micro_batch_s: float = 0.0
-    iteration_s: float = 0.0
-    collective_s: float = 0.0
-    intra_node: float = 1.0
-    inter_node: float = 1.0
-    overlap_slowdown: float = 0.125
-    straggling: float = 0.0
-    assumed_links: float = 0.55
-    assumed_latency_s: float = 12e-6
+    matmul_speed: Speed = 1.0
+    attention_speed: Speed = 1.0
+    attention_backward_speed: Speed = 1.0
+    flash1: Attained = 0.6
+    streaming: Attained = 0.80
+    elementwise: Speed = 1.0
+    kernel_s: Cost = 4e-6
+    host_kernel_s: Cost = 0.0
+    host_collective_s: Cost = 0.0
+    pipelined_wait_s: Cost = 0.0
+    group_wait_s: Cost = 0.0
+    flush_s: Cost = 0.0
+    refill_s: Cost = 0.0
+    refill_s_per_billion: Cost = 0.0
+    refill_half_gpus: Cost = 0.0
+    micro_batch_s: Cost = 0.0
+    iteration_s: Cost = 0.0
+    collective_s: Cost = 0.0
+    intra_node: Attained = 1.0
+    inter_node: Attained = 1.0
+    overlap_slowdown: Cost = 0.125
+    straggling: Cost = 0.0
+    assumed_links: Attained = 0.55
+    assumed_latency_s: Speed = 12e-6
     name: str = "default"
     source: str = ""
     fitted: Mapping[str, Any] | None = None
     memory: Mapping[str, float] | None = None
     layers: LearnedLayers | None = None
-    versions: Mapping[str, float] | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, Positive] | None = None
+    origins: Mapping[str, Origin] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in SHARES:
-            if not LEAST <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [{LEAST:g}, 1], got {getattr(self, name)}.")
-        for name in (*SPEEDS, "elementwise", "assumed_latency_s"):
-            if not getattr(self, name) >= LEAST:
-                raise ValueError(f"{name} must be at least {LEAST:g}, got {getattr(self, name)}.")
-        for name in (
-            "collective_s",
-            "kernel_s",
-            "host_kernel_s",
-            "host_collective_s",
-            "pipelined_wait_s",
-            "group_wait_s",
-            "flush_s",
-            "refill_s",
-            "refill_s_per_billion",
-            "refill_half_gpus",
-            "micro_batch_s",
-            "iteration_s",
-            "straggling",
-            "overlap_slowdown",
-        ):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        check_limits(self)
         for name, origin in self.origins.items():
-            if name not in CONSTANTS or origin not in ("measured", "interpolated", "assumed"):
+            if name not in CONSTANTS or origin not in get_args(Origin):
                 raise ValueError(
                     f"origins: {name} must be a constant, measured, interpolated or assumed, got {origin}."
                 )
@@ -156,21 +151,6 @@ class StackSpec:
         """A copy with some constants changed."""
         return replace(self, **values)  # type: ignore[arg-type]
 
-
-LEAST = 1e-9
-"""Smallest speed, share and latency that a stack may say: with less times are no numbers any more. Chosen."""
-
-SPEEDS = ("matmul_speed", "attention_speed", "attention_backward_speed")
-"""Constants that are a rate over that of kernels measured alone."""
-
-SHARES = (
-    "flash1",
-    "streaming",
-    "intra_node",
-    "inter_node",
-    "assumed_links",
-)
-"""Constants that are a share of what the hardware data promises."""
 
 OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "origins")
 CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)
