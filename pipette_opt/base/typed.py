@@ -208,19 +208,19 @@ def _limits(kind: inspect.IntType | inspect.FloatType) -> str:
 
 
 def check_limits(spec: Hashable) -> None:
-    """Raise ``ValueError`` if a number of a dataclass is outside the limits ``ge`` and ``le`` of its type."""
-    for name, limits in _limits_of(type(spec)).items():
+    """Raise ``ValueError`` if a number of a dataclass is outside the limits of its type, ``ge`` and perhaps ``le``."""
+    for name, least, most, right in _limits_of(type(spec)):
         value = getattr(spec, name)
-        if not limits.ge <= value <= limits.le:
-            raise ValueError(f"{name} must be a number{_limits(limits)}, got {value}.")
+        if not least <= value <= most:
+            raise ValueError(f"{name} must be {right}, got {value}.")
 
 
 @cache
-def _limits_of(kind: type) -> dict[str, inspect.FloatType]:
-    """Fields of a dataclass that are numbers between two limits."""
-    found = {name: inspect.type_info(hint) for name, (hint, _) in _fields(kind).items()}
-    return {
-        name: info
-        for name, info in found.items()
-        if isinstance(info, inspect.FloatType) and info.ge is not None and info.le is not None
-    }
+def _limits_of(kind: type) -> list[tuple[str, float, float, str]]:
+    """Field, limits and words of each number of a dataclass whose type has a lower limit."""
+    found = []
+    for name, (hint, _) in _fields(kind).items():
+        info = inspect.type_info(hint)
+        if isinstance(info, inspect.IntType | inspect.FloatType) and info.ge is not None:
+            found.append((name, info.ge, LARGEST if info.le is None else info.le, _words(info)))
+    return found

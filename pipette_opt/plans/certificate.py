@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pipette_opt.base.typed import Count, Positive, Size
+from pipette_opt.base.typed import Count, NotNegative, Positive, Share, Size
 from pipette_opt.plans.chosen import Choice
 
 Status = Literal["OPTIMAL", "FEASIBLE"]
@@ -54,7 +54,7 @@ class Proof:
 
     by: str
     configurations: Count
-    bound_s: float | None
+    bound_s: NotNegative | None
     named: tuple[RuledOut, ...] = ()
 
 
@@ -83,10 +83,10 @@ class JointModel:
     variables: Count
     constraints: Count
     solves: Count
-    seconds: float
+    seconds: NotNegative
     splits: Count
     status: JointStatus
-    bound_s: float
+    bound_s: NotNegative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +129,13 @@ class Certificate:
 
     status: Status
     objective_s: Positive
-    lower_bound_s: float
-    gap: float
+    lower_bound_s: NotNegative
+    gap: Share
     placement_dependent_s: float
-    placement_gap: float
-    judge_lower_bound_s: float
+    placement_gap: NotNegative
+    judge_lower_bound_s: NotNegative
     scope: str
-    wall_time_s: float
+    wall_time_s: NotNegative
     num_candidates: Count
     num_pruned: Count
     searched: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

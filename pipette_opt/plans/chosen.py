@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipette_opt.base.typed import Positive
+from pipette_opt.base.typed import NotNegative, Positive, Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class ChoiceStep:
 
     limits: tuple[str, ...]
     plan: str
-    factor: float
-    iteration_time_s: float
-    lower_bound_s: float
+    factor: Positive
+    iteration_time_s: Positive
+    lower_bound_s: NotNegative
 
     @property
     def value(self) -> float:
@@ -60,9 +60,9 @@ class Choice:
     """
 
     objective: str
-    value: float
-    lower_bound: float
-    gap: float
+    value: Positive
+    lower_bound: NotNegative
+    gap: Share
     rest_factor: float | None
     steps: tuple[ChoiceStep, ...]
     shown_value: Positive | None = None

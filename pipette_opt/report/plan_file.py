@@ -109,14 +109,14 @@ class Estimate(Record, frozen=True, kw_only=True):
     """:class:`~pipette_opt.plans.plan.IterationTime`, and the rates that follow from it."""
 
     iteration_time_s: Positive
-    tokens_per_s: float
-    tokens_per_s_per_gpu: float
-    mfu: float
+    tokens_per_s: Positive
+    tokens_per_s_per_gpu: Positive
+    mfu: NotNegative
     expected_s: Positive | None = None
-    expected_tokens_per_s: float | None = None
-    expected_tokens_per_s_per_gpu: float | None = None
-    expected_mfu: float | None = None
-    hfu: float | None = None
+    expected_tokens_per_s: Positive | None = None
+    expected_tokens_per_s_per_gpu: Positive | None = None
+    expected_mfu: NotNegative | None = None
+    hfu: NotNegative | None = None
     breakdown: dict[str, float]
     critical_path: dict[str, float] = {}
     band: BandFields | None = None
@@ -140,13 +140,13 @@ class AlternativeFields(Record, frozen=True, kw_only=True):
 
     parallel: ParallelFields
     hosts: tuple[str, ...]
-    iteration_time_s: float | None
-    oom_probability: float | None
+    iteration_time_s: Positive | None
+    oom_probability: Share | None
     oom_probability_at_most: bool = False
     reason: str
     slots: tuple[tuple[Count, ...], ...] | None = None
     breakdown: dict[str, float] = {}
-    lower_bound_s: float | None = None
+    lower_bound_s: NotNegative | None = None
 
 
 class Risk(Record, frozen=True, kw_only=True):
@@ -163,9 +163,9 @@ class BaselineFields(Record, frozen=True, kw_only=True):
 
     name: str
     parallel: ParallelFields
-    iteration_time_s: float
-    objective_s: float
-    wall_time_s: float
+    iteration_time_s: Positive
+    objective_s: Positive
+    wall_time_s: NotNegative
 
 
 class PlanFile(Record, frozen=True, kw_only=True):

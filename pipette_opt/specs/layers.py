@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
+from pipette_opt.base.typed import Count, Size, check_limits
 from pipette_opt.base.types import FloatArray
 
 WIDTH_SCALE, BATCH_SCALE = 1.0, 0.5
@@ -18,9 +21,6 @@ JITTER = 1e-6
 
 MIN_FACTOR = 0.05
 """And at most one over it; nothing that was measured is further from the formula."""
-
-SIZES = ("tensor_model_parallel_size", "seq_length", "hidden_size", "ffn_hidden_size", "micro_batch_size")
-"""What must be positive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +40,17 @@ class LayerFactor:
 
     gpu: str
     kernels: str
-    tensor_model_parallel_size: int
+    tensor_model_parallel_size: Size
     sequence_parallel: bool
-    seq_length: int
-    hidden_size: int
-    ffn_hidden_size: int
-    micro_batch_size: int
-    factor: float = 1.0
-    num_runs: int = 0
+    seq_length: Size
+    hidden_size: Size
+    ffn_hidden_size: Size
+    micro_batch_size: Size
+    factor: Annotated[float, Meta(ge=MIN_FACTOR, le=1 / MIN_FACTOR)] = 1.0
+    num_runs: Count = 0
 
     def __post_init__(self) -> None:
-        if not MIN_FACTOR <= self.factor <= 1 / MIN_FACTOR:
-            raise ValueError(f"factor of a layer must be in [{MIN_FACTOR:g}, {1 / MIN_FACTOR:g}], got {self.factor:g}.")
-        for name in SIZES:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} of a layer must be >= 1, got {getattr(self, name)}.")
+        check_limits(self)
 
     @property
     def family(self) -> tuple[str, str, int, bool, int]:

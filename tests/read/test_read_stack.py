@@ -75,9 +75,9 @@ def test_layers_are_read_as_written(tmp_path: Path) -> None:
         ("layers: [{gpu: a100-80gb}]\n", "layers[0].factor is missing"),
         (
             LAYER.replace("hidden_size: 1", "hidden_size: true"),
-            "layers[0].hidden_size must be a whole number, got True",
+            "layers[0].hidden_size must be a whole number >= 1, got True",
         ),
-        (LAYER.replace("factor: 1", "factor: -1"), "factor of a layer must be in"),
+        (LAYER.replace("factor: 1", "factor: -1"), "layers[0].factor must be a number in [0.05, 20], got -1"),
     ],
 )
 def test_wrong_stacks_are_refused(tmp_path: Path, text: str, said: str) -> None:

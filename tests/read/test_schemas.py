@@ -71,10 +71,11 @@ def test_the_schema_of_clusters_has_the_readers_fields() -> None:
 
 def test_the_schema_of_stacks_has_the_readers_fields() -> None:
     """Every constant, with its meaning."""
-    parts = validator("stack").schema["properties"]
+    schema = validator("stack").schema
+    parts = schema["properties"]
     assert set(parts) == {*CONSTANTS, *OTHERS}
     assert all(part["description"] for part in parts.values())
-    assert set(parts["layers"]["items"]["properties"]) == set(get_type_hints(LayerFactor))
+    assert set(schema["$defs"]["LayerFactor"]["properties"]) == set(get_type_hints(LayerFactor))
     assert parts["origins"]["propertyNames"]["enum"] == list(CONSTANTS)
 
 

@@ -52,10 +52,10 @@ def test_a_stack_as_plain_data() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"factor": 0.0}, r"factor of a layer must be in \[0.05, 20\], got 0"),
-        ({"factor": 1e300}, "factor of a layer must be in"),
-        ({"hidden_size": 0}, "hidden_size of a layer must be >= 1, got 0"),
-        ({"micro_batch_size": -2}, "micro_batch_size of a layer must be >= 1"),
+        ({"factor": 0.0}, r"factor must be a number in \[0.05, 20\], got 0"),
+        ({"factor": 1e300}, r"factor must be a number in \[0.05, 20\]"),
+        ({"hidden_size": 0}, "hidden_size must be a whole number >= 1, got 0"),
+        ({"micro_batch_size": -2}, "micro_batch_size must be a whole number >= 1, got -2"),
     ],
 )
 def test_bad_factors_are_named(changes: dict, message: str) -> None:
