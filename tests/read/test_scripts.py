@@ -146,7 +146,7 @@ def found_in(text: str) -> ScriptLaunch:
         ("\n" + "A=(" * 500, "line 2: has more than 400 open brackets"),
         ("a|" * 20_000, "line 1: has 20,000 pipes; a launch script may have 2,000"),
         ("echo {1..999999999}", "line 1: makes more than 20,000 words"),
-        ("torchrun train.py --a\r\n", "line 1: ends as lines of Windows do"),
+        ("torchrun train.py --a\r\n", "line 1: has line ends of Windows"),
         (
             "python tools/preprocess_data.py --bf16\necho done",
             "starts no training program; commands .*: python tools/prep",

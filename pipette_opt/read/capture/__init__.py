@@ -1,6 +1,6 @@
 """
-Capture of a launch: a user's own script runs, and what it would have started is recorded in place of being started.
+Capture of a launch: a user's script runs, and the programs that it would start are recorded and not started.
 
-bash itself does the reading. :mod:`captured` is the story; :mod:`stand_ins` puts a folder first on ``PATH`` with a
-program for every launcher, :mod:`stand_in` is what these do, and :mod:`guard` stops what would go past them.
+bash itself reads the script. :mod:`captured` drives the run. :mod:`stand_ins` puts a folder first on ``PATH`` with a
+program for every launcher. :mod:`stand_in` is the code of these programs. :mod:`guard` stops starts that bypass them.
 """

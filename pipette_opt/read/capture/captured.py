@@ -1,4 +1,4 @@
-"""Run of a user's script, and the training program that it would have started."""
+"""Run of a user's script that finds the training program it would start."""
 
 import os
 import re
@@ -21,38 +21,38 @@ from pipette_opt.read.launches import Launch, ShellScript, launch_document, laun
 from pipette_opt.read.sbatch_header import made_up_variables, sbatch_options, slurm_variables
 
 AFTER_START_S = 10.0
-"""Seconds that a script goes on after it has started a training program, as it may start another; chosen."""
+"""Seconds that a script may go on after its first start of a training program, for further starts. Chosen."""
 
 LINGER_S = 5.0
-"""Seconds that processes in the background have after the script has ended; chosen."""
+"""Seconds that background processes may go on after the script has ended. Chosen."""
 
 MAX_STARTS = 256
-"""Number of recorded starts at which a script is stopped: it starts its program in a loop; chosen."""
+"""Recorded starts at which a script is stopped, as it starts its program in a loop. Chosen."""
 
 _SECRET = re.compile(r"TOKEN($|_)|SECRET|PASSW|CREDENTIAL|(^|_)AUTH($|_)|(^|_)KEY($|_)|APIKEY", re.IGNORECASE)
-"""Names of variables whose values are not written."""
+"""Names of variables whose values are secret, and are not written."""
 
 _SETTING = re.compile(r"(?<!\w)(\w+)=(?=.)", re.DOTALL)
-"""Name in an option of a launcher that sets a variable: ``NAME=VALUE``, ``--env=NAME=VALUE``."""
+"""Name of a variable that a launcher's option sets: ``NAME=VALUE``, ``--env=NAME=VALUE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     """
-    A training program that a script would have started.
+    Training program that a script would have started.
 
     Parameters
     ----------
     launch
         The program with its launchers and arguments.
     environment
-        Variables that the script set before, without secrets.
+        Variables that the script set before the start, without secrets.
     sbatch
         Options of the ``#SBATCH`` header.
     scripts
-        Scripts that were run, each with its number of lines.
+        Scripts that ran, each with its number of lines.
     num_starts
-        How often the program was started with these arguments.
+        Number of starts of the program with these arguments.
     status
         Exit code of the script; ``None`` if it was stopped.
     """
@@ -85,14 +85,14 @@ class Captured:
 
 
 def _without_secret(word: str) -> str:
-    """A launcher's option; the value of a variable that is named like a secret is dots."""
+    """Return a launcher's option with the value of a secret variable replaced by dots."""
     secret = next((setting for setting in _SETTING.finditer(word) if _SECRET.search(setting[1])), None)
     return word if secret is None else f"{word[: secret.end()]}..."
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run's folder with what is known of it while it goes on."""
+    """Folder of a run in progress, with its times."""
 
     folder: Path
     began_s: float
@@ -100,7 +100,7 @@ class _Run:
     first_start_s: float | None = None
 
     def is_over(self) -> bool:
-        """Return true when the time limit, the time after the first start, or the number of starts is reached."""
+        """Return whether the time limit, the time after the first start, or the number of starts is reached."""
         now = time.monotonic()
         starts = num_starts(self.folder)
         if self.first_start_s is None and starts:
@@ -109,11 +109,11 @@ class _Run:
         return late or now - self.began_s >= self.time_limit_s or starts >= MAX_STARTS
 
     def may_run(self, words: Sequence[str], pid: int) -> bool:
-        """Record and refuse a launcher or training program that no stand-in stands for."""
+        """Return whether a command may run; launchers and training programs without a stand-in are recorded only."""
         if not words or self._is_stand_in(words):
             return True
         if len(words) > 1 and "/" in words[1] and Path(words[1]).name in (*LAUNCHERS, *PYTHONS):
-            words = words[1:]  # a launcher that is a script itself, behind its interpreter
+            words = words[1:]  # a launcher that is itself a script, after its interpreter
         environment = guard.environment_of(pid)
         name = Path(words[0]).name
         try:
@@ -122,7 +122,7 @@ class _Run:
             write_record(self.folder, "refused", words, environment, problem=str(error))
             return False
         if name in KNOWN and KNOWN[name].role == "wrapper":
-            return True  # nohup, env and their like execute the command that follows, which is looked at then
+            return True  # nohup, env and similar wrappers execute the command after them, which is checked then
         if isinstance(found, Launch):
             write_record(self.folder, "start", words, environment, past=words[0])
             return False
@@ -132,7 +132,7 @@ class _Run:
         return True
 
     def _is_stand_in(self, words: Sequence[str]) -> bool:
-        """Tell a stand-in, which is a script of the shell and then of Python."""
+        """Return whether a command is a stand-in, which is a script of the shell and then of Python."""
         folder = f"{self.folder}{os.sep}"
         is_python = words[1:2] == ["-IS"] and words[2:3] == [f"{folder}stand_in.py"]
         return is_python or words[0].startswith(folder) or (len(words) > 1 and words[1].startswith(folder))
@@ -151,14 +151,14 @@ def capture(
     Parameters
     ----------
     environment
-        Variables beside those of this process; they win.
+        Variables added to those of this process; they win.
     which
-        Number of the program, from 1, of a script that starts several.
+        Number of the program, from 1, if a script starts several.
 
     Raises
     ------
     InputError
-        If no training program is started, or several and ``which`` does not choose one.
+        If no training program is started, or several and ``which`` does not select one.
     """
     command, settings = _as_started(command)
     where = shlex.join(command)
@@ -190,7 +190,7 @@ def capture(
 
 
 def _as_started(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Command as a shell would start it: settings before it apart, and bash before a script that is no program."""
+    """Return the command as a shell starts it, bash before a script without execute permission, and its settings."""
     words, settings = list(command), {}
     while words and re.match(r"[A-Za-z_]\w*=", words[0]):
         name, _, value = words.pop(0).partition("=")
@@ -203,11 +203,11 @@ def _as_started(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 _Start = tuple[Launch, Mapping[str, str], int]
-"""A launch, its environment, and how often it was started."""
+"""Launch, its environment, and its number of starts."""
 
 
 def _distinct(records: Sequence[Mapping[str, Any]]) -> list[_Start]:
-    """Different programs or arguments; the same ones on several hosts are one launch."""
+    """Return starts with different programs or arguments; starts that differ only in the host are a single launch."""
     found: dict[tuple[str, tuple[str, ...]], _Start] = {}
     for record in records:
         if record["kind"] == "refused" and may_train(record["words"]):
@@ -234,7 +234,7 @@ def _chosen(where: str, starts: Sequence[_Start], which: int | None) -> _Start:
 
 
 def _described(start: _Start, starts: Sequence[_Start]) -> str:
-    """A launch with its first arguments that the others do not have."""
+    """Return a launch with its first arguments that the other launches lack."""
     shared = set.intersection(*(set(_pairs(other[0].arguments)) for other in starts))
     own = [" ".join(filter(None, pair)) for pair in _pairs(start[0].arguments) if pair not in shared]
     shown = " ".join(own[:3]) + (" ..." if len(own) > 3 else "")
@@ -242,7 +242,7 @@ def _described(start: _Start, starts: Sequence[_Start]) -> str:
 
 
 def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Each argument with the option before it, if it is a value; an option with a value only as a pair."""
+    """Return each value with the option before it; other arguments and options without a value by themselves."""
     found: list[tuple[str, str]] = []
     for word in arguments:
         if found and found[-1][0].startswith("--") and not found[-1][1] and not word.startswith("--"):
@@ -253,14 +253,14 @@ def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, going: _Run) -> str:
-    """Why there is no launch: the script's own end, its last lines, and what was left out."""
+    """Return the reason for no launch: the script's status, its last lines, and commands that were left out."""
     left_out = [shlex.join(record["words"])[:80] for record in records if record["kind"] == "left out"]
     beside = f" Left out: {'; '.join(dict.fromkeys(left_out))}." if left_out else ""
     last = [line.strip() for line in ended.errors if line.strip()][-3:]
     lines = f" Its last lines: {' | '.join(last)}." if last else ""
     if ended.status is None:
         return (
-            f"started no training program in {going.time_limit_s:g} s, and was stopped; --time-limit gives it more."
+            f"started no training program in {going.time_limit_s:g} s, and was stopped; give it more with --time-limit."
             f"{beside}{lines}"
         )
     if ended.status:
@@ -269,7 +269,7 @@ def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, g
 
 
 def _on_variables(header: Mapping[str, str], given: Mapping[str, str], scripts: Iterable[str]) -> list[str]:
-    """Notes on variables of a job that the scripts name, and that neither the user nor Slurm has set."""
+    """Return notes on a job's variables in the scripts, with values that neither the user nor Slurm set."""
     texts = "".join(map(_text, scripts))
     notes = []
     for beginning, variables in (
@@ -295,7 +295,7 @@ def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended) -> list[str
         notes.append(f"Stopped before it ran, as its path goes past the stand-ins: {', '.join(past)}.")
     missing = dict.fromkeys(line.split(": ")[-2] for line in ended.not_found if line.count(": "))
     if missing:
-        notes.append(f"Not on this machine, so that what they would say is missing: {', '.join(missing)}.")
+        notes.append(f"Not on this machine, so their output is missing: {', '.join(missing)}.")
     left_out = dict.fromkeys(shlex.join(record["words"])[:80] for record in records if record["kind"] == "left out")
     if left_out:
         notes.append(f"Not run: {'; '.join(left_out)}.")
@@ -305,7 +305,7 @@ def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended) -> list[str
 
 
 def _of_job(header: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a job with this header, unless this is one."""
+    """Return the variables of a job with this header; none inside a job of Slurm."""
     return {} if "SLURM_JOB_ID" in os.environ else slurm_variables(header)
 
 
@@ -314,7 +314,7 @@ def _made_up(header: Mapping[str, str]) -> dict[str, str]:
 
 
 def _header_of(command: Sequence[str]) -> tuple[dict[str, str], str | None]:
-    """``#SBATCH`` header of the command's script, and the script's path."""
+    """Return the ``#SBATCH`` header of the command's script, and the script's path."""
     found = launch_of(command)
     if not isinstance(found, ShellScript) or not Path(found.path).is_file():
         return {}, None
@@ -322,7 +322,7 @@ def _header_of(command: Sequence[str]) -> tuple[dict[str, str], str | None]:
 
 
 def _scripts(script: str | None, records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Scripts that were run: the command's own, and those behind launchers."""
+    """Return the scripts that ran: the command's own, and those after launchers."""
     behind = [str(Path(record["folder"], record["path"])) for record in records if record["kind"] == "script"]
     return [path for path in dict.fromkeys(filter(None, (script, *behind))) if Path(path).is_file()]
 
@@ -336,7 +336,7 @@ def _num_lines(path: str) -> int:
 
 
 def _check_can_be_watched(script: str | None) -> None:
-    """Where processes cannot be traced, refuse a script that may find a real launcher past the stand-ins."""
+    """Refuse a script that may find a real launcher past the stand-ins, if processes cannot be traced."""
     if script is None or guard.can_trace():
         return
     names = "|".join(re.escape(name) for name in (*LAUNCHERS, *PYTHONS))

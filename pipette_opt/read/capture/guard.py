@@ -1,8 +1,8 @@
 """
-A run of a user's script from which no process escapes: each program is looked at before its first step.
+Run of a user's script under ``ptrace``, which checks each program before its first instruction.
 
-Linux stops a traced process at every ``execve`` (``ptrace(2)``, ``PTRACE_EVENT_EXEC``): also a program that is named by
-its absolute path, or found through another ``PATH``. Where tracing is not allowed the run goes without it.
+Linux stops a traced process at every ``execve`` (``ptrace(2)``, ``PTRACE_EVENT_EXEC``). This includes programs named by
+an absolute path, or found through another ``PATH``. If tracing is not allowed, the script runs without it.
 """
 
 import contextlib
@@ -26,36 +26,36 @@ OPTIONS = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 20
 """Follow fork, vfork and clone, stop at exec, and kill all traced processes with the tracer (``linux/ptrace.h``)."""
 
 WALL = 0x40000000
-"""``__WALL`` of ``waitpid``: threads, too."""
+"""``__WALL`` of ``waitpid``, which includes threads."""
 
 STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 POLL_S = 0.02
-"""Seconds between two looks at the clock; chosen."""
+"""Seconds between two checks of the time. Chosen."""
 
 QUIET_POLLS = 3
-"""Polls without a new process after which none is expected; chosen."""
+"""Polls without a new process after which no more is expected. Chosen."""
 
 KILLING_S = 5.0
-"""Seconds in which killed processes must be gone; chosen."""
+"""Seconds within which killed processes must end. Chosen."""
 
 KEPT_LINES = 40
-"""Last lines of the script's error output that are kept; chosen."""
+"""Number of last lines of the script's error output that are kept. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """
-    Decisions about a run.
+    Decisions during a run.
 
     Parameters
     ----------
     may_run
-        Tells by its words and process id if a process may run the program that it has just been given.
+        Returns whether a process may run its new program, from its words and process id.
     is_over
-        Tells if the run's time is over.
+        Returns whether the run's time is over.
     linger_s
-        Seconds that background processes have after the script has ended.
+        Seconds that background processes may go on after the script has ended.
     """
 
     may_run: Callable[[Sequence[str], int], bool]
@@ -66,16 +66,16 @@ class Watch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """
-    End of a run.
+    Result of a run.
 
     Parameters
     ----------
     status
-        Exit code of the script, that of a signal negative; ``None`` if its time was over.
+        Exit code of the script, negative for a signal; ``None`` if its time was over.
     errors
         Last lines of its error output.
     not_found
-        Lines of it, wherever they stand, about programs that this machine does not have.
+        Lines of its error output, at any place, on programs that this machine lacks.
     """
 
     status: int | None
@@ -84,7 +84,7 @@ class Ended:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], watch: Watch) -> Ended:
-    """Run a command in a session of its own until it ends or its time is over; no process of it remains."""
+    """Run a command in a separate session until it ends or its time is over, and kill all its processes."""
     before = _children()
     _adopt_orphans(True)
     process = subprocess.Popen(
@@ -117,7 +117,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], watch: Watch) ->
 
 
 def can_trace() -> bool:
-    """Return true where processes can be traced: on Linux, unless a container or the administrator forbids it."""
+    """Return whether processes can be traced: on Linux, unless a container or the administrator forbids it."""
     if sys.platform != "linux":
         return False
     process = subprocess.Popen(["/bin/sh", "-c", "read go"], stdin=subprocess.PIPE)
@@ -133,18 +133,18 @@ def can_trace() -> bool:
 
 
 def words_of(pid: int) -> list[str]:
-    """Command line of a process."""
+    """Return the command line of a process."""
     return [os.fsdecode(word) for word in _proc(pid, "cmdline").split(b"\0")[:-1]]
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Environment that a process was started with."""
+    """Return the environment with which a process was started."""
     pairs = (os.fsdecode(entry).partition("=") for entry in _proc(pid, "environ").split(b"\0") if b"=" in entry)
     return {name: value for name, _, value in pairs}
 
 
 def folder_of(pid: int) -> str:
-    """Current folder of a process."""
+    """Return the current folder of a process; empty if it is gone."""
     try:
         return str(Path(f"/proc/{pid}/cwd").readlink())
     except OSError:
@@ -159,7 +159,7 @@ def _proc(pid: int, name: str) -> bytes:
 
 
 class _Tracer:
-    """Traced processes, from the first one on."""
+    """Tracer of a process and its descendants."""
 
     def __init__(self, root: int) -> None:
         self.root = root
@@ -168,10 +168,10 @@ class _Tracer:
 
     def run(self, watch: Watch) -> int | None:
         """
-        Let processes run until all have ended, or the time is over; return the first one's exit code.
+        Let processes run until all have ended or the time is over; return the first process's exit code.
 
-        A process that was just made is seen a moment later, perhaps after the end of the one that made it: all have
-        ended when none comes up for a while.
+        A new process is seen a moment later, perhaps after its parent has ended. All count as ended if none appears
+        for ``QUIET_POLLS`` polls.
         """
         end_s: float | None = None
         quiet = 0
@@ -199,7 +199,7 @@ class _Tracer:
         return self.status
 
     def kill_all(self) -> None:
-        """Kill what is left; a process that was just made is traced, too, and comes up as a new one."""
+        """Kill all remaining processes; a process that was just made is traced, too, and appears as a new one."""
         end_s = time.monotonic() + KILLING_S
         quiet = 0
         while (self.alive or quiet < QUIET_POLLS) and time.monotonic() < end_s:
@@ -222,7 +222,7 @@ class _Tracer:
 
 
 def _go_on(pid: int, state: int, watch: Watch) -> None:
-    """Let a stopped process go on, unless it was given a program that may not run."""
+    """Continue a stopped process, or kill it if its new program may not run."""
     number, event = os.WSTOPSIG(state), state >> 16
     if event == EVENT_STOP and number in STOPPING:
         _ptrace(PTRACE_LISTEN, pid)
@@ -233,7 +233,7 @@ def _go_on(pid: int, state: int, watch: Watch) -> None:
 
 
 def _next_state() -> tuple[int, int]:
-    """Process that changed its state, 0 if none did, -1 if there is none left."""
+    """Return a process that changed its state, with the state; 0 if none did, -1 if there is none left."""
     try:
         return os.waitpid(-1, os.WNOHANG | WALL)
     except ChildProcessError:
@@ -241,7 +241,7 @@ def _next_state() -> tuple[int, int]:
 
 
 def _wait(process: subprocess.Popen[bytes], watch: Watch) -> int | None:
-    """Wait for a process that is not traced, then for those that it left in the background."""
+    """Wait for an untraced process, then for its background processes."""
     while process.poll() is None:
         if watch.is_over():
             return None
@@ -253,7 +253,7 @@ def _wait(process: subprocess.Popen[bytes], watch: Watch) -> int | None:
 
 
 def _kill_group(root: int, before: set[int]) -> None:
-    """Kill the script's group, and processes that left it and came to us when their parents ended."""
+    """Kill the script's group, and processes that left it and became our children when their parents ended."""
     end_s = time.monotonic() + KILLING_S
     while time.monotonic() < end_s:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -286,7 +286,7 @@ def _session(pid: int) -> int:
 
 
 def _children() -> set[int]:
-    """Children of this process, as far as Linux lists them."""
+    """Return the children of this process that Linux lists."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -309,7 +309,7 @@ def _send_go(pipe: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _blocked_child_signal() -> Iterator[None]:
-    """Keep SIGCHLD for ``sigtimedwait``; threads that start within keep it blocked, processes started before do not."""
+    """Block SIGCHLD for ``sigtimedwait``; threads started inside keep it blocked, earlier processes do not."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         yield
@@ -325,7 +325,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _ptrace(request: int, pid: int, data: int = 0) -> bool:
-    """Return false if the process is gone, or tracing is not allowed."""
+    """Return whether the request succeeded; it fails if the process is gone, or tracing is not allowed."""
     return sys.platform == "linux" and bool(_libc().ptrace(request, pid, None, data) != -1)
 
 
@@ -334,13 +334,13 @@ def _seize(pid: int) -> bool:
 
 
 def _adopt_orphans(wanted: bool) -> None:
-    """Become the parent of processes whose own parent has ended, so that they can be killed, too."""
+    """Set whether orphaned processes become children of this one, so that they can be killed, too."""
     if sys.platform == "linux":
         _libc().prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
 def _keep_lines(handle: int, lines: deque[str], not_found: deque[str]) -> None:
-    """Keep the last lines that come through a pipe, each cut to 2,000 characters, and those about missing programs."""
+    """Keep the last lines of a pipe, each cut to 2,000 characters, and lines on missing programs."""
     rest = ""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The folder of a run: stand-ins for launchers and Python, and what they record."""
+"""Folder of a run: stand-ins for launchers and Python, and their records."""
 
 import json
 import os
@@ -31,7 +31,7 @@ case "$1" in
 esac
 exec {python} -IS {main} "$0" "$@"
 """
-"""Python's stand-in; what certainly does not train is passed on at once, as scripts may ask Python often."""
+"""Stand-in of Python; calls that certainly do not train are passed on at once, as scripts may call Python often."""
 
 _MAIN = """import os, sys
 sys.path.insert(0, {package!r})
@@ -40,13 +40,13 @@ sys.exit(main({folder!r}, [os.path.basename(sys.argv[1]), *sys.argv[2:]]))
 """
 
 VERSIONS = tuple(f"python3.{minor}" for minor in range(6, 16))
-"""Names of Python that have a stand-in where they are installed."""
+"""Names of Python versions that have a stand-in if installed."""
 
 
 @contextmanager
 def stand_ins(environment: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
     """
-    Make a private folder of stand-ins; it is gone at the end.
+    Make a private folder of stand-ins, and remove it at the end.
 
     Yields the folder, and the environment with the stand-ins first on its path.
     """

@@ -1,4 +1,4 @@
-"""Launch scripts evaluated as bash does, without running anything."""
+"""Evaluation of launch scripts with the rules of bash, without running a program."""
 
 from pipette_opt.read.shell.evaluation import Evaluation, ExternalCommand, evaluate
 

@@ -1,4 +1,4 @@
-"""Arithmetic of bash: whole numbers of 64 bits, assignments, and variables whose values are expressions again."""
+"""Arithmetic of bash: whole numbers of 64 bits, assignments, and variables whose values are expressions, too."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,22 +21,22 @@ _LEVELS: Mapping[str, int] = {
 }  # fmt: skip
 _ASSIGNING = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "^=", "|=")
 _MAX_NESTED = 25
-"""Brackets and variables inside each other in an expression; chosen, each takes several frames."""
+"""Most nested brackets and variables of an expression, as each takes several stack frames. Chosen."""
 
 
 class Variables(Protocol):
-    """Variables of a shell, as far as arithmetic needs them."""
+    """Variables of a shell, as used by arithmetic."""
 
     budget: Budget
 
     def number_text(self, name: str, subscript: str | None) -> str:
-        """Text of a variable; empty if it is not set."""
+        """Return the text of a variable; empty if it is not set."""
 
     def set_number(self, name: str, subscript: str | None, value: str) -> None:
-        """Assign."""
+        """Set a variable or an element."""
 
     def unknown_number(self, text: str) -> str:
-        """Marker of a number that is not known."""
+        """Return a marker of an unknown number."""
 
 
 def evaluate_arithmetic(text: str, shell: Variables, depth: int = 0) -> int | None:
@@ -46,7 +46,7 @@ def evaluate_arithmetic(text: str, shell: Variables, depth: int = 0) -> int | No
     Raises
     ------
     RefusalError
-        Where bash reports an error, e.g. a division by zero, ``1.5`` or ``8b``.
+        If bash reports an error, e.g. for a division by zero, ``1.5`` or ``8b``.
     """
     if text.strip().isdecimal() and text.isascii() and len(text) < 18 and not text.strip().startswith("0"):
         return int(text)
@@ -54,7 +54,7 @@ def evaluate_arithmetic(text: str, shell: Variables, depth: int = 0) -> int | No
 
 
 class _Expression:
-    """A parser that evaluates while it reads; ``skipped`` counts branches whose result is not used."""
+    """Parser that evaluates while it reads; ``skipped`` counts enclosing branches whose result is not used."""
 
     def __init__(self, text: str, shell: Variables, depth: int) -> None:
         if depth > _MAX_NESTED:
@@ -232,7 +232,7 @@ class _Expression:
         return _wrapped(result)
 
     def _step(self, sign: str, before: bool) -> int | None:
-        """``x++`` and the like."""
+        """Evaluate ``x++``, ``++x``, ``x--`` or ``--x``."""
         if before:
             target = self._target()
             assert target is not None
@@ -256,7 +256,7 @@ class _Expression:
         if self.skipped:
             return
         if target[1] == "":
-            self._fail("assigns to an element that is not known")
+            self._fail("assigns to an unknown element")
         text = self.shell.unknown_number(self.text) if value is None else str(value)
         self.shell.set_number(*target, text)
 

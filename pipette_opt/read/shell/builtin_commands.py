@@ -1,4 +1,4 @@
-"""Commands of bash itself, as far as they change variables, options or the course of a script."""
+"""Builtin commands of bash that change variables, options or the control flow of a script."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ Status = int | None
 
 
 class Flow(Exception):  # noqa: N818 - it is no error
-    """The course of a script changes."""
+    """Change of a script's control flow, such as ``break`` or ``exit``."""
 
     def __init__(self, kind: str, number: int | None = 0) -> None:
         super().__init__(kind)
@@ -36,7 +36,7 @@ class Flow(Exception):  # noqa: N818 - it is no error
 
 
 def _options_of(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Letters of options, and the words behind them."""
+    """Return the letters of options, and the words after them."""
     letters = ""
     rest = list(words)
     while rest and re.fullmatch(r"[-+][A-Za-z]+", rest[0]):
@@ -51,7 +51,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[((?:[^\]\"'$]|\"[^\"]*\"|'[^']*'|\
 
 
 def assignment_of(word: str) -> tuple[str, str | None, bool, str] | None:
-    """Name, subscript, whether it appends, and source of the value, if the source of a word assigns."""
+    """Return name, subscript, whether it appends, and source of the value, if the source of a word assigns."""
     found = _ASSIGNMENT.match(word)
     return None if found is None else (found[1], found[2], found[3] == "+", word[found.end() :])
 
@@ -63,7 +63,7 @@ def declare(shell: "Shell", name: str, words: Sequence[str]) -> Status:
     Parameters
     ----------
     words
-        Assignments as the script has them; other words expanded.
+        Assignments as the script has them; other words are expanded.
     """
     letters, rest = _options_of(words)
     if name == "export" and "f" in letters:
@@ -159,7 +159,7 @@ _DIRECTIVE = re.compile(
 
 
 def _formatted(shell: "Shell", form: str, words: Sequence[str]) -> str:
-    """Text of ``printf``; its form is used again while words are left."""
+    """Return the text of ``printf``; its format is used again while words are left."""
     pending = list(words)
     parts: list[str] = []
     while True:
@@ -303,7 +303,7 @@ def _bracket(shell: "Shell", words: list[str]) -> Status:
 
 
 _SETS_UP = re.compile(r"\S*(?:conda|mamba|ssh-agent|direnv|pyenv|modulecmd|brew)\b")
-"""Programs that write commands which set up a shell, and not a job."""
+"""Programs whose output sets up a shell, not a job."""
 
 
 def _eval(shell: "Shell", words: list[str]) -> Status:
@@ -314,7 +314,7 @@ def _eval(shell: "Shell", words: list[str]) -> Status:
 
 
 def _inside(shell: "Shell", text: str) -> str:
-    """Command of a substitution that is the whole text."""
+    """Return the command of a substitution that is the whole text."""
     return re.sub(r"^\s*(?:\$\(|`)\s*", "", shell.unknowns.rendered(text))
 
 
@@ -322,7 +322,7 @@ _ACTIVATES = re.compile(
     r"(?:^|/)(?:activate|\.bashrc|\.bash_profile|\.profile|conda\.sh|mamba\.sh|setvars\.sh|vars\.sh|modules?\.sh|"
     r"lmod\.sh|init/(?:ba)?sh|cuda\.sh|nvm\.sh)$|^/etc/"
 )
-"""Files that set up a shell, and not a job."""
+"""Files that set up a shell, not a job."""
 
 
 def _source(shell: "Shell", words: list[str]) -> Status:
@@ -471,4 +471,4 @@ BUILTINS: Mapping[str, Callable[["Shell", list[str]], Status]] = {
     "hash": _done, "alias": _done, "unalias": _done, "jobs": _done, "disown": _done, "enable": _done, "times": _done,
     "kill": _not_known, "type": _type, "complete": _done, "sleep": _done, "logout": _exit,
 }  # fmt: skip
-"""Commands by name; each gives its exit status, or ``None`` where that is not known."""
+"""Commands by name; each returns its exit status, ``None`` if unknown."""

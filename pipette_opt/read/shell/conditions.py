@@ -1,4 +1,4 @@
-"""Conditions: ``[ ... ]`` on words after expansion, ``[[ ... ]]`` on the source of words."""
+"""Conditions: ``[ ... ]`` with expanded words, ``[[ ... ]]`` with the source of words."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,15 +26,15 @@ _FILES = ("-nt", "-ot", "-ef")
 _BINARY = ("=", "==", "!=", "<", ">", *_NUMBERS, *_FILES)
 
 Holds = bool | None
-"""Whether a condition holds; ``None``: not known."""
+"""Truth of a condition; ``None`` if unknown."""
 
 
 class _WrongTestError(Exception):
-    """``[`` reports an error, and its status is 2."""
+    """Error of ``[``, whose status is then 2."""
 
 
 def test_status(shell: "Shell", words: Sequence[str]) -> int | None:
-    """Return the exit status of ``[`` with these words; ``None`` if it is not known."""
+    """Return the exit status of ``[`` with these words; ``None`` if unknown."""
     if any(map(may_split, words)):
         return None
     try:
@@ -45,7 +45,7 @@ def test_status(shell: "Shell", words: Sequence[str]) -> int | None:
 
 
 def _test(shell: "Shell", words: list[str]) -> Holds:
-    """POSIX's rules, which go by the number of words."""
+    """Evaluate a test by POSIX's rules, which depend on the number of words."""
     negated = False
     while len(words) in (2, 3, 4) and words[0] == "!" and not (len(words) == 3 and words[1] in (*_BINARY, "-a", "-o")):
         negated, words = not negated, words[1:]
@@ -76,7 +76,7 @@ def _short_test(shell: "Shell", words: list[str]) -> Holds:
 
 
 class _LongTest:
-    """A test of more than four words, with ``-a``, ``-o`` and brackets."""
+    """Test of more than four words, with ``-a``, ``-o`` and brackets."""
 
     def __init__(self, shell: "Shell", words: list[str]) -> None:
         self.shell, self.words, self.index = shell, words, 0
@@ -174,7 +174,7 @@ def _binary(left: str, operator: str, right: str) -> Holds:
 
 
 def _whole(text: str) -> int:
-    """Whole number of ``[``: decimal, within 64 bits."""
+    """Return a whole number as ``[`` reads it: decimal, within 64 bits."""
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,40}\s*", text):
         raise _WrongTestError
     value = int(text)
@@ -190,7 +190,7 @@ def bracket_holds(shell: "Shell", source: str) -> Holds:
 
 
 class _Condition:
-    """Words between ``[[`` and ``]]``; ``skipped`` counts parts without a use, which bash does not expand."""
+    """Parser of the words in ``[[ ]]``; ``skipped`` counts unused parts, which bash does not expand."""
 
     def __init__(self, shell: "Shell", words: list[str]) -> None:
         self.shell, self.words, self.index, self.skipped = shell, words, 0, 0
@@ -275,11 +275,11 @@ class _Condition:
 
 
 _MAX_SUBJECT = 2000
-"""Characters that a regular expression is tried on; chosen, as Python's may take long."""
+"""Most characters on which a regular expression is tried, as Python's may take long. Chosen."""
 
 
 def _regex_matches(shell: "Shell", left: str, right: str) -> Holds:
-    """``=~`` where the expression means the same to Python; else it is not known."""
+    """Evaluate ``=~`` if the expression means the same in Python; else return ``None``."""
     pieces = pieces_of(shell, right)
     expression = "".join(re.escape(piece.text) if piece.kind == "quoted" else piece.text for piece in pieces)
     repeats = len(re.findall(r"(?<!\\)[*+{]", expression))

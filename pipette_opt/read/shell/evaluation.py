@@ -1,4 +1,4 @@
-"""A script evaluated: the external commands that bash would start, and what had to be assumed."""
+"""Evaluation of a script: the external commands that bash would start, and the assumptions made."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,22 +16,22 @@ __all__ = ["Evaluation", "ExternalCommand", "evaluate"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """
-    What an evaluation leaves.
+    Result of an evaluation.
 
     Parameters
     ----------
     launches
-        Numbers that ``run`` gave, in the order in which bash would start the commands.
+        Numbers that ``starts`` returned, in the order in which bash would start the commands.
     unknowns
         Values of the unknown parts of words.
     unset
-        Variables that were read although nothing sets them, each with the first line.
+        Variables that were read and that nothing sets, each with the first line.
     defaults
-        Variables whose default was taken, each with the first line.
+        Variables whose default was used, each with the first line.
     header
         Options of ``#SBATCH``.
     notes
-        What was assumed, each with its line.
+        Assumptions, each with its line.
     lists
         Words of the variables that the script sets: elements of arrays, and texts split at blanks.
     """
@@ -46,7 +46,7 @@ class Evaluation:
 
 
 Starts = Callable[[ExternalCommand, Shell], int | None]
-"""Number of a training program, if a command starts one."""
+"""Function that returns the number of a training program if a command starts one."""
 
 
 def evaluate(
@@ -58,7 +58,7 @@ def evaluate(
     arguments: Sequence[str] = (),
 ) -> Evaluation:
     """
-    Evaluate a script as ``bash script arguments`` with nothing but ``environment``; nothing is run.
+    Evaluate ``bash script arguments`` with only the variables of ``environment``, without running anything.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def evaluate(
     Raises
     ------
     InputError
-        Names the line, if something there cannot be evaluated.
+        If a line cannot be evaluated; the message names it.
     """
     if len(text) > MAX_SCRIPT_CHARACTERS:
         raise InputError(where, f"has {len(text):,} characters; a launch script may have {MAX_SCRIPT_CHARACTERS:,}.")
@@ -79,7 +79,7 @@ def evaluate(
             raise InputError(where, "has characters of Unicode's private planes or zero bytes, which no script needs.")
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
-        problem = "ends as lines of Windows do, which bash takes for a part of a word; convert the script (dos2unix)."
+        problem = "has line ends of Windows, which bash reads as part of a word; convert the script (dos2unix)."
         raise InputError(f"{where}, line {line}", problem)
     header = sbatch_options(text, where)
     given = {**slurm_variables(header), **(environment or {})}

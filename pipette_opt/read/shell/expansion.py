@@ -1,4 +1,4 @@
-"""Words of a script expanded: quotes, variables, substitutions, fields and patterns."""
+"""Expansion of a script's words: quotes, variables, substitutions, fields and patterns."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Piece(NamedTuple):
     """
-    A part of an expanded word.
+    Part of an expanded word.
 
     ``quoted`` is neither split nor a pattern, ``plain`` is not split, ``expanded`` is both; ``break`` ends a field.
     """
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A word after expansion, and whether it is a pattern of file names."""
+    """Word after expansion, and whether it is a pattern of file names."""
 
     text: str
     is_pattern: bool
@@ -38,7 +38,7 @@ _GLOB = re.compile(r"[^*?\[]*(?:[*?]|\[.*[*?\]])", re.DOTALL)
 
 
 def expand_fields(shell: "Shell", word: str) -> list[Field]:
-    """Return the words that the source of a word becomes."""
+    """Return the words to which the source of a word expands."""
     found: list[Field] = []
     for part in expand_braces(word):
         found += split_fields(shell, pieces_of(shell, part))
@@ -47,7 +47,7 @@ def expand_fields(shell: "Shell", word: str) -> list[Field]:
 
 
 def expand_text(shell: "Shell", word: str, *, tilde_after_colon: bool = False) -> str:
-    """Return the text that the source of a word becomes where it is not split, as in an assignment."""
+    """Return the text to which the source of a word expands if it is not split, as in an assignment."""
     return text_of(pieces_of(shell, word, tilde_after_colon=tilde_after_colon))
 
 
@@ -69,7 +69,7 @@ def text_of(pieces: Sequence[Piece]) -> str:
 
 
 def split_fields(shell: "Shell", pieces: Sequence[Piece]) -> list[Field]:
-    """Return the fields of pieces, split at the signs of ``IFS``."""
+    """Return the fields of pieces, split at the characters of ``IFS``."""
     separators = shell.text("IFS")
     separators = " \t\n" if separators is None else separators
     fields: list[Field] = []
@@ -97,7 +97,7 @@ def split_fields(shell: "Shell", pieces: Sequence[Piece]) -> list[Field]:
                     current = (current or "") + part
                     is_pattern |= _GLOB.match(part) is not None
                     continue
-                # A sign of IFS that is no blank ends a field even if that is empty.
+                # A character of IFS that is not a blank ends a field even if that is empty.
                 for _ in range(sum(1 for sign in part if sign not in " \t\n")):
                     if current is None:
                         fields.append(Field("", False))
@@ -110,7 +110,7 @@ def split_fields(shell: "Shell", pieces: Sequence[Piece]) -> list[Field]:
 
 
 def _parts(text: str, separators: str) -> list[tuple[bool, str]]:
-    """Runs of signs that part words, and of others."""
+    """Return runs of separators and of other characters, each with whether it is a separator."""
     runs = re.split(f"([{re.escape(separators)}]+)", text)
     return [(index % 2 == 1, run) for index, run in enumerate(runs) if run]
 
@@ -122,7 +122,7 @@ def pieces_of(shell: "Shell", word: str, *, in_quotes: bool = False, tilde_after
     Parameters
     ----------
     in_quotes
-        The word stands in ``${name:-word}`` between double quotes.
+        Whether the word stands in ``${name:-word}`` between double quotes.
     """
     if in_quotes:
         return _quoted_pieces(shell, word, "expansion")
@@ -173,12 +173,12 @@ def pieces_of(shell: "Shell", word: str, *, in_quotes: bool = False, tilde_after
 
 
 def _only_lists(inside: str) -> bool:
-    """Whether double quotes hold nothing but ``$@`` or arrays, which may be no word at all."""
+    """Return whether double quotes have only ``$@`` or arrays, which may be no word at all."""
     return re.fullmatch(r"(?:\$@|\$\{(?:@|!?[A-Za-z_]\w*\[@\])[^}]*\})+", inside) is not None
 
 
 def _with_homes(shell: "Shell", text: str, is_first: bool, after_colon: bool) -> list[Piece]:
-    """Home folders of ``~`` and ``~name``."""
+    """Return a text's pieces with home folders for ``~`` and ``~name``."""
     found: list[Piece] = []
     parts = text.split(":") if after_colon else [text]
     for number, part in enumerate(parts):
@@ -195,11 +195,11 @@ def _with_homes(shell: "Shell", text: str, is_first: bool, after_colon: bool) ->
 
 
 Quoting = Literal["string", "expansion", "document"]
-"""Where a text stands: in double quotes, in ``${name:-text}`` inside them, or in a here-document."""
+"""Place of a text: in double quotes, in ``${name:-text}`` inside them, or in a here-document."""
 
 
 def _quoted_pieces(shell: "Shell", text: str, quoting: Quoting) -> list[Piece]:
-    """Pieces of a text in which blanks and patterns mean nothing."""
+    """Return the pieces of a text in which blanks and patterns have no meaning."""
     escapable = "$`\\" + {"string": '"', "expansion": '"}', "document": ""}[quoting]
     found: list[Piece] = []
     index = counted = 0
@@ -230,7 +230,7 @@ def _quoted_pieces(shell: "Shell", text: str, quoting: Quoting) -> list[Piece]:
 
 
 def _substitution(shell: "Shell", text: str, index: int, quoted: bool) -> tuple[list[Piece], int]:
-    """Pieces of what begins with a dollar or a backtick, and the index after it."""
+    """Return the pieces of a substitution that begins with a dollar or a backtick, and the index after it."""
     kind: Literal["quoted", "expanded"] = "quoted" if quoted else "expanded"
     shell.budget.step()
     if text[index] == "`":
@@ -263,7 +263,7 @@ def _substitution(shell: "Shell", text: str, index: int, quoted: bool) -> tuple[
 
 
 def _as_pieces(found: "str | list[str] | list[Piece]", kind: Literal["quoted", "expanded"]) -> list[Piece]:
-    """A text, the elements of a list, or the pieces of a word in an expansion."""
+    """Return pieces of a text, of the elements of a list, or of a word in an expansion."""
     if isinstance(found, str):
         return [Piece(kind, found)]
     if found and isinstance(found[0], Piece):
@@ -276,7 +276,7 @@ def _as_pieces(found: "str | list[str] | list[Piece]", kind: Literal["quoted", "
 
 
 def _unescaped(text: str) -> str:
-    """Text of ``$'...'``."""
+    """Return the text of ``$'...'``."""
 
     def sign(found: re.Match[str]) -> str:
         code = found[1]

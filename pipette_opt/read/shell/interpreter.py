@@ -1,4 +1,4 @@
-"""A shell that evaluates a syntax tree: the course of the commands."""
+"""Shell that evaluates a syntax tree: control flow and commands."""
 
 import re
 import shlex
@@ -23,13 +23,13 @@ _BETWEEN = re.compile(r"(?:\s|\\\n)*")
 _REDIRECTS = ("file_redirect", "heredoc_redirect", "herestring_redirect")
 _SIMPLE = ("command", "declaration_command", "unset_command", "variable_assignment", "variable_assignments")
 _MAX_LOOP_ROUNDS = 20
-"""Turns after which the variables of a loop with an unknown condition must no longer change; chosen."""
+"""Most rounds in which the variables of a loop with an unknown condition may change. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCommand:
     """
-    A command that is no part of bash.
+    Command outside bash.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ class ExternalCommand:
     environment
         Exported variables.
     line
-        Of the script.
+        Line of the script.
     stdin
-        Text that the command reads, if that is known.
+        Text that the command reads; ``None`` if unknown.
     """
 
     words: tuple[str, ...]
@@ -50,12 +50,12 @@ class ExternalCommand:
 
 
 Run = Callable[[ExternalCommand], int | None]
-"""What an external command does; gives a number if it starts a training program: its own."""
+"""Function called for an external command; it returns the number of a training program that the command starts."""
 
 
 class Shell(Values):
     """
-    A shell.
+    Shell that evaluates commands.
 
     Parameters
     ----------
@@ -72,10 +72,10 @@ class Shell(Values):
         self._ignores_errors = 0
         self._captures = False
 
-    # Texts.
+    # Evaluation of texts.
 
     def run_script(self, text: str) -> None:
-        """Evaluate a whole script; its exit ends it."""
+        """Evaluate a whole script up to its exit."""
         try:
             self.run_text(text)
         except Flow as flow:
@@ -91,7 +91,7 @@ class Shell(Values):
         return self.state.status
 
     def run_inner(self, text: str, environment: Mapping[str, str], arguments: Sequence[str]) -> tuple[int, ...]:
-        """Evaluate the script of a shell that this one starts, with a state of its own; gives its launches."""
+        """Evaluate the script of a shell that this one starts, in a new state; return its launches."""
         outer, loops, captures = self.state, self.loops, self._captures
         variables = {name: Variable(elements={0: value}, exported=True) for name, value in environment.items()}
         variables["IFS"] = Variable(elements={0: " \t\n"})
@@ -108,7 +108,7 @@ class Shell(Values):
             self.line = line
 
     def _as_source(self, text: str) -> str:
-        """Put variables for the unknown parts of a text that becomes source."""
+        """Return source in which variables stand for the unknown parts of a text."""
         if is_known(text):
             return text
         parts: list[str] = []
@@ -158,15 +158,15 @@ class Shell(Values):
         return output.rstrip("\n")
 
     def _captured(self, body: Callable[[], object], shown: str) -> str:
-        """Output of a subshell; a part that depends on an unknown condition makes all of it unknown."""
+        """Return the output of a subshell; a part that depends on an unknown condition makes it unknown as a whole."""
         outer, captures, self._captures = self.state.output, self._captures, True
         self.state.output = ""
         output = self._subshell(body, keep_output=True)
         self._captures = captures
         self.state.output = outer
         unknown = self.unknowns.all_in(output)
-        if any(one.text == _OUTPUT for one in unknown):
-            why = next((one.why for one in unknown if one.why), "")
+        if any(value.text == _OUTPUT for value in unknown):
+            why = next((value.why for value in unknown if value.why), "")
             return self.unknown(shown, why=why)
         if len(unknown) == 1 and output.rstrip("\n") and len(output.rstrip("\n")) == 1:
             why = "" if unknown[0].text in shown else unknown[0].text
@@ -174,7 +174,7 @@ class Shell(Values):
         return output
 
     def _subshell(self, body: Callable[[], object], *, keep_output: bool = False) -> str:
-        """Run in a copy of the state; only launches, what is written and the status remain."""
+        """Run in a copy of the state; only launches, output and status remain."""
         outer, loops = self.state, self.loops
         self.state, self.loops = outer.copy(), 0
         try:
@@ -191,7 +191,7 @@ class Shell(Values):
     # Statements.
 
     def _run_all(self, nodes: Sequence[Node], parent: Node) -> None:
-        """Run statements; ``&`` behind one puts it into a subshell."""
+        """Run statements; ``&`` after a statement runs it in a subshell."""
         for before, after in pairwise(nodes):
             gap = parent.between(before.end, after.start)
             if not _BETWEEN.fullmatch(gap):
@@ -234,13 +234,13 @@ class Shell(Values):
             raise RefusalError(f"has {_first_line(node.text)!r}, which is not evaluated.")
 
     def _check_error(self) -> None:
-        """End the script where ``set -e`` does."""
+        """End the script if ``set -e`` does."""
         if self.state.status and "errexit" in self.state.options and not self._ignores_errors:
             self.notes.append((self.line, "set -e ends the script, as a command fails"))
             raise Flow("exit", self.state.status)
 
     def _quietly(self, body: Callable[[], object]) -> None:
-        """Run where errors do not end the script."""
+        """Run a body whose errors do not end the script."""
         self._ignores_errors += 1
         try:
             body()
@@ -276,7 +276,7 @@ class Shell(Values):
         self._redirected(redirects, lambda: self._with_assignments(assignments, fields, node))
 
     def _words_of(self, node: Node) -> tuple[list[tuple[str, int]], list[Node]]:
-        """Sources and lines of the words of a command, parted as the tree has them, and its redirections."""
+        """Return the sources and lines of a command's words, split as in the tree, and its redirections."""
         parts: list[tuple[int, int, int]] = []
         redirects: list[Node] = []
         end = node.start
@@ -294,7 +294,7 @@ class Shell(Values):
         return [(_stripped(node.between(start, end)), line) for start, end, line in parts], redirects
 
     def _fields(self, words: Sequence[tuple[str, int]]) -> list[str]:
-        """Words after expansion; assignments behind ``export`` and its like stay as the script has them."""
+        """Return words after expansion; assignments after ``export`` and similar commands stay as in the script."""
         fields: list[str] = []
         for word, line in words:
             self.line = line
@@ -311,7 +311,7 @@ class Shell(Values):
         return fields
 
     def _declared(self, word: str) -> str:
-        """An assignment behind ``export`` and its like, with its value expanded: all are before one is made."""
+        """Return an assignment after ``export`` with its value expanded, as all are before the first is made."""
         found = assignment_of(word)
         assert found is not None
         value = found[3]
@@ -357,7 +357,7 @@ class Shell(Values):
                     self.state.variables[name] = before
 
     def _call(self, fields: list[str], node: Node) -> None:
-        """Run a function, a command of bash, or an external command."""
+        """Run a function, a builtin command, or an external command."""
         self.line = node.line
         name = fields[0]
         while name in ("command", "builtin", "time", "exec") and len(fields) > 1:
@@ -404,7 +404,7 @@ class Shell(Values):
             raise flow
 
     def _external(self, fields: list[str]) -> int | None:
-        """Status of a program outside of bash; what it writes is known for some that only change text."""
+        """Return the status of an external program; the output of some text filters is computed."""
         written = written_by(self, fields)
         if written is not None:
             self.write(written[0])
@@ -461,7 +461,7 @@ class Shell(Values):
                 self.state.output = output
 
     def _discards(self, node: Node) -> bool:
-        """Return whether a redirection takes standard output away."""
+        """Return whether a redirection removes standard output."""
         found = re.match(r"(\d*|&|\{\w+\})(>>|>\||>&|>|<&|<>|<)(&)?\s*(.*)", node.text, re.DOTALL)
         if found is None or "<" in found[2]:
             return False
@@ -471,7 +471,7 @@ class Shell(Values):
         return found[1] in ("", "1", "&") and not (found[2] == ">&" and target in ("1", "-"))
 
     def _here_document(self, node: Node) -> str | None:
-        """Text of a here-document."""
+        """Return the text of a here-document."""
         delimiter = node.child("heredoc_start")
         end = node.child("heredoc_end")
         if delimiter is None or end is None:
@@ -494,7 +494,7 @@ class Shell(Values):
     # Conditions.
 
     def _test(self, node: Node) -> int | None:
-        """Status of ``[ ... ]`` or ``[[ ... ]]``; ``None`` if it is not known."""
+        """Return the status of ``[ ... ]`` or ``[[ ... ]]``; ``None`` if unknown."""
         text = node.text
         if text.startswith("[["):
             holds = bracket_holds(self, text[2:-2])
@@ -502,7 +502,7 @@ class Shell(Values):
         return test_status(self, self._fields([(word, node.line) for word in split_words(text[1:-1])]))
 
     def _holds(self, nodes: Sequence[Node], parent: Node) -> Unknown | bool:
-        """Whether a condition holds, or the unknown that it depends on."""
+        """Return whether a condition holds, or the unknown value on which it depends."""
         self._quietly(lambda: self._run_all(nodes, parent))
         if self.state.status is not None:
             return self.state.status == 0
@@ -511,7 +511,7 @@ class Shell(Values):
         return Unknown(text=_first_line(shown), line=statements[0].line if statements else self.line)
 
     def either(self, alternatives: Sequence[Callable[[], object]], cause: Unknown) -> None:
-        """Run each alternative from this state, and go on with what all of them leave."""
+        """Run each alternative from the current state, and continue with their common state."""
         begun = self.state
         outcomes: list[tuple[State, Flow | None]] = []
         for alternative in alternatives:
@@ -531,38 +531,45 @@ class Shell(Values):
             raise flow
 
     def _merged(
-        self, one: tuple[State, Flow | None], other: tuple[State, Flow | None], begun: State, cause: Unknown
+        self,
+        first_outcome: tuple[State, Flow | None],
+        second_outcome: tuple[State, Flow | None],
+        begun: State,
+        cause: Unknown,
     ) -> tuple[State, Flow | None]:
-        """What two outcomes have in common; an outcome that starts nothing gives way to one that does."""
-        (first, first_flow), (second, second_flow) = one, other
+        """Return the common outcome of two; an outcome without a launch gives way to one with a launch."""
+        (first, first_flow), (second, second_flow) = first_outcome, second_outcome
         if first.launches != second.launches:
-            for outcome, empty in ((one, second), (other, first)):
+            for outcome, empty in ((first_outcome, second), (second_outcome, first)):
                 if empty.launches == begun.launches:
                     self._assume(cause, "starts training")
                     return outcome
             raise RefusalError(f"starts training in two ways: {cause.sentence()}.", cause.line)
         if first_flow != second_flow:
-            for outcome, ending in ((other, first_flow), (one, second_flow)):
+            for outcome, ending in ((second_outcome, first_flow), (first_outcome, second_flow)):
                 if ending is not None and ending.kind == "exit":
                     self._assume(cause, "does not end the script")
                     return outcome
             raise RefusalError(f"goes on in two ways: {cause.sentence()}.", cause.line)
         return self._common(first, second, cause), first_flow
 
-    def _assume(self, cause: Unknown, what: str) -> None:
-        self.notes.append((cause.line, f"it is assumed that {cause.text} {what}"))
+    def _assume(self, cause: Unknown, event: str) -> None:
+        self.notes.append((cause.line, f"it is assumed that {cause.text} {event}"))
 
     def _common(self, first: State, second: State, cause: Unknown) -> State:
-        """State with unknown values where two states differ."""
+        """Return a state with unknown values where two states differ."""
         state = first.copy()
         why = f"it depends on {cause.text}, line {cause.line}"
         for name in first.variables.keys() | second.variables.keys():
-            one, other = first.variables.get(name), second.variables.get(name)
-            if one == other:
+            first_value, second_value = first.variables.get(name), second.variables.get(name)
+            if first_value == second_value:
                 continue
-            any_kind = one or other or Variable()
+            any_kind = first_value or second_value or Variable()
             marker = self.unknowns.marker(Unknown(text=f"${{{name}}}", line=cause.line, why=why))
-            is_list = any(variable is not None and (variable.is_array or variable.is_map) for variable in (one, other))
+            is_list = any(
+                variable is not None and (variable.is_array or variable.is_map)
+                for variable in (first_value, second_value)
+            )
             state.variables[name] = Variable(
                 elements={0: self.unknowns.split(marker) if is_list else marker},
                 is_array=is_list,
@@ -583,7 +590,7 @@ class Shell(Values):
         return state
 
     def forget_all(self, why: str) -> None:
-        """Make every variable unknown, and those that are not set, too."""
+        """Make every variable unknown, also those that are not set."""
         self.state.unread = why
         for name, variable in self.state.variables.items():
             if name == "IFS":
@@ -599,7 +606,7 @@ class Shell(Values):
     # Compound commands.
 
     def _list(self, node: Node) -> None:
-        """``a && b || c``."""
+        """Run ``a && b || c``."""
         items: list[tuple[str, Node]] = []
         current = node
         while current.type == "list":
@@ -636,7 +643,7 @@ class Shell(Values):
         return run
 
     def _pipeline(self, node: Node) -> None:
-        """``a | b``: each command in a subshell that reads what the one before writes."""
+        """Run ``a | b``: each command in a subshell that reads the output of the command before it."""
         stages = [child for child in node.children if child.raw.is_named and child.type != "comment"]
         self._run_stages([(partial(self._run, stage), stage.text) for stage in stages])
 
@@ -680,7 +687,7 @@ class Shell(Values):
             self._simple(body, redirects)
             self._check_error()
         elif body.type in ("pipeline", "list"):
-            # The tree hangs redirections of the last command on the whole.
+            # The tree attaches redirections of the last command to the whole list.
             self._redirected(redirects, lambda: self._run(body))
         else:
             self._redirected(redirects, lambda: self._run(body))
@@ -709,7 +716,7 @@ class Shell(Values):
         self._run_all(body, node)
 
     def _other(self, node: Node, rest: list[Node]) -> None:
-        """``elif`` and ``else``; a chain of them is as deep as it is long only where conditions are not known."""
+        """Run ``elif`` and ``else``; a chain needs recursion only after an unknown condition."""
         for number, clause in enumerate(rest):
             if clause.type == "else_clause":
                 self._run_all(clause.children[1:], clause)
@@ -779,7 +786,7 @@ class Shell(Values):
         return None if is_open else False
 
     def _run_items(self, word: str, source: str, items: Sequence[Node], index: int, node: Node) -> None:
-        """Bodies from a matching item on, as ``;;``, ``;&`` and ``;;&`` say."""
+        """Run the bodies from a matching item on, by the rules of ``;;``, ``;&`` and ``;;&``."""
         while index < len(items):
             item = items[index]
             children = item.children
@@ -794,7 +801,7 @@ class Shell(Values):
             index += 1
 
     def _loop(self, body: Callable[[], object]) -> bool:
-        """One turn of a loop; gives whether the loop goes on."""
+        """Run a round of a loop; return whether the loop continues."""
         self.loops += 1
         self.budget.step()
         try:
@@ -813,7 +820,7 @@ class Shell(Values):
     def _for(self, node: Node) -> None:
         children = node.children
         if children[0].type == "select":
-            raise RefusalError("has select, which asks somebody.")
+            raise RefusalError("has select, which asks the user.")
         name = children[1].text
         group = next(child for child in children if child.type == "do_group")
         if any(child.type == "in" for child in children):
@@ -880,7 +887,7 @@ class Shell(Values):
         self.state.status = status
 
     def _unknown_loop(self, body: Callable[[], object], cause: Unknown) -> None:
-        """A loop that may turn any number of times: what a turn changes is not known afterwards."""
+        """Run a loop with an unknown number of rounds: variables that a round changes become unknown."""
         launches = self.state.launches
         for _ in range(_MAX_LOOP_ROUNDS):
             before = self.state.variables
@@ -893,7 +900,7 @@ class Shell(Values):
         raise RefusalError(f"has a loop that cannot be followed: {cause.sentence()}.", cause.line)
 
     def _group(self, node: Node) -> None:
-        """``{ ... }`` and ``(( ... ))``."""
+        """Run ``{ ... }`` or ``(( ... ))``."""
         if node.children[0].type != "((":
             self._run_all([child for child in node.children if child.type not in ("{", "}")], node)
             return
@@ -912,7 +919,7 @@ class Shell(Values):
 
 
 _OUTPUT = "the output"
-"""Text of the unknown that stands for output that depends on an unknown condition."""
+"""Text of the unknown value for output that depends on an unknown condition."""
 
 _COMPOUND: Mapping[str, Callable[[Shell, Node], None]] = {
     "list": Shell._list,
@@ -931,13 +938,13 @@ _COMPOUND: Mapping[str, Callable[[Shell, Node], None]] = {
 
 
 def _stripped(source: str) -> str:
-    """Source of a word without blanks that the tree counts to it."""
+    """Return the source of a word without blanks that the tree counts as part of it."""
     source = source.lstrip(" \t")
     return source if source.endswith("\\ ") else source.rstrip(" \t")
 
 
 def _parts_of_if(node: Node) -> tuple[list[Node], list[Node], list[Node]]:
-    """Condition, body, and further clauses of ``if`` or ``elif``."""
+    """Return condition, body, and further clauses of ``if`` or ``elif``."""
     condition: list[Node] = []
     body: list[Node] = []
     rest: list[Node] = []
@@ -953,7 +960,7 @@ def _parts_of_if(node: Node) -> tuple[list[Node], list[Node], list[Node]]:
 
 
 def _is_one_word(source: str) -> bool:
-    """Whether the source of a word has no blank or sign outside quotes; the parser and this reading must agree."""
+    """Return whether the source of a word has no blank or operator outside quotes, as the parser must agree."""
     from pipette_opt.read.shell.scanner import word_end
 
     return not source or word_end(source, 0) == len(source)

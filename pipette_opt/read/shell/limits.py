@@ -1,45 +1,45 @@
-"""Limits of an evaluation: a script cannot make it take long, use much memory or recurse deeply."""
+"""Limits of an evaluation, which bound its time, memory and recursion for any script."""
 
 from dataclasses import dataclass
 
 MAX_SCRIPT_CHARACTERS = 100_000
-"""Characters of a script; chosen, thirty times the longest that people publish."""
+"""Most characters of a script, thirty times the longest published one. Chosen."""
 
 MAX_OPEN_BRACKETS, MAX_PIPES = 400, 2000
 """
-Round brackets that are open at once, and signs ``|`` of a text. The parser takes time and memory in proportion to the
-square of either where something is missing at the end, and does not stop in time. Chosen.
+Most round brackets that are open at once, and most signs ``|`` of a text. If the end of a construct is missing, the
+parser takes time and memory in proportion to the square of either, and does not stop in time. Chosen.
 """
 
 MAX_PARSE_S = 1.0
-"""Seconds that the parser may take for a script; it takes about 0.001 s per kilobyte."""
+"""Most seconds that the parser may take for a script; it takes about 0.001 s per kilobyte."""
 
 MAX_STEPS = 10_000
-"""Commands, words and turns of loops that are evaluated; chosen so that an evaluation takes less than a second."""
+"""Most evaluated commands, words and rounds of loops, so that an evaluation takes less than a second. Chosen."""
 
 MAX_TEXT = 500_000
-"""Characters of a single value; chosen, above the longest command line that Linux takes in an argument."""
+"""Most characters of a value, more than Linux accepts in an argument of a command line. Chosen."""
 
 MAX_PRODUCED = 20_000_000
-"""Characters that all expansions make together; chosen, about a second."""
+"""Most characters that all expansions make together, about a second. Chosen."""
 
 MAX_WORDS = 20_000
-"""Elements of an array, or words of a command line; chosen."""
+"""Most elements of an array, or words of a command line. Chosen."""
 
 MAX_DEPTH = 40
-"""Commands, expansions and calls inside each other; each takes several of Python's 1,000 frames."""
+"""Most nested commands, expansions and calls; each takes several of Python's 1,000 stack frames."""
 
 
 class RefusalError(Exception):
     """
-    A script cannot be evaluated.
+    Reason why a script cannot be evaluated.
 
     Parameters
     ----------
     problem
-        What is wrong, for people.
+        Problem, for people.
     line
-        Of the script; ``None`` until it is known.
+        Line of the script; ``None`` until it is known.
     """
 
     def __init__(self, problem: str, line: int | None = None) -> None:
@@ -57,13 +57,13 @@ class Budget:
     depth: int = 0
 
     def step(self, count: int = 1) -> None:
-        """Count steps; too many are refused."""
+        """Count steps; refuse too many."""
         self.steps += count
         if self.steps > MAX_STEPS:
             raise RefusalError(f"takes more than {MAX_STEPS:,} steps to evaluate; a loop may have no end.")
 
     def produce(self, characters: int) -> None:
-        """Count characters before they are made; too many are refused."""
+        """Count characters before they are made; refuse too many."""
         if characters > MAX_TEXT:
             raise RefusalError(f"makes a text of more than {MAX_TEXT:,} characters.")
         self.produced += characters
@@ -71,13 +71,13 @@ class Budget:
             raise RefusalError(f"makes texts of more than {MAX_PRODUCED:,} characters together.")
 
     def enter(self) -> None:
-        """Go one level deeper; :meth:`leave` comes back."""
+        """Enter a nested level, which :meth:`leave` leaves."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise RefusalError(f"has more than {MAX_DEPTH} commands or expansions inside each other.")
 
     def leave(self) -> None:
-        """Come back from a level."""
+        """Leave a nested level."""
         self.depth -= 1
 
     def words(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Parameter expansion: ``$name``, ``${name:-word}``, ``${name%pattern}``, ``${#name}`` and the like."""
+"""Parameter expansion, such as ``$name``, ``${name:-word}``, ``${name%pattern}`` and ``${#name}``."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _OPERATORS = (
 
 
 def read_parameter(shell: "Shell", name: str, quoted: bool) -> str | list[str]:
-    """Return the value of ``$name``; the list of ``$@`` and, without quotes, ``$*``."""
+    """Return the value of ``$name``; a list for ``$@`` and, without quotes, for ``$*``."""
     if name == "@" or (name == "*" and not quoted):
         return list(shell.state.positional)
     if name == "*":
@@ -37,7 +37,7 @@ def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[s
     Raises
     ------
     RefusalError
-        If bash reports an error, or the expansion is none that is evaluated.
+        If bash reports an error, or the expansion is not supported.
     """
     if inside.startswith("#") and inside != "#" and inside[1:2] not in tuple("-=?+%:/"):
         return _length(shell, inside[1:])
@@ -74,7 +74,7 @@ def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[s
 
 
 def _target_of(shell: "Shell", name: str, subscript: str | None) -> tuple[str, str | None]:
-    """Parameter that ``${!name}`` names."""
+    """Return the parameter that ``${!name}`` names."""
     value = shell.element(name, subscript) if subscript is not None else shell.parameter(name)
     if value is None:
         raise RefusalError(f"has ${{!{name}}}, but {name} is not set.")
@@ -125,7 +125,7 @@ def _of_text(
     word: str,
     quoted: bool,
 ) -> "str | list[Piece]":
-    """Value of an expansion of a single text."""
+    """Return the expansion of a single text."""
     shown = place[2]
     if operator in (":-", ":=", ":?", ":+", "-", "=", "?", "+"):
         return _default(shell, place, value, operator, word, quoted)
@@ -141,7 +141,7 @@ def _of_text(
 def _default(
     shell: "Shell", place: tuple[str, str | None, str], value: str | None, operator: str, word: str, quoted: bool
 ) -> "str | list[Piece]":
-    """``${name:-word}`` and its like; with a colon, empty is as good as unset."""
+    """Return ``${name:-word}`` and similar expansions; with a colon an empty value counts as unset."""
     from pipette_opt.read.shell.expansion import expand_text, pieces_of, text_of
 
     name, subscript, shown = place
@@ -171,7 +171,7 @@ def _default(
 
 
 def _word_pieces(shell: "Shell", word: str, quoted: bool) -> "list[Piece]":
-    """Pieces of the word behind an operator; without quotes it is split like a value."""
+    """Return the pieces of the word after an operator; without quotes it is split like a value."""
     from pipette_opt.read.shell.expansion import pieces_of
 
     pieces = pieces_of(shell, word, in_quotes=quoted)
@@ -179,7 +179,7 @@ def _word_pieces(shell: "Shell", word: str, quoted: bool) -> "list[Piece]":
 
 
 def _changed(shell: "Shell", value: str, operator: str, word: str, shown: str) -> str:
-    """Value with a part removed or replaced, or in other letters."""
+    """Return a value with a part removed or replaced, or in upper or lower case."""
     from pipette_opt.read.shell.expansion import expand_pattern, expand_text
 
     if operator == "@":
@@ -219,7 +219,7 @@ def _in_letters(value: str, operator: str, pattern: "object") -> str:
 
 
 def _split_slash(word: str) -> list[str]:
-    """Pattern and replacement; a slash in quotes, in an expansion or behind a backslash does not part them."""
+    """Return pattern and replacement; a slash in quotes, in an expansion or after a backslash does not count."""
     parts = split_at(word, "/")
     return [parts[0], "/".join(parts[1:])] if len(parts) > 1 else parts
 
@@ -231,7 +231,7 @@ def _transformed(shell: "Shell", value: str, kind: str, shown: str) -> str:
 
 
 def _part(shell: "Shell", value: str, word: str, shown: str) -> str:
-    """``${name:offset:length}``."""
+    """Return ``${name:offset:length}``."""
     bounds = _bounds(shell, word, shown)
     if bounds is None or not is_known(value):
         return shell.unknown(f"${{{shown}:{word}}}", because_of=value)
@@ -249,7 +249,7 @@ def _part(shell: "Shell", value: str, word: str, shown: str) -> str:
 
 
 def _bounds(shell: "Shell", word: str, shown: str) -> tuple[int, int | None] | None:
-    """Offset and length; ``None`` if they are not known."""
+    """Return offset and length; ``None`` if unknown."""
     parts = split_at(word, ":")
     if len(parts) > 2:
         raise RefusalError(f"has ${{{shown}:{word[:40]}}}, which is not evaluated.")
@@ -262,7 +262,7 @@ def _bounds(shell: "Shell", word: str, shown: str) -> tuple[int, int | None] | N
 def _of_list(
     shell: "Shell", name: str, operator: str, word: str, quoted: bool, starred: bool
 ) -> "str | list[str] | list[Piece]":
-    """``${A[@]}``, ``$@`` with an operator, and the like."""
+    """Return an expansion of ``${A[@]}`` or ``$@`` with an operator."""
     is_positional = name in ("@", "*")
     elements = list(shell.state.positional) if is_positional else shell.elements(name)
     _check_order(shell, name, elements)

@@ -1,4 +1,4 @@
-"""Patterns of the shell (``*``, ``?``, ``[a-z]``) in time linear in text times pattern."""
+"""Patterns of the shell (``*``, ``?``, ``[a-z]``), matched in time proportional to text times pattern."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _CLASSES: Mapping[str, Callable[[str], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a pattern: a sign, any sign, any text, or a sign of a set."""
+    """Part of a pattern: a given character, any character, any text, or a character of a set."""
 
     kind: str
     sign: str = ""
@@ -40,12 +40,12 @@ class _Part:
 
 class Pattern:
     """
-    A pattern.
+    Pattern of the shell.
 
     Parameters
     ----------
     pieces
-        Texts, each with whether its signs are literal, because they are quoted.
+        Texts, each with whether its characters are literal, because they are quoted.
     """
 
     def __init__(self, pieces: Iterable[tuple[str, bool]], budget: Budget) -> None:
@@ -58,7 +58,7 @@ class Pattern:
 
     @property
     def matches_all(self) -> bool:
-        """Whether every text matches."""
+        """Return whether every text matches."""
         return bool(self.parts) and all(part.kind == "star" for part in self.parts)
 
     def _add(self, signs: Sequence[tuple[str, bool]], index: int) -> int:
@@ -107,7 +107,7 @@ class Pattern:
         return start + 1
 
     def ends(self, text: str, start: int = 0, parts: Sequence[_Part] | None = None) -> list[int]:
-        """Return the lengths of all beginnings of ``text[start:]`` that match."""
+        """Return the lengths of all prefixes of ``text[start:]`` that match."""
         parts = self.parts if parts is None else parts
         reached = _closure({0}, parts)
         found = [0] if len(parts) in reached else []
@@ -128,12 +128,12 @@ class Pattern:
         return self.matches_all or len(text) in self.ends(text)
 
     def without_prefix(self, text: str, longest: bool) -> str:
-        """Return a text without its shortest or longest beginning that matches."""
+        """Return a text without its shortest or longest matching prefix."""
         found = self.ends(text)
         return text[(max if longest else min)(found) :] if found else text
 
     def without_suffix(self, text: str, longest: bool) -> str:
-        """Return a text without its shortest or longest end that matches."""
+        """Return a text without its shortest or longest matching suffix."""
         found = self.ends(text[::-1], parts=self.parts[::-1])
         return text[: len(text) - (max if longest else min)(found)] if found else text
 
@@ -173,7 +173,7 @@ def _next(state: int, parts: Sequence[_Part]) -> int:
 
 
 def _closure(states: set[int], parts: Sequence[_Part]) -> set[int]:
-    """States with those behind a ``*``, which may match nothing."""
+    """Return states with those after a ``*``, which may match nothing."""
     reached = set(states)
     for state in states:
         while state < len(parts) and parts[state].kind == "star":

@@ -1,4 +1,4 @@
-"""Programs that only make text of text, such as ``basename`` and ``seq``: what they write is known."""
+"""Programs that only transform text, such as ``basename`` and ``seq``, with computed output."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from pipette_opt.read.shell.interpreter import Shell
 
 Result = tuple[str, int]
-"""Text that a program writes, and its exit status."""
+"""Output of a program, and its exit status."""
 
 ONE_WORD = ("pwd", "hostname", "whoami", "nproc", "mktemp", "uname", "readlink", "realpath", "arch", "logname")
-"""Programs that write a single word that is known only when they run; chosen as with no, or usual, options."""
+"""Programs whose output is a single word known only when they run, with no or usual options. Chosen."""
 
 _NEVER_OPTIONS = re.compile(
     rf"(?:\$\(|`)\s*(?:date|{'|'.join(ONE_WORD)})\b(?![^)`]*\+[\"']?-)[^)`;|&]*[)`]"
     r"|\$\{?(?:RANDOM|SRANDOM|EPOCHSECONDS|SECONDS|PPID|BASHPID|UID|EUID|\$)\}?"
 )
-"""Substitutions of these programs and of ``date``, and variables that bash sets: none of their words is an option."""
+"""Substitutions of these programs and of ``date``, and variables set by bash, none of whose words is an option."""
 
 FOLDERS = ("basename", "dirname")
-"""Programs that write a single word, if they are given a single unknown path."""
+"""Programs that print a single word if given a single unknown path."""
 
 
 def written_by(shell: "Shell", words: Sequence[str]) -> Result | None:
-    """Return what a program writes, if that is known; a program that is not known, or reads files, gives ``None``."""
+    """Return a program's output and status if computable; ``None`` for other programs, and those that read files."""
     name, *arguments = words
     program = _PROGRAMS.get(name.removeprefix("/usr/bin/").removeprefix("/bin/"))
     if program is None or not all_known(arguments):
@@ -37,7 +37,7 @@ def written_by(shell: "Shell", words: Sequence[str]) -> Result | None:
 
 
 def writes_one_word(words: Sequence[str]) -> bool:
-    """Return whether a program writes exactly one word."""
+    """Return whether a program prints exactly one word."""
     name, *arguments = words
     if name == "date":
         return len(arguments) == 1 and arguments[0].startswith("+") and not re.search(r"\s|%[cxXrnt]", arguments[0])
@@ -54,7 +54,7 @@ def never_option(unknown: Unknown) -> bool:
 
 
 def keeps_one_word(words: Sequence[str], read: Unknown) -> bool:
-    """Return whether a program writes exactly one word of an unknown text that it reads: a word, or names of hosts."""
+    """Return whether a program prints exactly one word of an unknown text that it reads: a word, or names of hosts."""
     text = " ".join(words)
     if re.fullmatch(r"(?:head|tail) -(?:n ?)?1|sed -n ['\"]?1p['\"]?|awk NR ?== ?1", text):
         return read.one_word or re.match(r"(?:\$\()?scontrol show hostnames?\b", read.text) is not None
@@ -109,7 +109,7 @@ def _seq(shell: "Shell", arguments: list[str]) -> Result | None:
 
 
 def _expr(shell: "Shell", arguments: list[str]) -> Result | None:
-    """Whole numbers with ``+ - * / %`` and comparisons, from left to right as bash would."""
+    """Evaluate whole numbers with ``+ - * / %`` and comparisons, from left to right as bash does."""
     if not arguments or any(not re.fullmatch(r"-?[0-9]{1,15}|[-+*/%()]", word) for word in arguments):
         return None
     try:
@@ -137,7 +137,7 @@ def _tr(shell: "Shell", arguments: list[str]) -> Result | None:
 
 
 def _signs(text: str) -> str | None:
-    """Signs of a set of ``tr``."""
+    """Return the characters of a set of ``tr``."""
     named = {"[:upper:]": "A-Z", "[:lower:]": "a-z", "[:digit:]": "0-9", "\\n": "\n", "\\t": "\t"}
     text = named.get(text, text)
     if re.search(r"[\[\\]", text):
@@ -188,7 +188,7 @@ def _head(shell: "Shell", arguments: list[str], *, last: bool = False) -> Result
 
 
 def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
-    """``s/text/text/`` of texts without special signs."""
+    """Evaluate ``s/text/text/`` for texts without special characters."""
     words = [word for word in arguments if word not in ("-e",)]
     found = re.fullmatch(r"s([/,|#])([\w :=.-]*)\1([\w :=./-]*)\1(g?)", words[0]) if len(words) == 1 else None
     if found is None or found[1] in found[3] or "." in found[2] or not found[2]:
@@ -198,7 +198,7 @@ def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
 
 
 def _awk(shell: "Shell", arguments: list[str]) -> Result | None:
-    """``{print $1}``."""
+    """Evaluate ``{print $1}``."""
     found = re.fullmatch(r"(?:-F ?([^\s\\\[\]*+?.|^$()]) )?\{ ?print \$([1-9]) ?;? ?\}", " ".join(arguments))
     if found is None:
         return None

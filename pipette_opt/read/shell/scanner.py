@@ -1,4 +1,4 @@
-"""Quotes and brackets in the source of a word: where they end, and which blanks part words."""
+"""Scanner of quotes and brackets in the source of words: their ends, and the blanks that separate words."""
 
 import re
 from itertools import pairwise
@@ -6,10 +6,10 @@ from itertools import pairwise
 from pipette_opt.read.shell.limits import MAX_WORDS, RefusalError
 
 META = frozenset(";&|<>()")
-"""Signs that end a word unless they are quoted."""
+"""Characters that end a word unless quoted."""
 
 _PLAIN_RUN = re.compile(r"[^\s;&|<>()\\$'\"`]+")
-"""Signs of a word that mean only themselves."""
+"""Characters of a word without a special meaning."""
 
 _HERE = re.compile(r"<<-?\s*(?:'([^'\n]*)'|\"([^\"\n]*)\"|\\?([\w.-]+))")
 _OPENINGS = ("$((", "$(", "${", "$'", '$"', "$[", "'", '"', "`")
@@ -22,7 +22,7 @@ def end_of_bracket(text: str, start: int, quoted: bool = False) -> int:
     Parameters
     ----------
     start
-        Where it begins: at a quote, a backtick, ``$(``, ``${``, ``$[`` or ``$'``.
+        Index of its beginning: a quote, a backtick, ``$(``, ``${``, ``$[`` or ``$'``.
     quoted
         Whether it stands in double quotes.
     """
@@ -73,7 +73,7 @@ def end_of_bracket(text: str, start: int, quoted: bool = False) -> int:
 _LETTERS = re.compile(r"\w+")
 
 _COMMANDS = ("$(", "(", "case")
-"""What holds commands; the brackets behind patterns of ``case`` close nothing."""
+"""Constructs that contain commands; the brackets after patterns of ``case`` close nothing."""
 
 _CASE = re.compile(r"(?<![\w$\-])(?:case|esac)(?![\w\-])")
 _BEFORE_COMMAND = re.compile(r"(?:[;&|({\n`]|\b(?:then|do|else))[ \t]*$")
@@ -87,7 +87,7 @@ _CLOSING = {"'": "'", "$'": "'", '"': '"', "`": "`", "$(": ")", "(": ")", "${": 
 
 
 def _opening(text: str, index: int, quoted: bool) -> str:
-    """Sign that begins a quoted text, a substitution or an expansion; empty if none does."""
+    """Return the characters that begin a quoted text, a substitution or an expansion; empty if there are none."""
     if text[index] not in "$'\"`":
         return ""
     found = next((opening for opening in _OPENINGS if text.startswith(opening, index)), "")
@@ -118,7 +118,7 @@ def _note_here_document(text: str, index: int, here: list[tuple[str, bool]]) -> 
 
 
 def _after_here_documents(text: str, index: int, here: list[tuple[str, bool]]) -> int:
-    """Index of the line break before the line after the documents."""
+    """Return the index of the line break before the line after the here-documents."""
     for delimiter, indented in here:
         tabs = "\t*" if indented else ""
         found = re.compile(rf"\n{tabs}{re.escape(delimiter)}(?=\n|$)").search(text, index)
@@ -141,8 +141,8 @@ def placed_words(text: str, operators: tuple[str, ...] = ()) -> list[tuple[str, 
     Parameters
     ----------
     operators
-        Signs that are words of their own, such as ``&&`` and ``(`` between ``[[`` and ``]]``. Other signs that would
-        end a command are refused.
+        Signs that are separate words, such as ``&&`` and ``(`` between ``[[`` and ``]]``. Other signs that would end a
+        command are refused.
     """
     words: list[tuple[str, int]] = []
     index = counted = lines = 0
@@ -193,7 +193,7 @@ def word_end(text: str, start: int) -> int:
 
 
 def regex_end(text: str, start: int) -> int:
-    """Return the index after a regular expression behind ``=~``, whose brackets need no quotes."""
+    """Return the index after a regular expression of ``=~``, whose brackets need no quotes."""
     index, depth = start, 0
     while index < len(text):
         character = text[index]
@@ -227,7 +227,7 @@ def split_at(text: str, separator: str) -> list[str]:
 
 
 def expand_braces(word: str) -> list[str]:
-    """Return the words that ``{a,b}`` and ``{1..3}`` in the source of a word make."""
+    """Return the words to which ``{a,b}`` and ``{1..3}`` in the source of a word expand."""
     if "{" not in word:
         return [word]
     expanded, pending = [], [word]
@@ -245,7 +245,7 @@ def expand_braces(word: str) -> list[str]:
 
 
 def _first_brace(word: str) -> tuple[str, list[str], str] | None:
-    """Text before the first braces that expand, their parts, and the text after."""
+    """Return the text before the first braces that expand, their parts, and the text after."""
     index = 0
     opened: list[tuple[int, list[int]]] = []
     best: tuple[int, list[int], int] | None = None
@@ -278,7 +278,7 @@ def _first_brace(word: str) -> tuple[str, list[str], str] | None:
 
 
 def _sequence(text: str) -> list[str] | None:
-    """Words of ``1..3``, ``a..e`` and ``0..9..3``."""
+    """Return the words of ``1..3``, ``a..e`` or ``0..9..3``."""
     found = re.fullmatch(r"([+-]?\d{1,18}|[A-Za-z])\.\.([+-]?\d{1,18}|[A-Za-z])(?:\.\.([+-]?\d{1,18}))?", text)
     if found is None or found[1].isalpha() != found[2].isalpha():
         return None

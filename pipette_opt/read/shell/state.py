@@ -1,4 +1,4 @@
-"""Variables, functions and positions of a shell at a moment; what two possible moments have in common."""
+"""State of a shell: variables, functions and positional parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
     """
-    A variable.
+    Variable of a shell.
 
     Parameters
     ----------
     elements
-        By index, of an array; by key, of a map; a plain variable has the key 0. ``None``: declared, and not set.
+        Elements by index, of an array; by key, of a map; a plain variable has the key 0. ``None``: declared, not set.
     """
 
     elements: Mapping[int | str, str] | None = None
@@ -29,19 +29,19 @@ class Variable:
 
     @property
     def text(self) -> str | None:
-        """Value without a subscript."""
+        """Return the value without a subscript."""
         if self.elements is None:
             return None
         return self.elements.get("0" if self.is_map else 0)
 
     def values(self) -> list[str]:
-        """Elements in order."""
+        """Return the elements in order."""
         if self.elements is None:
             return []
         return [self.elements[key] for key in self.keys()]
 
     def keys(self) -> list[int | str]:
-        """Keys in the order of the elements."""
+        """Return the keys in the order of the elements."""
         if self.elements is None:
             return []
         return list(self.elements) if self.is_map else sorted(self.elements, key=int)
@@ -55,15 +55,15 @@ class State:
     Parameters
     ----------
     frames
-        For each call under way: local names, with the variables that they hide.
+        Local names of each active call, with the variables that they hide.
     output, stdin
-        Text written so far where somebody reads it, and text that comes in; ``None``: not known.
+        Captured output so far, and text on standard input; ``None``: unknown.
     launches
         Numbers of the commands that started a training program, in order.
     status
-        Exit status of the last command; ``None``: not known.
+        Exit status of the last command; ``None``: unknown.
     substitution_status
-        Of the last command substitution in the current command.
+        Exit status of the last command substitution in the current command.
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -79,5 +79,5 @@ class State:
     unread: str = ""
 
     def copy(self) -> "State":
-        """Return a copy that can change alone."""
+        """Return an independent copy."""
         return replace(self, variables=dict(self.variables), functions=dict(self.functions))

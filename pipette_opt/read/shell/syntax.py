@@ -1,4 +1,4 @@
-"""The syntax tree of a script, by tree-sitter's grammar of bash."""
+"""Syntax tree of a script, from tree-sitter's grammar of bash."""
 
 import re
 import time
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _CONTINUED_END = re.compile(r"(?<!\\)((?:\\\\)*)\\\n\s*\Z")
-"""Backslash that continues the last line into nothing, which the grammar of tree-sitter does not know."""
+"""Backslash at the end of the last line, which the grammar of tree-sitter does not know."""
 
 
 @cache
@@ -27,14 +27,14 @@ def _language() -> "tree_sitter.Language":
 
 
 def _parser() -> "tree_sitter.Parser":
-    """Return a parser of its own for each text: one that was stopped would go on with the text before."""
+    """Return a new parser for each text, as a stopped parser would go on with the text before."""
     import tree_sitter
 
     return tree_sitter.Parser(_language())
 
 
 def _check_size(text: str, first_line: int) -> None:
-    """Raise ``RefusalError`` for very many pipes or open round brackets, in quotes and comments, too."""
+    """Raise ``RefusalError`` for too many pipes or open round brackets, including those in quotes and comments."""
     if (num_pipes := text.count("|")) > MAX_PIPES:
         raise RefusalError(f"has {num_pipes:,} pipes; a launch script may have {MAX_PIPES:,}.", first_line)
     num_open = 0
@@ -46,7 +46,7 @@ def _check_size(text: str, first_line: int) -> None:
 
 
 class Script:
-    """A parsed text."""
+    """Parsed text of a script."""
 
     def __init__(self, text: str, first_line: int = 1) -> None:
         self.source = _CONTINUED_END.sub(r"\1\n", text).encode("utf-8", "surrogatepass")
@@ -59,7 +59,7 @@ class Script:
             self.root = self._parsed(begun)
 
     def _parsed(self, begun: float) -> "Node":
-        """Root of the tree of the source."""
+        """Return the root of the source's tree."""
         source = self.source
 
         def read(offset: int, _: object) -> bytes:
@@ -71,57 +71,57 @@ class Script:
         try:
             tree = _parser().parse(read, progress_callback=too_long)
         except ValueError:
-            raise RefusalError("is too tangled for the parser of bash.", self.first_line) from None
+            raise RefusalError("takes too long to parse as bash.", self.first_line) from None
         return Node(self, tree.root_node)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A node of the tree."""
+    """Node of the syntax tree."""
 
     script: Script
     raw: "tree_sitter.Node"
 
     @property
     def type(self) -> str:
-        """Kind of the node in tree-sitter's grammar."""
+        """Return the kind of the node in tree-sitter's grammar."""
         return self.raw.type
 
     @property
     def children(self) -> list["Node"]:
-        """Nodes below, also those of signs and keywords."""
+        """Return the nodes below, with those of signs and keywords."""
         return [Node(self.script, child) for child in self.raw.children]
 
     @property
     def start(self) -> int:
-        """First byte."""
+        """Return the index of the first byte."""
         return self.raw.start_byte
 
     @property
     def end(self) -> int:
-        """Byte after the last."""
+        """Return the index after the last byte."""
         return self.raw.end_byte
 
     @property
     def text(self) -> str:
-        """Source."""
+        """Return the source of the node."""
         return self.between(self.start, self.end)
 
     @property
     def line(self) -> int:
-        """Line of the first byte, from 1."""
+        """Return the line of the first byte, from 1."""
         return self.script.first_line + self.raw.start_point[0]
 
     def between(self, start: int, end: int) -> str:
-        """Source between two bytes."""
+        """Return the source between two bytes."""
         return self.script.source[start:end].decode("utf-8", "surrogatepass")
 
     def child(self, *types: str) -> "Node | None":
-        """First node below of one of the types."""
+        """Return the first node below with one of the types."""
         return next((child for child in self.children if child.type in types), None)
 
     def check(self) -> None:
-        """Refuse a node that the parser could not read whole."""
+        """Refuse a node that the parser could not read completely."""
         if self.raw.has_error or self.raw.is_error:
             bad = self if self.raw.is_error else next(_faults(self), None)
             if bad is not None:
@@ -129,7 +129,7 @@ class Node:
 
 
 _OPAQUE = ("arithmetic_expansion", "expansion", "string", "command_substitution", "array")
-"""Parts of words whose inside is not read from the tree."""
+"""Parts of words whose content is not read from the tree."""
 
 
 def _is_closed(node: Node) -> bool:
@@ -140,7 +140,7 @@ def _is_closed(node: Node) -> bool:
 
 
 def _faults(node: Node) -> Iterator[Node]:
-    """Nodes that the parser could not read, in the order of the source."""
+    """Yield nodes that the parser could not read, in the order of the source."""
     stack = [node]
     while stack:
         current = stack.pop()
@@ -156,7 +156,7 @@ _LINE_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
 
 def _missed_ends(root: Node) -> list[int]:
     """
-    Bytes where a line of several assignments ends that the grammar takes for part of the next line.
+    Return ends of lines with several assignments that the grammar reads as part of the next line, as byte indices.
 
     It reads ``A=1 B=2``, a line end and ``else`` as a command with that name.
     """
@@ -175,6 +175,6 @@ def _missed_ends(root: Node) -> list[int]:
 
 
 def _with_semicolons(source: bytes, places: list[int]) -> bytes:
-    """Source with a semicolon at each place."""
+    """Return the source with a semicolon at each place."""
     cuts = [0, *sorted(places), len(source)]
     return b";".join(source[start:end] for start, end in pairwise(cuts))

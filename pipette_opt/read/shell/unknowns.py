@@ -1,8 +1,8 @@
 """
-Parts of texts that nobody knows before a script runs.
+Parts of texts that are unknown until a script runs.
 
-An unknown part is a single character of Unicode's private planes inside an ordinary text, so that joining texts keeps
-it. Plane 15 is a part that stays inside its word; plane 16 a part that may be no word, or several.
+An unknown part is a single character of Unicode's private planes inside an ordinary text, so that joined texts keep it.
+A character of plane 15 stays inside its word; one of plane 16 may be no word, or several.
 """
 
 import re
@@ -21,18 +21,18 @@ _SPLIT_MARKERS = re.compile("[\U00100000-\U0010ffff]")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
     """
-    A value that only a run of the script has.
+    Value that is known only when the script runs.
 
     Parameters
     ----------
     text
-        As the script has it, e.g. ``$(hostname)``.
+        Text in the script, e.g. ``$(hostname)``.
     line
-        Of the script.
+        Line of the script.
     why
-        What it depends on, for people; empty if the text says it.
+        Cause, for people; empty if the text shows it.
     one_word
-        It is never empty and has no blanks.
+        Whether it is never empty and has no blanks.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Unknown:
     one_word: bool = False
 
     def sentence(self) -> str:
-        """Return why the value is not known."""
+        """Return a clause on the unknown value and its cause."""
         return f"{_short(self.text)} is known only when the script runs" + (f" ({self.why})" if self.why else "")
 
 
@@ -66,11 +66,11 @@ class Unknowns:
         return [self.values[self._index(found[0])] for found in _MARKERS.finditer(text)]
 
     def may_be_empty(self, text: str) -> bool:
-        """Return whether a text may be empty, for all that is known."""
+        """Return whether a text may be empty, as far as known."""
         return all(is_marker(character) and not self._of(character).one_word for character in text)
 
     def split(self, text: str) -> str:
-        """Mark unknown parts that may be no word or several; those of one word stay."""
+        """Mark unknown parts that may be no word or several; those of exactly one word are kept."""
         return _MARKERS.sub(
             lambda found: found[0] if self._of(found[0]).one_word else chr(_SPLIT + self._index(found[0])), text
         )
@@ -80,7 +80,7 @@ class Unknowns:
         return _SPLIT_MARKERS.sub(lambda found: chr(_KEPT + self._index(found[0])), text)
 
     def rendered(self, text: str) -> str:
-        """Put the script's text for each unknown part."""
+        """Return a text with the script's text for each unknown part."""
         return _MARKERS.sub(lambda found: self._of(found[0]).text, text)
 
     def _of(self, character: str) -> Unknown:

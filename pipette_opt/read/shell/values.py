@@ -1,4 +1,4 @@
-"""Reading and setting a shell's variables."""
+"""Reading and setting of a shell's variables."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ OF_THE_RUN = (
     "_",
     "TERM",
 )  # fmt: skip
-"""Variables that bash sets itself, each to a single word, unless the environment does."""
+"""Variables that bash itself sets to a single word, unless the environment does."""
 
 
 class Values:
@@ -32,9 +32,9 @@ class Values:
     Parameters
     ----------
     state
-        Changes with every command; branches that nobody can decide have one each.
+        Current state, which every command may change; branches of an unknown condition each have a copy.
     line
-        Line of the command under way.
+        Line of the current command.
     """
 
     def __init__(self, state: State, unknowns: Unknowns, budget: Budget) -> None:
@@ -45,12 +45,12 @@ class Values:
         self.unset: dict[str, int] = {}
         self.defaults: dict[str, int] = {}
 
-    # Unknown values.
+    # Markers of unknown values.
 
     def unknown(
         self, text: str, *, because_of: str = "", why: str = "", one_word: bool = False, split: bool = False
     ) -> str:
-        """Return a marker of a value that only a run has; ``because_of`` holds the unknown values behind it."""
+        """Return a marker of a value known only when the script runs; ``because_of`` has its unknown causes."""
         causes = self.unknowns.all_in(because_of)
         if causes and not why:
             first = causes[0]
@@ -60,7 +60,7 @@ class Values:
         return self.unknowns.split(marker) if split else marker
 
     def of_unread(self, name: str) -> str | None:
-        """Return the unknown value of a variable that a file which is not read may set; ``None`` if there is none."""
+        """Return the unknown value of a variable that an unread file may set; ``None`` if there is no such file."""
         if not self.state.unread or name.isdigit():
             return None
         return self.unknown(f"${{{name}}}", why=self.state.unread)
@@ -68,7 +68,7 @@ class Values:
     # Reading.
 
     def text(self, name: str) -> str | None:
-        """Return the text of a variable, without noting that it is read."""
+        """Return the text of a variable without noting the access."""
         variable = self.state.variables.get(name)
         return None if variable is None else variable.text
 
@@ -100,7 +100,7 @@ class Values:
         return variable.text
 
     def unset_text(self, name: str) -> str:
-        """Return what bash takes for a parameter that is not set, and note it."""
+        """Return bash's value for a parameter that is not set, and note the access."""
         unread = self.of_unread(name)
         if unread is not None:
             return unread
@@ -110,12 +110,12 @@ class Values:
         return ""
 
     def unset_list(self, name: str) -> None:
-        """Note that an array is read that is not set."""
+        """Note access to an array that is not set."""
         if "nounset" not in self.state.options:
             self.unset.setdefault(name, self.line)
 
     def note_default(self, name: str) -> None:
-        """Note that the default of a parameter is taken."""
+        """Note that a parameter's default is used."""
         self.defaults.setdefault(name, self.line)
 
     def element(self, name: str, subscript: str) -> str | None:
@@ -152,7 +152,7 @@ class Values:
         return index
 
     def elements(self, name: str) -> list[str]:
-        """Return all elements of a variable; of a plain one its text."""
+        """Return all elements of a variable; for a plain variable its text."""
         variable = self.state.variables.get(name)
         if variable is None:
             unread = self.of_unread(name)
@@ -174,7 +174,7 @@ class Values:
         return variable is not None and variable.is_map
 
     def is_set(self, name: str) -> bool | None:
-        """Return whether ``[ -v name ]`` holds; ``None`` if that is not known."""
+        """Return whether ``[ -v name ]`` holds; ``None`` if unknown."""
         found = re.fullmatch(r"(\w+)\[(.*)\]", name)
         if found is not None:
             return self.element(found[1], found[2]) is not None
@@ -183,7 +183,7 @@ class Values:
         return self.text(name) is not None
 
     def joined(self, elements: Sequence[str]) -> str:
-        """Return elements with the first sign of ``IFS`` between them."""
+        """Return elements joined by the first character of ``IFS``."""
         separators = self.text("IFS")
         text = (" " if separators is None else separators[:1]).join(elements)
         self.budget.produce(len(text))
@@ -238,7 +238,7 @@ class Values:
         if old.readonly:
             raise RefusalError(f"assigns to {name}, which is readonly.")
         elements: dict[int | str, str] = {}
-        # Words are expanded before the old elements go: A=("${A[@]}" more).
+        # Words are expanded before the old elements are removed: A=("${A[@]}" more).
         if append and old.elements:
             elements.update(old.elements)
         following = 1 + max((int(key) for key in elements), default=-1) if not old.is_map else 0
@@ -263,7 +263,7 @@ class Values:
         self.state.variables[name] = replace(old, elements=elements, is_array=not old.is_map)
 
     def of_files(self, text: str) -> str:
-        """Return a word that may be a pattern of file names: as it is, unless it looks like a path."""
+        """Return a word that may be a pattern of file names: unchanged, or unknown if it looks like a path."""
         if "noglob" in self.state.options or not re.search(r"/|\.\w+$|^\*|\*$", text) or not is_known(text):
             return text
         return self.unknown(text, why="it depends on the files that are there", split=True)
@@ -292,7 +292,7 @@ class Values:
     # Arithmetic.
 
     def arithmetic(self, source: str) -> int | None:
-        """Return the value of an arithmetic expression in the script; ``None`` if it is not known."""
+        """Return the value of an arithmetic expression in the script; ``None`` if unknown."""
         from pipette_opt.read.shell.expansion import pieces_of, text_of
 
         text = text_of(pieces_of(self, source, in_quotes=True)) if re.search(r"[$`\"\\]", source) else source  # type: ignore[arg-type]
@@ -303,7 +303,7 @@ class Values:
         return evaluate_arithmetic(text, self)
 
     def arithmetic_text(self, source: str) -> str:
-        """Return ``$((source))``."""
+        """Return the text of ``$((source))``."""
         value = self.arithmetic(source)
         return self.unknown_number(f"$(({source}))") if value is None else str(value)
 
@@ -313,11 +313,11 @@ class Values:
         return self.unset_text(name) if value is None else value
 
     def set_number(self, name: str, subscript: str | None, value: str) -> None:
-        """Assign in arithmetic."""
+        """Set a variable in arithmetic."""
         self.assign(name, subscript, value)
 
     def unknown_number(self, text: str) -> str:
-        """Return the marker of a number that is not known."""
+        """Return the marker of an unknown number."""
         shown = text if text.startswith("$((") else f"$(({text}))"
         causes = self.unknowns.all_in(text)
         why = f"{causes[0].text}, line {causes[0].line}" if causes else ""
