@@ -124,7 +124,6 @@ def test_a_plan_on_standard_output(command: Run) -> None:
     ("words", "message"),
     [
         (("import", "links", "logs", "-o", "-"), "--out: needs the name of a file: link matrices are written beside"),
-        (("memory", "collect", "-o", "-"), "--out: needs the name of a file: an unfinished one is continued"),
         (("backtest", "runs.csv", "-o", "-", "--json"), "takes standard output, as -o - does"),
         (("backtest", "runs.csv", "-o", "-", "--plot", "-"), "standard output takes one file"),
     ],

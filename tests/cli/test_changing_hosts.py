@@ -70,10 +70,9 @@ def test_profile_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert code == 2
     assert "must be started on every host by torchrun, srun or mpirun" in err
     if not torch.cuda.is_available():
-        for command in (("memory",), ("compute", "--model", "gpt-3-125m", "--seq-length", "64")):
-            code, _, err = typed(tmp_path, "profile", *command)
-            assert code == 2
-            assert "torch sees no" in err
+        code, _, err = typed(tmp_path, "profile", "compute", "--model", "gpt-3-125m", "--seq-length", "64")
+        assert code == 2
+        assert "torch sees no" in err
     code, _, err = typed(
         tmp_path,
         *("profile", "compute", "--model", "gpt-3-125m", "--seq-length", "16", "--device", "cpu"),

@@ -171,7 +171,7 @@ def test_positions_that_megatron_refuses() -> None:
 @pytest.mark.parametrize(
     ("pattern", "depths", "message"),
     [
-        ("ME*MEM/*E/E*", 2, r"must have the same layers after each /, got \*E E\*"),
+        ("ME*MEM/*E/E*", 2, r"must have equal layers after each /, got \*E E\*"),
         ("ME*MEM/*-", 1, "mtp_layer_pattern must be of letters that hybrid_layer_pattern has, got '\\*-'"),
     ],
 )
