@@ -24,6 +24,17 @@ def test_collect_writes_the_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("out", "message"),
+    [("no/such/folder/t.csv", "no/such/folder/t.csv"), ("-", "--out: needs the name of a file: an unfinished one")],
+)
+def test_collect_checks_its_file_before_the_work(tmp_path: Path, out: str, message: str) -> None:
+    """A folder that is absent, and standard output, which cannot be continued."""
+    code, _, err = typed_module(tmp_path, "models.memory.collect", "-o", out)
+    assert code == 2
+    assert message in err
+
+
+@pytest.mark.parametrize(
     ("device", "message"), [("tpu", "must be one of none, cuda"), ("cuda", "torch sees no CUDA device")]
 )
 def test_collect_says_when_there_is_no_gpu(tmp_path: Path, device: str, message: str) -> None:
