@@ -51,7 +51,7 @@ HOTTEST, HOTTEST_CELLS, COLDEST = 1.5, 64, 3.0
 cells the hottest rises in proportion, because one exchange changes a larger part of the objective."""
 
 QUENCH_FACTOR = 0.1
-"""Temperature factor of the restarts from the best replica."""
+"""Restarts from the best replica begin at this fraction of the usual temperatures."""
 
 ROUND_MOVES = NUM_REPLICAS * swaps.REBUILD * (QUENCH_EVERY + 1) // QUENCH_EVERY
 """Average moves of all replicas between two exchanges, with their part of a restart from the best replica."""

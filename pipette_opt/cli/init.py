@@ -1,4 +1,4 @@
-"""``pipette-opt init``."""
+"""``pipette-opt init``, which writes a commented cluster.yaml to edit."""
 
 from pathlib import Path
 from typing import Annotated

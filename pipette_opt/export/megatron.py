@@ -469,7 +469,7 @@ def _window_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
 
 
 def _expert_options(model: ModelSpec, training: TrainingSpec) -> list[Option]:
-    """Options of routed and shared experts with grouped products; layers without experts come first."""
+    """Options of routed and shared experts with grouped GEMM, and which layers have them; none of a dense model."""
     if model.num_experts is None:
         return []
     options: list[Option] = [

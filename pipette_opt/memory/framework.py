@@ -292,7 +292,7 @@ def needed(constants: FloatArray) -> FloatArray:
 
 
 def shares(columns: FloatArray, constants: FloatArray) -> FloatArray:
-    """Share of each of ``KINDS`` in every row, shape ``(..., len(KINDS))``."""
+    """Fraction of each row's predicted memory in each group of regressors of ``KINDS``, shape ``(..., len(KINDS))``."""
     weights = np.abs(columns * constants)
     total = np.maximum((columns * constants).sum(axis=-1), 1e-9)
     members = np.array([~but(names) for names in KINDS.values()], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Composition of paths through a schedule, before any times."""
+"""Numbers of passes and transfers in each path through a pipeline schedule; `problem.data.Paths` adds their times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -50,7 +50,8 @@ def launch_words(degrees: Mapping[str, Any], megatron: Mapping[str, Any], where:
 def _words(name: str, value: Any, where: str, degrees: Mapping[str, Any]) -> list[str]:
     """Return the options of one field."""
     if name in ("max_gpus", "offload"):
-        raise InputError(where, "is of a search; leave it out, or say a launch as Megatron's arguments in args.")
+        problem = "has an effect on searches only; leave it out, or write the launch as Megatron's arguments in args."
+        raise InputError(where, problem)
     if name == "data_parallel":
         sizes = [degrees.get(each, (1,))[0] for each in ("tensor_parallel", "pipeline_parallel", "context_parallel")]
         gpus = value * sizes[0] * sizes[1] * sizes[2]
@@ -72,7 +73,9 @@ def _recomputation(value: str | None, where: str) -> list[str]:
     if value == "full":
         return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
     if value == "block":
-        problem = "is of a search. Of a launch write recompute_granularity, recompute_method and recompute_num_layers."
+        problem = (
+            "leaves a choice. For a launch write recompute_granularity, recompute_method and recompute_num_layers."
+        )
         raise InputError(where, problem)
     modules = [] if value == "selective" else ["--recompute-modules", *value.split("+")]
     return ["--recompute-granularity", "selective", *modules]

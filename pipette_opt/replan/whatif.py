@@ -275,7 +275,11 @@ class WhatIf:
         )
 
     def _ends(self, change: Change, ratio: float, config: ParallelConfig) -> tuple[float | None, float | None]:
-        """Ends of a change of the tokens per second, whose predicted ratio is given."""
+        """
+        Return the least and the greatest relative change of tokens per second where ``ratio`` is predicted.
+
+        ``(None, None)`` for a job of another size or model, and for the plan's own configuration.
+        """
         if change.group in OTHER_JOBS or config == self.plan.config:
             return None, None
         low, high = gain_band(ratio, config.world_size / self.plan.config.world_size)
@@ -369,7 +373,7 @@ class WhatIf:
         return found
 
     def _prepared(self, space: SearchSpace) -> list[Prepared]:
-        """What was prepared of the same space."""
+        """Return the prepared problems of earlier searches of this search space, for reuse."""
         done = self._searched.items()
         return [one.prepared for (_, other, _), one in done if other == space and isinstance(one, Searched)]
 

@@ -67,7 +67,7 @@ class Incumbent:
 
     @property
     def upper(self) -> int:
-        """Objective of the incumbent, ticks; ``UNUSABLE_TICKS`` before the first."""
+        """Objective of the best solution so far, ticks; ``UNUSABLE_TICKS`` without any."""
         with self._lock:
             return min((found.objective_ticks for found in self.found.values()), default=UNUSABLE_TICKS)
 

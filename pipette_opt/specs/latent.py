@@ -56,8 +56,9 @@ class LatentAttention:
                 raise ValueError(f"{field.name} of latent attention must be a whole number >= 1, got {value!r}.")
         if (self.key_head_size + self.v_head_dim) % 2 or self.qk_pos_emb_head_dim % 2:
             raise ValueError(
-                f"heads of latent attention must be even, got keys of {self.qk_head_dim} + {self.qk_pos_emb_head_dim} "
-                f"and values of {self.v_head_dim} channels."
+                "latent attention needs an even qk_pos_emb_head_dim and an even sum of key and value channels, got "
+                f"qk_head_dim {self.qk_head_dim}, qk_pos_emb_head_dim {self.qk_pos_emb_head_dim}, v_head_dim "
+                f"{self.v_head_dim}."
             )
 
     @property

@@ -115,7 +115,7 @@ def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def gaps_are_named(instance: Instance, plan: Plan) -> Iterator[str]:
-    """What no number counts of the model is among what the plan says is not modelled."""
+    """Yield a fault for each feature of the model that no figure counts and ``not_modelled`` does not list."""
     for gap in not_modelled_of(instance.model, instance.training):
         if gap not in plan.not_modelled:
             yield f"not_modelled lacks {gap.option} {gap.value}".rstrip()

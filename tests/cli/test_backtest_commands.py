@@ -105,7 +105,7 @@ def test_a_stack_without_a_finite_time(runs: Path, tmp_path: Path) -> None:
     stack.write_text("matmul_speed: 1.0e-320\n")
     done = CliRunner().invoke(app, ["backtest", str(runs), "--calibration", str(stack), "--json"])
     assert isinstance(done.exception, InputError)
-    assert "stack.yaml: matmul_speed must be at least" in str(done.exception)
+    assert "stack.yaml: matmul_speed must be a number in" in str(done.exception)
 
 
 def test_an_interrupt_while_validating_writes_the_stack(

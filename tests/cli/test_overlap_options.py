@@ -93,7 +93,7 @@ def test_context_parallel_sizes_are_searched() -> None:
         (("--ddp-bucket-size", "5", "--no-overlap-grad-reduce"), "has no effect without --overlap-grad-reduce"),
         (("--context-parallel", "two"), "--context-parallel"),
         (("--allreduce", "star"), "ring, hierarchical, tree"),
-        (("--allreduce", "tree"), "the simulator only"),
+        (("--allreduce", "tree"), "only known to estimate"),
     ],
 )
 def test_what_does_not_fit(options: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -98,8 +98,8 @@ def test_degrees_are_a_launch(job: Path) -> None:
     [
         ("tp: [4, 8]", "tensor_parallel: must be one value of a launch"),
         ("tp: 8, dp: 2", "data_parallel: follows from the GPUs of a launch: write cluster.num_gpus: 16"),
-        ("recompute: block", "recompute: is of a search"),
-        ("offload: optimizer", "offload: is of a search"),
+        ("recompute: block", "recompute: leaves a choice"),
+        ("offload: optimizer", "offload: has an effect on searches only"),
     ],
 )
 def test_a_choice_is_no_launch(job: Path, degrees: str, problem: str) -> None:

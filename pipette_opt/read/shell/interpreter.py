@@ -919,7 +919,7 @@ class Shell(Values):
 
 
 _OUTPUT = "the output"
-"""Text of the unknown value for output that depends on an unknown condition."""
+"""Name of a command's output where branches of an ``if``, whose condition is unknown, print different text."""
 
 _COMPOUND: Mapping[str, Callable[[Shell, Node], None]] = {
     "list": Shell._list,

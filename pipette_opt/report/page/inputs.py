@@ -9,7 +9,7 @@ from pipette_opt.report.cells import words
 from pipette_opt.report.page.markup import Child, Panel, bullets, element, number, paragraph, table
 
 MAX_VALUES = 24
-"""Most values of a list that are shown. Chosen."""
+"""Number of values of a list that are shown at most. Chosen."""
 
 
 def assumptions_panel(plan: Plan) -> Panel:

@@ -205,7 +205,11 @@ def _split(classes: HostClasses, votes: Sequence[tuple[tuple[int, int], BoolArra
 
 
 def _parts(count: IntArray, by_count: bool) -> IntArray:
-    """Return 0 and 1 for hosts without and with partners, or with few and many; halves if all have equally many."""
+    """
+    Split the hosts of a class in two, by the number of their partners: 0 or 1 for each host.
+
+    1 for hosts that have any; with ``by_count``, for those with more than the median, or else for the second half.
+    """
     if not by_count:
         return (count > 0).astype(np.int64) if 0 < (count > 0).sum() < len(count) else np.zeros_like(count)
     many: IntArray = (count > np.median(count)).astype(np.int64)
