@@ -69,7 +69,7 @@ def estimate(
     current = estimated(plan, args, job_options, hosts=hosts, max_oom_risk=max_oom_risk, schedule=schedule, trace=trace)
     for remark in current.remarks:
         say(remark)
-    compared = compared_with(measured, current.estimate, current.memory)
+    compared = compared_with(measured, current.estimate, current.memory, max_oom_risk)
     if json:
         show_json(current.as_dict() | ({"measured": compared.as_dict()} if compared else {}))
     else:

@@ -6,6 +6,7 @@ declared with. ``cluster`` and ``software`` may be a single text: a cluster file
 beside the job file.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,7 @@ class JobFile:
             return self.launch.args
         if self.launch.args is not None:
             raise InputError(f"{self.path}, args", "say what parallel says; give one of the two.")
-        return " ".join(launch_words(degrees, self.megatron, f"{self.path}, parallel."))
+        return shlex.join(launch_words(degrees, self.megatron, f"{self.path}, parallel."))
 
 
 def read_job_file(path: str | Path) -> JobFile:
@@ -125,6 +126,9 @@ def read_job_file(path: str | Path) -> JobFile:
             given[name] = field_value(declared, _found(name, value, path), where)
     launch = LaunchOptions(**{name: given.pop(name) for name in fields_of(LaunchOptions) if name in given})
     measured = Measured(**{name: given.pop(name) for name in fields_of(Measured) if name in given})
+    for name in ("iter_time_s", "peak_mem_gib"):
+        if (figure := getattr(measured, name)) is not None and figure <= 0:
+            raise InputError(f"{path}, measured.{name}", f"must be > 0, got {figure:g}.")
     return JobFile(path=path, given=given, launch=launch, measured=measured, megatron=megatron)
 
 

@@ -1,5 +1,6 @@
 """Rows of ``runs.csv`` that say their launch as Megatron-LM's arguments: column ``args``, with any further columns."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,9 @@ MEGATRON_COLUMNS: Mapping[str, str] = {
 
 SHAPE_COLUMNS = ("num_layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab")
 """Columns of a model's shape, which the arguments or the named model say where the row does not."""
+
+SHARDING = {"2": "optim_grads", "3": "optim_grads_params"}
+"""Sharding strategies of Megatron-FSDP by the ZeRO stage of a row."""
 
 
 def read_launch(
@@ -85,7 +89,7 @@ def read_launch(
     vocab_size = None if named is None or not is_whole or "vocab_size" in given.options else named.vocab_size
     if words or vocab_size is not None:
         written = [word for name, value in given.written.items() for word in option_words(name, value)]
-        given = parse_megatron_args(" ".join([*written, *words]), place, vocab_size=vocab_size)
+        given = parse_megatron_args(shlex.join([*written, *words]), place, vocab_size=vocab_size)
     return given, _model(given, named, where)
 
 
@@ -102,8 +106,12 @@ def _said_by_columns(cells: Mapping[str, str], is_whole: bool) -> Iterator[tuple
         elif column == "recompute":
             yield from ((column, option, value) for option, value in _recomputation(cell))
         elif column == "zero_stage":
-            if cell.removesuffix(".0") == "1":
+            stage = cell.removesuffix(".0")
+            if stage == "1":
                 yield column, "use_distributed_optimizer", True
+            elif stage in SHARDING:
+                yield column, "use_megatron_fsdp", True
+                yield column, "data_parallel_sharding_strategy", [SHARDING[stage]]
         elif name in known:
             is_flag = known[name].kind == "flag"
             yield column, name, truth_of(cell) is True if is_flag else cell.removesuffix(".0").split()

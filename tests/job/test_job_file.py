@@ -68,6 +68,7 @@ def test_files_are_found_beside_the_job_file(tmp_path: Path) -> None:
         ("parallel: {tp: [4, x]}", "parallel.tp", "must be whole numbers >= 1"),
         ("cluster: 5", "cluster", "must be a mapping of cluster, nodes"),
         ("measured: {iter_time_s: soon}", "measured.iter_time_s", "must be a number, got 'soon'"),
+        ("measured: {iter_time_s: 0}", "measured.iter_time_s", "must be > 0, got 0"),
         ("- model", "", "must be a mapping with model"),
         ("", "", "must be a mapping with model"),
     ],
