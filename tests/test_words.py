@@ -24,7 +24,6 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "parallel": (35, 1),
     "replan": (26, 53),
     "specs": (122, 19),
-    "verify": (22, 55),
     "benchmarks": (257, 311),
     "cli": (18, 44),
     "library": (49, 28),

@@ -1,8 +1,8 @@
 """
-Every rule again, in plain Python, on the finished plan.
+Independent checks of a finished plan, in plain Python.
 
-Nothing of the solver's problem or solution is used: a plan that passes is right by the given data, whatever produced
-it. Each rule is one function whose docstring is the rule; it yields what is wrong, with the numbers.
+The checks use nothing of the solver's problem or solution. So a plan that passes agrees with the given data, whatever
+produced it. Each rule is a function whose docstring states the rule; it yields each violation with its numbers.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ from pipette_opt.verify.unused import unused_hosts_are_reproduced
 __all__ = ["RULES", "Checked", "recorded_space", "verify"]
 
 MAP_RULES: tuple[Rule, ...] = (degrees_fill_the_world, hosts_exist, one_rank_per_gpu)
-"""What the map must be before anything else can be asked."""
+"""Rules on the rank map, checked first, because all other rules read the map."""
 
 CONTENT_RULES: tuple[Rule, ...] = (
     coordinates_in_rank_order,
@@ -85,26 +85,26 @@ SPACE_RULES: tuple[SpaceRule, ...] = (
     bound_holds,
     no_exchange_is_faster,
 )
-"""What needs the searched space enumerated again."""
+"""Rules that need the searched space enumerated again."""
 
 RULES: tuple[Rule | SpaceRule, ...] = (*MAP_RULES, *CONTENT_RULES, *SPACE_RULES)
-"""All rules, in the order in which they are checked."""
+"""All rules, in the order of the checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """
-    What a plan that passed was checked for.
+    Rules and counts of a plan that passed.
 
     Parameters
     ----------
     rules
         Names of the rules that hold.
     num_configurations
-        Configurations that are legal and fit.
+        Number of configurations that are legal and fit.
     open_configs
-        Those of which only the search says that no placement is faster than the certificate's bound. All others could
-        not be even if every link were as fast as the fastest, or all of their few placements were simulated.
+        Configurations whose bound only the search proves. All others are bounded here: over the fastest links, or by
+        simulating all of their few placements.
     """
 
     rules: tuple[str, ...]
@@ -113,13 +113,13 @@ class Checked:
 
     @property
     def num_bounded(self) -> int:
-        """Configurations whose bound does not rest on the search."""
+        """Number of configurations whose bound does not rest on the search."""
         return self.num_configurations - len(self.open_configs)
 
 
 def verify(instance: Instance, plan: Plan, also: Sequence[str] = ()) -> Checked:
     """
-    Check a plan against what was given, and its certificate against what was searched.
+    Check a plan against the given data, and its certificate against the searched space.
 
     Raises ``PlanError`` with every broken rule by name. Rules that read the map are skipped if the map itself is
     broken.
@@ -127,7 +127,7 @@ def verify(instance: Instance, plan: Plan, also: Sequence[str] = ()) -> Checked:
     Parameters
     ----------
     also
-        Broken rules that were found elsewhere, to be named with the others.
+        Broken rules found elsewhere, to report with the others.
     """
     problems = [*broken_rules(instance, plan), *also]
     searched = None
@@ -148,9 +148,9 @@ def verify(instance: Instance, plan: Plan, also: Sequence[str] = ()) -> Checked:
 
 def verify_content(instance: Instance, plan: Plan) -> None:
     """
-    The rules on the plan itself, without enumerating what was searched: what a search asks of its own plan.
+    Check the rules on the plan itself, without enumerating the searched space.
 
-    It has just enumerated that space and bounded it, so doing both again would only double its time. Raises as
+    A search checks its own plan this way, because it has just enumerated and bounded that space. Raises as
     :func:`verify`.
     """
     problems = broken_rules(instance, plan)
@@ -159,7 +159,7 @@ def verify_content(instance: Instance, plan: Plan) -> None:
 
 
 def broken_rules(instance: Instance, plan: Plan) -> list[str]:
-    """Every broken rule on the plan itself, by name, with the numbers."""
+    """Return every broken rule on the plan itself, by name, with the numbers."""
     instance = with_edge_loss(instance)
     for rules in (MAP_RULES, CONTENT_RULES):
         problems = [f"{rule.__name__}: {problem}" for rule in rules for problem in rule(instance, plan)]

@@ -1,4 +1,4 @@
-"""The plans that lost, simulated again on the hosts that they are said to be on."""
+"""Rules on the slower plans recorded beside the plan, simulated again on their hosts."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,84 +18,89 @@ from pipette_opt.verify.memory import accepted_risk, stages_memory
 
 
 def named_alternatives(plan: Plan) -> list[tuple[str, Alternative]]:
-    """All plans that are recorded beside the plan, by their place in its file."""
-    found = [(f"alternatives[{number}]", one) for number, one in enumerate(plan.alternatives)]
+    """Return all plans recorded beside the plan, with their place in its file."""
+    found = [(f"alternatives[{number}]", alternative) for number, alternative in enumerate(plan.alternatives)]
     found += [("fastest", plan.fastest)] if plan.fastest is not None else []
-    return found + [(f"risks[{number}].plan", one.plan) for number, one in enumerate(plan.risks)]
+    return found + [(f"risks[{number}].plan", trade.plan) for number, trade in enumerate(plan.risks)]
 
 
 def alternatives_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each plan beside the plan is legal, fits, has the simulated time and risk, and lost for the reason given."""
+    """Each plan beside the plan is legal, fits, has the simulated time and risk, and is slower for the reason given."""
     seen = {plan.config}
     try:
         best = estimate(instance, plan.config, on_cluster(instance, plan))
     except (InputError, ValueError):
         return  # estimate_is_reproduced says why
-    for place, one in named_alternatives(plan):
-        name = f"{place} ({one.config.label()})"
+    for place, alternative in named_alternatives(plan):
+        name = f"{place} ({alternative.config.label()})"
         if place.startswith("alternatives"):
-            if one.config in seen:
+            if alternative.config in seen:
                 yield f"{name} is the plan's configuration, or listed twice"
-            seen.add(one.config)
-        yield from (f"{name} {problem}" for problem in _alternative_problems(instance, plan, best, one))
+            seen.add(alternative.config)
+        yield from (f"{name} {problem}" for problem in _alternative_problems(instance, plan, best, alternative))
 
 
-def _alternative_problems(instance: Instance, plan: Plan, best: IterationTime, one: Alternative) -> Iterator[str]:
-    illegal = list(check_legal(instance.model, instance.training, one.config))
+def _alternative_problems(
+    instance: Instance, plan: Plan, best: IterationTime, alternative: Alternative
+) -> Iterator[str]:
+    illegal = list(check_legal(instance.model, instance.training, alternative.config))
     if illegal:
         yield f"is not legal: {illegal[0]}"
         return
-    unknown = sorted(set(one.hosts) - set(instance.cluster.hosts))
-    if unknown or len(set(one.hosts)) < len(one.hosts):
+    unknown = sorted(set(alternative.hosts) - set(instance.cluster.hosts))
+    if unknown or len(set(alternative.hosts)) < len(alternative.hosts):
         yield f"is on {', '.join(unknown) or 'a host twice'}, cluster {instance.cluster.name} has no such hosts"
         return
-    if one.slots is not None and (problem := _slots_problem(instance, one.slots, len(one.hosts))):
+    if alternative.slots is not None and (
+        problem := _slots_problem(instance, alternative.slots, len(alternative.hosts))
+    ):
         yield problem
         return
-    placements = list(alternative_placements(instance, one))
+    placements = list(alternative_placements(instance, alternative))
     if not placements:
-        yield f"does not fill {len(one.hosts)} hosts"
+        yield f"does not fill {len(alternative.hosts)} hosts"
         return
-    if one.iteration_time_s is None:
-        if one.oom_probability is not None:
+    if alternative.iteration_time_s is None:
+        if alternative.oom_probability is not None:
             yield "has figures, and was not simulated"
         return
     try:
-        simulated = [(placement, estimate(instance, one.config, placement)) for placement in placements]
+        simulated = [(placement, estimate(instance, alternative.config, placement)) for placement in placements]
     except InputError as error:
         yield f"cannot be simulated: {error}"
         return
-    placement, again = min(simulated, key=lambda pair: abs(pair[1].iteration_time_s - one.iteration_time_s))  # type: ignore[operator]
-    if not close(one.iteration_time_s, again.iteration_time_s, REPRODUCED):
-        yield f"has iteration_time_s {one.iteration_time_s}, the simulator says {again.iteration_time_s}"
-    if one.iteration_time_s < (fastest_s := plan.certificate.best_s) * (1 - CLOSED_GAP):
-        yield f"takes {one.iteration_time_s} s and is faster than the fastest plan, {fastest_s} s"
-    if one.lower_bound_s is not None and not 0 <= one.lower_bound_s <= one.iteration_time_s * (1 + ROUNDING):
-        yield f"takes {one.iteration_time_s} s, and no plan of its kind is said to take less than {one.lower_bound_s} s"
-    if one.reason != (reason := why_slower(best, again)):
-        yield f"lost because {one.reason!r}, the times say {reason!r}"
-    for cause in {**again.breakdown, **one.breakdown} if one.breakdown else ():
-        if not same(said := one.breakdown.get(cause), right := again.breakdown.get(cause), REPRODUCED):
-            yield f"spends {said} s on {cause}, the simulator says {right}"
-    yield from _risk_problems(instance, plan, one, placement)
+    placement, again = min(simulated, key=lambda pair: abs(pair[1].iteration_time_s - alternative.iteration_time_s))  # type: ignore[operator]
+    if not close(alternative.iteration_time_s, again.iteration_time_s, REPRODUCED):
+        yield f"has iteration_time_s {alternative.iteration_time_s}, the simulator says {again.iteration_time_s}"
+    if alternative.iteration_time_s < (fastest_s := plan.certificate.best_s) * (1 - CLOSED_GAP):
+        yield f"takes {alternative.iteration_time_s} s and is faster than the fastest plan, {fastest_s} s"
+    time_s, bound_s = alternative.iteration_time_s, alternative.lower_bound_s
+    if bound_s is not None and not 0 <= bound_s <= time_s * (1 + ROUNDING):
+        yield f"takes {time_s} s, and no plan of its kind is said to take less than {bound_s} s"
+    if alternative.reason != (reason := why_slower(best, again)):
+        yield f"lost because {alternative.reason!r}, the times say {reason!r}"
+    for cause in {**again.breakdown, **alternative.breakdown} if alternative.breakdown else ():
+        if not same(recorded := alternative.breakdown.get(cause), right := again.breakdown.get(cause), REPRODUCED):
+            yield f"spends {recorded} s on {cause}, the simulator says {right}"
+    yield from _risk_problems(instance, plan, alternative, placement)
 
 
-def alternative_placements(instance: Instance, one: Alternative) -> Iterator[Placement]:
-    """Every packing that fills the hosts of an alternative, which lists them in grid order."""
+def alternative_placements(instance: Instance, alternative: Alternative) -> Iterator[Placement]:
+    """Yield every tiling that fills the hosts of an alternative, which lists its hosts in grid order."""
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
-    nodes = np.array([index[host] for host in one.hosts], dtype=np.int64)
-    slots = None if one.slots is None else np.array(one.slots, dtype=np.int64)
-    for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
-        grid = block.node_grid(one.config)
+    nodes = np.array([index[host] for host in alternative.hosts], dtype=np.int64)
+    slots = None if alternative.slots is None else np.array(alternative.slots, dtype=np.int64)
+    for block in node_blocks(alternative.config, instance.cluster.gpus_per_node, instance.launcher):
+        grid = block.node_grid(alternative.config)
         if math.prod(grid) == len(nodes):
-            if slots is not None and slots.shape[1] != gpus_of_a_host(one.config, block):
+            if slots is not None and slots.shape[1] != gpus_of_a_host(alternative.config, block):
                 continue
             of_hosts = None if slots is None else slots.reshape(*grid, -1)
-            yield block_placement(one.config, block, nodes.reshape(grid), of_hosts)
+            yield block_placement(alternative.config, block, nodes.reshape(grid), of_hosts)
 
 
 def _slots_problem(instance: Instance, slots: Sequence[Sequence[int]], num_hosts: int) -> str | None:
-    """What is wrong with the GPUs of hosts; ``None`` if each has equally many GPUs of its own, each once."""
+    """Return the fault in the GPUs of hosts; ``None`` if each host has equally many different GPUs."""
     per_node = instance.cluster.gpus_per_node
     if len(slots) != num_hosts or len({len(gpus) for gpus in slots}) > 1:
         return f"has GPUs for {len(slots)} hosts, or not equally many of each, on {num_hosts} hosts"
@@ -105,17 +110,17 @@ def _slots_problem(instance: Instance, slots: Sequence[Sequence[int]], num_hosts
     return None
 
 
-def _risk_problems(instance: Instance, plan: Plan, one: Alternative, placement: Placement) -> Iterator[str]:
-    """Memory of its fullest stage."""
+def _risk_problems(instance: Instance, plan: Plan, alternative: Alternative, placement: Placement) -> Iterator[str]:
+    """Yield faults in the memory and risk of an alternative's fullest stage."""
     try:
-        stages = stages_memory(instance, one.config, placement, accepted_risk(plan.inputs))
+        stages = stages_memory(instance, alternative.config, placement, accepted_risk(plan.inputs))
     except InputError:
         return  # memory_is_reproduced says why
     worst = max(stages, key=lambda stage: stage.oom_probability)
     for name in ("oom_probability", "oom_probability_at_most"):
-        said, right = getattr(one, name), getattr(worst, name)
-        if not same(said, right, REPRODUCED):
-            yield f"has {name} {said}, predicted again {right}"
+        recorded, right = getattr(alternative, name), getattr(worst, name)
+        if not same(recorded, right, REPRODUCED):
+            yield f"has {name} {recorded}, predicted again {right}"
     for stage in stages:
         if stage.upper_bytes > stage.capacity_bytes and accepted_risk(plan.inputs) < IGNORED_RISK:
             yield (
@@ -127,8 +132,10 @@ def _risk_problems(instance: Instance, plan: Plan, one: Alternative, placement: 
 
 def baselines_are_possible(instance: Instance, plan: Plan) -> Iterator[str]:
     """Each baseline is legal, and its times are positive."""
-    for number, one in enumerate(plan.baselines):
-        name = f"baselines[{number}] ({one.name})"
-        yield from (f"{name} is not legal: {why}" for why in check_legal(instance.model, instance.training, one.config))
-        if not (one.iteration_time_s > 0 and one.objective_s > 0 and one.wall_time_s >= 0):
-            yield f"{name} takes {one.iteration_time_s} s, objective {one.objective_s} s, found in {one.wall_time_s} s"
+    for number, baseline in enumerate(plan.baselines):
+        name = f"baselines[{number}] ({baseline.name})"
+        reasons = check_legal(instance.model, instance.training, baseline.config)
+        yield from (f"{name} is not legal: {reason}" for reason in reasons)
+        time_s, objective_s, wall_time_s = baseline.iteration_time_s, baseline.objective_s, baseline.wall_time_s
+        if not (time_s > 0 and objective_s > 0 and wall_time_s >= 0):
+            yield f"{name} takes {time_s} s, objective {objective_s} s, found in {wall_time_s} s"

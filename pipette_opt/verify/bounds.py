@@ -1,9 +1,9 @@
 """
-What no placement of a configuration can undercut: its work alone, or the simulated time over the fastest links.
+Bounds on every placement of a configuration: its work alone, or the simulated time over the fastest links.
 
-The first costs microseconds and mostly is enough (:mod:`pipette_opt.costs.work`). Where it is not, every link is taken
-to be as fast as the fastest: the simulator never falls when a time grows, so this bounds every placement of a packing,
-whatever it sends where. Nothing is searched, and nothing of the solver is used.
+The first costs microseconds and mostly suffices (:mod:`pipette_opt.costs.work`). The second takes every link to be as
+fast as the fastest. The simulated time never falls when a transfer takes longer, so this bounds every placement of a
+tiling. Neither needs a search or anything of the solver.
 """
 
 import math
@@ -22,10 +22,10 @@ from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
 
 AT_ONCE = 1000
-"""Packings that are simulated together: some hundred MiB for a thousand GPUs."""
+"""Placements simulated together, which take some hundred MiB for a thousand GPUs."""
 
 FLOWS_PER_GPU = 2
-"""Concurrent flows between two hosts, at most, for each GPU of a host; all-to-alls of experts go both ways at once."""
+"""Most concurrent flows between two hosts per GPU of a host; all-to-alls of experts go both ways at once."""
 
 
 def cheap_bounds_s(
@@ -37,76 +37,84 @@ def cheap_bounds_s(
     both_ways: bool = False,
 ) -> FloatArray:
     """
-    No placement of a configuration is faster by the simulator, seconds, shape ``(len(checked),)``.
+    Return a lower bound on the simulated time of every placement of each configuration, seconds, shape
+    ``(len(checked),)``.
 
-    Infinite where too few hosts have the memory in every packing. Of the work alone where that is enough, and where
-    kinds of GPU differ and none is the fastest of all in every stage.
+    Infinite where too few hosts have the memory in every tiling. The bound is the work alone where that suffices, and
+    where GPU kinds differ and none is fastest in every stage.
 
     Parameters
     ----------
     capacity_bytes
-        What a stage may take on one GPU of each host, shape ``(num_nodes,)``.
+        Memory that a stage may take on one GPU of each host, shape ``(num_nodes,)``.
     enough_s
-        Bounds of at least this need not be closer.
+        Time from which a bound need not be tighter, seconds.
     both_ways
-        Links are as fast as the slower direction of the pair of hosts where that is the fastest; pairs with one
-        direction are left out. It is what stages that wait for each other can have, and no bound for rings, which go
-        one way.
+        Take the pair of hosts whose slower direction is fastest, and use that speed for all links; pairs with one
+        measured direction are left out. This bounds stages that wait for each other, but not rings, which go one way.
     """
     work = WorkBounds(instance)
-    bounds = np.array([work(one.config) for one in checked])
+    bounds = np.array([work(fitting.config) for fitting in checked])
     of_kind: dict[int, list[tuple[int, NodeBlock]]] = {}
     for number in np.flatnonzero(bounds < enough_s).tolist():
-        one = checked[number]
-        kind = _fastest_kind(instance, one.config)
+        configuration = checked[number]
+        kind = _fastest_kind(instance, configuration.config)
         if kind is None:
             continue
         bounds[number] = np.inf
-        of_kind.setdefault(kind, []).extend((number, block) for block in _with_room(instance, one, capacity_bytes))
+        of_kind.setdefault(kind, []).extend(
+            (number, block) for block in _with_room(instance, configuration, capacity_bytes)
+        )
     for kind, packings in of_kind.items():
         ideal = replace(instance, cluster=ideal_cluster(instance.cluster, kind, both_ways=both_ways))
         for start in range(0, len(packings), AT_ONCE):
-            some = packings[start : start + AT_ONCE]
-            times = estimate_many(ideal, [_somewhere(checked[number].config, block) for number, block in some])
-            np.minimum.at(bounds, [number for number, _ in some], times)
+            batch = packings[start : start + AT_ONCE]
+            times = estimate_many(ideal, [_somewhere(checked[number].config, block) for number, block in batch])
+            np.minimum.at(bounds, [number for number, _ in batch], times)
     return bounds
 
 
 def num_without_room(instance: Instance, checked: Sequence[CheckedConfig], capacity_bytes: IntArray) -> int:
-    """Configurations for which too few hosts have the memory in every packing."""
-    return sum(next(_with_room(instance, one, capacity_bytes), None) is None for one in checked)
+    """Count the configurations for which too few hosts have the memory in every tiling."""
+    return sum(next(_with_room(instance, fitting, capacity_bytes), None) is None for fitting in checked)
 
 
 def fastest_placement_s(
-    instance: Instance, one: CheckedConfig, capacity_bytes: IntArray, most: int
+    instance: Instance, fitting: CheckedConfig, capacity_bytes: IntArray, most: int
 ) -> tuple[float, int] | None:
     """
-    The simulated time of the fastest of all placements of a configuration, infinite if it has none, and their number.
+    Return the simulated time of the fastest of all placements, infinite if there is none, and their number.
 
-    ``None`` if there are more than ``most``.
+    ``None`` if there are more than ``most`` placements.
     """
-    blocks = list(_with_room(instance, one, capacity_bytes))
-    cells = [math.prod(block.node_grid(one.config)) for block in blocks]
+    blocks = list(_with_room(instance, fitting, capacity_bytes))
+    cells = [math.prod(block.node_grid(fitting.config)) for block in blocks]
     count = sum(math.perm(instance.cluster.num_nodes, size) for size in cells)
     if count > most:
         return None
-    placed = [(one.config, placement) for block in blocks for placement in _every(instance, one, block, capacity_bytes)]
+    placed = [
+        (fitting.config, placement)
+        for block in blocks
+        for placement in _every(instance, fitting, block, capacity_bytes)
+    ]
     parts = (placed[start : start + AT_ONCE] for start in range(0, len(placed), AT_ONCE))
     return min((float(estimate_many(instance, part).min()) for part in parts), default=math.inf), count
 
 
-def _every(instance: Instance, one: CheckedConfig, block: NodeBlock, capacity_bytes: IntArray) -> Iterator[Placement]:
-    """Every placement of a packing on hosts with enough memory."""
-    grid = block.node_grid(one.config)
-    need = np.repeat(one.need_bytes.reshape(grid[0], -1).max(axis=1), math.prod(grid[1:]))
+def _every(
+    instance: Instance, fitting: CheckedConfig, block: NodeBlock, capacity_bytes: IntArray
+) -> Iterator[Placement]:
+    """Yield every placement of a tiling on hosts with enough memory."""
+    grid = block.node_grid(fitting.config)
+    need = np.repeat(fitting.need_bytes.reshape(grid[0], -1).max(axis=1), math.prod(grid[1:]))
     for hosts in permutations(range(instance.cluster.num_nodes), len(need)):
         nodes = np.array(hosts)
         if (capacity_bytes[nodes] >= need).all():
-            yield block_placement(one.config, block, nodes.reshape(grid))
+            yield block_placement(fitting.config, block, nodes.reshape(grid))
 
 
 def ideal_cluster(cluster: ClusterSpec, kind: int, *, both_ways: bool) -> ClusterSpec:
-    """The same hosts, all with GPUs of a kind and with links as fast as the fastest for any number of flows."""
+    """Return the cluster with all GPUs of one kind and all links as fast as the fastest for any number of flows."""
     gpu, size = cluster.gpu_kinds[kind], (cluster.num_nodes, cluster.num_nodes)
     nodes = tuple(replace(node, gpu=gpu) for node in cluster.nodes)
     if cluster.num_nodes == 1:
@@ -117,12 +125,12 @@ def ideal_cluster(cluster: ClusterSpec, kind: int, *, both_ways: bool) -> Cluste
         fastest = float(np.nanmax(np.minimum(rates, rates.T) if both_ways else rates, initial=0.0))
         if fastest > 0.0:
             matrices.append(LinkMatrix(concurrent_flows=num_flows, bytes_per_s=np.full(size, fastest)))
-    # The cap of a host is in the fastest links already.
+    # The fastest links already include the cap of a host.
     return replace(cluster.with_best_links(tuple(matrices) or cluster.link_matrices), nodes=nodes)
 
 
 def _fastest_kind(instance: Instance, config: ParallelConfig) -> int | None:
-    """The kind of GPU that is the fastest in every stage and chunk, if there is one."""
+    """Return the GPU kind that is fastest in every stage and chunk, if there is one."""
     if len(instance.cluster.gpu_kinds) == 1:
         return 0
     compute = costs_of(instance, config).compute
@@ -131,17 +139,17 @@ def _fastest_kind(instance: Instance, config: ParallelConfig) -> int | None:
     return int(least.argmax()) if least.any() else None
 
 
-def _with_room(instance: Instance, one: CheckedConfig, capacity_bytes: IntArray) -> Iterator[NodeBlock]:
-    """Packings for which enough hosts have the memory: the rows of the grid that need most have the fewest hosts."""
-    for block in node_blocks(one.config, instance.cluster.gpus_per_node, instance.launcher):
-        rows, *columns = block.node_grid(one.config)
-        need = np.sort(one.need_bytes.reshape(rows, -1).max(axis=1))[::-1]
+def _with_room(instance: Instance, fitting: CheckedConfig, capacity_bytes: IntArray) -> Iterator[NodeBlock]:
+    """Yield the tilings for which enough hosts have the memory, counting hosts for the rows that need most first."""
+    for block in node_blocks(fitting.config, instance.cluster.gpus_per_node, instance.launcher):
+        rows, *columns = block.node_grid(fitting.config)
+        need = np.sort(fitting.need_bytes.reshape(rows, -1).max(axis=1))[::-1]
         hosts = (capacity_bytes[None] >= need[:, None]).sum(axis=1)
         if (hosts >= math.prod(columns) * np.arange(1, rows + 1)).all():
             yield block
 
 
 def _somewhere(config: ParallelConfig, block: NodeBlock) -> tuple[ParallelConfig, Placement]:
-    """On the first hosts; all are alike."""
+    """Place a configuration on the first hosts, because all hosts are equal."""
     grid = block.node_grid(config)
     return config, block_placement(config, block, np.arange(math.prod(grid)).reshape(grid))

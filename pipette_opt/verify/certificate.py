@@ -15,24 +15,28 @@ from pipette_opt.verify.common import CHEAP, CLOSED_GAP, REPRODUCED, ROUNDING
 from pipette_opt.verify.space import Searched
 
 SpaceRule = Callable[[Searched, Plan], Iterator[str]]
-"""As a rule on the plan; it is given what was searched, enumerated again."""
+"""Rule on the certificate; takes the searched space, enumerated again, and yields each violation."""
 
 LEFT_OUT = ("legality rules", "memory", "fewer recomputed layers", "less on the host", "tensor overlap")
-"""Parts of a proof with what was not bounded."""
+"""Parts of a proof for configurations that were left out before any bound."""
 
 NOT_RUNNABLE = (*LEFT_OUT, "no placement")
-"""Reasons that are no bound: a plan of these cannot run, or is another that recomputes or moves more."""
+"""
+Parts of a proof without a bound: configurations that cannot run, or differ from another only by recomputing or
+moving more.
+"""
 
 
 def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    The plan's configuration and those beside it are of the searched space, and fit; as many fit as is said.
+    The plan's and its alternatives' configurations are in the searched space and fit; the count of fitting ones is
+    right.
 
-    With block recomputation of more layers than memory asks for a configuration has less risk, and is no faster.
+    Block recomputation of more layers than memory asks for is accepted, too: it has less risk and is no faster.
     """
-    fitting = {one.config for one in searched.memory.fitting}
+    fitting = {candidate.config for candidate in searched.memory.fitting}
     fewest = {base: layers for config in fitting for base, layers in (_block_layers(config),)}
-    named = {"parallel": plan.config} | {name: one.config for name, one in named_alternatives(plan)}
+    named = {"parallel": plan.config} | {name: slower.config for name, slower in named_alternatives(plan)}
     for name, config in named.items():
         base, layers = _block_layers(config)
         if config not in fitting and not (config.recomputation == "block" and layers >= fewest.get(base, layers + 1)):
@@ -42,20 +46,20 @@ def plan_is_searched(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def _block_layers(config: ParallelConfig) -> tuple[ParallelConfig, int]:
-    """A configuration with one recomputed layer in place of all that block recomputation has, and how many it has."""
+    """Return a configuration with one layer of block recomputation in place of all, and the number of all."""
     if config.recomputation != "block":
         return config, 0
     return with_whole_layers(config, "block", 1), config.recompute_num_layers
 
 
 def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
-    """What was searched and what was not follow from the space; the sentence says so."""
+    """The searched values, the values left out and the sentence on the scope follow from the space."""
     proof = plan.certificate
     values = searched_values(searched.instance, searched.enumeration)
     for name in sorted({*values, *proof.searched}):
-        said, right = proof.searched.get(name), values.get(name)
-        if said != right:
-            yield f"searched.{name} is {said}, the space has {right}"
+        recorded, right = proof.searched.get(name), values.get(name)
+        if recorded != right:
+            yield f"searched.{name} is {recorded}, the space has {right}"
     any_split = proof.joint_model is not None
     missing = left_out(searched.instance, searched.space, searched.enumeration, any_split=any_split)
     if proof.not_searched != missing:
@@ -65,14 +69,14 @@ def scope_is_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def notes_are_reproduced(searched: Searched, plan: Plan) -> Iterator[str]:
-    """The notes are those that follow from the job and the plan."""
+    """The notes are exactly those that follow from the job and the plan."""
     expected = plan_notes(searched.instance, plan.config, plan.estimate.iteration_time_s, searched.memory, plan.memory)
     yield from (f"the note {note!r} is missing" for note in expected if note not in plan.notes)
     yield from (f"the note {note!r} does not follow from the plan" for note in plan.notes if note not in expected)
 
 
 def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
-    """Every combination has one reason, as many as there are have each, and no part's bound is below the whole's."""
+    """Every configuration counts in one part of the proof, and no part's bound is below the certificate's."""
     certificate, counts = plan.certificate, dict.fromkeys((*NOT_RUNNABLE, *get_args(ProofStep)), 0)
     for part in certificate.proof:
         if part.by not in counts or part.configurations < 1 or counts[part.by]:
@@ -90,10 +94,10 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
     if certificate.num_pruned != by_bounds:
         yield f"num_pruned is {certificate.num_pruned}, {by_bounds} are ruled out without a search"
     if not certificate.proof:
-        return  # the search was stopped before; bound_holds asks for all of it
+        return  # the search was stopped before the proof; bound_holds then counts every configuration
     enumeration, memory = searched.enumeration, searched.memory
     fitting = len(memory.fitting)
-    for name, said, right in (
+    for name, recorded, right in (
         ("legality rules", counts["legality rules"], enumeration.num_combinations - len(enumeration.candidates)),
         ("memory", counts["memory"], len(memory.rejected)),
         ("fewer recomputed layers", counts["fewer recomputed layers"], len(memory.spared)),
@@ -101,50 +105,51 @@ def proof_adds_up(searched: Searched, plan: Plan) -> Iterator[str]:
         ("tensor overlap", counts["tensor overlap"], len(memory.not_overlapped)),
         ("everything else", sum(counts.values()) - sum(counts[name] for name in LEFT_OUT), fitting),
     ):
-        if said != right:
-            yield f"{said} configurations are ruled out by {name}, it should be {right}"
+        if recorded != right:
+            yield f"{recorded} configurations are ruled out by {name}, it should be {right}"
     for part in certificate.proof:
         if part.named:
             yield from _names_add_up(searched, part)
 
 
 def _names_add_up(searched: Searched, part: Proof) -> Iterator[str]:
-    """Rules, bounds and engines of one part: as many as it has in all; rules with their counts, all with an example."""
-    names, number = [one.name for one in part.named], sum(one.configurations for one in part.named)
+    """Rules, bounds and engines of one part add up to its count; rules have their counts, and all have an example."""
+    names, number = [entry.name for entry in part.named], sum(entry.configurations for entry in part.named)
     if number != part.configurations or len(set(names)) < len(names):
         yield f"{', '.join(names)} rule out {number} configurations, {part.by} rules out {part.configurations}"
     enumeration, memory = searched.enumeration, searched.memory
     if part.by == "legality rules":
-        said = {one.name: (one.configurations, one.example) for one in part.named}
+        recorded = {entry.name: (entry.configurations, entry.example) for entry in part.named}
         for rule, right in enumeration.first_broken.items():
-            if said.pop(rule, None) != (right, enumeration.examples[rule]):
+            if recorded.pop(rule, None) != (right, enumeration.examples[rule]):
                 yield f"{rule} rules out {right} configurations, e.g. {enumeration.examples[rule]}"
-        yield from (f"{rule} is no rule that a configuration breaks" for rule in said)
+        yield from (f"{rule} is no rule that a configuration breaks" for rule in recorded)
         return
     left_out = {
-        "memory": [one.config for one in memory.rejected],
+        "memory": [candidate.config for candidate in memory.rejected],
         "fewer recomputed layers": memory.spared,
         "less on the host": memory.kept_on_gpu,
         "tensor overlap": memory.not_overlapped,
     }
-    labels = {one.label() for one in left_out.get(part.by, [one.config for one in memory.fitting])}
-    for one in part.named:
-        if one.example not in labels:
-            yield f"{one.name} rules out {one.example!r}, {part.by} has no such configuration"
+    configs = left_out.get(part.by, [candidate.config for candidate in memory.fitting])
+    labels = {config.label() for config in configs}
+    for entry in part.named:
+        if entry.example not in labels:
+            yield f"{entry.name} rules out {entry.example!r}, {part.by} has no such configuration"
 
 
 def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    The joint model was asked where the layers are free, handed on the splits that are searched, and bounds all others.
+    The joint model ran only where the layers are free; the search has its splits, and its bound covers all others.
 
-    That no other split is faster than its bound is what the model proved; it is asked again with a proof.
+    The model itself proved that no other split is faster than its bound. Verification with a proof runs it again.
     """
     model, certificate = plan.certificate.joint_model, plan.certificate
     if model is None:
         return
     if not layers_are_free(searched.instance, searched.space):
         yield "joint_model is given, and the layers of the stages are not free"
-    if model.splits > len(searched.space.more_splits):  # there may be that of an old plan, too
+    if model.splits > len(searched.space.more_splits):  # the space may have the split of an old plan, too
         yield f"joint_model.splits is {model.splits}, {len(searched.space.more_splits)} are searched"
     if model.status not in ("INFEASIBLE", "FEASIBLE"):
         yield f"joint_model.status is {model.status!r}"
@@ -155,7 +160,7 @@ def joint_model_bounds(searched: Searched, plan: Plan) -> Iterator[str]:
 
 
 def other_numbers_are_bounded(searched: Searched, plan: Plan) -> Iterator[str]:
-    """Numbers of GPUs of whole hosts that the search left out by time take at least as long as the certificate says."""
+    """Numbers of GPUs of whole hosts that the search left out by time take at least the certificate's bound."""
     space = searched.space
     if not space.world_sizes or "world_sizes" in space.narrowed:
         return
@@ -169,14 +174,14 @@ def other_numbers_are_bounded(searched: Searched, plan: Plan) -> Iterator[str]:
 
 def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
     """
-    Bounds that need no search are reproduced, and no placement that can be simulated is faster than the certificate's.
+    Bounds without a search are reproduced, and no placement that can be simulated is below the certificate's bound.
 
-    Where kinds of GPU differ, only the last: a cheap bound may know which kind a stage can be on.
+    Where GPU kinds differ only the second is checked, because the search may know which kinds a stage can have.
     """
-    certificate, fitting = plan.certificate, {one.config for one in searched.memory.fitting}
-    for one in plan.baselines:
-        if one.config in fitting and one.iteration_time_s < searched.claimed_s:
-            yield f"lower_bound_s is {certificate.lower_bound_s}, baseline {one.name} takes {one.iteration_time_s} s"
+    certificate, fitting = plan.certificate, {candidate.config for candidate in searched.memory.fitting}
+    for baseline in plan.baselines:
+        if baseline.config in fitting and (seconds := baseline.iteration_time_s) < searched.claimed_s:
+            yield f"lower_bound_s is {certificate.lower_bound_s}, baseline {baseline.name} takes {seconds} s"
     for config, seconds in searched.bounded.faster:
         yield f"lower_bound_s is {certificate.lower_bound_s}, {config.label()} has a placement of {seconds} s"
     if len(searched.instance.cluster.gpu_kinds) > 1:
@@ -195,8 +200,8 @@ def bound_holds(searched: Searched, plan: Plan) -> Iterator[str]:
         roomless = num_without_room(searched.instance, memory.fitting, memory.capacity_bytes)
         if unplaced > roomless:
             yield f"{unplaced} configurations are said to have no placement, {roomless} have none"
-    said = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
+    by_search = sum(part.configurations for part in certificate.proof if part.by not in (*CHEAP, *NOT_RUNNABLE))
     num_fitting = len(searched.memory.fitting)
-    num_below = num_fitting - searched.num_from(searched.claimed_s, num_fitting - said)
-    if num_below > said:
-        yield f"the search rules out {said} configurations, {num_below} can be faster over the best links"
+    num_below = num_fitting - searched.num_from(searched.claimed_s, num_fitting - by_search)
+    if num_below > by_search:
+        yield f"the search rules out {by_search} configurations, {num_below} can be faster over the best links"

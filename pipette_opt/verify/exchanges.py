@@ -1,4 +1,7 @@
-"""Hosts of the plan exchanged for others: what refutes a bound without a search where placements are too many."""
+"""
+Rule on exchanges of the plan's hosts: one faster exchange refutes the bound where placements are too
+many to list.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,11 +17,14 @@ from pipette_opt.verify.common import on_cluster
 from pipette_opt.verify.space import Searched
 
 MAX_EXCHANGES = 1000
-"""Exchanges that are simulated, those for unused hosts first; about a second for a hundred hosts. Chosen."""
+"""Most exchanges simulated, unused hosts first; about a second for a hundred hosts. Chosen."""
 
 
 def no_exchange_is_faster(searched: Searched, plan: Plan) -> Iterator[str]:
-    """No host of the plan, exchanged for another of its kind, makes the plan faster than the certificate's bound."""
+    """
+    No exchange of a host of the plan for another of its GPU kind makes the plan faster than the
+    certificate's bound.
+    """
     if plan.config not in searched.bounded.open_configs:
         return  # all of its placements are bounded
     placement, hosts = on_cluster(searched.instance, plan), searched.instance.cluster.hosts
@@ -28,25 +34,27 @@ def no_exchange_is_faster(searched: Searched, plan: Plan) -> Iterator[str]:
     times = estimate_many(searched.instance, [(plan.config, _exchanged(placement, *pair)) for pair in pairs])
     best = int(times.argmin())
     if times[best] < searched.claimed_s:
-        one, other = (hosts[node] for node in pairs[best])
+        first, second = (hosts[node] for node in pairs[best])
         yield (
-            f"lower_bound_s is {plan.certificate.lower_bound_s}, with {one} and {other} exchanged the plan takes "
+            f"lower_bound_s is {plan.certificate.lower_bound_s}, with {first} and {second} exchanged the plan takes "
             f"{times[best]} s"
         )
 
 
 def _pairs(instance: Instance, placement: Placement) -> Iterator[tuple[int, int]]:
-    """A used host and another of its kind: all that are not used, then all that are."""
+    """Yield pairs of a used host and another of its GPU kind: unused hosts first, then used ones."""
     used, kind = placement.nodes_used.tolist(), instance.cluster.kind_of_node
     unused = sorted(set(range(instance.cluster.num_nodes)) - set(used))
     for others in (unused, used):
-        for one in used:
+        for first in used:
             yield from (
-                (one, other) for other in others if kind[one] == kind[other] and (others is unused or one < other)
+                (first, second)
+                for second in others
+                if kind[first] == kind[second] and (others is unused or first < second)
             )
 
 
-def _exchanged(placement: Placement, one: int, other: int) -> Placement:
-    """The two hosts in each other's place."""
+def _exchanged(placement: Placement, first: int, second: int) -> Placement:
+    """Return the placement with two hosts exchanged."""
     node = placement.node
-    return replace(placement, node=np.where(node == one, other, np.where(node == other, one, node)))
+    return replace(placement, node=np.where(node == first, second, np.where(node == second, first, node)))

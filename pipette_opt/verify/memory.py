@@ -1,4 +1,4 @@
-"""Memory predicted again: of the plan's stages and of any other placement, by the predictor that made the plan."""
+"""Rule on memory: the predictor that made the plan predicts each stage again, for this or any other placement."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -15,7 +15,7 @@ from pipette_opt.verify.common import REPRODUCED, on_cluster, same
 
 
 def accepted_risk(inputs: Mapping[str, Any]) -> float:
-    """The risk of running out of memory that was accepted. ``InputError`` if the plan does not record it."""
+    """Return the accepted probability of running out of memory. ``InputError`` if the plan does not record it."""
     risk = inputs.get("max_oom_risk")
     if not is_number(risk) or not 0 <= risk <= 1:
         raise InputError("inputs.max_oom_risk", f"must be the accepted risk, from 0 to 1, got {risk!r}; solve again.")
@@ -26,12 +26,12 @@ def stages_memory(
     instance: Instance, config: ParallelConfig, placement: Placement, max_oom_risk: float
 ) -> tuple[StageMemory, ...]:
     """
-    Memory of every stage, against the smallest GPU that holds it.
+    Predict the memory of every stage, against the smallest GPU that holds it.
 
     Parameters
     ----------
     placement
-        Its hosts are numbered as in the cluster.
+        Placement with hosts numbered as in the cluster.
     """
     cluster, predictor = instance.cluster, stack_predictor(instance.stack)
     (prediction,) = predicted_memory(instance, predictor, [config], max_oom_risk)
@@ -40,8 +40,8 @@ def stages_memory(
     found = []
     for stage in range(config.pipeline_model_parallel_size):
         capacity = min(usable[node] for node in placement.node[stage_of_rank == stage])
-        predicted, spread = prediction.predicted_bytes[stage], prediction.spread[stage : stage + 1]
-        risk = float(predictor.oom_probability(predicted, capacity, spread).max())
+        predicted, deviation = prediction.predicted_bytes[stage], prediction.spread[stage : stage + 1]
+        risk = float(predictor.oom_probability(predicted, capacity, deviation).max())
         found.append(
             StageMemory(
                 stage=stage,
@@ -58,7 +58,7 @@ def stages_memory(
 
 
 def memory_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Memory of every stage, predicted again: expected, at most, capacity, risk, and whether it is extrapolated."""
+    """Every stage's predicted, upper and usable memory, its risk and its flag for extrapolation are reproduced."""
     try:
         again = stages_memory(instance, plan.config, on_cluster(instance, plan), accepted_risk(plan.inputs))
     except InputError as error:
@@ -66,18 +66,18 @@ def memory_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         return
     for found, expected in zip(plan.memory, again, strict=False):  # memory_fits says if stages are missing
         for field in fields(StageMemory):
-            said, right = getattr(found, field.name), getattr(expected, field.name)
+            recorded, right = getattr(found, field.name), getattr(expected, field.name)
             if field.name == "components":
-                yield from _parts_are_reproduced(expected.stage, said, right)
-            elif not same(said, right, REPRODUCED):
-                yield f"stage {expected.stage} has {field.name} {said}, predicted again {right}"
+                yield from _parts_are_reproduced(expected.stage, recorded, right)
+            elif not same(recorded, right, REPRODUCED):
+                yield f"stage {expected.stage} has {field.name} {recorded}, predicted again {right}"
 
 
-def _parts_are_reproduced(stage: int, said: Mapping[str, int], right: Mapping[str, int]) -> Iterator[str]:
-    """Parts of a peak, each to a share of the whole; plans of older versions have none."""
-    if not said:
+def _parts_are_reproduced(stage: int, recorded: Mapping[str, int], right: Mapping[str, int]) -> Iterator[str]:
+    """Each component of a peak agrees to a share of the whole; plans of older versions have none."""
+    if not recorded:
         return
     slack = REPRODUCED * sum(right.values())
-    for name in sorted({*said, *right}):
-        if abs(said.get(name, 0) - right.get(name, 0)) > slack:
-            yield f"stage {stage} has {said.get(name, 0)} bytes of {name}, predicted again {right.get(name, 0)}"
+    for name in sorted({*recorded, *right}):
+        if abs(recorded.get(name, 0) - right.get(name, 0)) > slack:
+            yield f"stage {stage} has {recorded.get(name, 0)} bytes of {name}, predicted again {right.get(name, 0)}"

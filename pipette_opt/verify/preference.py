@@ -1,4 +1,4 @@
-"""The plan is the one that its preference chooses among those that it records; what is said beside it holds."""
+"""Rules on the preference for plain plans, the trade between time and risk, and uneven experts."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,9 +16,9 @@ from pipette_opt.verify.memory import accepted_risk, stages_memory
 
 def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    The plan is the fastest found, or within 1 % of it and no less plain than others recorded that are, too.
+    The plan is the fastest found, or within 1 % of it and at least as plain as every other recorded plan within 1 %.
 
-    By another objective than the time the limit is on its value, of which the rules on the objective know.
+    With another objective than time the limit applies to its value; :mod:`.target` checks it.
     """
     fastest, proof, seconds = plan.fastest, plan.certificate, plan.estimate.iteration_time_s
     if fastest is None:
@@ -38,42 +38,43 @@ def preference_holds(instance: Instance, plan: Plan) -> Iterator[str]:
     if seconds > limit_s * (1 + REPRODUCED):
         yield f"the plan takes {seconds} s, more than {WITHIN:.0%} above the fastest plan's {proof.fastest_s} s"
     accepted = accepted_risk(plan.inputs)
-    own = plainness(plan.config, max((one.oom_probability for one in plan.memory), default=0.0), accepted)
-    for one in (fastest, *plan.alternatives, *(one.plan for one in plan.risks)):
-        if one.iteration_time_s is None or one.oom_probability is None or one.iteration_time_s > limit_s:
+    own = plainness(plan.config, max((stage.oom_probability for stage in plan.memory), default=0.0), accepted)
+    for slower in (fastest, *plan.alternatives, *(trade.plan for trade in plan.risks)):
+        if slower.iteration_time_s is None or slower.oom_probability is None or slower.iteration_time_s > limit_s:
             continue
-        if plainness(one.config, one.oom_probability, accepted) < own:
-            yield f"{one.config.label()} takes {one.iteration_time_s} s and is plainer than the plan"
+        if plainness(slower.config, slower.oom_probability, accepted) < own:
+            yield f"{slower.config.label()} takes {slower.iteration_time_s} s and is plainer than the plan"
 
 
 def risks_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Each plan of the trade between time and risk has at most its risk, and the memory that is said."""
-    for number, one in enumerate(plan.risks):
-        name, chance = f"risks[{number}]", one.plan.oom_probability
-        if chance is None or chance > one.max_oom_risk * (1 + REPRODUCED):
-            yield f"{name} has a risk of {chance}, more than {one.max_oom_risk}"
+    """Each plan of the trade between time and risk has at most its accepted risk, and the recorded memory."""
+    for number, trade in enumerate(plan.risks):
+        name, chance = f"risks[{number}]", trade.plan.oom_probability
+        if chance is None or chance > trade.max_oom_risk * (1 + REPRODUCED):
+            yield f"{name} has a risk of {chance}, more than {trade.max_oom_risk}"
         try:
             found = [
-                stages_memory(instance, one.plan.config, placement, accepted_risk(plan.inputs))
-                for placement in alternative_placements(instance, one.plan)
+                stages_memory(instance, trade.plan.config, placement, accepted_risk(plan.inputs))
+                for placement in alternative_placements(instance, trade.plan)
             ]
         except (InputError, ValueError, LookupError):
             return  # alternatives_are_reproduced and memory_is_reproduced say why
         fullest = [max(stages, key=fullness) for stages in found]
         if not any(
-            same(one.upper_bytes, stage.upper_bytes, REPRODUCED) and same(one.capacity_bytes, stage.capacity_bytes, 0)
+            same(trade.upper_bytes, stage.upper_bytes, REPRODUCED)
+            and same(trade.capacity_bytes, stage.capacity_bytes, 0)
             for stage in fullest
         ):
-            yield f"{name} needs up to {one.upper_bytes} bytes of {one.capacity_bytes}, predicted again it does not"
+            yield f"{name} needs up to {trade.upper_bytes} bytes of {trade.capacity_bytes}, predicted again it does not"
 
 
 def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The plan has this time and this risk where experts are as uneven as is said."""
-    said = plan.imbalance
-    if said is None:
+    """With the recorded imbalance of experts the plan has the recorded time and risk."""
+    recorded = plan.imbalance
+    if recorded is None:
         return
     try:
-        uneven = replace(instance, training=replace(instance.training, expert_imbalance=said.expert_imbalance))
+        uneven = replace(instance, training=replace(instance.training, expert_imbalance=recorded.expert_imbalance))
         placement = on_cluster(instance, plan)
         seconds = estimate(uneven, plan.config, placement).iteration_time_s
         stages = stages_memory(uneven, plan.config, placement, accepted_risk(plan.inputs))
@@ -82,5 +83,5 @@ def imbalance_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         return
     risk = max(stage.oom_probability for stage in stages)
     for name, right in (("iteration_time_s", seconds), ("oom_probability", risk)):
-        if not same(getattr(said, name), right, REPRODUCED):
-            yield f"imbalance has {name} {getattr(said, name)}, simulated again {right}"
+        if not same(getattr(recorded, name), right, REPRODUCED):
+            yield f"imbalance has {name} {getattr(recorded, name)}, simulated again {right}"

@@ -1,4 +1,4 @@
-"""Rules on the plan itself: map, settings, configuration, links, memory, times, and the certificate's own figures."""
+"""Rules on the plan itself: rank map, settings, configuration, links, memory, times, and the certificate's figures."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from pipette_opt.verify.common import CLOSED_GAP, REPRODUCED, ROUNDING, close, o
 
 
 def degrees_fill_the_world(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Tensor x context x data x pipeline is the number of ranks placed."""
+    """Tensor x context x data x pipeline degrees equal the number of ranks placed."""
     config = plan.config
     degrees = (
         config.tensor_model_parallel_size,
@@ -79,9 +79,9 @@ def coordinates_in_rank_order(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    With torchrun each host has equally many consecutive ranks; its GPUs are in rank order.
+    With torchrun each host has equally many consecutive ranks, and its GPUs are in rank order.
 
-    Where links of single GPUs are known they may be in any order, which ``CUDA_VISIBLE_DEVICES`` says.
+    Where links of single GPUs are known the GPUs may be in any order, which ``CUDA_VISIBLE_DEVICES`` sets.
     """
     if plan.launcher != "torchrun":
         return
@@ -98,7 +98,7 @@ def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Batch, launcher, sends and reduction, and the model and training that the plan records, are the instance's."""
+    """Batch, launcher, sends, reduction, model and training of the plan are those of the instance."""
     pairs = (
         ("global_batch_size", plan.global_batch_size, instance.training.global_batch_size),
         ("launcher", plan.launcher, instance.launcher),
@@ -115,18 +115,18 @@ def settings_are_the_given(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def gaps_are_named(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Yield a fault for each feature of the model that no figure counts and ``not_modelled`` does not list."""
+    """``not_modelled`` of the plan lists every feature of the model that no figure counts."""
     for gap in not_modelled_of(instance.model, instance.training):
         if gap not in plan.not_modelled:
             yield f"not_modelled lacks {gap.option} {gap.value}".rstrip()
 
 
 def configuration_is_legal(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Megatron-Core accepts the configuration: the candidates' checks, and the main ones once more by hand."""
+    """Megatron-Core accepts the configuration; the main checks are repeated here without the candidates' code."""
     model, training, config = instance.model, instance.training, plan.config
     yield from check_legal(model, training, config)
     tp, cp, chunks = config.tensor_model_parallel_size, config.context_parallel_size, config.num_chunks
-    # Unequal replicas share whole micro-batches, or whole groups of them with interleaving.
+    # Unequal replicas share out whole micro-batches, or whole groups of micro-batches with interleaving.
     named = ("dp", config.data_parallel_size)
     if training.unequal_microbatches:
         named = ("group of micro-batches", config.microbatch_group_size)
@@ -173,9 +173,9 @@ def links_were_measured(instance: Instance, plan: Plan) -> Iterator[str]:
 
 def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    Each stage's upper bound fits its capacity and holds at least its layers; the risk is the accepted one.
+    Each stage's upper bound fits its capacity and covers its layers' state; its risk is at most the accepted one.
 
-    Where the accepted risk is 1 memory does not count, and the bound may be above the capacity.
+    An accepted risk of 1 ignores memory: the upper bound may be above the capacity.
     """
     stages = [stage.stage for stage in plan.memory]
     if stages != list(range(plan.config.pipeline_model_parallel_size)):
@@ -198,7 +198,7 @@ def memory_fits(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def certificate_is_consistent(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Bounds are below what they bound, the gaps are their quotients, and only a closed gap is called optimal."""
+    """Bounds are below the times they bound, gaps are their quotients, and only a closed gap is called optimal."""
     proof = plan.certificate
     if proof.status not in ("OPTIMAL", "FEASIBLE"):
         yield f"status is {proof.status!r}"
@@ -230,13 +230,13 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
     if not time.iteration_time_s > 0:
         yield f"iteration_time_s is {time.iteration_time_s}"
         return
-    for what, causes in (("breakdown", time.breakdown), ("critical path", time.critical_path)):
+    for part, causes in (("breakdown", time.breakdown), ("critical path", time.critical_path)):
         total = math.fsum(causes.values())
         if not close(total, time.iteration_time_s, ROUNDING):
-            yield f"the {what} adds up to {total}, iteration_time_s is {time.iteration_time_s}"
+            yield f"the {part} adds up to {total}, iteration_time_s is {time.iteration_time_s}"
         for name, seconds in causes.items():
             if seconds < -ROUNDING * time.iteration_time_s:
-                yield f"{name} of the {what} is {seconds} s"
+                yield f"{name} of the {part} is {seconds} s"
     tokens_per_s = instance.training.global_batch_size * instance.training.seq_length / time.iteration_time_s
     for name, expected in (
         ("tokens_per_s", tokens_per_s),
@@ -249,7 +249,7 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
 
 
 def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The critical path, walked again, gives every figure of the estimate: times, by cause, rates and utilisation."""
+    """The simulator gives every figure of the estimate again: times, seconds by cause, rates and utilisation."""
     from pipette_opt.simulate.estimate import estimate
 
     try:
@@ -258,30 +258,30 @@ def estimate_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         yield f"the plan cannot be simulated: {error}"
         return
     for field in fields(IterationTime):
-        said, right = getattr(plan.estimate, field.name), getattr(again, field.name)
+        recorded, right = getattr(plan.estimate, field.name), getattr(again, field.name)
         if isinstance(right, Mapping):
-            adds_up = close(math.fsum(said.values()), plan.estimate.iteration_time_s, ROUNDING)
-            yield from _other_causes(field.name, said, right) if adds_up else ()  # else estimate_adds_up says so
-        elif field.name not in (*RATES, "band") and not same(said, right, REPRODUCED):
-            yield f"{field.name} is {said}, the simulator says {right}"
+            adds_up = close(math.fsum(recorded.values()), plan.estimate.iteration_time_s, ROUNDING)
+            yield from _other_causes(field.name, recorded, right) if adds_up else ()  # else estimate_adds_up says so
+        elif field.name not in (*RATES, "band") and not same(recorded, right, REPRODUCED):
+            yield f"{field.name} is {recorded}, the simulator says {right}"
 
 
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu")
-"""Fields that estimate_adds_up derives from the time."""
+"""Fields that ``estimate_adds_up`` derives from the time."""
 
 
-def _other_causes(what: str, said: Mapping[str, float], right: Mapping[str, float]) -> Iterator[str]:
-    """Seconds by cause that are not the simulator's."""
+def _other_causes(part: str, recorded: Mapping[str, float], right: Mapping[str, float]) -> Iterator[str]:
+    """Yield the causes whose seconds differ from the simulator's."""
     slack = REPRODUCED * math.fsum(right.values())
-    for name in sorted({*said, *right}):
+    for name in sorted({*recorded, *right}):
         if name not in right:
-            yield f"{what} has {name}, the simulator knows no such cause"
-        elif abs(said.get(name, 0.0) - right[name]) > slack:
-            yield f"{name} of the {what} is {said.get(name, 0.0)} s, the simulator says {right[name]}"
+            yield f"{part} has {name}, the simulator knows no such cause"
+        elif abs(recorded.get(name, 0.0) - right[name]) > slack:
+            yield f"{name} of the {part} is {recorded.get(name, 0.0)} s, the simulator says {right[name]}"
 
 
 def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """The certificate's objective is the plan's iteration time, and depends on the placement by as much as is said."""
+    """The certificate's objective is the plan's iteration time, and its placement-dependent share is reproduced."""
     from pipette_opt.simulate.estimate import estimate
 
     found, expected = plan.certificate.objective_s, plan.estimate.iteration_time_s
@@ -290,17 +290,17 @@ def objective_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     placement = on_cluster(instance, plan)
     try:
         placed, free = (
-            estimate(one, plan.config, placement).iteration_time_s for one in (instance, _links_free(instance))
+            estimate(job, plan.config, placement).iteration_time_s for job in (instance, _links_free(instance))
         )
     except (InputError, ValueError):
         return  # estimate_is_reproduced says why
-    said, dependent = plan.certificate.placement_dependent_s, max(placed - free, 0.0)
-    if abs(said - dependent) > REPRODUCED * expected:
-        yield f"placement_dependent_s is {said}, links between hosts that take no time save {dependent}"
+    recorded, dependent = plan.certificate.placement_dependent_s, max(placed - free, 0.0)
+    if abs(recorded - dependent) > REPRODUCED * expected:
+        yield f"placement_dependent_s is {recorded}, links between hosts that take no time save {dependent}"
 
 
 def _links_free(instance: Instance) -> Instance:
-    """The same with links between hosts that take no time."""
+    """Return the instance with links between hosts that take no time."""
     cluster = instance.cluster
     links = LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((cluster.num_nodes, cluster.num_nodes), 1e30))
     free = replace(
@@ -317,9 +317,9 @@ def _links_free(instance: Instance) -> Instance:
 
 def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     """
-    Weights, gradients and optimizer state on the GPU of one rank of a stage, at least: its layers' sharded matrices.
+    Return a lower bound on the bytes of weights, gradients and optimizer state on one GPU of a stage.
 
-    Of any so many layers of the model, one after the other: those that have least.
+    It counts the sharded matrices of the run of consecutive layers with the fewest, of the stage's length.
     """
     config, training, model = plan.config, instance.training, instance.model
     tp, stage_of_zero = config.tensor_model_parallel_size, config.sharding_stage
@@ -329,7 +329,10 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     weight = recipe.copies * recipe.element_bytes if recipe is not None and only_copies else training.parameter_bytes
 
     def state_bytes(owners: float) -> float:
-        """Of one parameter that ``owners`` ranks share, by what they share; states once more over groups."""
+        """
+        Return bytes per parameter shared by ``owners`` ranks; optimizer state is also divided over groups
+        of ranks.
+        """
         state = on_gpu * (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / config.state_groups
         kept = ((state, 1), (training.gradient_bytes, 2), (weight, 3))
         return sum(size / (owners if stage_of_zero >= first else 1) for size, first in kept)
@@ -341,22 +344,26 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
         kind: sharded_parameters(model, kind) * own + expert_parameters(model, kind) * experts
         for kind in set(model.layers)
     }
-    if config.num_chunks > 1:  # of any layers at all
+    if config.num_chunks > 1:  # the chunks of a stage need not be consecutive
         return sum(sorted(of_kind[kind] for kind in model.layers)[:layers])
     sums = np.concatenate([[0.0], np.cumsum([of_kind[kind] for kind in model.layers])])
     return float(np.min(sums[layers:] - sums[: len(sums) - layers]))
 
 
 def _whole_in_chunks(layers: Sequence[int], chunks: int) -> bool:
-    """Every stage comes in equal chunks; or all do, and are equal, with embedding, head or both counted as layers."""
+    """
+    Return whether every stage has equal chunks.
+
+    Otherwise all stages must be equal, with embedding, head or both counted as layers.
+    """
     if not any(count % chunks for count in layers):
         return True
     counted = [[layers[0] + first, *layers[1:-1], layers[-1] + last] for first, last in ((1, 0), (0, 1), (1, 1))]
-    return any(len(set(one)) == 1 and one[0] % chunks == 0 for one in counted)
+    return any(len(set(stages)) == 1 and stages[0] % chunks == 0 for stages in counted)
 
 
 def _differences(name: str, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
-    """Fields that differ; a file has lists where a spec has tuples."""
+    """Yield the fields that differ, compared as JSON, because a file has lists where a spec has tuples."""
     for field, value in given.items():
         if field in recorded and json.dumps(recorded[field], sort_keys=True) != json.dumps(value, sort_keys=True):
             yield f"inputs.{name}.{field} is {recorded[field]!r}, given was {value!r}"

@@ -1,4 +1,4 @@
-"""The rule on what a plan is best at, where that is not its time."""
+"""Rule on the plan's objective where that is not its time."""
 
 from collections.abc import Iterator
 
@@ -12,9 +12,9 @@ from pipette_opt.verify.common import REPRODUCED, ROUNDING, close
 
 def target_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
     """
-    The value of the objective is the plan's, and its bound that of the numbers of GPUs.
+    The objective's value is the plan's, and its bound follows from the bounds of the numbers of GPUs.
 
-    The plan is the best of these, and its own number has the bound of its certificate.
+    The plan is the best of these numbers, and its own number has the bound of its certificate.
     """
     target = plan.target
     if target is None:
@@ -31,16 +31,16 @@ def target_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         if worst * value > worst * best_value * (1 + worst * (WITHIN + REPRODUCED)):
             yield f"objective.value is {value}, more than {WITHIN:.0%} worse than {best_value}"
         value = best_value
-    best = min((worst * one.bound for one in target.sizes if one.bound is not None), default=worst * value)
+    best = min((worst * size.bound for size in target.sizes if size.bound is not None), default=worst * value)
     if not close(worst * target.bound, min(best, worst * value), ROUNDING):
         yield f"objective.bound is {target.bound}, its numbers of GPUs give {worst * min(best, worst * value)}"
     better = [
-        one
-        for one in target.sizes
-        if one.value is not None and worst * one.value < worst * value * (1 - ROUNDING * worst)
+        size
+        for size in target.sizes
+        if size.value is not None and worst * size.value < worst * value * (1 - ROUNDING * worst)
     ]
-    for one in better[:1]:
-        yield f"objective.sizes has {one.num_gpus} GPUs with {one.value}, better than the plan's {value}"
-    own = [one.lower_bound_s for one in target.sizes if one.num_gpus == plan.config.world_size and one.lower_bound_s]
-    if not any(one >= plan.certificate.lower_bound_s * (1 - ROUNDING) for one in own):
+    for size in better[:1]:
+        yield f"objective.sizes has {size.num_gpus} GPUs with {size.value}, better than the plan's {value}"
+    own_s = [size.lower_bound_s for size in target.sizes if size.num_gpus == plan.config.world_size]
+    if not any(bound_s and bound_s >= plan.certificate.lower_bound_s * (1 - ROUNDING) for bound_s in own_s):
         yield f"objective.sizes lacks the bound of {plan.config.world_size} GPUs, {plan.certificate.lower_bound_s} s"

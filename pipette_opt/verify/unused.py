@@ -1,4 +1,4 @@
-"""The hosts that are left out, exchanged again for the hosts that they could stand in for."""
+"""Rule on unused hosts: each is exchanged again for the host that its reason names."""
 
 import re
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from pipette_opt.specs import Instance
 from pipette_opt.verify.common import on_cluster
 
 PARTNER = re.compile(r"(?:^in place of|; as good as) (\S+)")
-"""The used host that a reason names."""
+"""Pattern of the used host in a reason."""
 
 
 def unused_hosts_are_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
-    """Hosts without a rank cost what is said if they are exchanged for the host that the reason names."""
+    """A host without a rank costs what its reason states if it is exchanged for the host that the reason names."""
     placement = on_cluster(instance, plan)
     index = {host: number for number, host in enumerate(instance.cluster.hosts)}
     used = {instance.cluster.hosts[node] for node in placement.nodes_used}
