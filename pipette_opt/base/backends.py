@@ -89,8 +89,8 @@ class JoblibBackend:
         def read() -> None:
             try:
                 running = parallel(delayed(_numbered)(work, number, piece) for number, piece in waiting)
-                for one in running:
-                    results.put(one)
+                for result in running:
+                    results.put(result)
                 results.put(None)
             except BaseException as error:
                 if not given_up.is_set():
@@ -100,15 +100,15 @@ class JoblibBackend:
         reader.start()
         while not stop.is_set():
             try:
-                one = results.get(timeout=POLL_S)
+                result = results.get(timeout=POLL_S)
             except queue.Empty:
                 continue
-            if one is None:
+            if result is None:
                 reader.join()
                 return
-            if isinstance(one, BaseException):
-                raise one
-            yield one
+            if isinstance(result, BaseException):
+                raise result
+            yield result
         given_up.set()
         end_joblib_workers()
 
@@ -160,10 +160,10 @@ class RayBackend:
         running = {task.remote(work, number, piece): number for number, piece in enumerate(pieces)}
         while running and not stop.is_set():
             done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_S)
-            for one in done:
-                number = running.pop(one)
+            for reference in done:
+                number = running.pop(reference)
                 try:
-                    yield ray.get(one)
+                    yield ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
                     raise error.as_instanceof_cause() from None
                 except ray.exceptions.RayError as error:
@@ -175,5 +175,5 @@ class RayBackend:
                     )
                     attempts[number] += 1
                     running[task.remote(work, number, pieces[number])] = number
-        for one in running:
-            ray.cancel(one, force=True)
+        for reference in running:
+            ray.cancel(reference, force=True)

@@ -95,7 +95,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     known = list(known)
     name = name[:MAX_SHOWN].lower()
-    near = [one for one in known if _unpadded(one) == _unpadded(name)]
+    near = [candidate for candidate in known if _unpadded(candidate) == _unpadded(name)]
     near = near or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
@@ -122,7 +122,9 @@ class _Short(reprlib.Repr):
             return "{...}"
         entries = islice(x.items(), self.maxdict)
         return (
-            "{" + ", ".join(f"{self.repr1(key, level - 1)}: {self.repr1(one, level - 1)}" for key, one in entries) + "}"
+            "{"
+            + ", ".join(f"{self.repr1(key, level - 1)}: {self.repr1(item, level - 1)}" for key, item in entries)
+            + "}"
         )
 
 

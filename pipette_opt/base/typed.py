@@ -159,7 +159,7 @@ def _plain(kind: Any) -> Any:
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if get_origin(kind) in (Union, types.UnionType):
-        kinds = [one for one in get_args(kind) if one is not types.NoneType]
+        kinds = [member for member in get_args(kind) if member is not types.NoneType]
         return _plain(kinds[0]) if len(kinds) == 1 else kind
     return kind
 
@@ -180,7 +180,7 @@ def _words(kind: inspect.Type) -> str:
         case inspect.Metadata():
             return _words(kind.type)
         case inspect.UnionType():
-            return " or ".join(map(_words, sorted(kind.types, key=lambda one: isinstance(one, inspect.NoneType))))
+            return " or ".join(map(_words, sorted(kind.types, key=lambda member: isinstance(member, inspect.NoneType))))
         case inspect.LiteralType():
             return f"one of {', '.join(map(str, kind.values))}"
         case inspect.IntType():
