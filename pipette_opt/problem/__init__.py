@@ -1,5 +1,5 @@
 """
-Placement problem in integers: its data, how it is built, cost of a placement, bound over the best links.
+Integer placement problem: its data, its construction, the cost of a placement, and bounds over the best links.
 
 Import from the modules.
 """

@@ -1,10 +1,11 @@
 """
-Lower bound on the cost of overlapped collectives of a configuration, wherever it is placed.
+Lower bound on the time that overlapped collectives add to a configuration, whatever its placement.
 
-Three effects lengthen a path through the schedule: first forwards that wait for parameters, compute that collectives
-slow down, and the rest of the reduction after it. All of these grow with the times of the rings, so the best rings give
-lower bounds. Rows of the grid have their rings at once. Of the rates that this many rings can have
-(:mod:`pipette_opt.costs.best_rings`), each row has one, assigned in the best way for a path.
+Overlapped collectives lengthen a path through the schedule in three ways. The first forwards wait for parameters,
+compute slows down while a collective runs, and the rest of the reduction follows the last backward. All three grow with
+the ring time, so the fastest possible rings give a lower bound. All grid rows run their rings at the same time, and
+:mod:`pipette_opt.costs.best_rings` bounds the rates that they can have together. Each row gets one of these rates, by
+the assignment that makes the path shortest.
 """
 
 from collections.abc import Callable
@@ -41,18 +42,18 @@ from pipette_opt.specs import Instance, LayerKind
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Beside:
     """
-    Least seconds of overlapped communication, for each rate that the rings of a grid row may have.
+    Least seconds of overlapped communication, for each rate that the rings of a grid row can have.
 
     Parameters
     ----------
     first_s, last_s
-        Additional time of the first forward and the last backward of a chunk, shape ``(rates, chunks, pp)``.
+        Seconds added to the first forward and to the last backward of a chunk, shape ``(rates, chunks, pp)``.
     ready_s
-        Earliest end of a chunk's forwards, shape ``(rates, chunks, pp)``.
+        Earliest end of a chunk's first forward, seconds, shape ``(rates, chunks, pp)``.
     part_s
-        One part of a stage's reduction, the mean of all but the first chunk's, shape ``(rates, pp)``.
+        Mean seconds of one chunk's gradient reduction, without the first chunk, shape ``(rates, pp)``.
     stages
-        Stages of a grid row.
+        Number of pipeline stages in a grid row (on one host).
     """
 
     first_s: FloatArray
@@ -62,7 +63,11 @@ class Beside:
     stages: int
 
     def of_paths_s(self, counts: PathCounts) -> FloatArray:
-        """Additional time of each path, on the stage where it ends, seconds, shape ``(num_paths, pp)``."""
+        """
+        Return the seconds that overlapped communication adds to each path, shape ``(num_paths, pp)``.
+
+        All seconds of a path are in the column of the stage where the path ends.
+        """
         paths, _, pp = counts.first.shape
         rates, every_path = len(self.first_s), np.arange(paths)
         first, begun = counts.without_begun(counts.first), np.flatnonzero(counts.begun >= 0)
@@ -85,7 +90,7 @@ class Beside:
 
 @lru_cache(maxsize=4096)
 def least_beside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> Beside | None:
-    """Return the least cost of overlapped communication; ``None`` without overlap, or if no link is known for it."""
+    """Return the least cost of overlapped communication; ``None`` without overlap or without a measured ring."""
     if not config.overlap_grad_reduce:
         return None
     compute, chunks = stage_compute(instance, config), config.num_chunks
@@ -129,9 +134,9 @@ def least_rings_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """
-    Reduction and parameter gather of each stage over the best rings, seconds, shape ``(rates, pp)``.
+    Return the least seconds of gradient reduction and parameter gather of each stage, shape ``(rates, pp)`` each.
 
-    The gather is ``None`` if it does not overlap with the forwards; the result is ``None`` if no ring was measured.
+    The gather is ``None`` if it does not overlap with the forwards. The result is ``None`` if no ring was measured.
     """
     rings = least_ring_parts_s(instance, config, block)
     return None if rings is None else (rings[0].sum(axis=0), None if rings[1] is None else rings[1].sum(axis=0))
@@ -141,12 +146,15 @@ def least_ring_parts_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float = np.inf
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """
-    Reduction and gather over the best rings, seconds, ``(2, rates, pp)``: routed experts second, all else first.
+    Return the least seconds of reduction and gather, shape ``(2, rates, pp)`` each: dense parameters, then routed
+    experts.
+
+    The gather is ``None`` without overlap. The result is ``None`` if no ring was measured.
 
     Parameters
     ----------
     most_bytes_per_s
-        Largest rate of the slowest hop of every ring between hosts.
+        Upper limit on the rate of the slowest hop of every ring between hosts.
     """
     least = _least_of(instance, config, block, most_bytes_per_s)
     if least is None:
@@ -167,9 +175,9 @@ def _least_of(
     instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float = np.inf
 ) -> Callable[[list[RingTraffic], list[RingTraffic] | None], FloatArray] | None:
     """
-    Return a function of the time of rings of all replicas over the best links, experts second, ``(2, rates, pp)``.
+    Return a function from the traffic of each stage's rings to their least seconds; ``None`` if no ring was measured.
 
-    ``None`` if no ring was measured.
+    The function takes the dense traffic and the experts' traffic and returns seconds of shape ``(2, rates, pp)``.
     """
     cluster, stack = instance.cluster, instance.stack
     gpus, members = gpus_of_a_host(config, block), ring_members(config, block)
@@ -224,10 +232,11 @@ def pass_seconds(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray]:
     """
-    Chunks as of :func:`chunk_seconds`, with the exposed part of ZeRO stages 2 and 3 over the best links.
+    Return forward and backward seconds of each chunk, as :func:`chunk_seconds`, plus exposed ZeRO 2 and 3 collectives.
 
-    The exposed part of several groups of replicas is left out, as rings of single groups may be faster than those of
-    all. It is also left out where rings inside a slot span hosts: their time in a pass hides some of it.
+    The collectives run over the best links. They are left out with several optimizer instances, since rings of one
+    instance may be faster than a ring of all replicas. They are also left out if a slot spans hosts, since tensor
+    communication then hides part of them.
     """
     passes = chunk_seconds(instance, config, compute, block)
     sharded = sharded_costs(instance.model, instance.training, config)
@@ -248,7 +257,10 @@ def pass_seconds(
 def chunk_seconds(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[FloatArray, FloatArray]:
-    """Forward and backward time with communication inside a host, shape ``(num_kinds, num_chunks, pp)``."""
+    """
+    Return forward and backward seconds of each chunk, with communication inside a host: ``(num_kinds, num_chunks,
+    pp)``.
+    """
     ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)
     forward, backward = inside_stages_s(
         instance, config, compute, block, lambda alike, kind: expert_layer_s(instance, alike, kind, ranks, gpus)
@@ -258,9 +270,9 @@ def chunk_seconds(
 
 def layer_seconds(instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind) -> FloatArray:
     """
-    Time of one layer of a kind with communication inside a host, forward and backward, shape ``(2, num_kinds)``.
+    Return forward and backward seconds of one layer, with communication inside a host, shape ``(2, num_kinds)``.
 
-    In a configuration that recomputes all layers, or none.
+    The configuration must recompute either all layers or none.
     """
     slower, found = straggling(instance, config, instance.stack), []
     ranks, gpus = ranks_of_a_host(config, block), gpus_of_a_host(config, block)

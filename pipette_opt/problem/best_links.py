@@ -1,4 +1,7 @@
-"""Lower bound of a candidate over the best hosts and links: without a search, in one pass over the host pairs."""
+"""
+Lower bound of a candidate with the best hosts and links for every stage; needs no search, only a pass over host
+pairs.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,14 +13,14 @@ from pipette_opt.problem.objective import PlacedTicks, path_work, placed_objecti
 
 
 def has_room(data: ProblemData, candidate: CandidateData) -> bool:
-    """Return whether enough hosts have enough memory: the rows that need most have the fewest hosts."""
+    """Return whether the hosts with enough memory suffice for all grid rows; rows that need more memory count first."""
     room = np.sort(data.allowed(candidate).sum(axis=1))
     width = candidate.num_cells // candidate.grid[0]
     return bool((room >= width * np.arange(1, len(room) + 1)).all())
 
 
 def scarce_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArray]:
-    """Yield sets of GPU kinds such that the hosts of all other, faster kinds cannot fill the grid."""
+    """Yield sets of slow GPU types of which every placement uses at least one host, as the faster hosts are too few."""
     kinds = np.unique(data.kind_of_node)
     total = (candidate.forward_ticks + candidate.backward_ticks).sum(axis=1)[kinds]
     kinds = kinds[np.argsort(total, kind="stable")]
@@ -29,9 +32,10 @@ def scarce_kinds(data: ProblemData, candidate: CandidateData) -> Iterator[IntArr
 
 def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
     """
-    Objective with the best host for every stage and the best link for every hop; ``UNUSABLE_TICKS`` without memory.
+    Return a lower bound on the objective in ticks: the best host for every stage and the best link for every transfer.
 
-    Never below the known bound.
+    The bound is at least ``candidate.least_ticks``. It is ``UNUSABLE_TICKS`` if memory or links rule out every
+    placement.
     """
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
@@ -65,14 +69,14 @@ def optimistic_ticks(data: ProblemData, candidate: CandidateData) -> int:
 
 def best_path_work(candidate: CandidateData, usable: BoolArray, hop: Sequence[int]) -> IntArray:
     """
-    Least work of each path, shape ``(num_paths, 1)``.
+    Return the least ticks of work on each path through the schedule, shape ``(num_paths, 1)``.
 
     Parameters
     ----------
     usable
-        GPU kinds that each stage may have, shape ``(num_kinds, pp)``.
+        Mask of GPU types that each stage may use, shape ``(num_kinds, pp)``.
     hop
-        Least tensor communication of one layer between hosts, forward and backward, ticks.
+        Least ticks of one layer's tensor communication between hosts, forward and backward.
     """
     if candidate.paths is None:
         return np.zeros((0, 1), dtype=np.int64)
@@ -86,6 +90,6 @@ def _best_link(ticks: IntArray) -> int:
 
 
 def best_kind(ticks: IntArray, usable: np.ndarray) -> IntArray:
-    """Least time over the kinds that a stage may have, shape ``(pp, 1)``."""
+    """Return the least ticks of each stage over the GPU types that it may use, shape ``(pp, 1)``."""
     best: IntArray = np.where(usable, ticks, UNUSABLE_TICKS).min(axis=0)
     return best[:, None]

@@ -1,4 +1,4 @@
-"""Construction of the integer problem of an instance: every candidate with every tiling of the hosts, in ticks."""
+"""Construction of the integer placement problem: one candidate for each configuration and host tile, times in ticks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -48,12 +48,12 @@ from pipette_opt.specs import Instance
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittingCandidate:
     """
-    A configuration that fits on some hosts.
+    A configuration that fits into the memory of some hosts.
 
     Parameters
     ----------
     need_bytes
-        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
+        Upper bound on the peak memory of one GPU of each stage, shape ``(pp,)``.
     """
 
     config: ParallelConfig
@@ -63,7 +63,7 @@ class FittingCandidate:
 def with_paths(
     instance: Instance, data: ProblemData, candidate: CandidateData, counts: Sequence[PathCounts]
 ) -> CandidateData:
-    """Add paths to the relaxation of a candidate."""
+    """Return the candidate with more paths in its relaxation, overlapped communication included."""
     config, block, paths = candidate.config, candidate.block, candidate.paths
     compute = stage_compute(instance, config)
     chunk_s, beside = pass_seconds(instance, config, compute, block), least_beside(instance, config, block)
@@ -83,28 +83,29 @@ def build_problem_data(
     links: SharedLinks | None = None,
 ) -> ProblemData:
     """
-    Turn seconds into ticks and bytes into MiB.
+    Build the integer placement problem: seconds become ticks (integer time units) and bytes become MiB.
 
-    With blocking sends, two stages exchange an activation and a gradient together and wait for the slower one. So the
-    analytical model uses the slower direction of each link both ways. Relaxations are rounded down.
+    With blocking sends, two stages exchange an activation and a gradient together and wait for the slower of the two.
+    So the analytical 1F1B model uses the slower direction of each link both ways. Times of relaxations are rounded
+    down.
 
     Parameters
     ----------
     capacity_bytes
         Usable memory of one GPU of each host, shape ``(num_nodes,)``.
     lower_form
-        Give every candidate a relaxation, as interleaved ones have anyway: the paths of every schedule, which bound
-        every send mode from below; :func:`with_paths` adds more.
+        Give every candidate a relaxation instead of the analytical 1F1B model; interleaved candidates always have one.
+        Its paths exist in every schedule and bound both send modes from below; :func:`with_paths` adds more.
     reductions
-        ``False`` leaves out the reductions of gradients and tied embeddings: a relaxation of every choice of overlap.
+        ``False`` leaves out the reductions of gradients and tied embeddings: a relaxation for every choice of overlap.
     links
-        Links of earlier problems of the instance, whose tick length is then used; by default, the tick is a fraction of
-        the shortest round trip of all candidates.
+        Link matrices of earlier problems of the instance, whose tick length is reused. By default, the tick is a
+        fraction of the shortest round trip of all candidates.
 
     Returns
     -------
     ProblemData
-        One candidate per configuration and tiling; configurations that no tiling fits are left out.
+        One candidate for each configuration and host tile; configurations without a legal tile are left out.
     """
     _check_reduction(instance)
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
@@ -128,16 +129,18 @@ def build_problem_data(
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BothForms:
     """
-    Candidates with both objectives; those without an analytical model are the same objects in both.
+    Two problems over equal candidates: one to be solved, one with relaxations only.
+
+    A candidate without an analytical 1F1B model is one object, shared by both problems.
 
     Parameters
     ----------
     problem
-        Each candidate with the objective that the solver minimises.
+        Candidates with the objective that the solver minimises.
     lower
-        Each candidate with its relaxation.
+        Candidates with their relaxation.
     built
-        Indices of the given configurations that are in both.
+        Indices of the given configurations for which candidates were built.
     """
 
     problem: ProblemData
@@ -154,17 +157,17 @@ def build_both_forms(
     links: SharedLinks | None = None,
 ) -> BothForms:
     """
-    Build both problems of some configurations, or of as many as memory and time allow.
+    Build both problems for the given configurations, or for as many as memory and time allow.
 
     Parameters
     ----------
     order
-        Indices in building order; by default as given. The result keeps the given order.
+        Indices of configurations in building order; by default the given order. The result keeps the given order.
     is_enough
-        Predicate that stops building, called after the first with the bytes of all links so far and the number of built
-        configurations.
+        Predicate that stops building. Called before each further configuration with the bytes of all link matrices and
+        the number of configurations built.
     links
-        Links of earlier problems, as of :func:`build_problem_data`.
+        Link matrices of earlier problems of the instance, whose tick length is reused.
     """
     _check_reduction(instance)
     compute = [stage_compute(instance, candidate.config) for candidate in fitting]
@@ -189,7 +192,7 @@ def build_both_forms(
 
 
 def _check_reduction(instance: Instance) -> None:
-    """Raise ``InputError`` for a collective algorithm whose time does not depend on a slowest link."""
+    """Raise ``InputError`` for a collective algorithm whose time does not depend on its slowest link alone."""
     if instance.allreduce == "tree":
         raise InputError(
             "--allreduce", "tree is only known to estimate: a tree's time is not that of a slowest hop; give ring."
@@ -210,23 +213,25 @@ def _problem(
 
 def shared_links(instance: Instance, configs: Sequence[ParallelConfig], *, least_only: bool = False) -> SharedLinks:
     """
-    Return link matrices for problems with the tick of these configurations; ``least_only`` as of
-    :class:`SharedLinks`.
+    Return an empty cache of link matrices, with the tick length that these configurations require.
+
+    With ``least_only``, the cache keeps only the least entry of each matrix.
     """
     return SharedLinks(_tick_s([stage_compute(instance, config) for config in configs]), least_only=least_only)
 
 
 def _tick_s(compute: Sequence[StageCompute]) -> float:
-    """Seconds of a tick: a fraction of the shortest round trip."""
+    """Return the seconds of a tick: a fixed fraction of the shortest forward and backward through all stages."""
     round_trips = [float((times.forward_s + times.backward_s).sum(axis=(1, 2)).min()) for times in compute]
     return min(round_trips, default=1.0) / TICKS_PER_ROUND_TRIP
 
 
 def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
     """
-    Return whether the analytical 1F1B model is exact enough: 1F1B, with equal traffic of all layers, not overlapped.
-    Experts may send to other hosts. In groups that span hosts, layers of one kind may send more than others. Where both
-    tensor and context groups span hosts, only the former are placed by their traffic. All-to-alls have no such model.
+    Return whether the analytical 1F1B model describes a candidate well enough to replace a relaxation.
+
+    It needs a schedule without interleaving, no ZeRO 2 or 3, and expert ranks on one host. If tensor or context groups
+    span hosts, all layers must send equally much, and only one of the two groups may span hosts.
     """
     if config.sharding_stage > 1:
         return False
@@ -238,10 +243,11 @@ def has_closed_form(instance: Instance, config: ParallelConfig, block: NodeBlock
 
 def hops_decide(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
     """
-    Return whether rings of a stage have the time of one slowest hop.
+    Return whether the slowest hop alone decides the time of a stage's rings.
 
-    On NVLink domains, the number of a ring's hosts in each domain matters. Where some hosts are farther from each other
-    than others, rings of different sizes (gradients and parameters, experts, keys) may have different slowest hops.
+    It does not on NVLink domains, where the number of a ring's hosts in each domain matters. It also does not if
+    distances between hosts differ and a stage has several rings (gradients, parameters, experts, keys) with different
+    slowest hops.
     """
     cluster = instance.cluster
     several = config.use_distributed_optimizer or instance.model.num_experts is not None
@@ -254,7 +260,7 @@ def hops_decide(instance: Instance, config: ParallelConfig, block: NodeBlock) ->
 
 
 def experts_stay_inside(instance: Instance, config: ParallelConfig, block: NodeBlock) -> bool:
-    """Return whether no block of ranks that hold every expert once spans hosts."""
+    """Return whether each group of ranks that together hold all experts stays on one host; true for dense models."""
     return instance.model.num_experts is None or ranks_of_a_host(config, block) % expert_block(config) == 0
 
 
@@ -351,7 +357,7 @@ def _paths(
     beside: Beside | None = None,
 ) -> Paths:
     """
-    Build paths with the times of a configuration's chunks, forward and backward, and with overlapped
+    Return paths with the chunk times (forward, backward) of a configuration and with its overlapped
     communication.
     """
     forward, backward = chunk_s
@@ -374,11 +380,11 @@ def _paths(
 
 def _rounding_ticks(config: ParallelConfig, block: NodeBlock, num_microbatches: int) -> int:
     """
-    Largest excess of the integer objective over the real one, ticks.
+    Return an upper bound on the rounding error of the analytical objective, ticks.
 
-    Every rounded term adds less than one tick. Round trip: four terms per stage. A period: at most four terms per stage
-    in its average, and its own rounding. Tensor rings over hosts add two terms per layer. Reduction, tied embeddings
-    and optimizer add one each.
+    Every rounded term adds less than one tick. A round trip has four terms per stage. A period has at most four terms
+    per stage in its average, and is rounded itself. Tensor rings between hosts add two terms per layer. Reduction, tied
+    embeddings and optimizer add one each.
     """
     stages, layers = config.pipeline_model_parallel_size, config.layers_per_stage
     tensor = 2 if block.nodes_per_slot > 1 else 0

@@ -1,13 +1,13 @@
 """
-Data of the placement problem in integers; :mod:`pipette_opt.problem.objective` has the cost of a placement.
+Data of the integer placement problem; :mod:`pipette_opt.problem.objective` computes the cost of a placement.
 
-Contains everything that the solver and the baselines need, and nothing else: candidates with their costs in ticks,
-hosts with their capacities. A candidate has one of two objectives.
+The data holds everything that solvers and baselines need: candidates with their costs in ticks, hosts with their
+capacities. A candidate has one of two objectives.
 
 - The analytical 1F1B model. Times are rounded up to ticks, so the integer objective is never below the real one.
   ``CandidateData.rounding_ticks`` limits the excess, which every certificate subtracts from its bound.
-- A relaxation: the longest of some :class:`Paths` through the schedule, interleaved or not, which the simulated time is
-  never below. Times are rounded down, so there is nothing to subtract.
+- A relaxation: the longest of a set of :class:`Paths` through the schedule, interleaved or not. The simulated time is
+  never below it. Times are rounded down, so nothing has to be subtracted.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,27 +18,28 @@ from pipette_opt.base.types import BoolArray, IntArray, P2PMode, read_only
 from pipette_opt.parallel import NodeBlock, ParallelConfig
 
 UNUSABLE_TICKS = 1 << 50
-"""Cost of a link that may not be used; any real objective is far below."""
+"""Cost of a link that must not be used, ticks. Chosen far above any real objective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Paths:
     """
-    Chains of work and transfers, each of which ends with a stage's last backward.
+    Chains of compute and transfers through the schedule; each chain ends with a stage's last backward.
 
-    Each is a path through the event graph of one replica, whatever the hosts. So no stage is finished before the
-    longest of its paths. A path's length is linear in the times of work and links. All arrays are read-only int64.
+    Each chain is a path through the event graph of one replica, whatever the hosts. So no stage finishes before the
+    longest of its paths. The length of a path is linear in the times of compute and links. All arrays are read-only
+    int64.
 
     Parameters
     ----------
     stage
         Stage whose last backward ends each path, shape ``(num_paths,)``.
     work_ticks
-        Work of each path on each stage, by GPU kind, with tensor communication inside a host, rounded down, shape
+        Compute of each path on each stage, by GPU type, with tensor communication inside a host, rounded down, shape
         ``(num_paths, num_kinds, pp)``.
     forward_layers, backward_layers
-        Number of transformer layers of each stage on a path, forward and backward, which multiply tensor communication
-        between hosts; shape ``(num_paths, pp)``, zero if groups stay inside hosts.
+        Number of transformer layers of each stage on a path, which multiply the tensor communication between hosts,
+        shape ``(num_paths, pp)``. Zero if tensor and context groups stay inside hosts.
     up, down
         Number of transfers of a path from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
     """
@@ -64,11 +65,11 @@ class Paths:
         return len(self.stage)
 
     def take(self, rows: IntArray | BoolArray) -> "Paths":
-        """Return the paths in ``rows``."""
+        """Return the selected paths; ``rows`` holds indices or a mask."""
         return Paths(**{name: getattr(self, name)[rows] for name in PATH_ARRAYS})
 
     def joined(self, other: "Paths") -> "Paths":
-        """Merge with other paths, each once."""
+        """Return the paths of both sets, without duplicates."""
         both = Paths(
             **{name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in PATH_ARRAYS},
         )
@@ -83,49 +84,50 @@ PATH_ARRAYS = ("stage", "work_ticks", "forward_layers", "backward_layers", "up",
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidateData:
     """
-    One configuration with one tiling of the hosts; its placement is a host for each cell of ``grid``.
+    One configuration with one host tile; a placement gives it a host for each cell of ``grid``.
 
-    Let ``P, D, K = grid`` (pipeline, data, parts of a slot), ``a = block.stages``; pipeline stage ``s`` lives in grid
-    row ``s // a``. The ``K`` hosts of a slot are ``C = block.context_nodes`` times the ``K / C`` hosts of a tensor
-    group. All arrays are read-only int64 ticks.
+    ``grid = (P, D, K)``: ``P`` grid rows of ``block.stages`` pipeline stages, ``D`` columns of replicas, ``K`` hosts
+    for each slot. Stage ``s`` is in row ``s // block.stages``. The ``K`` hosts of a slot are ``block.context_nodes``
+    groups of consecutive hosts, each with one tensor group. All arrays are read-only int64, times in ticks (integer
+    time units).
 
     Parameters
     ----------
     num_microbatches
         Number ``m`` of micro-batches per replica.
     forward_ticks, backward_ticks
-        Time of one micro-batch on one stage (all its chunks together) on each GPU kind, with tensor communication
-        inside a host, shape ``(num_kinds, pp)``.
+        Time of one micro-batch on one stage (sum of its chunks) on each GPU type, with tensor communication inside a
+        host, shape ``(num_kinds, pp)``.
     intra_p2p_ticks
         Transfer between two stages of one host, one direction.
     p2p_ticks
-        Transfer of one micro-batch between adjacent stages on host i and host j, directed, sharing the link with
-        concurrent flows, shape ``(num_nodes, num_nodes)``; ``UNUSABLE_TICKS`` without a link.
+        Transfer of one micro-batch from a stage on host i to the next stage on host j, with concurrent flows on the
+        link, shape ``(num_nodes, num_nodes)``; ``UNUSABLE_TICKS`` without a link.
     ring_class
-        Row of ``ring_ticks`` of each stage, shape ``(pp,)``.
+        Index into the first axis of ``ring_ticks`` for each stage, shape ``(pp,)``.
     ring_ticks
-        Gradient reduction (with the parameter gather of the distributed optimizer) of a stage of that class if
-        its slowest hop between hosts is the directed pair (i, j), shape ``(num_classes, num_nodes, num_nodes)``.
+        Gradient reduction (and parameter gather of the distributed optimizer) if the slowest hop of the ring is from
+        host i to host j, shape ``(num_classes, num_nodes, num_nodes)``.
     ring_floor_ticks
-        Gradient reduction of each stage if all its hops stay inside hosts, shape ``(pp,)``; zero if dp is 1.
-        A stage's reduction takes the larger of this and of its hops between hosts.
+        Gradient reduction of each stage if all hops stay inside hosts, shape ``(pp,)``; zero if dp is 1. The reduction
+        of a stage takes the maximum of this time and of the times of its hops between hosts.
     tensor_forward_ticks, tensor_backward_ticks
-        Only if ``K > 1``: exposed time of a ring between hosts whose slowest hop is (i, j), of one micro-batch and one
-        transformer layer, shape ``(num_nodes, num_nodes)``; else empty ``(0, 0)``. The rings are those of tensor groups
-        that span hosts, otherwise those of context groups. A stage's time grows by ``layers_per_stage[s]`` times the
-        largest over its rings, each through ``slot_ring`` hosts in order.
+        Exposed time of one layer and micro-batch for a ring whose slowest hop is from host i to host j, shape
+        ``(num_nodes, num_nodes)``; empty ``(0, 0)`` if ``K`` is 1. The rings are those of tensor groups that span
+        hosts, otherwise those of context groups. A stage pays ``layers_per_stage[s]`` times the slowest of its rings,
+        each through ``slot_ring`` hosts in order.
     embedding_ticks
-        All-reduce of tied word embeddings between the first and the last stage if these are on hosts i and j, shape
-        ``(num_nodes, num_nodes)``; empty ``(0, 0)`` if nothing is tied or all stages share a host. The slowest over
-        columns and tensor parts follows the reductions of both stages.
+        All-reduce of tied word embeddings if the first stage is on host i and the last on host j, shape ``(num_nodes,
+        num_nodes)``. Empty ``(0, 0)`` without tied embeddings or if all stages share a host. The slowest pair of hosts
+        decides; the all-reduce follows the gradient reductions of both stages.
     embedding_floor_ticks
         All-reduce of tied word embeddings if all stages share a host.
     optimizer_ticks
         Optimizer step of the slowest stage.
     memory_need_mib
-        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``.
+        Upper bound on the peak memory of one GPU of each stage, MiB, shape ``(pp,)``.
     rounding_ticks
-        Largest excess of the integer objective over the real one.
+        Upper bound on the excess of the integer objective over the real one.
     paths
         Paths whose longest is the objective; ``None`` for the analytical 1F1B model.
     least_ticks
@@ -170,7 +172,7 @@ class CandidateData:
 
     @property
     def has_closed_form(self) -> bool:
-        """Return whether the objective is the analytical model of the schedule (1F1B without interleaving)."""
+        """Return whether the objective is the analytical 1F1B model; otherwise it is a relaxation."""
         return self.paths is None
 
     @property
@@ -181,14 +183,17 @@ class CandidateData:
     @property
     def num_links(self) -> int:
         """
-        Number of stages that send activations on: all but the last; with interleaving, also the last (to
-        the first).
+        Number of stages that send activations to the next stage; with interleaving, the last stage sends to the
+        first.
         """
         return self.num_stages - (self.config.num_chunks == 1)
 
     @property
     def wraps(self) -> bool:
-        """Return whether hosts of the last grid row send activations to hosts of the first."""
+        """
+        Return whether hosts of the last grid row send activations to hosts of the first, as interleaved
+        schedules do.
+        """
         return self.config.num_chunks > 1 and self.grid[0] > 1
 
     @property
@@ -198,25 +203,22 @@ class CandidateData:
 
     @property
     def slot_ring(self) -> int:
-        """Number of hosts of a ring inside a slot; its ``K`` hosts form rings of this size in order."""
+        """Number of hosts in one ring of a slot; the ``K`` hosts of the slot form consecutive rings of this size."""
         return self.block.tensor_nodes if self.block.tensor_nodes > 1 else self.grid[2]
 
     @property
     def ring_length(self) -> int:
-        """
-        Number of hosts of a gradient ring: it goes through the columns, in each through all parts of a
-        context group.
-        """
+        """Number of hosts in a gradient ring: all columns, and in each column all context parts of the slot."""
         return self.grid[1] * self.block.context_nodes
 
     @property
     def num_cells(self) -> int:
-        """Number of hosts used."""
+        """Number of hosts that a placement uses."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def row_need_mib(self) -> IntArray:
-        """Memory per GPU that a host of each grid row must have, MiB, shape ``(P,)``."""
+        """Memory that one GPU of a host in each grid row needs, MiB, shape ``(P,)``."""
         needs: IntArray = self.memory_need_mib.reshape(self.grid[0], self.block.stages).max(axis=1)
         return needs
 
@@ -224,14 +226,14 @@ class CandidateData:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProblemData:
     """
-    The placement problem: choose one candidate and a distinct allowed host for each cell of its grid.
+    The placement problem: choose one candidate and a different host with enough memory for each cell of its grid.
 
     Parameters
     ----------
     tick_s
-        Seconds of one tick.
+        Seconds of one tick (integer time unit).
     kind_of_node
-        GPU kind of each host, shape ``(num_nodes,)``.
+        GPU type of each host, shape ``(num_nodes,)``.
     capacity_mib
         Usable memory of one GPU of each host, MiB, shape ``(num_nodes,)``.
     """
@@ -248,13 +250,13 @@ class ProblemData:
 
     @property
     def num_nodes(self) -> int:
-        """Number of hosts listed."""
+        """Number of hosts in the cluster."""
         return len(self.kind_of_node)
 
     def joined(self, other: "ProblemData") -> "ProblemData":
-        """Append the candidates of another problem of the same hosts and tick."""
+        """Return the problem with the candidates of another problem appended; hosts and tick length must be equal."""
         return replace(self, candidates=(*self.candidates, *other.candidates))
 
     def allowed(self, candidate: CandidateData) -> BoolArray:
-        """Mask of hosts on which every stage of a grid row fits, shape ``(P, num_nodes)``."""
+        """Return a mask of the hosts with enough memory for each grid row, shape ``(P, num_nodes)``."""
         return candidate.row_need_mib[:, None] <= self.capacity_mib[None, :]

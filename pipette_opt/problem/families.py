@@ -1,15 +1,17 @@
 """
-Families: configurations that differ only in the layers of their pipeline stages, with linear times.
+Partition families: configurations that differ only in the layers of their stages, with linear stage times.
 
-A stage of ``n`` layers takes ``fixed + n * layer`` on each GPU kind, and so every path through the schedule is linear
-in the layers of the stages. This is what lets a model choose them. Memory of a stage grows with its layers, so each GPU
-kind limits their number.
+A stage of ``n`` layers takes ``fixed + n * layer`` seconds on each GPU type. So every path through the schedule is
+linear in the layers per stage, and a CP-SAT model can choose them. Memory of a stage grows with its layers, so each GPU
+type limits their number.
 
-With block recomputation, the number of recomputed layers is open, too: a stage of ``n`` layers with ``r`` recomputed
-ones takes ``fixed + n * layer + r * recompute``, and fits if ``r`` is as large as its memory requires.
+With block recomputation, the model also chooses the number of recomputed layers. A stage of ``n`` layers with ``r``
+recomputed ones takes ``fixed + n * layer + r * recompute`` seconds. It fits if ``r`` is as large as its memory
+requires.
 
-A model whose first layers are not of its pattern has a family for each way in which these fill the first stages
-(:mod:`~pipette_opt.problem.layer_patterns`). :mod:`~pipette_opt.problem.family_times` makes families.
+If the first layers of a model differ from its repeated pattern, each way in which they fill the first stages is a
+family of its own (:mod:`~pipette_opt.problem.layer_patterns`). :mod:`~pipette_opt.problem.family_times` builds
+families.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,9 @@ from pipette_opt.problem.path_counts import PathCounts
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerFamily:
     """
-    Configurations with one tiling of the hosts that differ only in the layers of their stages.
+    Configurations with one host tile that differ only in the layers of their stages.
+
+    A unit is one layer in each chunk of a stage; the first unit of a stage is everything that ``config`` has on it.
 
     Parameters
     ----------
@@ -42,49 +46,49 @@ class LayerFamily:
     num_microbatches
         Number ``m`` of micro-batches per replica.
     num_units
-        Units to partition among the stages, at least one to each. A unit is one layer in each chunk of a stage; the
-        first unit is all that ``config`` has there.
+        Number of units to partition among the stages, at least one for each stage.
     layer_s
-        Forward and backward of one layer on each GPU kind, communication inside the layer over the best links, shape
-        ``(2, num_kinds)``.
+        Forward and backward seconds of one layer on each GPU type, communication inside the layer over the best links,
+        shape ``(2, num_kinds)``.
     fixed_s
-        Forward and backward of each chunk without its units, shape ``(2, num_kinds, num_chunks, pp)``; may be negative
-        where the first unit is no layer like the others.
+        Forward and backward seconds of each chunk with zero units, shape ``(2, num_kinds, num_chunks, pp)``. May be
+        negative where the first unit differs from the other layers.
     link_s
-        One transfer between stages on different hosts over the best link of each pair of kinds, shape ``(num_kinds,
-        num_kinds)``; infinite where there is none.
+        Seconds of one transfer between stages on different hosts, over the best link of each pair of GPU types, shape
+        ``(num_kinds, num_kinds)``; infinite without a link.
     inside_s
-        One transfer between stages of one host.
+        Seconds of one transfer between stages of one host.
     reduction_s
-        Additional reduction of a stage per unit, over the best ring.
+        Seconds that a unit adds to the gradient reduction of its stage, over the best ring.
     fixed_reduction_s
-        Reduction of a stage without its layers, shape ``(pp,)``.
+        Seconds of each stage's gradient reduction with zero units, shape ``(pp,)``.
     gather_s, fixed_gather_s
-        Parameter gather per unit, and of a stage without its layers, if it overlaps with the forwards; else zero.
+        Parameter gather: seconds per unit, and of each stage with zero units. Zero if it does not overlap with
+        forwards.
     embedding_s
-        Reduction of tied word embeddings of the first and the last stage, after their own, over the best link.
+        Seconds of the reduction of tied word embeddings over the best link, after the gradient reductions.
     slowdown
-        Relative slowdown of compute by overlapped collectives.
+        Relative slowdown of compute while a collective overlaps with it.
     step_s
-        Additional optimizer step of a stage per unit; the largest stage decides.
+        Seconds that a unit adds to the optimizer step of its stage; the slowest stage decides.
     fixed_step_s
-        Least optimizer step of a stage without its units, shape ``(pp,)``; may be negative, as ``fixed_s``.
+        Seconds of each stage's optimizer step with zero units, shape ``(pp,)``; may be negative, as ``fixed_s``.
     optimizer_s
-        Optimizer time beside its step.
+        Seconds of an iteration that do not depend on parameters, added to the optimizer step.
     most_units
-        Units that fit into a stage on each GPU kind, shape ``(num_kinds, pp)``.
+        Number of units that fit into each stage on each GPU type, shape ``(num_kinds, pp)``.
     recompute_s
-        Additional backward time of a recomputed unit in each chunk on each GPU kind, shape ``(num_kinds,)``; the first
-        one of each stage is in ``fixed_s``. Zero without block recomputation.
+        Backward seconds that one recomputed unit adds to a chunk on each GPU type, shape ``(num_kinds,)``. The first
+        unit's share is in ``fixed_s``. Zero without block recomputation.
     recomputed
-        Number of units that have to be recomputed; ``None`` without block recomputation.
+        Number of units that memory forces to be recomputed; ``None`` without block recomputation.
     far_after, far_s
-        Row of the grid whose transfer to the next one crosses groups of hosts, and its additional time beyond
-        ``link_s``; -1 and zero where some group is large enough for all rows.
+        Grid row whose transfer to the next row crosses groups of hosts, and the seconds it takes beyond ``link_s``. -1
+        and zero if one group has hosts for all rows.
     has_far_rings
-        Whether the reductions of all stages cross such groups.
+        Whether the reductions of all stages cross groups of hosts.
     is_far
-        Whether some communication of the family must cross such groups.
+        Whether a transfer or ring of the family must cross groups of hosts.
     """
 
     config: ParallelConfig
@@ -127,12 +131,12 @@ class LayerFamily:
 
     @property
     def far_stage(self) -> int:
-        """Stage whose transfers to the next cross groups of hosts; -1 if none must."""
+        """Stage whose transfers to the next stage cross groups of hosts; -1 if no transfer must."""
         return -1 if self.far_after < 0 else (self.far_after + 1) * self.block.stages - 1
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Number of hosts of the pipeline, data and tensor dimension."""
+        """Number of hosts in the pipeline, data and tensor dimension."""
         return self.block.node_grid(self.config)
 
     @property
@@ -143,25 +147,35 @@ class LayerFamily:
 
     @property
     def schedule(self) -> tuple[int, int, int]:
-        """Stages, micro-batches and chunks: families with equal values have the same paths."""
+        """
+        Number of stages, micro-batches and chunks; families with equal numbers have equal paths through the
+        schedule.
+        """
         return self.config.pipeline_model_parallel_size, self.num_microbatches, self.config.num_chunks
 
     @property
     def least_optimizer_s(self) -> float:
-        """Lower bound on the optimizer time of any partition: some stage has at least the mean number of units."""
+        """
+        Lower bound on the optimizer seconds of any partition: the largest stage has at least the mean number of
+        units.
+        """
         units = ceil_div(self.num_units, self.config.pipeline_model_parallel_size)
         return self.optimizer_s + max(self.step_s * units + min(float(self.fixed_step_s.min()), 0.0), 0.0)
 
     def with_units(self, units: Sequence[int], recomputed: int = 1) -> ParallelConfig:
         """
-        Return the configuration with the given units of each stage; ``recomputed`` of each with block
-        recomputation.
+        Return the configuration with the given number of units on each stage.
+
+        With block recomputation, each chunk recomputes ``recomputed`` layers.
         """
         sized = beyond(self.config, units)
         return sized if self.recomputed is None else replace(sized, recompute_num_layers=recomputed)
 
     def units_of(self, layers: Sequence[int]) -> list[int] | None:
-        """Return the units of each stage of a layer partition; ``None`` if the family cannot express it."""
+        """
+        Return the units of each stage for the given layers per stage; ``None`` if the family does not contain
+        them.
+        """
         chunks, own = self.config.num_chunks, self.config.layers_per_stage
         if len(layers) != len(own):
             return None
@@ -171,14 +185,14 @@ class LayerFamily:
 
     def times(self, units: FloatArray, kind_of_row: IntArray) -> PlacedTimes:
         """
-        Times for the simulator with the best links between kinds, in a single replica.
+        Return stage times for the simulator: one replica, with the best links between GPU types.
 
         Parameters
         ----------
         units
-            Units of each stage, whole or not, shape ``(pp,)``.
+            Number of units of each stage, may be fractional, shape ``(pp,)``.
         kind_of_row
-            GPU kind of each grid row, shape ``(rows,)``.
+            GPU type of each grid row, shape ``(rows,)``.
         """
         pp, stages = self.config.pipeline_model_parallel_size, np.arange(self.config.pipeline_model_parallel_size)
         rows = stages // self.block.stages
@@ -218,9 +232,11 @@ class LayerFamily:
 
     def path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
         """
-        Seconds of each path on each GPU kind and stage: without layers, and for each unit of the stage.
-        Both of shape ``(num_paths, num_kinds, pp)``. Overlapped communication counts as in ``costs/overlap.py``, as a
-        lower bound that is linear in the layers: a minimum of two times becomes the minimum of their parts.
+        Return the seconds of each path as a linear function of the units: constant and slope of each GPU type and
+        stage.
+
+        Both have shape ``(num_paths, num_kinds, pp)``. Overlapped communication enters as a linear lower bound: the
+        minimum of two sums becomes the sum of the minima of their constants and slopes.
         """
         gathers, chunks = self.config.overlap_param_gather, self.config.num_chunks
         forward = counts.without_begun(counts.forward) if gathers else counts.forward
@@ -246,15 +262,15 @@ class LayerFamily:
 
     def _slowed_s(self, way: int, fixed_ring_s: FloatArray, ring_s: float) -> tuple[FloatArray, float]:
         """
-        Slowdown of ``pp`` passes of a chunk by a part of a ring: fixed, shape ``(chunks, pp)``, and per
-        unit, seconds.
+        Return the seconds by which a chunk's ring slows ``pp`` passes: constant of shape ``(chunks, pp)``, and per
+        unit.
         """
         pp, chunks = self.config.pipeline_model_parallel_size, self.config.num_chunks
         fixed = np.minimum(fixed_ring_s / chunks, pp * self.fixed_s[way].min(axis=0))
         return self.slowdown * fixed, self.slowdown * min(ring_s / chunks, pp * float(self.layer_s[way].min()))
 
     def _add_gathers(self, counts: PathCounts, fixed: FloatArray, unit: FloatArray) -> None:
-        """Add the start of paths that wait for parameters: the gathers of all chunks so far, then the forward."""
+        """Add to paths that begin with a wait for parameters the gathers up to their chunk, and then its forward."""
         waiting_paths = np.flatnonzero(counts.begun >= 0)
         chunk, stage = np.divmod(counts.begun[waiting_paths], fixed.shape[2])
         gathered = (chunk + 1) / self.config.num_chunks
@@ -264,17 +280,17 @@ class LayerFamily:
         unit[waiting_paths, :, stage] += (gathered * self.gather_s + whole * self.layer_s[0].min())[:, None]
 
     def after_s(self, counts: PathCounts) -> FloatArray:
-        """Reduction of tied embeddings after each path's reduction, seconds, shape ``(num_paths,)``."""
+        """Return the seconds of the tied-embedding reduction that ends each path, shape ``(num_paths,)``."""
         tied = (counts.stage == 0) | (counts.stage == self.config.pipeline_model_parallel_size - 1)
         after: FloatArray = self.embedding_s * tied.astype(np.float64)
         return after
 
     def reduced_path_s(self, counts: PathCounts) -> tuple[FloatArray, FloatArray]:
         """
-        Seconds of each path with the reduction that follows it, as of :meth:`path_s`.
+        Return the seconds of each path and of the reduction that follows it, constant and slope as in :meth:`path_s`.
 
-        With overlap and interleaving, the path says how many parts of the reduction follow; otherwise all of it.
-        Without interleaving, the first stage's reduction starts with the last backward.
+        With overlap and interleaving, the path has the number of chunks whose reduction follows; otherwise the whole
+        reduction follows. With overlap but no interleaving, the first stage's reduction starts with the last backward.
         """
         overlaps, chunks, paths = self.config.overlap_grad_reduce, self.config.num_chunks, np.arange(len(counts.stage))
         parts = counts.parts / chunks if overlaps and chunks > 1 else np.ones(len(paths))
@@ -284,7 +300,11 @@ class LayerFamily:
         return fixed, unit
 
     def before_reduction(self, counts: PathCounts) -> PathCounts:
-        """Return the paths up to the start of the reduction; without interleaving, that is during the last backward."""
+        """
+        Return the paths up to the start of the gradient reduction.
+
+        With overlap but no interleaving, the reduction of the first stage starts before its last backward.
+        """
         if not self.config.overlap_grad_reduce or self.config.num_chunks > 1:
             return counts
         backward = counts.backward.copy()
@@ -293,8 +313,9 @@ class LayerFamily:
 
     def recompute_path_s(self, counts: PathCounts) -> FloatArray:
         """
-        Additional seconds of paths per recomputed unit of a stage beyond its first, shape ``(num_paths,
-        num_kinds, pp)``.
+        Return the seconds that each recomputed unit of a stage, beyond the first, adds to a path.
+
+        Shape ``(num_paths, num_kinds, pp)``.
         """
         added: FloatArray = np.einsum("rcs,k->rks", counts.backward, self.recompute_s)
         return added

@@ -1,10 +1,11 @@
 """
-Families whose grid exceeds every group of near hosts, such as a region, so that some communication crosses groups.
+Partition families for grids that are larger than any group of near hosts, such as a region.
 
-Hosts merge along the fastest links until a group would have room for the whole grid. Either each row of the grid is
-inside a group; then some row sends to the next across groups, in every column. Or some row has hosts of several groups;
-then its rings cross them. The sizes of the groups limit how few such rows there can be. Each of these ways is a family
-of its own, with the fastest link between groups at the crossing, and together they cover all placements.
+Hosts merge along the fastest links until a group would have room for the whole grid. Then communication must cross
+groups in one of two ways. If each grid row is inside a group, a row sends to the next row across groups, in every
+column. If a row has hosts of several groups, its rings cross groups. The group sizes bound the number of such rows from
+below. Each way is a family of its own, with the fastest link between groups at the crossing. Together the families
+cover all placements.
 """
 
 from collections.abc import Callable
@@ -21,14 +22,14 @@ from pipette_opt.problem.families import LayerFamily
 from pipette_opt.specs import ClusterSpec, Instance
 
 FAR = 2.0
-"""Multiple of the best link's transfer time from which a link between groups counts as far. Chosen."""
+"""A link between groups is far if its transfer time exceeds this multiple of the best link's. Chosen."""
 
 MAX_ROWS = 9
-"""Largest number of grid rows at which every place of the crossing is a family; with more, none is. Chosen."""
+"""Grids with more rows than this get no far families; otherwise each row boundary gets one. Chosen."""
 
 
 def has_far_groups(cluster: ClusterSpec) -> bool:
-    """Return whether all hosts together must use a far link, by its rate alone."""
+    """Return whether a placement on all hosts must use a far link, judged by bandwidth alone."""
     if cluster.num_nodes < 2 or cluster.most_in_domain > 1:
         return False
     rate = far_bytes_per_s(cluster, near_groups(cluster, 1, cluster.num_nodes), 1)
@@ -39,15 +40,15 @@ def far_families(
     instance: Instance, family: LayerFamily, slots_cross: Callable[[BoolArray], LayerFamily]
 ) -> list[LayerFamily]:
     """
-    Return a family for each way of crossing groups of near hosts; the family itself where nothing far is crossed.
+    Return a family for each way in which the grid can cross groups of near hosts; ``[family]`` if it need not cross.
 
-    This is known for hosts of one kind and dense models, where a row can cross in one way only: replicas on several
+    Only dense models on hosts of one GPU type are split up. Their rows can cross in one way only: replicas on several
     hosts, or a single replica whose slots span hosts.
 
     Parameters
     ----------
     slots_cross
-        Makes the family whose slots have hosts of several groups, from the mask of host pairs of different groups.
+        Function from the mask of host pairs in different groups to the family whose slots span groups.
     """
     cluster, config, block, rows = instance.cluster, family.config, family.block, family.grid[0]
     known = len(cluster.gpu_kinds) == 1 and cluster.most_in_domain == 1 and instance.model.num_experts is None
@@ -75,7 +76,10 @@ def far_families(
 
 
 def groups_of(instance: Instance, family: LayerFamily) -> IntArray:
-    """Return the group of each host, shape ``(num_nodes,)``, by the flows of a link between stages."""
+    """
+    Return the group of near hosts of each host, shape ``(num_nodes,)``, for the concurrent flows between two
+    stages.
+    """
     flows = gpus_of_a_host(family.config, family.block) // family.block.stages
     return near_groups(instance.cluster, flows, family.grid[0] * family.hosts_per_row)
 
@@ -83,14 +87,14 @@ def groups_of(instance: Instance, family: LayerFamily) -> IntArray:
 @lru_cache(maxsize=4096)
 def all_rows_cross(sizes: tuple[int, ...], rows: int, width: int) -> bool:
     """
-    Return whether all rows have hosts of several groups as soon as one has.
+    Return whether all grid rows must span groups of hosts as soon as one row does.
 
     Parameters
     ----------
     sizes
-        Number of hosts of each group.
+        Number of hosts in each group.
     rows, width
-        Number of rows of the grid, and hosts of each.
+        Number of grid rows, and number of hosts in each.
     """
     for crossing in range(1, rows):
         taken = crossing * width

@@ -1,4 +1,4 @@
-"""Paths through a family's schedule, as seconds that are linear in the layers of its stages."""
+"""Paths through the schedule of a partition family, in seconds that are linear in the layers per stage."""
 
 from typing import NamedTuple
 
@@ -11,18 +11,20 @@ from pipette_opt.problem.path_counts import PathCounts
 
 class FamilyPaths(NamedTuple):
     """
-    Lower bounds of an iteration, one a row.
+    Lower bounds on the iteration time, one for each path (first axis).
+
+    A unit is one layer in each chunk of a stage.
 
     Parameters
     ----------
     fixed_s
-        Seconds of each stage on each GPU kind without its layers, shape ``(num_paths, num_kinds, pp)``.
+        Seconds on each stage and GPU type with zero units, shape ``(num_paths, num_kinds, pp)``.
     unit_s
-        Seconds per unit of the stage, same shape.
+        Seconds that each unit of a stage adds, shape ``(num_paths, num_kinds, pp)``.
     again_s
-        Seconds per unit recomputed beside the first, same shape.
+        Seconds that each recomputed unit beyond the first adds, shape ``(num_paths, num_kinds, pp)``.
     moved
-        Transfers between each stage and the next (cyclic), shape ``(num_paths, pp)``.
+        Number of transfers between each stage and the next (cyclic), both directions, shape ``(num_paths, pp)``.
     """
 
     fixed_s: FloatArray
@@ -33,10 +35,10 @@ class FamilyPaths(NamedTuple):
 
 def family_paths(family: LayerFamily, counts: PathCounts) -> FamilyPaths:
     """
-    Return paths with the given counts, each with the reduction that follows it.
+    Return the linear lower bounds of the given paths, each with the reduction that follows its last backward.
 
-    Parts of a reduction beyond the first follow a path only with interleaving and overlap. Without interleaving, the
-    first stage's reduction may end with its last backward, so its paths also count without a reduction.
+    Only interleaving with overlap lets several parts of a reduction follow a path. With overlap but no interleaving,
+    the first stage's reduction may end with its last backward, so its paths are also returned without a reduction.
     """
     overlaps, chunks = family.config.overlap_grad_reduce, family.config.num_chunks
     if not overlaps or chunks == 1:
@@ -53,7 +55,7 @@ def family_paths(family: LayerFamily, counts: PathCounts) -> FamilyPaths:
 
 
 def least_transfers_s(family: LayerFamily, moved: IntArray) -> FloatArray:
-    """Seconds of the transfers of each path over the best links of their kind, shape ``(num_paths,)``."""
+    """Return the least seconds of the transfers of each path, over the best links, shape ``(num_paths,)``."""
     rows = np.arange(moved.shape[1]) // family.block.stages
     inside = rows == np.roll(rows, -1)
     sent = moved[:, ~inside].sum(axis=1)

@@ -1,4 +1,4 @@
-"""Memory limits of a family: layers that fit into each stage, and recomputed layers that this requires."""
+"""Memory limits of a partition family: layers that fit into each stage, and recomputed layers that memory requires."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,20 +24,21 @@ def most_units(
     room_bytes: IntArray,
 ) -> list[IntArray]:
     """
-    Upper bound on the units that fit into each stage, by bisection; ``(num_kinds, pp)`` for each configuration.
-    Memory grows with the layers. In a pattern with several kinds of layers, a stage may be at any place. Any ``n``
-    layers contain every run of ``n + 1 - period`` consecutive layers of the pattern, wherever it begins. So the bound
-    is the result of bisection plus ``period - 1``.
+    Return an upper bound on the units that fit into each stage, shape ``(num_kinds, pp)`` for each configuration.
 
-    Bisection starts at an even share of all units. Where that shows that all stages together have no room for them,
-    the configuration is left with too few units (:func:`has_room`).
+    A unit is one layer in each chunk. The bound comes from bisection, since memory grows with the layers. In a pattern
+    with several types of layers, a stage may begin anywhere in the pattern. Any ``n`` layers contain every run of ``n +
+    1 - period`` consecutive layers of the pattern. So the bound is the result of bisection plus ``period - 1``.
+
+    Bisection starts at an equal number of units on all stages. If the bounds prove that the stages together cannot hold
+    all units, bisection stops early (:func:`has_room`).
 
     Parameters
     ----------
     configs
-        Configurations with the fewest layers on each stage, which are its first unit.
+        Configurations with the fewest layers on each stage, which are the stage's first unit.
     room_bytes
-        Usable bytes of a stage on each GPU kind, shape ``(num_kinds,)``.
+        Usable bytes of a stage on each GPU type, shape ``(num_kinds,)``.
     """
     configs = [pure_configs(config)[-1] for config in configs]  # most recomputation leaves most room
     high = [_most_legal(instance.model, config, len(room_bytes)) for config in configs]
@@ -71,19 +72,28 @@ def most_units(
 
 
 def num_units(model: ModelSpec, config: ParallelConfig) -> int:
-    """Number of units that a family partitions among its stages; ``config`` has the first ones."""
+    """
+    Return the number of units that the stages share; the layers of ``config`` count as the first unit of each
+    stage.
+    """
     layers = config.layers_per_stage
     return len(layers) + (model.num_layers - sum(layers)) // config.num_chunks
 
 
 def has_room(most: IntArray, number: int) -> bool:
-    """Return whether ``number`` units fit into stages with limits ``most`` on each GPU kind, ``(num_kinds, pp)``."""
+    """
+    Return whether the stages can hold ``number`` units; ``most`` limits each stage on each GPU type, ``(num_kinds,
+    pp)``.
+    """
     of_stage = most.max(axis=0)
     return bool(of_stage.min() >= 1 and of_stage.sum() >= number)
 
 
 def _most_legal(model: ModelSpec, config: ParallelConfig, num_kinds: int) -> IntArray:
-    """Largest legal number of units of each stage, whatever the memory; 1 where a stage may not hold more."""
+    """
+    Return the largest legal number of units of each stage, ignoring memory: 1 for stages that cannot get further
+    layers.
+    """
     pp, layers = config.pipeline_model_parallel_size, config.layers_per_stage
     units: IntArray = np.full((num_kinds, pp), 1 + (model.num_layers - sum(layers)) // config.num_chunks)
     units[:, : num_closed(model, config)] = 1
@@ -93,16 +103,16 @@ def _most_legal(model: ModelSpec, config: ParallelConfig, num_kinds: int) -> Int
 @dataclass(slots=True, eq=False)
 class RecomputedUnits:
     """
-    Number of layers of each chunk that have to be recomputed, of one configuration with block recomputation.
+    Number of recomputed layers per chunk that memory requires, for a configuration with block recomputation.
 
     Parameters
     ----------
     config
-        Configuration with the fewest layers on each stage, which are its first unit.
+        Configuration with the fewest layers on each stage, which are the stage's first unit.
     room_bytes
-        Usable bytes of a stage on each GPU kind, shape ``(num_kinds,)``.
+        Usable bytes of a stage on each GPU type, shape ``(num_kinds,)``.
     most_units
-        Units that fit into a stage if all are recomputed, shape ``(num_kinds, pp)``.
+        Number of units that fit into each stage if all are recomputed, shape ``(num_kinds, pp)``.
     """
 
     instance: Instance
@@ -115,9 +125,11 @@ class RecomputedUnits:
 
     def fewest(self) -> IntArray:
         """
-        Fewest recomputed layers for each number of units, shape ``(num_kinds, pp, 1 + largest)``; cached.
-        By bisection, as memory falls with the number of recomputed layers. All layers where the stage does not fit. A
-        lower bound in a pattern with several kinds of layers: the need of ``period - 1`` fewer units.
+        Return the fewest recomputed layers for each number of units, shape ``(num_kinds, pp, 1 + largest)``; cached.
+
+        Found by bisection, as memory falls with the number of recomputed layers. If the stage does not fit, all its
+        layers count as recomputed. In a pattern with several types of layers, the value for ``period - 1`` fewer units
+        is a lower bound.
         """
         if self._fewest is None:
             shape = (*self.most_units.shape, 1 + int(self.most_units.max(initial=0)))
@@ -139,7 +151,7 @@ class RecomputedUnits:
         return self._fewest
 
     def _need_bytes(self, asked: Sequence[tuple[int, int]]) -> list[IntArray]:
-        """Predicted bytes of each stage for pairs of units and recomputed layers; shape ``(pp,)`` each."""
+        """Return the predicted bytes of each stage, shape ``(pp,)``, for each pair of units and recomputed layers."""
         kept, _ = pure_configs(self.config)
         closed, pp = num_closed(self.instance.model, self.config), self.config.pipeline_model_parallel_size
         sized = [
@@ -154,5 +166,5 @@ class RecomputedUnits:
 
 
 def _where(mask: BoolArray, values: IntArray) -> list[tuple[int, int, int, int]]:
-    """Return kind, stage and units of the true entries, each with its value."""
+    """Return GPU type, stage, number of units and value of each true entry of the mask."""
     return [(kind, stage, n, int(values[kind, stage, n])) for kind, stage, n in np.argwhere(mask).tolist()]

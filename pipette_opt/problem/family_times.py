@@ -1,8 +1,9 @@
 """
-Construction of the families of a job, and of linear lower bounds on the times of their stages.
+Construction of the partition families of a job, and of linear lower bounds on the times of their stages.
 
-The first unit of a stage with layers outside the model's pattern is everything that it holds at least. In a pattern
-with several kinds of layers, a unit is their mean, and the linear bound is below every partition, not equal to it.
+The first unit of a stage with layers outside the model's pattern is everything that the stage holds at least. In a
+pattern with several types of layers, a unit takes their mean time. The linear bound is then below the time of every
+partition, but not equal to it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +40,7 @@ from pipette_opt.specs.layer_kinds import pattern_of
 from pipette_opt.specs.layer_parameters import expert_parameters, replicated_parameters, sharded_parameters
 
 FINE_TICK_S = 1e-9
-"""Seconds of a tick of the matrices from which tensor communication over hosts is read."""
+"""Seconds of a tick in the matrices of communication between hosts that this module reads. Chosen: one nanosecond."""
 
 Computed = Sequence[tuple[ParallelConfig, StageCompute]]
 """Configurations with their compute times."""
@@ -52,15 +53,16 @@ def layer_families(
     max_oom_risk: float,
 ) -> list[LayerFamily]:
     """
-    Return the families of some configurations, without their reductions: see :func:`with_rings`.
-    One family for each tiling, for each way in which its rows may cross groups of near hosts
-    (:mod:`~pipette_opt.problem.family_groups`), and for each way in which stages hold layers without experts; none
-    where no partition fits.
+    Return the partition families of the configurations, without gradient rings (:func:`with_rings` adds them).
+
+    A configuration has a family for each host tile. It has one more for each way in which its rows can cross groups of
+    near hosts (:mod:`~pipette_opt.problem.family_groups`), and for each way in which stages hold the first dense
+    layers. It has no family if no partition fits into memory.
 
     Parameters
     ----------
     configs
-        One configuration for each choice of everything but the layers, without overlap.
+        One configuration for each choice of everything except the layers per stage, without overlap.
     """
     configs = [least for config in configs for least in least_splits(instance.model, config)]
     free = replace(instance, edge_loss_s=None)
@@ -86,14 +88,14 @@ def layer_families(
 
 class _Timed(NamedTuple):
     """
-    Source of the times of a family.
+    Compute times from which the linear times of a family are derived.
 
     Parameters
     ----------
     sized
-        Configurations of :func:`_sized`, with their times.
+        Configurations of :func:`_sized`, with their compute times.
     probes
-        Configurations of :func:`probes`, with their times; none where all layers of the pattern are alike.
+        Configurations of :func:`probes`, with their compute times; empty if all layers of the pattern are alike.
     """
 
     sized: Computed
@@ -117,8 +119,9 @@ def _is_uniform(model: ModelSpec) -> bool:
 
 def _sized(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
     """
-    Return configurations with one unit in each stage, and with one period more wherever possible.
-    Another period is added if the first configuration has no layer of the pattern: only the second then has some.
+    Return the configuration with one unit on each stage, and one with a further period of layers wherever possible.
+
+    If the first has no layer of the pattern, a third is appended with another period.
     """
     sized = [config, grown(model, config)]
     if pattern_of(model.layers).leading >= sum(config.layers_per_stage):
@@ -127,7 +130,7 @@ def _sized(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
 
 
 def _unit_s(seconds: Sequence[FloatArray], sized: Sequence[ParallelConfig]) -> FloatArray:
-    """Least seconds of one period more on a stage; ``seconds`` of each of :func:`_sized`, stages last."""
+    """Return the least seconds that one further period adds to a stage; ``seconds`` of each ``sized``, stages last."""
     grows = np.array(sized[1].layers_per_stage) > np.array(sized[0].layers_per_stage)
     more = [(after - before)[..., grows].min(axis=-1) for before, after in pairwise(seconds)]
     unit: FloatArray = np.maximum(np.min(more, axis=0), 0.0)
@@ -137,7 +140,10 @@ def _unit_s(seconds: Sequence[FloatArray], sized: Sequence[ParallelConfig]) -> F
 def _of_layers(
     model: ModelSpec, timed: _Timed, seconds: Callable[[ParallelConfig, StageCompute], FloatArray]
 ) -> dict[LayerKind, FloatArray]:
-    """Seconds of a layer of each kind of the pattern in a chunk; ``seconds`` has chunks and stages as last axes."""
+    """
+    Return the seconds of one layer of each type in a chunk; ``seconds`` returns arrays with last axes chunks and
+    stages.
+    """
     if not timed.probes:
         held = [seconds(*computed) for computed in timed.sized]
         kind = model.layers[pattern_of(model.layers).leading]
@@ -150,9 +156,10 @@ def _with_recomputation(
     instance: Instance, family: LayerFamily, timed: _Timed, recomputed: RecomputedUnits
 ) -> LayerFamily:
     """
-    Turn a family whose layers keep their activations into one that recomputes the first layers of each stage.
-    The first layer of a chunk may have no experts where its other layers do, so it is counted separately. In a pattern
-    with several kinds of layers, each counts as the kind for which recomputation adds least.
+    Return the family with recomputation of the first layers of each stage; ``family`` recomputes none.
+
+    The first layer of a chunk may lack experts where later layers have them, so its time is separate. In a pattern with
+    several types of layers, each layer counts as the type for which recomputation adds least.
     """
     layer_s, fixed_s = _layer_and_fixed_s(instance, timed, family.block)
     if timed.probes:
@@ -171,7 +178,7 @@ def _with_recomputation(
 
 def _least_again_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
     """
-    Least additional time of recomputation of a layer over all kinds of layers, on each GPU kind, shape
+    Return the least seconds that recomputing a layer adds, over all layer types, for each GPU type:
     ``(num_kinds,)``.
     """
     kept, again = (
@@ -183,7 +190,7 @@ def _least_again_s(instance: Instance, config: ParallelConfig, block: NodeBlock)
 
 
 def _layer_and_fixed_s(instance: Instance, timed: _Timed, block: NodeBlock) -> tuple[FloatArray, FloatArray]:
-    """Return ``layer_s`` and ``fixed_s`` of a family."""
+    """Return the fields ``layer_s`` and ``fixed_s`` of a family."""
 
     def seconds(config: ParallelConfig, compute: StageCompute) -> FloatArray:
         return np.stack(chunk_seconds(instance, config, compute, block))
@@ -205,7 +212,7 @@ def _family(
     timed: _Timed,
     most_units: IntArray,
 ) -> LayerFamily:
-    """Build one family without its rings."""
+    """Return a family with zero times for gradient reduction and parameter gather."""
     model, cluster, pp = instance.model, instance.cluster, config.pipeline_model_parallel_size
     layer_s, fixed_s = _layer_and_fixed_s(instance, timed, block)
     message = p2p_bytes(instance.model, instance.training, config)
@@ -237,7 +244,7 @@ def _family(
 
 
 def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: BoolArray) -> LayerFamily:
-    """Return the family whose slots have hosts of several groups; ``far``: mask of host pairs of different groups."""
+    """Return the family whose slots span several groups of hosts; ``far`` masks host pairs in different groups."""
     added = []
     for ticks in tensor_ticks(instance, *timed.sized[0], family.block, FINE_TICK_S, np.floor):
         added.append((int(ticks[far].min()) - int(ticks[~np.eye(len(far), dtype=np.bool_)].min())) * FINE_TICK_S)
@@ -245,7 +252,7 @@ def _slots_cross(instance: Instance, family: LayerFamily, timed: _Timed, far: Bo
 
 
 Rings = dict[str, Any]
-"""Fields of a family that depend on its reduction and gather."""
+"""Fields of a family that depend on its gradient reduction and parameter gather."""
 
 
 def with_rings(
@@ -255,13 +262,13 @@ def with_rings(
     known: dict[tuple[ParallelConfig, NodeBlock, bool], Rings] | None = None,
 ) -> LayerFamily:
     """
-    Add overlap, reduction and gather to a family.
+    Return the family with overlap, gradient reduction and parameter gather of ``config``.
 
     Parameters
     ----------
     known
-        Cache of rings of other families of the instance, which do not depend on micro-batches and recomputation; read
-        and extended.
+        Cache of the rings of other families of the instance, extended here. Rings do not depend on micro-batch size or
+        recomputation.
     """
     alike = replace(without_recomputation(config), micro_batch_size=1)
     known, key = {} if known is None else known, (alike, family.block, family.has_far_rings)
@@ -274,7 +281,7 @@ def with_rings(
 
 
 def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock, most_bytes_per_s: float) -> Rings:
-    """Return linear bounds on reduction and gather: ring times are convex in their bytes, so no partition is below."""
+    """Return linear lower bounds on reduction and gather; ring times are convex in their bytes."""
     rings: Rings = {}
     model, chunks = instance.model, config.num_chunks
     sized = _sized(model, config)
@@ -300,7 +307,10 @@ def _rings(instance: Instance, config: ParallelConfig, block: NodeBlock, most_by
 
 
 def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, float], dict[LayerKind, float]]:
-    """Share of each kind of layer in the parameters, and experts' parameters, of a period of the pattern."""
+    """
+    Return the fraction of a period's dense parameters, and of its expert parameters, that one layer of each
+    type has.
+    """
     leading, period = pattern_of(model.layers)
     kinds, tp = model.layers[leading : leading + period], config.tensor_model_parallel_size
     own = {kind: sharded_parameters(model, kind) / tp + replicated_parameters(model, kind) for kind in kinds}
@@ -313,7 +323,7 @@ def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, f
 
 
 def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> float:
-    """Seconds of the all-reduce of tied word embeddings over the best link; 0 if none are tied."""
+    """Return the seconds of the all-reduce of tied word embeddings over the best link; 0 without tied embeddings."""
     between = embedding_ticks(instance, config, block, gpus_of_a_host(config, block), FINE_TICK_S, np.floor)
     if between.size:
         return float(between.min()) * FINE_TICK_S
@@ -321,7 +331,10 @@ def _embedding_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -
 
 
 def _best_links_s(instance: Instance, message_bytes: float, num_flows: int) -> FloatArray:
-    """Fastest transfer between hosts of each pair of kinds, seconds, shape ``(num_kinds, num_kinds)``."""
+    """
+    Return the least seconds of a transfer between hosts of each pair of GPU types, shape ``(num_kinds,
+    num_kinds)``.
+    """
     cluster = instance.cluster
     fastest = cluster.fastest_bytes_per_s_of_kinds(num_flows)
     with np.errstate(divide="ignore"):

@@ -1,14 +1,14 @@
 """
-Partitions of a list of layers of several kinds, as families with stage times linear in their layers.
+Layer partitions of models with several types of layers, as families with linear stage times.
 
-Layers follow a repeated pattern, perhaps after a few first layers outside it (dense ones of a mixture of experts). The
-first ``D`` layers fill the first stages in order. Some stages hold nothing else, one stage holds the last of them and
-perhaps layers of the pattern, and all others only hold layers of the pattern. Each way to fill them is a family of its
-own: stages of the first sort hold a fixed number of layers, the next stage at least its own. With enough stages, there
-are ``2^(D - 1)`` ways; public models have one to three such layers.
+Layers follow a repeated pattern, possibly after ``D`` leading layers outside the pattern (dense layers of an MoE
+model). The leading layers fill the first stages in order. Some stages hold only leading layers, one stage holds the
+last of them and perhaps layers of the pattern, and all later stages hold only layers of the pattern. Each way to fill
+the stages is a family of its own. Stages of the first sort hold a fixed number of layers, the next stage at least its
+leading layers. With enough stages, ``2^(D - 1)`` ways exist; public models have one to three leading layers.
 
-``n`` consecutive layers of a pattern take ``n`` times the mean of its period, within a slack. So a unit takes the mean,
-and the fixed time of a stage is reduced by the slack, which makes it a bound for every partition. Where all layers of
+``n`` consecutive layers of a pattern take ``n`` times the mean of the period, up to a slack. So a unit takes the mean,
+and the fixed time of a stage is reduced by the slack, which gives a lower bound for every partition. If all layers of
 the pattern are alike, the slack is zero and the bound exact.
 """
 
@@ -26,10 +26,10 @@ from pipette_opt.specs.layer_kinds import count_layers, layers_before, pattern_o
 
 def least_splits(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfig]:
     """
-    Return the configuration with the fewest layers on each stage, once for each way to place the first layers.
+    Return configurations with the fewest layers on each stage, one for each way to place the leading layers.
 
-    A unit is a layer in each chunk of a stage. Where the first chunks of all stages cannot hold all first layers, every
-    partition is a way of its own. The other stages have one unit.
+    A unit is one layer in each chunk of a stage. If the first chunks of all stages cannot hold all leading layers,
+    every partition is a way of its own. Stages without leading layers have one unit.
     """
     pp, chunks, leading = config.pipeline_model_parallel_size, config.num_chunks, pattern_of(model.layers).leading
     units = model.num_layers // chunks
@@ -48,16 +48,17 @@ def least_splits(model: ModelSpec, config: ParallelConfig) -> list[ParallelConfi
 
 
 def num_closed(model: ModelSpec, config: ParallelConfig) -> int:
-    """Number of stages, the first ones, that hold only their layers of :func:`least_splits`."""
+    """Return the number of first stages that hold only leading layers and cannot get further ones."""
     units = np.array(config.layers_per_stage) // config.num_chunks
     return int((units.cumsum() < pattern_of(model.layers).leading).sum())
 
 
 def grown(model: ModelSpec, config: ParallelConfig) -> ParallelConfig:
     """
-    Return a configuration of :func:`least_splits` with one period more on each stage that may have more.
+    Return the configuration with one more period of layers on each stage that can hold more.
 
-    Where no stage may have more, on all of them: then the times of a unit do not matter.
+    ``config`` is a configuration of :func:`least_splits`. If no stage can hold more, all stages grow; the time of a
+    unit then does not matter.
     """
     closed, pp = num_closed(model, config), config.pipeline_model_parallel_size
     period = pattern_of(model.layers).period
@@ -65,7 +66,7 @@ def grown(model: ModelSpec, config: ParallelConfig) -> ParallelConfig:
 
 
 def beyond(least: ParallelConfig, units: Sequence[int]) -> ParallelConfig:
-    """Return the configuration with the given units on each stage; the first unit is all that ``least`` has there."""
+    """Return the configuration with the given units on each stage; the layers of ``least`` are the first unit."""
     chunks = least.num_chunks
     held = (own + chunks * (int(count) - 1) for own, count in zip(least.layers_per_stage, units, strict=True))
     return replace(least, layers_per_stage=tuple(held))
@@ -73,9 +74,9 @@ def beyond(least: ParallelConfig, units: Sequence[int]) -> ParallelConfig:
 
 def probes(model: ModelSpec, config: ParallelConfig) -> dict[LayerKind, tuple[ParallelConfig, ParallelConfig]]:
     """
-    Return two configurations for each kind of the pattern; the second has one more such layer on its first stage.
+    Return two configurations for each layer type of the pattern; the second has one more such layer on its first stage.
 
-    The first stage already has a layer of the kind, and several stages have no chunks.
+    The first stage of both has a layer of the type. The configurations have no interleaving.
     """
     pp, (leading, period) = config.pipeline_model_parallel_size, pattern_of(model.layers)
     plain = replace(config, virtual_pipeline_model_parallel_size=None, layers_per_stage=(1,) * pp)
@@ -94,20 +95,20 @@ def line(
     model: ModelSpec, config: ParallelConfig, of_layer: Mapping[LayerKind, FloatArray]
 ) -> tuple[FloatArray, FloatArray]:
     """
-    Return a linear lower bound on the time of consecutive layers of the model, in their number.
+    Return a lower bound on the time of consecutive layers that is linear in their number.
 
     Parameters
     ----------
     config
         A configuration of :func:`least_splits`.
     of_layer
-        Seconds of a layer of each kind of the pattern, of one shape.
+        Seconds of a layer of each type of the pattern, arrays of one shape.
 
     Returns
     -------
     tuple[FloatArray, FloatArray]
-        Seconds per layer, of that shape; and seconds to add to those of ``config`` in a chunk of a stage, so that the
-        sum is the line at a stage without units, shape ``(*shape, num_chunks, pp)``.
+        Seconds per layer, of that shape. Seconds to add to the time of ``config`` in each chunk of each stage to get
+        the bound at zero units, shape ``(*shape, num_chunks, pp)``.
     """
     leading, period = pattern_of(model.layers)
     of_pattern = np.stack([of_layer[kind] for kind in model.layers[leading : leading + period]])
@@ -127,7 +128,7 @@ def line(
 
 
 def _sums(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way to write a number as an ordered sum of ``parts`` positive numbers."""
+    """Yield every ordered tuple of ``parts`` positive integers whose sum is ``total``."""
     for cuts in combinations(range(1, total), parts - 1):
         ends = (0, *cuts, total)
         yield tuple(after - before for before, after in pairwise(ends))

@@ -1,8 +1,8 @@
 """
-Neighbouring hosts in the network, derived from the links.
+Groups of neighbouring hosts (racks), derived from link times.
 
-Each link is divided by the usual cost of the slower of its two hosts, and the hosts are joined to groups, nearest
-first. Where groups are farthest apart, they count as racks.
+Each link time is divided by the usual link time of the slower of its two hosts. Hierarchical clustering joins the
+hosts, nearest first. It is cut where the groups are farthest apart relative to their inside.
 """
 
 from typing import NamedTuple
@@ -13,13 +13,13 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS
 
 APART = 1.03
-"""Least ratio of the distance between groups to that inside them, for groups to be racks."""
+"""Groups are racks if the distance between them is at least this multiple of the distance inside them. Chosen."""
 
 MIN_NEAREST = 3
 """
-Number of fastest links whose median measures a host's speed; or an eighth of all, if that is more.
+Fewest links of a host, fastest first, whose median measures its speed; an eighth of all links if that is more. Chosen.
 
-In a small rack, the median of all its links would be a link that leads out of it.
+In a small rack, the median of all links would be a link that leaves the rack.
 """
 
 
@@ -30,11 +30,11 @@ class Neighbours(NamedTuple):
     Attributes
     ----------
     usual
-        Usual cost of links of each host, shape ``(num_nodes,)``.
+        Median link time of each host, ticks, shape ``(num_nodes,)``.
     rack
-        Group of each host, from 0.
+        Group of each host, numbered from 0, shape ``(num_nodes,)``.
     place
-        Position of each host in an order in which neighbours are near each other.
+        Position of each host in an order that keeps neighbours together, shape ``(num_nodes,)``.
     """
 
     usual: FloatArray
@@ -44,7 +44,7 @@ class Neighbours(NamedTuple):
 
 def find_neighbours(links: IntArray) -> Neighbours | None:
     """
-    Find neighbours by average linkage.
+    Find neighbouring hosts by hierarchical clustering with average linkage.
 
     Parameters
     ----------
@@ -71,7 +71,10 @@ def find_neighbours(links: IntArray) -> Neighbours | None:
 
 
 def _racks(joins: FloatArray) -> IntArray:
-    """Group of each host, cut where the next join is farthest compared to the last; all 0 if no join is far enough."""
+    """
+    Return the rack of each host, cut where the distance of merged groups rises most; all 0 if the rise is too
+    small.
+    """
     from scipy.cluster.hierarchy import fcluster
 
     number = len(joins) + 1

@@ -1,8 +1,4 @@
-"""
-Cost of a placement: the objective in integers, in plain terms.
-
-Solvers and baselines are checked against it.
-"""
+"""Reference computation of the integer objective of a placement; tests check solvers and baselines against it."""
 
 from dataclasses import dataclass, field
 
@@ -15,20 +11,22 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, Paths, Probl
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacedTicks:
     """
-    Times of a candidate on given hosts, ticks; ``pp`` stages, ``D`` columns of hosts (each with equal replicas).
+    Times of a candidate on given hosts, ticks.
+
+    Arrays cover ``pp`` stages and ``D`` columns of hosts; the replicas of one column take equal times.
 
     Parameters
     ----------
     forward, backward
-        One micro-batch on one stage, tensor communication included, shape ``(pp, D)``.
+        Time of one micro-batch on one stage, tensor communication included, shape ``(pp, D)``.
     send_forward, send_backward
-        Transfer from stage s to s+1 (cyclic) and from s+1 to s, shape ``(num_links, D)``.
+        Transfer from stage s to s+1 (cyclic), and from s+1 to s, shape ``(num_links, D)``.
     ring
         Gradient reduction of each stage, shape ``(pp,)``.
     embedding
         All-reduce of tied word embeddings, after the reductions of the first and the last stage.
     path_work
-        Work of each path of the candidate, tensor communication between hosts included, shape ``(num_paths, D)``.
+        Compute of each path, tensor communication between hosts included, shape ``(num_paths, D)``.
     """
 
     forward: IntArray
@@ -44,8 +42,7 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
     """
     Return the times of a candidate on the hosts ``nodes``, shape ``candidate.grid``.
 
-    Products with unusable links are at least ``UNUSABLE_TICKS`` in ``forward`` and ``backward``, and meaningless in
-    ``path_work``.
+    With an unusable link, ``forward`` or ``backward`` is at least ``UNUSABLE_TICKS`` and ``path_work`` is meaningless.
     """
     stages, layers = candidate.block.stages, np.array(candidate.config.layers_per_stage, dtype=np.int64)
     stage = np.arange(candidate.num_stages)
@@ -90,14 +87,14 @@ def place(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> Place
 
 def path_work(paths: Paths, by_stage: IntArray, hop_forward: IntArray, hop_backward: IntArray) -> IntArray:
     """
-    Work of each path, shape ``(num_paths, D)``.
+    Return the ticks of compute and tensor communication on each path, shape ``(num_paths, D)``.
 
     Parameters
     ----------
     by_stage
-        Work of each path on each stage, shape ``(num_paths, pp, D)``.
+        Compute of each path on each stage, ticks, shape ``(num_paths, pp, D)``.
     hop_forward, hop_backward
-        Communication of one layer between the hosts of a slot, shape ``(pp, D)``.
+        Communication of one layer between the hosts of a slot, ticks, shape ``(pp, D)``.
     """
     tensor = paths.forward_layers @ hop_forward + paths.backward_layers @ hop_backward
     total: IntArray = by_stage.sum(axis=1) + tensor
@@ -106,12 +103,12 @@ def path_work(paths: Paths, by_stage: IntArray, hop_forward: IntArray, hop_backw
 
 def objective_ticks(data: ProblemData, candidate: CandidateData, nodes: IntArray) -> int:
     """
-    The integer objective, in plain terms; solvers and baselines are checked against it.
+    Return the integer objective of a placement, ticks; ``UNUSABLE_TICKS`` or more with an unusable link.
 
-    The analytical model: round trip plus ``m - 1`` periods of each column, minus the work left to earlier stages when a
-    stage is finished, plus that stage's reduction; the largest over stages and columns. The relaxation: the longest
-    path to a stage's last backward plus that stage's reduction, likewise. The hosts must be distinct; the caller checks
-    links: an unusable one gives a value of at least ``UNUSABLE_TICKS``.
+    The analytical 1F1B model takes the round trip plus ``m - 1`` periods of each column. It subtracts the work that
+    earlier stages still do when a stage has finished, and adds the reduction of that stage. The relaxation takes the
+    longest path to a stage's last backward plus that stage's reduction. Both take the maximum over stages and columns.
+    The hosts must be distinct.
     """
     placed = place(data, candidate, nodes)
     slowest = [placed.forward, placed.backward, placed.send_forward, placed.send_backward, placed.ring]
@@ -122,9 +119,9 @@ def objective_ticks(data: ProblemData, candidate: CandidateData, nodes: IntArray
 
 def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> int:
     """
-    Integer objective from the times of each stage; it never falls when a time grows.
+    Return the integer objective for given stage times, ticks; it never falls when a time grows.
 
-    The number of columns is that of the arrays, so minima over hosts, as one column, give a lower bound.
+    The arrays set the number of columns. So minima over hosts, given as one column, yield a lower bound.
     """
     finish = finish_ticks(data, candidate, placed)
     done = finish.max(axis=1) + placed.ring
@@ -133,14 +130,14 @@ def placed_objective_ticks(data: ProblemData, candidate: CandidateData, placed: 
 
 
 def finish_ticks(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """End of the last backward of each stage of each column, before its reduction, ticks, shape ``(pp, D)``."""
+    """Return the end of each stage's last backward, before its reduction, ticks, shape ``(pp, D)``."""
     if candidate.paths is None:
         return _finish_closed(data, candidate, placed)
     return _finish_paths(candidate.paths, placed)
 
 
 def largest_ticks(candidate: CandidateData) -> int:
-    """Upper bound on the objective of every placement on usable links, ticks."""
+    """Return an upper bound on the objective of every placement on usable links, ticks."""
     link = _largest_usable(candidate.p2p_ticks) + candidate.intra_p2p_ticks
     layer = _largest_usable(candidate.tensor_forward_ticks) + _largest_usable(candidate.tensor_backward_ticks)
     ring = _largest_usable(candidate.ring_ticks) + int(candidate.ring_floor_ticks.max())
@@ -161,7 +158,10 @@ def _largest_usable(ticks: IntArray) -> int:
 
 
 def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
-    """Period of each column, rounded up to ticks, shape ``(D,)``, for both send modes."""
+    """
+    Return the time between two micro-batches in steady state for each column, rounded up to ticks, shape
+    ``(D,)``.
+    """
     cost = placed.forward + placed.backward
     if p2p == "blocking":
         wait = np.zeros((len(cost) + 1, cost.shape[1]), dtype=np.int64)
@@ -179,7 +179,7 @@ def period_ticks(placed: PlacedTicks, p2p: P2PMode) -> IntArray:
 
 
 def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTicks) -> IntArray:
-    """End of each stage's last backward by the analytical model, ticks, shape ``(pp, D)``."""
+    """Return the end of each stage's last backward by the analytical 1F1B model, ticks, shape ``(pp, D)``."""
     round_trip = (placed.forward + placed.backward).sum(axis=0)
     round_trip = round_trip + (placed.send_forward + placed.send_backward).sum(axis=0)
     total = round_trip + (candidate.num_microbatches - 1) * period_ticks(placed, data.p2p)
@@ -188,7 +188,7 @@ def _finish_closed(data: ProblemData, candidate: CandidateData, placed: PlacedTi
 
 
 def _finish_paths(paths: Paths, placed: PlacedTicks) -> IntArray:
-    """Earliest end of each stage's last backward by the paths, ticks, shape ``(pp, D)``."""
+    """Return the earliest end of each stage's last backward by the relaxation's paths, ticks, shape ``(pp, D)``."""
     links = len(placed.send_forward)
     length = placed.path_work + paths.up[:, :links] @ placed.send_forward + paths.down[:, :links] @ placed.send_backward
     finish = np.zeros((paths.up.shape[1], length.shape[1]), dtype=np.int64)
@@ -197,7 +197,7 @@ def _finish_paths(paths: Paths, placed: PlacedTicks) -> IntArray:
 
 
 def _before(work: IntArray, transfer: IntArray) -> IntArray:
-    """Sum of work and transfer over the stages before each stage, shape ``(pp, D)``."""
+    """Return the work and transfers of all stages before each stage, summed, ticks, shape ``(pp, D)``."""
     before: IntArray = np.zeros_like(work)
     before[1:] = np.cumsum(work[:-1] + transfer, axis=0)
     return before

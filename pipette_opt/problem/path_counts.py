@@ -1,4 +1,4 @@
-"""Numbers of passes and transfers in each path through a pipeline schedule; `problem.data.Paths` adds their times."""
+"""Numbers of passes and transfers on each path through a pipeline schedule; `problem.data.Paths` adds their times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,24 +11,25 @@ from pipette_opt.base.types import BoolArray, IntArray
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PathCounts:
     """
-    Counts of operations and transfers on paths through a schedule; :class:`~pipette_opt.problem.data.Paths` add times.
+    Numbers of passes and transfers on paths through a schedule; :class:`~pipette_opt.problem.data.Paths` adds their
+    times.
 
     Parameters
     ----------
     stage
         Stage whose gradient reduction follows each path, shape ``(num_paths,)``.
     forward, backward
-        Operations of one micro-batch on each chunk of each stage, shape ``(num_paths, chunks, pp)``.
+        Number of micro-batch passes on each chunk of each stage, shape ``(num_paths, chunks, pp)``.
     up, down
-        Transfers from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
+        Number of transfers from each stage to the next (cyclic) and back, shape ``(num_paths, pp)``.
     first, last
-        Operations among these that are the first forward and the last backward of a chunk, which overlapped
-        communication may lengthen; shape ``(num_paths, chunks, pp)``.
+        Number of these passes that are the first forward, or the last backward, of a chunk, shape ``(num_paths, chunks,
+        pp)``. Overlapped communication may lengthen such passes.
     parts
-        Number of parts of the reduction, one for each chunk, that follow with overlap, shape ``(num_paths,)``: the
-        first chunk's after the last backward, all after the last of the last chunk.
+        Number of chunks whose reduction follows the path, if reductions overlap, shape ``(num_paths,)``. One chunk
+        after the stage's last backward, all chunks after the last backward of the last chunk.
     begun
-        Operation at the start of a path that waits for its parameters (``chunk * pp + stage``), or -1, shape
+        First forward (``chunk * pp + stage``) of a path that begins with a wait for parameters, or -1, shape
         ``(num_paths,)``.
     """
 
@@ -43,23 +44,26 @@ class PathCounts:
     begun: IntArray
 
     def take(self, rows: IntArray | BoolArray) -> "PathCounts":
-        """Return the paths in ``rows``."""
+        """Return the selected paths; ``rows`` holds indices or a mask."""
         return PathCounts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     @classmethod
     def joined(cls, sets: Sequence["PathCounts"]) -> "PathCounts":
-        """Merge sets of paths, each path once."""
+        """Return the paths of all sets, without duplicates."""
         names = [field.name for field in fields(cls)]
         every = cls(**{name: np.concatenate([getattr(counts, name) for counts in sets]) for name in names})
         _, first = np.unique(every.table(), axis=0, return_index=True)
         return every.take(np.sort(first))
 
     def ending_at(self, stages: BoolArray) -> "PathCounts":
-        """Return the paths that end at some of the stages (mask of shape ``(pp,)``)."""
+        """Return the paths that end at the masked stages; ``stages`` has shape ``(pp,)``."""
         return self.take(stages[self.stage])
 
     def without_begun(self, operations: IntArray) -> IntArray:
-        """Subtract the forwards at the start of paths that wait for parameters: they end with the arrival of these."""
+        """
+        Return the passes without the first forward of paths that wait for parameters; its end time is given
+        otherwise.
+        """
         waiting_paths = np.flatnonzero(self.begun >= 0)
         chunk, stage = np.divmod(self.begun[waiting_paths], operations.shape[2])
         rest = operations.copy()
@@ -67,17 +71,17 @@ class PathCounts:
         return rest
 
     def table(self) -> IntArray:
-        """Return a row of numbers for each path, by which paths can be compared."""
+        """Return all counts as a table with one row for each path, to find duplicates."""
         arrays = [getattr(self, field.name) for field in fields(self)]
         return np.concatenate([array.reshape(len(self.stage), -1) for array in arrays], axis=1)
 
 
 def plain_counts(pp: int, num_microbatches: int, chunks: int) -> PathCounts:
     """
-    Return the paths of every schedule.
+    Return the paths that exist in every pipeline schedule.
 
-    The first micro-batch goes through the first chunks up to a stage, the stage does all its work, and its last
-    backward, one of the first chunk, ends the path or goes back to the first stage.
+    The first micro-batch passes the first chunks up to a stage, and the stage does all its work. The path ends with the
+    stage's last backward, of its first chunk, or goes back from it to the first stage.
     """
     stage = np.arange(pp)
     before = np.tile(np.tri(pp, k=-1, dtype=np.int64), (2, 1))

@@ -1,4 +1,4 @@
-"""Answers to a :class:`~pipette_opt.problem.data.ProblemData`: a placement, its check, and its bounds."""
+"""Results for a :class:`~pipette_opt.problem.data.ProblemData`: solutions, their check, and lower bounds."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -14,16 +14,16 @@ from pipette_opt.problem.objective import objective_ticks
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
     """
-    One candidate, placed.
+    A candidate with its placement.
 
     Parameters
     ----------
     candidate
         Index into ``ProblemData.candidates``.
     nodes
-        Host of each cell, shape ``CandidateData.grid``.
+        Host of each grid cell, shape ``CandidateData.grid``.
     objective_ticks
-        The integer objective.
+        Integer objective of the placement, ticks.
     """
 
     candidate: int
@@ -44,13 +44,13 @@ class Result:
     status
         ``OPTIMAL``, ``FEASIBLE``, ``INFEASIBLE`` or ``UNKNOWN``.
     lower_bound_ticks
-        Lower bound on the integer objective of every candidate; 0 if nothing is proven.
+        Lower bound on the integer objective over all candidates, ticks; 0 if nothing is proven.
     solution
         Best solution found; ``None`` if none.
     pool
         Further solutions worth simulating, best first, at most one per candidate, without ``solution``.
     proven_by
-        Name of the engine or bound that last raised each candidate's bound; empty where not recorded.
+        Name of the engine or bound that last raised each candidate's bound; empty if not recorded.
     """
 
     status: str
@@ -64,15 +64,16 @@ class Result:
 
     @property
     def solutions(self) -> tuple[Solution, ...]:
-        """Best solution and pool; empty if none was found."""
+        """Best solution, followed by the pool; empty if no solution was found."""
         return () if self.solution is None else (self.solution, *self.pool)
 
 
 def checked_solution(data: ProblemData, index: int, nodes: IntArray) -> Solution | None:
     """
-    Return a solution with its objective; ``None`` if it breaks a rule.
+    Return the placement as a solution with its objective; ``None`` if it breaks a rule.
 
-    The rules: one listed host for each cell, none in two, each with enough memory, and only usable links between them.
+    Each grid cell needs a host of the cluster with enough memory. No host may have two cells, and all links must be
+    usable.
     """
     candidate = data.candidates[index]
     if nodes.shape != candidate.grid or len(np.unique(nodes)) < nodes.size:
@@ -90,14 +91,14 @@ def checked_solution(data: ProblemData, index: int, nodes: IntArray) -> Solution
 
 def result_of(solutions: Iterable[Solution], bounds: Sequence[int] | IntArray, started: float) -> Result:
     """
-    Return a result with the best solution, and the others as pool.
+    Return a result with the fastest solution, and the further solutions as pool.
 
     Parameters
     ----------
     bounds
-        Lower bound of every candidate, ``UNUSABLE_TICKS`` where it has no placement.
+        Lower bound of every candidate, ticks; ``UNUSABLE_TICKS`` if the candidate has no placement.
     started
-        ``time.perf_counter()`` at the start.
+        ``time.perf_counter()`` at the start of the solve.
     """
     ranked = sorted(solutions, key=lambda solution: (solution.objective_ticks, solution.candidate))
     lower = min((int(bound) for bound in bounds), default=UNUSABLE_TICKS)

@@ -1,4 +1,4 @@
-"""Conversion of seconds to ticks: links, gradient rings, tied embeddings and tensor groups between hosts."""
+"""Conversion of seconds to ticks (integer time units) for links, gradient rings, tied embeddings and tensor groups."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -26,32 +26,31 @@ from pipette_opt.problem.data import UNUSABLE_TICKS
 from pipette_opt.specs import Instance
 
 TICKS_PER_ROUND_TRIP = 10_000_000
-"""Number of ticks of the shortest stage round trip of all candidates."""
+"""Number of ticks in the shortest forward and backward through all stages. Chosen."""
 
 LONGEST_TICKS = 1 << 40
 """
-Time from which a link is not used: products with layers and micro-batches would exceed 64 bits.
+Links at least this slow are not used, ticks: products with layers and micro-batches would exceed 64 bits. Chosen.
 
-It is about 100,000 of the shortest round trips.
+It is about 100,000 times the shortest round trip.
 """
 
 NO_TICKS = np.zeros((0, 0), dtype=np.int64)
 
 Rounding = Callable[[FloatArray], FloatArray]
-"""``np.ceil`` for analytical models, ``np.floor`` for relaxations."""
+"""Rounding of times to ticks: ``np.ceil`` for analytical models, ``np.floor`` for relaxations."""
 
 
 class SharedLinks:
     """
-    Link matrices of one problem, in ticks: candidates with equal transfers share one array.
+    Cache of link matrices in ticks; candidates with equal transfers share one array.
 
     Parameters
     ----------
     least_only
-        Keep only the least entry of each matrix, or that of the fastest pair of hosts, as a matrix of one host: enough
-        for bounds over the best links.
+        Keep only the least entry of each matrix, as a matrix of one host. This suffices for bounds over the best links.
     num_bytes
-        Bytes of all matrices.
+        Size of all cached matrices, bytes.
     """
 
     def __init__(self, tick_s: float, *, least_only: bool = False) -> None:
@@ -60,13 +59,17 @@ class SharedLinks:
         self._known: dict[tuple[Hashable, ...], IntArray] = {}
 
     def of(self, instance: Instance) -> Instance:
-        """Return the job on the hosts whose links are needed."""
+        """
+        Return the instance whose links are to be converted; with ``least_only``, reduced to its fastest pair of
+        hosts.
+        """
         return replace(instance, cluster=instance.cluster.fastest_pair()) if self._least_only else instance
 
     def shared(self, key: tuple[Hashable, ...], make: Callable[[], IntArray]) -> IntArray:
         """
-        Return the array of a key, made once, with hosts as last two axes; the key names everything that it
-        depends on.
+        Return the array of a key, made by ``make`` on first use; hosts are its last two axes.
+
+        The key must name every input of the array.
         """
         if key not in self._known:
             made = make()
@@ -78,7 +81,7 @@ class SharedLinks:
 
 
 def expert_key(instance: Instance, config: ParallelConfig, block: NodeBlock) -> tuple[Hashable, ...]:
-    """Key of the additional inputs of rings of experts."""
+    """Return the cache key of the inputs that only rings of experts have."""
     if instance.model.num_experts is None:
         return ()
     return expert_block(config), ranks_of_a_host(config, block)
@@ -87,7 +90,7 @@ def expert_key(instance: Instance, config: ParallelConfig, block: NodeBlock) -> 
 def tensor_key(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> tuple[Hashable, ...]:
-    """Key of the inputs of :func:`tensor_ticks`."""
+    """Return the cache key of the inputs of :func:`tensor_ticks`."""
     if block.nodes_per_slot == 1:
         return (None,)
     return tuple(_spanning_rings(instance, config, compute, block))
@@ -96,7 +99,7 @@ def tensor_key(
 def _spanning_rings(
     instance: Instance, config: ParallelConfig, compute: StageCompute, block: NodeBlock
 ) -> list[SpanningRing]:
-    """Return the ring of one layer that spans hosts, for each kind of layer."""
+    """Return, for each type of layer, the tensor or context ring of one layer between hosts."""
     return [
         spanning_ring(instance, counted.config, block, counted.kind, compute.idle_s(counted.is_recomputed))
         for counted in counted_layers(instance.model, config)
@@ -112,9 +115,10 @@ def tensor_ticks(
     rounding: Rounding,
 ) -> tuple[IntArray, IntArray]:
     """
-    Communication of one layer by the slowest hop of its tensor, or context, groups, where these span hosts, ticks.
+    Return the forward and backward ticks of one layer's tensor or context ring, by its slowest hop between hosts.
 
-    Where layers differ, each hop has the least of them.
+    Each has shape ``(num_nodes, num_nodes)``; empty if slots stay inside hosts. Where layers differ, the least of them
+    counts.
     """
     if block.nodes_per_slot == 1:
         return NO_TICKS, NO_TICKS
@@ -138,10 +142,10 @@ def ring_ticks(
     rounding: Rounding,
 ) -> IntArray:
     """
-    Time of one ring by its slowest hop, ticks.
+    Return the ticks of one gradient ring for each possible slowest hop, shape ``(num_nodes, num_nodes)``.
 
-    With experts, two rings follow one another over the same hosts, each at the rate of the same hop, or of the fabric
-    if that is slower.
+    With experts, two rings follow one another over the same hosts. Both run at the rate of that hop, or of the fabric
+    inside a host if it is slower.
     """
 
     def time_s(traffic: RingTraffic, flows: int = members) -> FloatArray:
@@ -177,7 +181,10 @@ def ring_floor(
     tick_s: float,
     rounding: Rounding,
 ) -> int:
-    """Time of the rings of one stage if all their hops stay inside hosts, with the least time of experts, ticks."""
+    """
+    Return the ticks of a stage's gradient rings if all hops stay inside hosts, with the least time of expert
+    rings.
+    """
     if members == 1 and ring.experts is None:
         return 0
 
@@ -191,7 +198,7 @@ def ring_floor(
 
 
 def embedding_key(instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int) -> tuple[Hashable, ...]:
-    """Key of the inputs of :func:`embedding_ticks`."""
+    """Return the cache key of the inputs of :func:`embedding_ticks`."""
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
         return (None,)
     return embedding_traffic(instance.model, instance.training, config), gpus // block.stages
@@ -201,9 +208,9 @@ def embedding_ticks(
     instance: Instance, config: ParallelConfig, block: NodeBlock, gpus: int, tick_s: float, rounding: Rounding
 ) -> IntArray:
     """
-    Reduction of tied embeddings between hosts of the first and of the last stage, ticks.
+    Return the ticks of the tied-embedding reduction between each pair of hosts of the first and the last stage.
 
-    An unmeasured link counts as the slowest measured one.
+    An unmeasured link counts as the slowest measured one. The array is empty if nothing is reduced between hosts.
     """
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size == block.stages:
         return NO_TICKS
@@ -226,7 +233,7 @@ def embedding_ticks(
 def embedding_floor(
     instance: Instance, config: ParallelConfig, block: NodeBlock, tick_s: float, rounding: Rounding
 ) -> int:
-    """Reduction of tied embeddings if one host has all stages, ticks."""
+    """Return the ticks of the tied-embedding reduction if one host has all stages; otherwise 0."""
     if not has_tied_stages(instance.model, config) or config.pipeline_model_parallel_size > block.stages:
         return 0
     traffic = embedding_traffic(instance.model, instance.training, config)
@@ -234,7 +241,7 @@ def embedding_floor(
 
 
 def ticks_of(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> IntArray:
-    """Convert to whole ticks; ``InputError`` if products with them would exceed 64 bits."""
+    """Convert seconds to whole ticks; raise ``InputError`` if products with the result could exceed 64 bits."""
     ticks = rounding(np.asarray(seconds) / tick_s)
     if not (ticks < LONGEST_TICKS).all():
         raise InputError(
@@ -246,7 +253,7 @@ def ticks_of(seconds: FloatArray | float, tick_s: float, rounding: Rounding) -> 
 
 
 def link_ticks(seconds: FloatArray, tick_s: float, rounding: Rounding) -> IntArray:
-    """Ticks of a link matrix; ``UNUSABLE_TICKS`` without a measurement, from a host to itself, or too slow."""
+    """Return a link matrix in ticks; ``UNUSABLE_TICKS`` if unmeasured, too slow, or from a host to itself."""
     ticks = np.full(seconds.shape, UNUSABLE_TICKS, dtype=np.int64)
     known = np.ceil(seconds / tick_s) < LONGEST_TICKS  # false for NaN
     ticks[known] = ticks_of(seconds[known], tick_s, rounding)
