@@ -1,1 +1,1 @@
-"""Peak memory per pipeline stage, predicted by a small network, with a bound on the out-of-memory risk."""
+"""Prediction of the peak GPU memory of each pipeline stage by a small network, with a bound on the risk."""

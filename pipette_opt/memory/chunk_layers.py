@@ -1,4 +1,4 @@
-"""Layers of the model chunks of each stage, and the number of their micro-batches in flight."""
+"""Layers of the model chunks of each pipeline stage, and the number of micro-batches in flight of each chunk."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -14,17 +14,30 @@ def held_of_chunks(
     of_chunk: IntArray, in_flight: IntArray, pp: IntArray, chunks: IntArray, microbatches: IntArray, last: BoolArray
 ) -> tuple[IntArray, IntArray]:
     """
-    Micro-batches in flight of each chunk when they hold most layers, shape ``(most chunks, num_rows)``.
-    On the last stage, the moment when its head first works; the number of layers that it holds more later is the second
-    result, shape ``(num_rows,)``. Forwards take ``pp`` micro-batches of each chunk in turn, backwards likewise with the
-    chunks in reverse. From the end of the warm-up on, the number in flight after each forward stays constant, but their
-    chunks change. Between multiples of ``pp`` forwards or backwards, their layers change evenly. Where chunks are
-    equal, the first moment counts.
+    Return the micro-batches in flight of each chunk at the fullest moment, and layers that the last stage adds later.
+
+    The fullest moment is the one when most layers hold activations. On the last stage, it is the first time that the
+    output head works. Forward passes take ``pp`` micro-batches of each chunk in turn, backward passes likewise with the
+    chunks in reverse. After the warm-up, the total in flight stays constant after each forward pass, but the chunks
+    change. Between multiples of ``pp`` passes, the number of held layers changes linearly. With equal chunks, the first
+    moment counts.
 
     Parameters
     ----------
     of_chunk
-        Layers of each chunk, shape ``(most chunks, num_rows)``.
+        Layers of each chunk, shape ``(max_chunks, num_rows)``.
+    in_flight
+        Forward passes whose activations are held at once, shape ``(num_rows,)``, as are the following ones.
+    pp, chunks, microbatches
+        Pipeline stages, chunks of a stage, micro-batches of a replica.
+    last
+        Mask of last stages.
+
+    Returns
+    -------
+    tuple
+        Micro-batches in flight, shape ``(max_chunks, num_rows)``. Layers that the last stage later holds beyond
+        the fullest moment, shape ``(num_rows,)``.
     """
     every_chunk = np.arange(len(of_chunk))[:, None]
 
@@ -49,7 +62,11 @@ def held_of_chunks(
 def layers_of_chunks(
     configs: Sequence[ParallelConfig], config_of_row: IntArray, stages: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Layers of each chunk of each row's stage, and all layers before it, shape ``(most chunks, num_rows)`` each."""
+    """
+    Return the layers of each chunk of each row's stage, and the number of layers before the chunk.
+
+    Both have shape ``(max_chunks, num_rows)``; 0 where a stage has fewer chunks.
+    """
     splits = [(config.layers_per_stage, config.num_chunks, config.pipeline_model_parallel_layout) for config in configs]
     dealt: dict[Any, IntArray] = {}
     for split, config in zip(splits, configs, strict=True):

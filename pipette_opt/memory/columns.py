@@ -1,8 +1,8 @@
 """
-Regressors of memory: the weight of each constant of a stack in every stage.
+Regressors of memory: factors that each memory constant of a stack is multiplied with, for every stage.
 
-The few numbers here say when hosts run ahead of GPUs, which buffers find a freed block, and how NCCL's buffers grow
-with links; :mod:`framework` defines the constants.
+A stage's memory is the sum of constants times regressors. The thresholds below say when hosts run ahead of GPUs, which
+buffers reuse a freed block, and how NCCL's buffers grow with bandwidth. :mod:`framework` defines the constants.
 """
 
 from dataclasses import dataclass
@@ -17,37 +17,43 @@ from pipette_opt.memory.stage_rows import StageTable
 
 BUSY_MULTIPLY_ADDS = 4.5e11
 """
-Multiply-adds of one layer on one rank above which hosts of 4 tensor ranks and 2 stages run ahead of GPUs.
+Multiply-adds of one layer on one rank above which hosts with 4 tensor ranks and 2 stages run ahead of their GPUs.
 
-Observed on H100 with nanotron, as are the next two: more tensor ranks wait for each other's hosts, and more stages
-leave the first one more passes before it must wait.
+Observed on H100 with nanotron, like the next two constants. More tensor ranks wait for each other's hosts. More stages
+let the first stage start more passes before it must wait.
 """
 
 BUSY_BY_TENSOR, BUSY_BY_PIPELINE, _BUSY_WIDTH = 0.7, -2.0, 0.25
 
 PILE_LAYERS = 4.0
-"""Layers of a chunk with which its pipeline's late buffers are 1 / sqrt(2) of the most there can be."""
+"""Layers of a chunk with which a pipeline's late-freed buffers reach 1 / sqrt(2) of their maximum."""
 
 STEP_FITS = 1.4
-"""Largest matrix of a layer in fp32 over the largest activation at which half of the gradients find a freed block."""
+"""
+Ratio at which half of the gradients reuse a freed block: a layer's largest fp32 matrix over its largest activation.
+"""
 
 FULL_LINK_BYTES_PER_S = 235e9
-"""Bandwidth inside a host of A100 with NVLink, where NCCL opens 24 channels."""
+"""Bandwidth between A100 GPUs of one host over NVLink, bytes/s; NCCL opens 24 channels for such links."""
 
 MAX_LINK = 32 / 24
 """
-Largest link share: NCCL opens at most 32 channels, and its memory grows with them (github.com/NVIDIA/nccl issues
-864, 1685).
+Maximum of :func:`link_share`: NCCL opens at most 32 channels, and its memory grows with their number
+(github.com/NVIDIA/nccl issues 864, 1685).
 """
 
 WIRE_TOKENS = 8192
-"""Tokens of a micro-batch above which collectives across hosts also hold the hosts back where gradients are reduced."""
+"""
+Tokens of a micro-batch above which collectives between hosts keep the host processes from running ahead.
+
+Applies only where gradients are reduced over replicas.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageFacts:
     """
-    Inputs of the regressors beside the table; every field has shape ``(num_rows,)``.
+    Inputs of the regressors that :class:`StageTable` lacks; every field has shape ``(num_rows,)``.
 
     Parameters
     ----------
@@ -58,9 +64,9 @@ class StageFacts:
     gpus_per_node
         GPUs of one host; infinite if unknown.
     link
-        Share of the links inside a host, see :func:`link_share`.
+        NCCL channels inside a host relative to A100, see :func:`link_share`.
     unfused_norm, unfused_softmax
-        1 where these are several kernels.
+        1 where the norm or the softmax runs as several kernels, otherwise 0.
     """
 
     replicas: FloatArray
@@ -73,12 +79,12 @@ class StageFacts:
 
 def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
     """
-    Weight of one unit of each constant, GiB, shape ``(MOMENTS, num_rows, len(COLUMNS))``.
+    Return the memory per unit of each constant, GiB, shape ``(MOMENTS, num_rows, len(COLUMNS))``.
 
     Parameters
     ----------
     counted_bytes
-        Bytes of the counted tensors: formula and network, or a trace.
+        Bytes of the counted tensors of each stage, from formula and network or from a trace; shape ``(num_rows,)``.
     """
     size, zero = parameters(table), np.zeros(table.num_rows)
     sharded = table.state_shards > 1
@@ -101,18 +107,18 @@ def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: Float
 
 
 def num_groups(*sizes: FloatArray | float) -> FloatArray:
-    """Number of the groups that have several ranks."""
+    """Return the number of communication groups with more than one rank; ``sizes`` are ranks per group."""
     count: FloatArray = np.sum([np.asarray(size) > 1 for size in sizes], axis=0, dtype=np.float64)
     return count
 
 
 def link_share(bytes_per_s: float | None) -> float:
-    """NCCL channels inside a host with such links, over those of A100's NVLink; 1 if unknown."""
+    """Return the number of NCCL channels inside a host relative to A100's NVLink; 1 for unknown bandwidth."""
     return 1.0 if bytes_per_s is None else min(bytes_per_s / FULL_LINK_BYTES_PER_S, MAX_LINK)
 
 
 def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
-    """Regressors that only the passes have, bytes."""
+    """Return the regressors of the forward and backward passes that the optimizer step lacks, bytes by constant."""
     tensor = table.tensor > 1
     gathered = tensor * table.element * table.tokens * table.hidden
     inside = table.tensor <= facts.gpus_per_node
@@ -142,14 +148,14 @@ def _passes(table: StageTable, facts: StageFacts) -> dict[str, FloatArray]:
 
 
 def _fresh(table: StageTable) -> FloatArray:
-    """Share of the gradients in the optimizer step for which no freed activation is large enough."""
+    """Return the fraction of the optimizer step's gradients for which no freed activation is large enough."""
     ratio = 4 * table.hidden / (table.element * np.maximum(table.tokens, 1.0) * STEP_FITS)
     fresh: FloatArray = ratio**2 / (1 + ratio**2) / np.sqrt(table.tensor)
     return fresh
 
 
 def _busy(table: StageTable, facts: StageFacts) -> FloatArray:
-    """Probability-like share, 0 to 1, to which GPUs are behind their hosts."""
+    """Return the fraction, 0 to 1, of late-freed buffers that exist because GPUs lag behind their host processes."""
     work = table.tokens * table.layer_parameters
     enough = BUSY_MULTIPLY_ADDS * (table.tensor / 4) ** BUSY_BY_TENSOR * (facts.pipeline / 2) ** BUSY_BY_PIPELINE
     doublings = np.log2(np.maximum(work, 1.0) / enough)

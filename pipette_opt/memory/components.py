@@ -1,4 +1,4 @@
-"""Components of a stage's peak: weights, gradients, optimizer, activations, buffers, and the rest."""
+"""Components of a stage's peak memory: weights, gradients, optimizer, activations, buffers, and other."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from pipette_opt.memory.framework import COLUMNS
 
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "buffers", "other")
 """
-Components of a peak.
+Names of the components of a peak.
 
-Weights, gradients and optimizer include what ZeRO gathers. Activations: those kept for the backward passes in flight,
-those restored by recomputation, and logits. Buffers: of the running pass or the optimizer step, placeholders of
-gradients, outputs of collectives. Other: workspaces, gaps of the allocator, NCCL's buffers. CUDA's context is in none:
-a GPU's capacity excludes it.
+Weights, gradients and optimizer include the tensors that ZeRO gathers. Activations: kept for the backward passes in
+flight, restored by recomputation, and logits. Buffers: of the running pass or the optimizer step, placeholders of
+gradients, outputs of collectives. Other: workspaces, gaps of the allocator, NCCL's buffers. CUDA's context is in no
+component, because a GPU's capacity excludes it.
 """
 
 _OF_COLUMN = {
@@ -28,23 +28,23 @@ _OF_COLUMN = {
     ),
     "other": ("base_gib", "group_gib"),
 }
-"""Regressors by component; the remaining ones are activations."""
+"""Regressors of each component; a regressor that is not listed belongs to the activations."""
 
 
 def stage_components(
     formula: FormulaBytes, counted_bytes: FloatArray, contributions: FloatArray, moment: IntArray
 ) -> FloatArray:
     """
-    Bytes of each component of every row, shape ``(num_rows, len(COMPONENTS))``; none is negative.
+    Return the bytes of each component of every row, shape ``(num_rows, len(COMPONENTS))``; none is negative.
 
     Parameters
     ----------
     counted_bytes
-        Bytes of the tensors of the passes: formula and network, or a trace.
+        Bytes of the tensors of the passes, from formula and network or from a trace; shape ``(num_rows,)``.
     contributions
-        Bytes of each of ``COLUMNS`` in the fullest moment, shape ``(num_rows, len(COLUMNS))``.
+        Bytes of each of ``COLUMNS`` at the fullest moment, shape ``(num_rows, len(COLUMNS))``.
     moment
-        0 where the passes are fullest, 1 where the optimizer step is.
+        0 where the passes are fullest, 1 where the optimizer step is; shape ``(num_rows,)``.
     """
     in_step = (moment == 1) | formula.step_is_fullest
     total = np.where(moment == 1, formula.static + formula.step_work, counted_bytes - formula.placeholders)
@@ -66,7 +66,7 @@ def stage_components(
 
 
 def whole_components(parts: FloatArray, predicted_bytes: IntArray) -> IntArray:
-    """Round components to whole bytes that add up to the prediction; the last one takes the rounding."""
+    """Round components to whole bytes that add up to the predicted peak; the last component takes the rounding."""
     whole = np.floor(parts).astype(np.int64)
     whole[:, -1] += predicted_bytes - whole.sum(axis=1)
     return whole

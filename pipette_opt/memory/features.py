@@ -1,8 +1,8 @@
 """
-Features of a stage for the network.
+Features of a stage, the inputs of the memory network.
 
-Shares of the memory formula, so that a large job resembles a small one with the same proportions, and a few flags. The
-network predicts ``log(peak / formula)``, which depends on proportions only.
+Most are fractions of the bytes of the memory formula, so that a large job resembles a small job with equal proportions;
+some are flags. The network predicts ``log(peak / formula)``, which depends on proportions only.
 """
 
 import numpy as np
@@ -70,7 +70,7 @@ FEATURE_NAMES = tuple(name for name, _ in FEATURES)
 
 
 def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
-    """Features of every row, shape ``(num_rows, len(FEATURES))``."""
+    """Return the features of every row, shape ``(num_rows, len(FEATURES))``."""
     total = formula.total
     e, tokens = table.element, table.tokens
     rows = (table.moe_layers > 0) * tokens / table.shards * table.topk
@@ -130,7 +130,7 @@ def table_features(table: StageTable, formula: FormulaBytes) -> FloatArray:
 def features(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, stage: int, num_microbatches: int
 ) -> FloatArray:
-    """Features of one stage, shape ``(len(FEATURES),)``."""
+    """Return the features of one stage of one configuration, shape ``(len(FEATURES),)``."""
     table = stage_table(model, training, [config], stage=stage, num_microbatches=num_microbatches)
     row: FloatArray = table_features(table, formula_bytes(table))[0]
     return row

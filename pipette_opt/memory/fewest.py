@@ -1,21 +1,23 @@
 """
-Least memory saving that fits: recomputed layers, offload, and absence of tensor overlap.
+Memory filter that keeps the least memory saving with which a configuration fits.
+
+Savings are recomputed layers, offload, and the absence of tensor overlap.
 
 Megatron-Core has one number ``N`` for all stages: each chunk recomputes its first ``min(N, layers)`` layers. On given
 hosts, an iteration's time never falls when ``N`` grows. A recomputed layer's backward pass has an additional forward
-pass. Its traffic is never less. What hides its communication grows by the forward's waits for the host and by the
-attention that overlaps with the ring, both parts of that forward pass. So no layer gets faster, and the simulator never
-falls when a time grows. Of configurations that differ only in ``N``, the smallest that fits is therefore the fastest.
-The others need not be searched: none of them if the configuration fits without recomputation.
+pass and never less traffic. The time that can hide its communication grows by parts of this forward pass only: waits
+for the host, and attention that overlaps with the ring. So no layer gets faster, and the simulated time never falls
+when a layer's time grows. Of configurations that differ only in ``N``, the smallest ``N`` that fits is the fastest. No
+``N`` need be searched if the configuration fits without recomputation.
 
-Offload makes nothing faster either. The host's optimizer has less memory bandwidth than the GPU's. A layer whose inputs
-travel takes the longer of its pass and the transfer; its wait for the host shrinks by no more than that. So a
-configuration with offload is only searched if none with less offload fits; with block recomputation, also if it
-recomputes fewer layers for it.
+Offload makes no layer faster either. The host's optimizer has less memory bandwidth than the GPU's. A layer whose
+inputs travel takes the longer of its pass and the transfer; its wait for the host shrinks by no more than that. So a
+configuration with offload is only searched if none with less offload fits. With block recomputation, it is also
+searched if offload lets it recompute fewer layers.
 
 Tensor overlap hides a part of the tensor-parallel traffic, and takes memory for its buffers
-(:mod:`~pipette_opt.specs.user_buffers`): no layer gets slower with it. So a configuration without it is searched where
-it does not fit with it, or recomputes fewer layers without it.
+(:mod:`~pipette_opt.specs.user_buffers`). No layer gets slower with overlap. So a configuration without overlap is only
+searched if the one with overlap does not fit or recomputes more layers.
 
 Two cases are outside this proof, and certificates list them as not searched. Where GPUs have unequal memory, a larger
 ``N``, more offload, or no tensor overlap may let a stage onto other hosts. And a stack may have a near-OOM slowdown.
@@ -46,11 +48,12 @@ def check_memory(
     max_oom_risk: float = 0.01,
 ) -> MemoryCheck:
     """
-    Check memory as :func:`~pipette_opt.memory.filter.keep_fitting`, keeping only the least memory saving that fits.
+    Check the memory of candidates and keep only those with the least memory saving that fits.
 
-    Candidates that save less memory come first: less offload, tensor overlap. A candidate that saves more is predicted
-    only where its counterparts with less do not fit. With block recomputation, it is also predicted where they
-    recompute layers, and dropped if it recomputes as many.
+    The check of each candidate is that of :func:`~pipette_opt.memory.filter.keep_fitting`. Candidates with less offload
+    and with tensor overlap come first. A candidate that saves more is predicted only if its counterparts that save less
+    do not fit. With block recomputation, it is also predicted if they recompute layers, and dropped if it recomputes as
+    many.
     """
     savers = sorted(dict.fromkeys(map(_Saver.of, candidates)), key=_Saver.amount)
     if len(savers) <= 1:
@@ -85,12 +88,12 @@ def check_memory(
 
 class _Saver(NamedTuple):
     """
-    Memory savings of a configuration beside recomputation.
+    Choices of a configuration that save memory, other than recomputation.
 
     Parameters
     ----------
     offload
-        Tensors in the host's memory; their transfer takes time.
+        Tensors that are kept in the host's memory; transferring them takes time.
     overlaps
         Whether tensor overlap is on, which needs buffers.
     """
@@ -100,45 +103,47 @@ class _Saver(NamedTuple):
 
     @classmethod
     def of(cls, config: ParallelConfig) -> Self:
-        """Return the choices of a configuration."""
+        """Return the offload and tensor overlap of a configuration."""
         return cls(config.offload, config.tp_comm_overlap)
 
     def amount(self) -> float:
-        """Return a sort key that is larger for a superset of savings."""
+        """Return a sort key that is larger the more memory is saved."""
         on_host = offload_of(self.offload)
         parts = on_host.optimizer_offload_fraction + on_host.cpu_offloading_num_layers + len(on_host.offload_modules)
         return parts + (not self.overlaps)
 
     def gives_up_all_of(self, other: "_Saver") -> bool:
-        """Return whether this saves at least all that another saves."""
+        """Return whether these choices save at least as much memory as those of ``other``, choice by choice."""
         return self.overlaps <= other.overlaps and offload_of(self.offload).has_all_of(offload_of(other.offload))
 
     def in_place(self, config: ParallelConfig) -> ParallelConfig:
-        """Return a configuration with these choices instead of its own."""
+        """Return a copy of the configuration with this offload and tensor overlap."""
         return with_tensor_overlap(with_offload(config, self.offload), self.overlaps)
 
 
 def _as_listed(config: ParallelConfig) -> ParallelConfig:
-    """Return the configuration that stands for every number of recomputed layers and every overlap."""
+    """Return the configuration without gradient overlap and, with block recomputation, with one recomputed layer."""
     base = without_overlap(config)
     return with_whole_layers(base, "block", 1) if config.recomputation == "block" else base
 
 
 def _num_recomputed(config: ParallelConfig) -> int:
-    """Number of recomputed layers of each chunk where it is chosen; otherwise 0."""
+    """Return the recomputed layers of each chunk under block recomputation, otherwise 0."""
     return config.recompute_num_layers if config.recomputation == "block" else 0
 
 
 def _fewest_with(config: ParallelConfig, lesser: Sequence[_Saver], fewest: Mapping[ParallelConfig, int]) -> float:
     """
-    Fewest recomputed layers with which a configuration with less memory saving fits; infinite without any.
+    Return the fewest recomputed layers with which a counterpart that saves less memory fits; infinite if none fits.
 
     Parameters
     ----------
     config
-        Configuration as from :func:`_as_listed`.
+        Configuration in the form of :func:`_as_listed`.
+    lesser
+        Choices of offload and overlap that save less memory.
     fewest
-        Fewest recomputed layers of all configurations known to fit, by configuration as from :func:`_as_listed`.
+        Fewest recomputed layers of every configuration known to fit; keys as from :func:`_as_listed`.
     """
     found = [float("inf")]
     for saver in lesser:
@@ -154,11 +159,11 @@ def _with_fewest_layers(
     instance: Instance, candidates: Sequence[ParallelConfig], predictor: MemoryPredictor, max_oom_risk: float
 ) -> MemoryCheck:
     """
-    Check candidates that agree in offload and tensor overlap.
+    Check candidates with equal offload and tensor overlap, with the fewest recomputed layers that fit.
 
-    A candidate with block recomputation stands for every number of layers. It becomes the one with the smallest number
-    that fits, or with all layers if none does. It is spared if it fits without recomputation, or only with all layers
-    recomputed where the candidates contain that, too.
+    A candidate with block recomputation stands for every number of layers. It gets the smallest number that fits, or
+    all layers if none does. It is spared if it fits without recomputation. It is also spared if it fits only with all
+    layers recomputed and the candidates contain full recomputation.
     """
     others = [config for config in candidates if config.recomputation != "block"]
     plain = keep_fitting(instance, others, predictor, max_oom_risk)
@@ -197,8 +202,8 @@ def _with_fewest_layers(
 @dataclass(slots=True)
 class _Range:
     """
-    Bisection interval of one configuration: the largest number of layers that does not fit, and the smallest
-    that does.
+    Bisection interval of a configuration's recomputed layers: ``low`` does not fit, ``high`` is the smallest tried
+    number that does.
     """
 
     base: ParallelConfig
@@ -210,7 +215,7 @@ class _Range:
 def _with_fewest(
     instance: Instance, bases: Sequence[ParallelConfig], predictor: MemoryPredictor, max_oom_risk: float
 ) -> Iterator[tuple[ParallelConfig, CheckedConfig]]:
-    """Yield each configuration with the smallest number of layers that fits, by bisection, or with all layers."""
+    """Yield each configuration with its memory at the fewest recomputed layers that fit, otherwise at all."""
 
     def checked(configs: Sequence[ParallelConfig]) -> list[CheckedConfig]:
         memory = keep_fitting(instance, configs, predictor, max_oom_risk)
@@ -235,7 +240,7 @@ def _with_fewest(
 
 
 def _most_layers(config: ParallelConfig) -> int:
-    """Number of layers of the largest chunk, from which on all layers are recomputed."""
+    """Return the number of layers of the largest chunk; a higher number of recomputed layers changes nothing."""
     return max(map(max, config.layers_per_chunk))
 
 
@@ -244,5 +249,5 @@ def _all_layers(config: ParallelConfig) -> ParallelConfig:
 
 
 def _whole(config: ParallelConfig) -> ParallelConfig:
-    """Return the configuration with all layers recomputed, one at a time, as searched without block recomputation."""
+    """Return a copy that recomputes all layers one at a time, the candidate for full recomputation."""
     return with_whole_layers(config, "uniform", 1)

@@ -1,4 +1,4 @@
-"""Memory filter: configurations that fit the cluster, and what the others lack."""
+"""Memory filter: configurations that fit the cluster, and the bytes that the others lack."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ class CheckedConfig:
     Parameters
     ----------
     need_bytes
-        Upper bound of the peak memory of one GPU of each stage, shape ``(pp,)``; 0 where memory does not count.
+        Upper bound on the peak memory of one GPU of each stage, shape ``(pp,)``; 0 if the accepted risk is 1.
     short_bytes
-        Least bytes that the configuration lacks to fit; 0 if it may fit.
+        Bytes that a GPU lacks at least; 0 if the configuration may fit.
     """
 
     config: ParallelConfig
@@ -34,7 +34,7 @@ class CheckedConfig:
         object.__setattr__(self, "need_bytes", read_only(self.need_bytes, np.int64))
 
     def of(self, config: ParallelConfig) -> "CheckedConfig":
-        """Return the result for a configuration with the same memory."""
+        """Return this result for another configuration that needs equal memory."""
         return CheckedConfig(
             config=config, prediction=self.prediction, need_bytes=self.need_bytes, short_bytes=self.short_bytes
         )
@@ -52,13 +52,13 @@ class MemoryCheck:
     capacity_bytes
         Usable bytes of one GPU of each host, shape ``(num_nodes,)``.
     max_oom_risk
-        Accepted risk behind the needs.
+        Accepted risk of running out of memory, 0 to 1, with which ``need_bytes`` were computed.
     spared
-        Candidates with block recomputation that others make unnecessary (:mod:`~pipette_opt.memory.fewest`).
+        Candidates with block recomputation that other candidates make unnecessary (:mod:`~pipette_opt.memory.fewest`).
     kept_on_gpu
-        Candidates with more offload than others that fit and differ in nothing else.
+        Candidates left out because an equal configuration with less offload fits.
     not_overlapped
-        Candidates without tensor overlap that fit with it, and recompute no fewer layers.
+        Candidates without tensor overlap, left out because the one with overlap fits and recomputes no more layers.
     """
 
     fitting: tuple[CheckedConfig, ...]
@@ -73,7 +73,7 @@ class MemoryCheck:
         object.__setattr__(self, "capacity_bytes", read_only(self.capacity_bytes, np.int64))
 
     def joined(self, other: "MemoryCheck") -> "MemoryCheck":
-        """Append the result of another check, of other candidates on the same hosts with the same risk."""
+        """Return both results as one; ``other`` has other candidates, but equal hosts and risk."""
         return replace(
             self,
             fitting=(*self.fitting, *other.fitting),
@@ -85,11 +85,11 @@ class MemoryCheck:
 
     @property
     def nearest_miss(self) -> CheckedConfig | None:
-        """The rejected configuration that lacks least."""
+        """Rejected configuration that lacks the fewest bytes; ``None`` if none is rejected."""
         return min(self.rejected, key=lambda checked: checked.short_bytes, default=None)
 
     def explain(self) -> str:
-        """Describe how many candidates memory rules out, and the nearest miss with its numbers."""
+        """Return a sentence on how many candidates memory rules out, and on the rejected one that lacks least."""
         total = len(self.fitting) + len(self.rejected)
         head = f"memory rules out {len(self.rejected):,} of {counted(total, 'candidate')}"
         miss = self.nearest_miss
@@ -106,7 +106,7 @@ class MemoryCheck:
 
 
 def usable_bytes(cluster: ClusterSpec, predictor: MemoryPredictor) -> IntArray:
-    """Usable bytes of one GPU of each host, shape ``(num_nodes,)``."""
+    """Return the usable bytes of one GPU of each host, shape ``(num_nodes,)``."""
     return np.array([predictor.usable_bytes(node.gpu) for node in cluster.nodes], dtype=np.int64)
 
 
@@ -114,8 +114,9 @@ def predicted_memory(
     instance: Instance, predictor: MemoryPredictor, configs: Sequence[ParallelConfig], max_oom_risk: float
 ) -> list[MemoryPrediction]:
     """
-    Predict the memory of every stage of some configurations of an instance's job on its hosts, at an
-    accepted risk.
+    Predict the memory of every stage of each configuration for the model, training and hosts of an instance.
+
+    The bounds are exceeded with at most ``max_oom_risk``.
     """
     return predictor.predict(
         instance.model,
@@ -134,12 +135,12 @@ def keep_fitting(
     max_oom_risk: float = 0.01,
 ) -> MemoryCheck:
     """
-    Separate candidates that cannot fit, wherever they are placed.
+    Separate candidates that may fit from those that fit in no placement.
 
     Stages are matched with GPUs, the largest need with the largest capacity, as if GPUs of different hosts could be
     mixed freely. A candidate that fails even so fails in every placement; the solver decides which hosts a stage gets.
-    With an accepted risk of 1, memory does not count: everything fits. Candidates that differ only in overlap need
-    equal memory and are predicted once.
+    With an accepted risk of 1, every candidate fits. Candidates that differ only in communication overlap need equal
+    memory and are predicted once.
     """
     bases = [without_overlap(config) for config in candidates]
     alone = list(dict.fromkeys(bases))
@@ -163,7 +164,16 @@ def keep_fitting(
 
 
 def _short_bytes(config: ParallelConfig, need_bytes: IntArray, gpus: IntArray) -> int:
-    """Most bytes that any GPU lacks when stages, by need, meet GPUs, by capacity (both descending); 0 if all fit."""
+    """
+    Return the most bytes that any GPU lacks when the neediest stages get the largest GPUs; 0 if all stages fit.
+
+    Parameters
+    ----------
+    need_bytes
+        Need of one GPU of each stage, shape ``(pp,)``.
+    gpus
+        Usable bytes of every GPU, descending.
+    """
     per_stage = ceil_div(config.world_size, config.pipeline_model_parallel_size)
     if config.world_size > len(gpus):
         needs = np.sort(need_bytes)[::-1]

@@ -1,10 +1,12 @@
 """
-Memory formula: bytes held by a stage, and roughly the working memory of the running pass.
+Memory formula: bytes that a stage holds, and approximate working memory of the running pass.
 
-Held: weights, gradients, optimizer state, and the activations kept for the backward pass of every micro-batch in flight
-(Korthikanti et al., arXiv 2205.05198, section 4, extended to grouped queries, gated MLPs, dropout or none, attention
-kernels that do not store scores, experts, fp8 inputs, a sequence split for attention). Working: the largest of a few
-moments of a pass, each with its allocations minus the memory already freed. The network learns what these moments miss.
+Held bytes: weights, gradients, optimizer state, and the activations kept for the backward pass of every micro-batch in
+flight. They follow Korthikanti et al., arXiv 2205.05198, section 4, extended to grouped queries, gated MLPs, dropout or
+none, attention kernels that do not store scores, experts, fp8 inputs, and a sequence split for attention.
+
+Working memory: the maximum over several moments of a pass. Each moment has its own allocations, less the memory already
+freed. The network corrects the errors of these moments.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from pipette_opt.base.types import BoolArray, FloatArray
 from pipette_opt.memory.stage_rows import StageTable
 
 SECOND_MOMENT_BYTES = 4
-"""Bytes of Adam's second moment per parameter, which Muon's matrices do not have."""
+"""Bytes per parameter of Adam's second moment; Muon has none for its matrices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,10 +28,10 @@ class FormulaBytes:
     Parameters
     ----------
     weights, gradients, optimizer
-        Bytes including fp8 copies; under ZeRO, shares of them and buffers of gathered tensors.
+        Bytes including fp8 copies; under ZeRO, the rank's shard and buffers of gathered tensors.
     placeholders
         Empty gradients that Transformer Engine gives autograd where products add to the main gradients themselves: one
-        for each shape of a layer's matrices, kept for good (``get_dummy_wgrad`` in ``pytorch/module/base.py``).
+        for each shape of a layer's matrices, never freed (``get_dummy_wgrad`` in ``pytorch/module/base.py``).
     saved
         Activations of all layers and micro-batches in flight.
     recomputed
@@ -38,14 +40,13 @@ class FormulaBytes:
         Activations of final norm, output product and loss of one micro-batch, and of each multi-token-prediction layer;
         freed when layers are recomputed.
     workspace
-        The score buffer that Megatron-Core's unfused attention keeps.
+        Score buffer that Megatron-Core's unfused attention keeps.
     layer_work
-        Largest working memory of the backward pass of one layer, on top of what is held.
+        Largest working memory of the backward pass of one layer, in addition to the held bytes.
     head_work
         Largest working memory of the output product.
     embedding_work
-        Largest working memory of the embeddings, whose backward pass runs after all else of the micro-batch's first
-        chunk.
+        Largest working memory of the embeddings. Their backward pass is the last of the micro-batch's first chunk.
     step_work
         fp32 copies of 16-bit gradients or of narrow states in the optimizer step, when no activations are held.
     """
@@ -75,48 +76,48 @@ class FormulaBytes:
 
     @property
     def working(self) -> FloatArray:
-        """Bytes that the largest moment adds to the held ones."""
+        """Bytes that the fullest moment adds to the held bytes."""
         peak = np.maximum(self._pass_work, self._step_beyond)
         beyond: FloatArray = np.maximum(peak - np.maximum(self.recomputed, self.head), 0.0)
         return beyond
 
     @property
     def step_is_fullest(self) -> BoolArray:
-        """Return whether the optimizer step takes more than any pass."""
+        """Mask of rows where the optimizer step takes more memory than any pass."""
         beyond: BoolArray = self._step_beyond > np.maximum(self._pass_work, np.maximum(self.recomputed, self.head))
         return beyond
 
     @property
     def _pass_work(self) -> FloatArray:
-        """Working memory of the largest moment of the passes."""
+        """Working memory of the fullest moment of the passes, bytes."""
         moments = (self.recomputed + self.layer_work, self.head + self.head_work, self.embedding_work)
         peak: FloatArray = np.maximum.reduce(moments)
         return peak
 
     @property
     def _step_beyond(self) -> FloatArray:
-        """Working memory of the step beyond the blocks that activations have freed."""
+        """Working memory of the optimizer step that does not fit into the blocks freed by activations, bytes."""
         return self.step_work - self.saved - self.workspace
 
     @property
     def total(self) -> FloatArray:
-        """Bytes of the formula; at least one, so that shares of it also exist for a stage without layers."""
+        """Held and working bytes; at least 1, so that fractions of the total exist for a stage without layers."""
         return np.maximum(self.held + self.working, 1.0)
 
 
 def parameters(table: StageTable) -> FloatArray:
-    """Number of parameters of one rank of each stage."""
+    """Return the number of parameters on one rank of each stage."""
     return _own_parameters(table) + table.expert_parameters
 
 
 def _own_parameters(table: StageTable) -> FloatArray:
-    """Number of parameters of one rank of each stage without routed experts."""
+    """Return the number of parameters on one rank of each stage, without routed experts."""
     total: FloatArray = table.own_parameters + table.first_parameters + table.last_parameters
     return total
 
 
 def formula_bytes(table: StageTable) -> FormulaBytes:
-    """Evaluate the formula for every row."""
+    """Return the terms of the memory formula for every row of the table."""
     shard_tokens = table.tokens / table.shards
     layer_input = table.element * shard_tokens * table.hidden
     core = _core_bytes(table)
@@ -184,25 +185,28 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
 
 def _mtp_bytes(table: StageTable) -> FloatArray:
     """
-    Activations of a multi-token-prediction layer per micro-batch beside its layer and its loss, bytes.
+    Return the additional activations of a multi-token-prediction layer per micro-batch, bytes.
 
-    Inputs of the norms of the hidden state and of the next token's embedding, both as one normed tensor, which its
-    projection keeps, and its part of the tensor that concatenates all of them.
+    Its transformer layer and its loss are counted elsewhere. The rest: inputs of the norms of the hidden state and of
+    the next token's embedding, the concatenation of the normed tensors that its projection keeps, and the rank's part
+    of the tensor that concatenates the outputs of all such layers.
     """
     kept: FloatArray = table.tokens / table.shards * table.hidden * (3 * table.element + 2 * _stored(table))
     return kept + 8 * table.statistics * table.tokens / table.shards
 
 
 def _of_chunk(table: StageTable, layers: FloatArray) -> FloatArray:
-    """Number of some layers of the stage in a chunk, the mean rounded up."""
+    """Return how many of the stage's ``layers`` are in one chunk: the mean of all chunks, rounded up."""
     count: FloatArray = np.ceil(layers * table.chunk_layers / np.maximum(table.layers, 1))
     return count
 
 
 def _owned(table: StageTable, from_stage: int) -> FloatArray:
     """
-    Number of parameters of one rank, divided among replicas from ZeRO stage ``from_stage`` on; 1 is
-    optimizer states.
+    Return the parameters that one rank owns after replicas divide them.
+
+    Replicas divide parameters from ZeRO stage ``from_stage`` on: 1 for optimizer states, 2 for gradients, 3 for
+    weights.
     """
     own, experts = _shards(table, from_stage)
     owned: FloatArray = _own_parameters(table) / own + table.expert_parameters / experts
@@ -210,14 +214,14 @@ def _owned(table: StageTable, from_stage: int) -> FloatArray:
 
 
 def _shards(table: StageTable, from_stage: int) -> tuple[FloatArray, FloatArray]:
-    """Number of ranks among which parameters, and those of experts, are divided from that stage on."""
+    """Return the number of ranks that divide a rank's parameters, and those of its experts, from a ZeRO stage on."""
     groups = table.state_shards / table.replicas if from_stage == 1 else 1.0
     shared = table.zero >= from_stage
     return np.where(shared, table.replicas * groups, 1), np.where(shared, table.expert_replicas * groups, 1)
 
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Bytes of weights, gradients, optimizer state; under ZeRO shares of them and buffers of gathered tensors."""
+    """Return the bytes of weights, gradients and optimizer state; under ZeRO, the rank's shard and gathered buffers."""
     copies = table.copies * table.fp8 * table.matrix_parameters
     gathered = table.element * table.unit_parameters + table.copies * table.fp8 * table.unit_matrices
     weights = table.element * _owned(table, 3) + np.where(table.zero >= 3, gathered, copies)
@@ -230,7 +234,7 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
 
 
 def _layer_work(table: StageTable) -> FloatArray:
-    """Largest working memory of one layer, in its backward pass or in a ring of attention, bytes."""
+    """Return the largest working memory of one layer, in its backward pass or in ring attention, bytes."""
     e, tokens, gathers = table.element, table.tokens, table.shards > 1
     q, kv, out = (e * tokens * width for width in (table.query, table.key_value, table.output))
     hidden = e * tokens * table.hidden
@@ -259,9 +263,10 @@ def _layer_work(table: StageTable) -> FloatArray:
 
 def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
     """
-    Largest working memory of the backward pass of an MLP or of experts, and the memory freed afterwards, bytes.
-    In fp8, both products copy their gradient by rows and by columns, which takes as many bytes as in 16 bits; gathered
-    and freed tensors are half as large. In nvfp4, both are half of that again.
+    Return the largest working memory of an MLP's or the experts' backward pass, and the memory freed after it, bytes.
+
+    In fp8, both products copy their gradient by rows and by columns, which takes as many bytes as in 16 bits. Gathered
+    and freed tensors take half the bytes of 16 bits; in nvfp4, a quarter.
     """
     e, tokens, gathers, fp8 = table.element, table.tokens, table.shards > 1, table.fp8
     kept = np.where(fp8 > 0, fp8 / e, 1.0)
@@ -296,15 +301,17 @@ def _mlp_work(table: StageTable) -> tuple[FloatArray, FloatArray]:
 
 
 def _stored(table: StageTable) -> FloatArray:
-    """Bytes of an element that matrix products keep."""
+    """Return the bytes per element of the inputs that matrix products keep."""
     return np.where(table.fp8 > 0, table.fp8, table.element)
 
 
 def _freed_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """
-    Bytes that selective recomputation frees in attention, a dense MLP, and experts, without the attention core.
-    The norm before latent attention has kernels of its own, whose output the following products need not keep. A layer
-    with experts keeps its input, which the router also has, unless the norm is recomputed.
+    Return the bytes that selective recomputation frees in attention, in a dense MLP, and in experts.
+
+    The attention core is not included. The norm before latent attention has kernels of its own, whose output the
+    following products need not keep. A layer with experts keeps its input, which the router also holds, unless the norm
+    is recomputed.
     """
     e, stored, tokens = table.element, _stored(table), table.tokens / table.shards
     is_latent, inputs = table.latent > 0, tokens * table.hidden
@@ -324,13 +331,17 @@ def _freed_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]
 
 
 def _copies_of_input(table: StageTable) -> FloatArray:
-    """Bytes of each channel of the layer's input that further down projections of latent attention keep in fp8."""
+    """
+    Return the bytes per channel of the fp8 copies of a layer's input that latent attention keeps.
+
+    Each of its down projections after the first keeps a copy.
+    """
     copies: FloatArray = table.fp8 * np.maximum(table.down_projections - 1, 0)
     return copies
 
 
 def _branch_bytes(table: StageTable) -> FloatArray:
-    """Bytes that each branch of a layer keeps of one micro-batch: input of its norm, dropout mask, fp32 statistics."""
+    """Return the bytes that each branch of a layer keeps of a micro-batch: norm inputs, dropout mask, statistics."""
     norms = 1 + table.post_norms
     per_token = table.hidden * (norms * table.element + table.hidden_dropout) + norms * 4 * table.statistics
     kept: FloatArray = table.tokens / table.shards * per_token
@@ -338,7 +349,7 @@ def _branch_bytes(table: StageTable) -> FloatArray:
 
 
 def _attention_bytes(table: StageTable) -> FloatArray:
-    """Activations that attention keeps of one micro-batch, without its core, bytes."""
+    """Return the activations of one micro-batch that a layer's attention keeps, without the attention core, bytes."""
     e, tokens, shard_tokens = table.element, table.tokens, table.tokens / table.shards
     # The attention core also keeps its output, so an fp8 copy of it is additional, unless the core is recomputed.
     output = np.where(table.fp8 * table.selective > 0, 0.0, e) + table.fp8
@@ -352,7 +363,8 @@ def _attention_bytes(table: StageTable) -> FloatArray:
 
 def _latent_bytes(table: StageTable) -> FloatArray:
     """
-    Bytes that latent attention keeps besides queries, keys and values: projected latents and normalised latents.
+    Return the bytes that latent attention keeps besides queries, keys and values: projected and normalised latents.
+
     In fp8, every down projection keeps a copy of the layer's input.
     """
     copies = _copies_of_input(table) * table.hidden
@@ -363,14 +375,14 @@ def _latent_bytes(table: StageTable) -> FloatArray:
 
 
 def _recurrent_bytes(table: StageTable) -> FloatArray:
-    """Activations that a layer with a state keeps of one micro-batch, bytes."""
+    """Return the activations of one micro-batch that a recurrent layer (Mamba, linear attention) keeps, bytes."""
     inputs = _stored(table) * table.tokens / table.shards * table.hidden
     kept: FloatArray = _branch_bytes(table) + inputs + table.recurrent_inside
     return kept
 
 
 def _dense_bytes(table: StageTable) -> FloatArray:
-    """Activations that a dense MLP keeps of one micro-batch, bytes."""
+    """Return the activations of one micro-batch that a dense MLP keeps, bytes."""
     stored, product_input = _stored(table), table.tokens / table.shards * table.hidden
     inside = table.tokens * (table.element * table.up + stored * table.down)
     kept: FloatArray = _branch_bytes(table) + stored * product_input + inside
@@ -378,7 +390,7 @@ def _dense_bytes(table: StageTable) -> FloatArray:
 
 
 def _expert_bytes(table: StageTable) -> FloatArray:
-    """Activations that router, routed and shared experts of a layer keep of one micro-batch, bytes."""
+    """Return the activations of one micro-batch that router, routed and shared experts of a layer keep, bytes."""
     stored = _stored(table)
     e, tokens = table.element, table.tokens / table.shards
     rows = tokens * table.arriving * table.expert_tensor
@@ -395,7 +407,7 @@ def _expert_bytes(table: StageTable) -> FloatArray:
 
 
 def _core_bytes(table: StageTable) -> FloatArray:
-    """Activations that a layer's attention core keeps of one micro-batch besides query, key and value, bytes."""
+    """Return the activations of one micro-batch that the attention core keeps besides query, key and value, bytes."""
     stores_scores = table.scores > 0
     log_sum_exp = ~stores_scores * 4 * table.tokens * table.heads
     scores = table.scores * (table.element + table.attention_dropout * (1 + table.element))

@@ -1,13 +1,13 @@
 """
-Constants of a software stack: memory beyond the counted tensors.
+Memory constants of a software stack, for memory beyond the counted tensors.
 
-Two figures follow from them. The memory that a stage *takes* is that of a measurement. It includes blocks that the
-caching allocator holds only because nothing else asked for them (leftovers of the optimizer step, gaps). The memory
-that it *needs* leaves these out, since the allocator returns them before it fails; running out of memory is predicted
-from the need. Outputs of collectives behind which the host ran ahead are needed: in theory the allocator waits for
-them, but jobs that filled their devices with them ran out of memory.
+The constants give two figures. The memory that a stage *takes* is what a measurement shows. It includes blocks that the
+caching allocator holds only because no other tensor asked for them (leftovers of the optimizer step, gaps). The memory
+that a stage *needs* leaves these blocks out, because the allocator returns them before it fails. Running out of memory
+is predicted from the need. Outputs of collectives that wait while the host runs ahead count as needed: in theory the
+allocator waits for them, but jobs that filled their GPUs with them ran out of memory.
 
-A stage has two moments, one row each: the passes, with activations, and the optimizer step, without.
+A stage has one row for each of two moments: the passes, with activations, and the optimizer step, without.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,19 +25,20 @@ MAX_ERRORS = 400
 _ERROR, _VERSION, _TWIN, _ANCHOR = "error_", "version_", "twin_", "anchor_"
 
 _SEVERAL = ("errors", "versions", "twins", "anchors")
-"""Fields that are not single numbers."""
+"""Fields of :class:`Framework` that hold several numbers."""
 
 LARGEST_OFFSET = 1.0
-"""Largest offset between versions of a stack; larger ones mean different stacks."""
+"""Maximum of the absolute log offset between versions of a stack; a larger offset means a different stack. Chosen."""
 
 MAX_OF_TWIN = 1.25
 """
-Largest move of a prediction by equal-work runs, in standard deviations; a bound of Student's law with 4 degrees
-of freedom.
+Maximum shift of a prediction by equal-work runs, in standard deviations.
+
+It is the bound that Student's law with 4 degrees of freedom gives.
 """
 
 MOMENTS = 2
-"""Number of rows of a stage: passes, optimizer step."""
+"""Number of moments of a stage, with one row each: passes, optimizer step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,40 +49,40 @@ class Framework:
     Parameters
     ----------
     counted
-        Share of the counted tensors that exists: above 1 for gaps of the allocator, which peaks of allocated memory do
-        not show; below 1 for tensors counted too many.
+        Real over counted tensors: above 1 for gaps of the allocator, which peaks of allocated memory do not show; below
+        1 if the count includes tensors that the stack does not have.
     base_gib
-        Memory of any model: workspaces, and everything that scales with nothing. Assumed: those of cuBLAS and cuBLASLt
-        on Hopper, 32 MiB each (github.com/pytorch/pytorch pull request 120925).
+        Memory that depends on neither model nor job: workspaces. Assumed: those of cuBLAS and cuBLASLt on Hopper, 32
+        MiB each (github.com/pytorch/pytorch pull request 120925).
     parameter_bytes
-        Bytes per parameter beyond weights and gradients as counted; -2 where gradients stay in 16 bits.
+        Bytes per parameter beyond the counted weights and gradients; -2 where gradients stay in 16 bits.
     placeholders
-        Share of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
+        Fraction of the empty gradients that Transformer Engine keeps, one for each shape of a layer's matrices; 0 where
         products do not add to the main gradients.
     gradient_copy_bytes
-        Bytes per parameter, where gradients are reduced over replicas and the optimizer is not sharded: a second copy
-        in buckets of the reduction.
+        Bytes per parameter of a second gradient copy in reduction buckets, where gradients are reduced over replicas
+        and the optimizer is not sharded.
     step_bytes
         Bytes per parameter with a sharded optimizer: gathered parameters and scattered gradients of the step for which
         no freed activation is large enough; returned when memory is short.
     step_state_bytes
         Bytes per parameter with a sharded optimizer, while the step runs and activations are freed.
     activations
-        Stored activations beyond those counted, as a share: unfused gates, other kernels.
+        Stored activations beyond the counted ones, as a fraction: unfused gates, other kernels.
     attention_copies
-        Second copy of query, keys and values of every layer and pass in flight, as a share: where the product that all
-        three are cut from stays until the backward pass.
+        Second copy of query, keys and values of every layer and pass in flight, as a fraction. It exists where the
+        joint QKV product stays until the backward pass.
     norm_bytes
         Bytes per element of the inputs of unfused norms.
     score_bytes, fused_score_bytes
-        Bytes per attention score beyond those counted, where softmax is several kernels, and where it is one.
+        Bytes per attention score beyond the counted ones, with an unfused and with a fused softmax.
     logit_bytes
-        Bytes per logit of this rank beyond those counted: copies in other formats, shifted copies.
+        Bytes per logit of this rank beyond the counted ones: copies in other formats, shifted copies.
     loss_spare_bytes
-        Bytes per logit that must be free at some moment but appear in no measurement, without a pipeline: the jobs that
-        ran out of memory for lack of it had none. With a pipeline, hosts wait for their GPUs with each tensor that they
-        send (nanotron reads its shape back from the device, ``P2P._send_meta``), and no late buffer is cut into the
-        blocks of the last logits.
+        Bytes per logit that must be free at some moment but appear in no measurement, without a pipeline. The jobs that
+        ran out of memory for lack of them had no pipeline. With a pipeline, hosts wait for their GPUs with each tensor
+        that they send (nanotron reads its shape back from the device, ``P2P._send_meta``), and no late buffer is cut
+        into the blocks of the last logits.
     whole_logit_bytes
         Bytes per logit of the whole vocabulary, where tensor ranks gather their logits for the loss.
     table_bytes
@@ -90,41 +91,40 @@ class Framework:
         Number of buffers of one gathered micro-batch (tokens times hidden size) with tensor parallelism, for each layer
         and pass in flight, where gathered inputs are kept and not gathered again.
     run_ahead_buffers
-        Number of such buffers without a pipeline, each with the piece that a rank keeps: inputs and outputs of
-        collectives wait while the host runs ahead, as many as the queue of launches holds (1024 kernels, some 20 for
-        each).
+        Number of such buffers without a pipeline, each with the rank's own shard. Inputs and outputs of collectives
+        wait while the host runs ahead; the launch queue limits their number (1024 kernels, some 20 for each).
     pile_up_buffers
         Number of such buffers with a pipeline, where hosts are ahead of busy GPUs, or the whole job is on one host,
         whose pipeline has no network to wait for; fewer where a chunk has few layers.
     group_gib
         NCCL's buffers of each group of several ranks (tensor, data with context, pipeline), with A100's NVLink inside
-        the hosts; proportionally more with faster links, up to NCCL's most channels. No measurement of tensors shows
-        them.
+        the hosts; proportionally more with faster links, up to NCCL's maximum of channels. No measurement of tensors
+        shows these buffers.
     unusable_gib
-        Memory that no tensor can have: context and libraries.
+        Memory that no tensor can use: CUDA's context and libraries.
     spread
-        Standard deviation of ``log(real / predicted)`` of the certain part, without outliers.
+        Standard deviation of ``log(real / predicted)`` that every prediction has, without outliers.
     activation_spread, logit_spread, buffer_spread, step_spread
-        Standard deviations of the constants of each kind, in proportion to their share of the prediction.
+        Standard deviations of the constants of each kind, relative to their share of the prediction.
     growth
-        Relative growth of the variance with each doubling of the job beyond the largest of the fit.
+        Relative growth of the variance with each doubling of the job beyond the largest job of the fit.
     shift
-        Factor by which rare errors are larger on jobs beyond the largest of the fit; of bounds of peaks. Assumed: the
-        mean over the splits in ``benchmarks/memory/stress.py``.
+        Factor on rare errors, in bounds of peaks, for jobs beyond the largest job of the fit. Assumed: the mean over
+        the splits in ``benchmarks/memory/stress.py``.
     largest_job
-        GPUs of the largest job that the constants were fitted to; 0 if they were not.
+        GPUs of the largest job that the constants were fitted to; 0 if they were not fitted.
     errors
-        ``log(real / predicted)`` of runs that a fit left out, in units of each one's standard deviation, ascending;
-        none without a fit to peaks.
+        ``log(real / predicted)`` of runs that a fit left out, in units of each run's standard deviation, ascending;
+        empty without a fit to peaks.
     versions
-        Versions of the stack and the logarithm of each one's memory over that of the version of the constants.
+        Versions of the stack, each with the log of its memory over that of the version that the constants describe.
     alike
         Correlation of the errors of equal-work runs with other numbers of replicas; 0 if unknown.
     twins
-        Measured works (:func:`twins.work_keys`), and the expected error of another run of each, in units of its
-        standard deviation.
+        Work keys of measured ranks (:func:`twins.work_keys`), each with the expected error of another run with that
+        key, in units of its standard deviation.
     anchors
-        Works of which a rank was run alone (``profile memory --plan``), and the logarithm of its measured over its
+        Work keys of ranks that were run alone (``profile memory --plan``), each with the log of its measured over its
         counted tensors.
     """
 
@@ -187,23 +187,23 @@ class Framework:
             raise ValueError(f"alike must be <= 1, got {self.alike}.")
 
     def vector(self) -> FloatArray:
-        """Constants of the regressors, in their order."""
+        """Return the constants of the regressors in the order of ``COLUMNS``."""
         return np.array([getattr(self, name) for name in COLUMNS])
 
     def factor(self, version: str) -> float:
-        """Memory of a version of the stack over that of the constants' version; 1 for an unknown version."""
+        """Return the memory of a version of the stack over that of the constants' version; 1 for an unknown version."""
         return float(np.exp(dict(self.versions).get(version, 0.0)))
 
     def widths(self, columns: FloatArray, constants: FloatArray, num_gpus: float | FloatArray = 1.0) -> FloatArray:
         """
-        Standard deviation of ``log(real / predicted)`` of every row.
+        Return the standard deviation of ``log(real / predicted)`` of every row.
 
         Parameters
         ----------
         columns
             Regressors, shape ``(..., len(COLUMNS))``.
         constants
-            Constants of the regressors that count.
+            Constants of the regressors, 0 for the excluded ones; shape ``(len(COLUMNS),)``.
         num_gpus
             GPUs of the whole job.
         """
@@ -237,16 +237,18 @@ COLUMNS = (
     "pile_up_buffers",
     "group_gib",
 )
-"""Names of the regressors: constants in which the memory of a stage is linear."""
+"""
+Names of the regressors, each with a constant of :class:`Framework`; a stage's memory is linear in these constants.
+"""
 
 RETURNED = ("step_bytes",)
 """Regressors whose blocks the allocator returns when memory is short."""
 
 OUTSIDE = ("group_gib",)
-"""Regressors that are no tensors: they occupy the device, and the allocator does not know them."""
+"""Regressors that are no tensors: their memory is on the GPU, but outside PyTorch's allocator."""
 
 UNSEEN = ("loss_spare_bytes", *OUTSIDE)
-"""Memory that must be free during a run but does not appear in a measured peak."""
+"""Regressors whose memory must be free during a run but does not appear in a measured peak."""
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "activation_spread": (
@@ -270,29 +272,29 @@ LOWEST: Mapping[str, float] = {
     "logit_bytes": -4.0,
     "spread": 0.001,
 }
-"""Lowest values of constants; 0 for the others."""
+"""Minimum of each constant; 0 for constants that are not listed."""
 
 HIGHEST = 1e4
 
 
 def but(names: Iterable[str]) -> BoolArray:
-    """Mask of every regressor except ``names``, shape ``(len(COLUMNS),)``."""
+    """Return the mask of every regressor except ``names``, shape ``(len(COLUMNS),)``."""
     left_out = set(names)
     return np.array([name not in left_out for name in COLUMNS])
 
 
 NEEDED, SHOWN, HIDDEN = but(RETURNED), but(UNSEEN), ~but(OUTSIDE)
-"""Masks of regressors: memory that a stage needs, that a measurement can show, and outside the allocator."""
+"""Masks of regressors: memory that a stage needs, memory that a measurement can show, memory outside the allocator."""
 
 
 def needed(constants: FloatArray) -> FloatArray:
-    """Return the constants without those of blocks that the allocator returns."""
+    """Return the constants with 0 for blocks that the allocator returns when memory is short."""
     vector: FloatArray = constants * NEEDED
     return vector
 
 
 def shares(columns: FloatArray, constants: FloatArray) -> FloatArray:
-    """Fraction of each row's predicted memory in each group of regressors of ``KINDS``, shape ``(..., len(KINDS))``."""
+    """Return the fraction of each row's memory in each group of ``KINDS``, shape ``(..., len(KINDS))``."""
     weights = np.abs(columns * constants)
     total = np.maximum((columns * constants).sum(axis=-1), 1e-9)
     members = np.array([~but(names) for names in KINDS.values()], dtype=np.float64)
@@ -302,8 +304,10 @@ def shares(columns: FloatArray, constants: FloatArray) -> FloatArray:
 
 def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> Framework:
     """
-    Read constants from the numbers of a file, with ``error_000``, ``version_2.1``, ``twin_0a``; refuse
-    unknown names.
+    Return the constants from the numbers of a stack file, such as ``base_gib``, ``error_000``, ``version_2.1``,
+    ``twin_0a``.
+
+    Raises ``InputError`` for unknown names.
     """
     values = dict(numbers or {})
     if "unusable_gib" in values:
@@ -329,7 +333,7 @@ def framework_of(numbers: Mapping[str, float] | None, where: str = "memory") -> 
 
 
 def numbers_of(framework: Framework) -> dict[str, float]:
-    """Return the constants as in a file; at most a few hundred errors, evenly chosen."""
+    """Return the constants as numbers of a stack file; of many errors, at most ``MAX_ERRORS`` evenly chosen ones."""
     names = [field.name for field in fields(Framework) if field.name not in _SEVERAL]
     values = {name: float(f"{getattr(framework, name):.5g}") for name in names}
     errors = np.array(framework.errors)
@@ -342,7 +346,7 @@ def numbers_of(framework: Framework) -> dict[str, float]:
 
 
 def normal_beyond(deviations: FloatArray) -> FloatArray:
-    """Probability that a normal variable exceeds its mean by so many standard deviations; at least 1e-6."""
+    """Return the probability that a normal variable lies ``deviations`` sigma above its mean; at least 1e-6."""
     grid, beyond = _normal_table()
     shares: FloatArray = np.interp(deviations, grid, beyond)
     return shares
@@ -350,6 +354,6 @@ def normal_beyond(deviations: FloatArray) -> FloatArray:
 
 @cache
 def _normal_table() -> tuple[FloatArray, FloatArray]:
-    """Table of :func:`normal_beyond`, so dense that linear interpolation errs by less than a millionth of the value."""
+    """Return the table of :func:`normal_beyond`; its linear interpolation errs by less than a millionth."""
     grid = np.linspace(-6, 6, 24001)
     return grid, np.array([max(0.5 * erfc(value / 2**0.5), 1e-6) for value in grid])

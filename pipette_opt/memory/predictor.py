@@ -1,4 +1,4 @@
-"""Peak memory of every stage, predicted by the trained network in numpy, with a bound for an accepted risk."""
+"""Prediction of the peak memory of every stage by the trained network, with a bound for an accepted risk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,23 +30,23 @@ from pipette_opt.specs.user_buffers import has_user_buffers
 _ROWS_AT_ONCE = 1 << 16
 
 MAX_PARAMETERS = 1e14
-"""Largest number of parameters of a model; beyond it, whole numbers may overflow."""
+"""Maximum number of parameters of a model; larger numbers may overflow integers."""
 
 IGNORED_RISK = 1.0
-"""Accepted risk at which memory does not count."""
+"""Accepted risk at which the memory filter lets every configuration pass."""
 
 USUAL_RISK = 0.01
-"""Risk of the bounds shown where memory does not count."""
+"""Risk of the memory bounds that are shown when the accepted risk is ``IGNORED_RISK``."""
 
 MEGATRON_CORE = Framework()
-"""Constants of Megatron-Core, none of them fitted."""
+"""Default memory constants, for Megatron-Core without any fit to runs."""
 
 SMALLEST_RISK = 1e-4
-"""Smallest risk that can be asked for: the tails of the error distribution are not known beyond it."""
+"""Minimum of the accepted risk; the tails of the error distribution are unknown below it."""
 
 
 def check_size(model: ModelSpec) -> None:
-    """Raise ``InputError`` for a model larger than any trained one, most likely a slip of units."""
+    """Raise ``InputError`` for a model larger than any trained model, most likely an error in its units."""
     if model.num_parameters > MAX_PARAMETERS:
         raise InputError(
             f"model {model.name}",
@@ -59,7 +59,7 @@ def check_size(model: ModelSpec) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryPrediction:
     """
-    Memory of the stages of one configuration.
+    Predicted memory of the stages of one configuration.
 
     Parameters
     ----------
@@ -72,8 +72,8 @@ class MemoryPrediction:
     spread
         Standard deviation of ``log(real / predicted)``, shape ``(pp,)``.
     components
-        Bytes of each of :data:`~pipette_opt.memory.components.COMPONENTS`; rows add up to ``predicted_bytes``. Shape
-        ``(pp, len(COMPONENTS))``.
+        Bytes of each of :data:`~pipette_opt.memory.components.COMPONENTS`, shape ``(pp, len(COMPONENTS))``. Each row
+        adds up to the stage's ``predicted_bytes``.
     """
 
     predicted_bytes: IntArray
@@ -90,27 +90,27 @@ class MemoryPrediction:
         object.__setattr__(self, "components", read_only(self.components, np.int64))
 
     def components_of(self, stage: int) -> dict[str, int]:
-        """Bytes of the peak of a stage by component."""
+        """Return the bytes of each component of a stage's predicted peak, by component."""
         return dict(zip(COMPONENTS, self.components[stage].tolist(), strict=True))
 
 
 @cache
 def _shipped_network() -> NetworkWeights:
-    """Read the shipped weights, once in a process."""
+    """Return the shipped network, read once per process."""
     return read_weights(shipped_path("models", "memory.npz"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryPredictor:
     """
-    Trained network, with the constants of a stack for memory that no trace of tensors shows.
+    Trained network for the counted tensors, with the memory constants of a stack for memory that no tensor trace shows.
 
     Parameters
     ----------
     network
         Weights of the network.
     framework
-        Fitted constants, or Megatron-Core's.
+        Memory constants, by default Megatron-Core's.
     """
 
     network: NetworkWeights
@@ -118,7 +118,10 @@ class MemoryPredictor:
 
     @classmethod
     def load(cls, path: str | Path | None = None, *, framework: Framework | None = None) -> Self:
-        """Load the shipped weights, or those in a file. Raises ``InputError`` if they cannot be used."""
+        """
+        Return a predictor with the shipped weights, or with those of a file. Raises ``InputError`` if the file is
+        unusable.
+        """
         network = _shipped_network() if path is None else read_weights(Path(path))
         return cls(network=network, framework=framework or MEGATRON_CORE)
 
@@ -138,13 +141,13 @@ class MemoryPredictor:
         Parameters
         ----------
         gpus_per_node
-            GPUs of one host: collectives across hosts leave other buffers than those inside. ``None``: every tensor
-            group is inside a host.
+            GPUs of one host; collectives between hosts keep other buffers than those inside a host. ``None``: every
+            tensor group is inside a host.
         intra_node_bytes_per_s
-            Bandwidth between GPUs of one host, which NCCL's buffers grow with. ``None``: that of A100's NVLink.
+            Bandwidth between GPUs of one host, with which NCCL's buffers grow. ``None``: that of A100's NVLink.
         max_oom_risk
-            Accepted probability that a stage needs more than ``upper_bytes``; at least ``SMALLEST_RISK``. From 0.5
-            on, the bound is the prediction itself; 1 (memory does not count) gives the bounds of ``USUAL_RISK``.
+            Accepted probability that a stage needs more than ``upper_bytes``; at least ``SMALLEST_RISK``. From 0.5 on,
+            the bound is the prediction itself; 1 (memory does not count) gives the bounds of ``USUAL_RISK``.
         """
         if not configs:
             return []
@@ -194,7 +197,7 @@ class MemoryPredictor:
         configs: Sequence[ParallelConfig],
         work: Sequence[str],
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Bytes of each stage in its fullest moment, standard deviation of their logarithm, and their components."""
+        """Return the bytes of each stage at its fullest moment, the deviation of their log, and their components."""
         constants = self.framework.vector() * NEEDED
         columns = np.stack([as_twins_take(self.framework, moment, constants, work) for moment in columns])
         moment, rows = (columns @ constants).argmax(axis=0), np.arange(columns.shape[1])
@@ -214,32 +217,34 @@ class MemoryPredictor:
         spread: FloatArray | None = None,
     ) -> FloatArray:
         """
-        Probability that a stage needs more than the capacity; arguments broadcast.
+        Return the probability that a stage needs more than the capacity; arguments broadcast.
 
         Parameters
         ----------
+        predicted_bytes, capacity_bytes
+            Predicted peak of a stage, and usable bytes of its GPU.
         spread
-            Standard deviation of the prediction's log error; by default the stack's.
+            Standard deviation of ``log(real / predicted)``; by default the stack's.
         """
         room = np.log(np.maximum(np.asarray(capacity_bytes, dtype=np.float64), 1.0) / np.asarray(predicted_bytes))
         return normal_beyond(room / (self.framework.spread if spread is None else spread))
 
     def at_floor(self, probability: float) -> bool:
-        """Return whether a probability is so small that the data only support "at most that"."""
+        """Return whether a probability is so small that the data only support "at most ``SMALLEST_RISK``"."""
         return bool(probability <= SMALLEST_RISK * (1 + 1e-9))
 
     def usable_bytes(self, gpu: GpuSpec) -> int:
-        """Usable bytes of a stage on a GPU."""
+        """Return the bytes of a GPU that a stage can use."""
         return self.room_bytes(gpu.memory_bytes)
 
     def room_bytes(self, memory_bytes: int) -> int:
-        """Usable bytes of a GPU with ``memory_bytes``: what CUDA's context and libraries leave."""
+        """Return the usable bytes of a GPU with ``memory_bytes``, without CUDA's context and libraries."""
         return max(memory_bytes - int(self.framework.unusable_gib * GIB), 0)
 
     def counted(
         self, model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]
     ) -> tuple[FloatArray, FloatArray]:
-        """Bytes of the tensors of every stage at their peak, and those of placeholders of gradients among them."""
+        """Return the tensor bytes of every stage at its peak, and the gradient placeholders among them, bytes."""
         table = stage_table(model, training, configs)
         formula = formula_bytes(table)
         return self._counted(table, formula)[0], formula.placeholders
@@ -253,14 +258,14 @@ class MemoryPredictor:
         gpus_per_node: int | None = None,
         intra_node_bytes_per_s: float | None = None,
     ) -> FloatArray:
-        """Weight of one unit of each constant of a framework in every stage, GiB; see ``columns.stage_columns``."""
+        """Return the memory per unit of each memory constant in every stage, GiB; see ``columns.stage_columns``."""
         table = stage_table(model, training, configs)
         formula = formula_bytes(table)
         facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
         return stage_columns(table, formula, self._counted(table, formula)[0], facts)
 
     def _counted(self, table: StageTable, formula: FormulaBytes) -> tuple[FloatArray, BoolArray]:
-        """Bytes of the tensors of every row, and whether it lies outside of the training data."""
+        """Return the tensor bytes of every row, and the mask of rows outside the range of the training data."""
         features = table_features(table, formula)
         log_ratio = np.concatenate(
             [
@@ -276,11 +281,12 @@ class MemoryPredictor:
 
 def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
     """
-    Bytes that HybridEP registers on a rank for arriving tokens: room for all tokens of the expert-parallel group.
+    Return the bytes that HybridEP registers on a rank for arriving tokens of its expert-parallel group.
 
-    Its own rule, ``max_num_of_tokens_per_rank`` x ranks x width (github.com/deepseek-ai/DeepEP, hybrid-ep branch,
+    The rule is HybridEP's: ``max_num_of_tokens_per_rank`` x ranks x width (github.com/deepseek-ai/DeepEP, hybrid-ep
+    branch,
     ``docs/Hybrid-EP_Implementation.md``, section 4.2); one buffer for all layers. Buffers for other hosts, an eighth of
-    it for 8 hosts, and DeepEP's smaller buffers are not counted.
+    these bytes for 8 hosts, and DeepEP's smaller buffers are not counted.
     """
     ranks = config.expert_model_parallel_size
     kernels = training.moe_token_dispatcher_type, training.moe_flex_dispatcher_backend
@@ -293,10 +299,11 @@ def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: Paralle
 
 def user_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
     """
-    Bytes of a rank's user buffers for tensor overlap; 0 without it.
+    Return the bytes of a rank's user buffers for tensor overlap; 0 without tensor overlap.
 
-    Each holds a whole micro-batch of hidden states. Six are gathered into, in the format of the products; four are
-    reduced from (Transformer Engine, ``initialize_ub``; Megatron-LM gives the shape, ``_initialize_tp_communicators``).
+    Each buffer holds the hidden states of a whole micro-batch. Six buffers are gathered into, in the format of the
+    matrix products; four are reduced from (Transformer Engine, ``initialize_ub``; Megatron-LM gives the shape,
+    ``_initialize_tp_communicators``).
     """
     if not has_user_buffers(training, config):
         return 0.0
@@ -313,7 +320,7 @@ def stage_works(
     *,
     gpus_per_node: int | None = None,
 ) -> tuple[str, ...]:
-    """Key of the work of every stage of every configuration, in order; see :func:`twins.work_keys`."""
+    """Return the work key of every stage of every configuration, in order; see :func:`twins.work_keys`."""
     table = stage_table(model, training, configs)
     return work_keys(table, _stage_facts(table, training, configs, gpus_per_node, None))
 
@@ -325,7 +332,7 @@ def _stage_facts(
     gpus_per_node: int | None,
     intra_node_bytes_per_s: float | None,
 ) -> StageFacts:
-    """Return the inputs of the regressors beside the table."""
+    """Return the inputs of the regressors that the stage table lacks."""
     stages = [config.pipeline_model_parallel_size for config in configs]
     replicas = [config.data_parallel_size * config.context_parallel_size for config in configs]
 

@@ -1,4 +1,4 @@
-"""Stages as rows of numbers, from which the memory formula and the features are computed."""
+"""Table with one row for each stage, from which the memory formula and the network's features are computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,7 +11,10 @@ from pipette_opt.base.types import BoolArray, FloatArray
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageTable:
     """
-    One row per (configuration, stage); every field has shape ``(num_rows,)``.
+    Numbers of every stage of every configuration; every field has shape ``(num_rows,)``.
+
+    A row is one (configuration, stage). A "layer in flight" is a layer of a chunk whose micro-batch waits for its
+    backward pass; "mean in flight" averages over chunks, weighted by their micro-batches in flight.
 
     Parameters
     ----------
@@ -24,55 +27,53 @@ class StageTable:
     state_shards
         Ranks among which the optimizer state is divided; that of experts among proportionally fewer.
     zero
-        ZeRO stage: how much replicas share.
+        ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also weights; 0 none.
     replicas, expert_replicas
-        Ranks that hold the same parameters, and the same experts, and may share them: of one group of replicas.
+        Ranks that hold the same parameters, and the same experts, and may share them; within one group of replicas.
     step
         Temporary bytes per owned parameter in the optimizer step.
     fp8
         Bytes of an operand of the matrix products in fewer than 16 bits; 0 without such products.
     offloaded, on_host
-        Bytes of a chunk and micro-batch on the host between the passes, of the layers in flight; and share of the
-        optimizer's states on the host.
+        Bytes of a chunk and micro-batch that the host holds between the passes, for the layers in flight; and the
+        fraction of the optimizer's states on the host.
     muon
         1 if the matrices of layers have no second moment.
     copies
-        Number of directions in which weights are kept in that format.
+        Number of directions (rows, columns) in which weights are kept in the format of ``fp8``.
     only_copies
-        1 if the weights of these products are kept in that format only.
+        1 if the weights of these products are kept in the format of ``fp8`` only.
     layers, chunk_layers
-        Transformer layers of the stage, including those of multi-token prediction; and of a chunk, the mean of those in
-        flight.
+        Transformer layers of the stage, including those of multi-token prediction; and of a chunk, the mean in flight.
     later_layers
         Largest number of layers whose activations the last stage holds later, beyond those while its head first works.
     moe_layers, moe_share
-        Layers of the stage with experts, and their share of all layers in flight.
+        Layers of the stage with experts, and their fraction of all layers in flight.
     dense_layers
         Layers of the stage with a dense MLP.
     attention_layers
         Layers of the stage with attention.
     recurrent_layers, kept_recurrent
-        Layers of the stage that mix tokens by a state, and those of a chunk that keep their activations.
+        Recurrent layers of the stage (Mamba, linear attention), and those of a chunk that keep their activations.
     recurrent_inside, recurrent_work
-        Bytes per micro-batch that such a layer keeps without its input, and working memory of its backward pass; of the
-        largest kind.
+        Bytes per micro-batch that a recurrent layer keeps without its input, and working memory of its backward pass;
+        of the largest kind.
     kept_attention, kept_dense, kept_experts
-        Layers of a chunk that keep the activations of their attention, dense MLP or experts, the mean of the chunks in
-        flight.
+        Layers of a chunk that keep the activations of their attention, dense MLP or experts, the mean in flight.
     has_both
-        1 if layers have attention and an MLP, 0 if they have one or the other.
+        1 if layers have attention and an MLP, 0 if each layer has only one of them.
     in_flight
         Largest number of forward passes of a chunk whose activations are held at once.
     first_in_flight
         Number of those that are of the first chunk.
     first_chunk
-        Layers of the first chunk, as a share of ``chunk_layers``.
+        Layers of the first chunk, as a fraction of ``chunk_layers``.
     first, last
         1 on the first, on the last stage.
     depths
         Number of multi-token-prediction layers on the stage.
     layer_parameters
-        Parameters on one rank of a layer with attention and a dense MLP, whether the stage has some or not.
+        Parameters on one rank of a layer with attention and a dense MLP, whether or not the stage has such a layer.
     own_parameters, expert_parameters
         Parameters on one rank of all layers of the stage: all but routed experts, and routed experts.
     first_parameters, last_parameters
@@ -84,7 +85,7 @@ class StageTable:
     unit_matrices
         Parameters of matrices in these two.
     placeholders
-        Elements of all matrices of a layer whose shapes differ, one routed expert's among them.
+        Elements of all matrices of a layer whose shapes differ, including one routed expert's.
     shared_table
         Parameters of the table that embeddings and head of the stage share; 0 if they share none.
     largest_table
@@ -106,8 +107,8 @@ class StageTable:
     context
         Ranks among which attention's sequence is split.
     num_experts, local_experts, topk, expert_ranks, expert_tensor
-        Figures of a layer with experts: number of experts, those on this rank, those of each token, ranks that they are
-        spread over, ranks that share one.
+        Sizes of a layer with experts: number of experts, experts on this rank, experts per token, ranks that the experts are
+        spread over, ranks that share one expert.
     arriving
         Copies of tokens on the busiest of these ranks, per token of its own.
     routed, expert_latent
@@ -121,10 +122,10 @@ class StageTable:
         layers without experts; all of the experts' branch, its shared experts, the activation of its routed ones; norms
         before experts and before latent attention.
     full
-        Share of the layers of a chunk that are recomputed whole.
+        Fraction of the layers of a chunk that are recomputed whole.
     inputs_kept, brought_back
-        Inputs of layers that a chunk keeps for recomputation, the mean of those in flight; and layers that one
-        recomputation restores.
+        Inputs of layers that a chunk keeps for recomputation, the mean in flight; and layers that one recomputation
+        restores.
     """
 
     tokens: FloatArray
@@ -228,15 +229,16 @@ class StageTable:
     @property
     def grouped(self) -> BoolArray:
         """
-        Mask of rows where several query heads share a key; keys of latent attention are as wide, its
-        values are not.
+        Mask of rows where several query heads share a key head.
+
+        Latent attention is excluded: its keys are as wide as its queries, and only its values differ.
         """
         grouped: BoolArray = (self.key_value < self.query) & (self.latent == 0)
         return grouped
 
 
 def join_tables(tables: Sequence[StageTable]) -> StageTable:
-    """Concatenate the rows of several tables."""
+    """Return one table with the rows of several tables, in order."""
     return StageTable(
         **{field.name: np.concatenate([getattr(table, field.name) for table in tables]) for field in fields(StageTable)}
     )

@@ -1,4 +1,4 @@
-"""Rows of stages (:mod:`~pipette_opt.memory.stage_rows`), computed for many configurations at once."""
+"""Computation of the stage table (:mod:`~pipette_opt.memory.stage_rows`) for many configurations at once."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,12 +27,14 @@ def stage_table(
     stage: int | None = None,
 ) -> StageTable:
     """
-    Return rows of every stage of every configuration, in order; or of one ``stage`` of each.
+    Return a row for every stage of every configuration, in order, or for one ``stage`` of each configuration.
 
     Parameters
     ----------
     num_microbatches
-        Number per replica and iteration; ``None``: from the batch sizes.
+        Micro-batches per replica and iteration; ``None``: from the batch sizes.
+    stage
+        Index of the only stage that gets rows; ``None``: all stages.
     """
     pp = _column(configs, "pipeline_model_parallel_size")
     if stage is None:
@@ -82,7 +84,7 @@ def stage_table(
     with_weights = count_layers(all_layers, before, before + own_of_chunk + ends * held_layers)
 
     def part(has: Callable[[LayerKind], bool]) -> tuple[IntArray, FloatArray]:
-        """Return the layers of each chunk with some part, and the mean of those that keep its activations."""
+        """Return the layers of each chunk for which ``has`` holds, and how many keep activations on average."""
         with_part = [kind for kind in kinds if has(kind)]
         count = sum((kinds[kind] for kind in with_part), np.zeros_like(of_chunk))
         recomputed_count = sum((recomputed_kinds[kind] for kind in with_part), np.zeros_like(of_chunk))
@@ -283,18 +285,18 @@ AGAIN = {
     "again_act": "moe_act",
     "again_norm": "layernorm",
 }
-"""Columns of the table by the module of selective recomputation."""
+"""Modules of selective recomputation, by the field of the table that says whether they are recomputed."""
 
 
 def _recomputes(configs: Sequence[ParallelConfig], module: str) -> BoolArray:
-    """Mask of configurations that recompute a module in layers that they do not recompute whole."""
+    """Return the mask of configurations with selective recomputation of a module."""
     return np.array(
         [config.recompute_granularity == "selective" and config.recomputes(module) for config in configs], dtype=bool
     )
 
 
 def _moved(model: ModelSpec, training: TrainingSpec, configs: Sequence[ParallelConfig]) -> FloatArray:
-    """Bytes that a layer of each configuration offloads, the mean of all layers."""
+    """Return the bytes that a layer offloads per micro-batch, averaged over the layers, by configuration."""
     if training.offload.is_nothing and all(config.offload is None for config in configs):
         return np.zeros(len(configs))
     kinds = Counter(model.layers)
@@ -313,7 +315,7 @@ def _column(configs: Sequence[ParallelConfig], name: str) -> IntArray:
 def _twice(
     count: IntArray, size: FloatArray | float, matrices: FloatArray | IntArray
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """Sizes of the first two layers of a kind, 0 where there are none."""
+    """Return (size, matrices) of a kind's first and second layer in each row, 0 where the stage lacks it."""
     sizes = []
     for n in (0, 1):
         exists = (count > n).astype(np.float64)
@@ -322,14 +324,21 @@ def _twice(
 
 
 def _of_distinct_values(ask: Callable[[int], float], values: IntArray) -> FloatArray:
-    """Evaluate a function for each value, once for each distinct one."""
+    """Return the result of a function for each value; the function is called once per distinct value."""
     distinct, where = np.unique(values, return_inverse=True)
     answers: FloatArray = np.array([ask(int(value)) for value in distinct], dtype=np.float64)[where]
     return answers
 
 
 def _of_distinct(*shapes: tuple[BoolArray, IntArray | int, IntArray | int]) -> FloatArray:
-    """Total elements of the existing shapes in each row; equal shapes count once."""
+    """
+    Return the total elements of the existing shapes in each row; equal shapes count once.
+
+    Parameters
+    ----------
+    shapes
+        Mask of rows where the matrix exists, its number of rows, and its number of columns.
+    """
     total = np.zeros(len(shapes[0][0]))
     seen: list[tuple[BoolArray, IntArray | int, IntArray | int]] = []
     for exists, rows, columns in shapes:
@@ -342,6 +351,6 @@ def _of_distinct(*shapes: tuple[BoolArray, IntArray | int, IntArray | int]) -> F
 
 
 def _two_largest(*sizes: FloatArray) -> FloatArray:
-    """Sum of the two largest in each row."""
+    """Return the sum of the two largest sizes in each row."""
     total: FloatArray = np.sort(np.stack(sizes), axis=0)[-2:].sum(axis=0)
     return total

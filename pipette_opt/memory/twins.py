@@ -1,13 +1,13 @@
 """
-Equal-work runs: errors of a rank's memory that jobs with other numbers of replicas share.
+Equal-work runs: memory errors that ranks with equal work share, whatever their number of replicas.
 
-Beyond all constants, a rank's memory has an error with two parts. One depends on its work, the order in which that
-allocates and frees; the other does not. In units of the standard deviation (:meth:`Framework.widths`), an error is the
-sum of both, the first common to equal-work runs. *alike* is its share of the variance, which is the correlation of such
+The constants leave an error in a rank's memory. It is the sum of two parts. The first depends on the rank's work, which
+determines the order of allocations and frees; the second does not. Errors are in units of the standard deviation
+(:meth:`Framework.widths`). *alike* is the first part's fraction of the variance, which is the correlation of equal-work
 runs. Given ``n`` errors of equal-work runs with mean ``m``, the expected first part is ``alike n / (1 + (n - 1) alike)
-m``: 0 without such a run, ever more of the mean with many (the posterior mean of a random effect; Searle, Casella and
-McCulloch, Variance Components, 1992, section 3.4). Errors have tails: each is weighted by Student's law, so that no run
-moves a prediction by more than ``MAX_OF_TWIN`` standard deviations.
+m``: 0 without such a run, and closer to the mean with more runs (the posterior mean of a random effect; Searle, Casella
+and McCulloch, Variance Components, 1992, section 3.4). Errors have heavy tails. So each error is weighted by Student's
+law, and no run moves a prediction by more than ``MAX_OF_TWIN`` standard deviations.
 
 Jobs without replicas reduce no gradients, and are only comparable with each other.
 """
@@ -28,22 +28,22 @@ REPLICA_FIELDS = ("replicas", "expert_replicas", "state_shards")
 """Fields of :class:`StageTable` in which equal-work runs may differ."""
 
 TAILS = 4.0
-"""Degrees of freedom of the errors, as in :mod:`spread`."""
+"""Degrees of freedom of Student's law of the errors, as in :mod:`~pipette_opt.calibrate.memory_spread`."""
 
 MIN_WITH_TWIN = 10
-"""Least number of runs with an equal-work run to estimate their correlation; with fewer it counts as 0."""
+"""Minimum number of runs with an equal-work run to estimate their correlation; with fewer, the correlation is 0."""
 
 ALIKES = np.linspace(0.0, 0.95, 96)
-"""Correlations that are tried."""
+"""Correlations of equal-work runs among which :func:`likeliest_alike` chooses."""
 
 KEY_BYTES = 6
 
 
 def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
     """
-    Key of the work of each row, equal for equal-work runs.
+    Return the work key of each row; equal-work runs have equal keys.
 
-    The key depends on all fields of the table: an additional or renamed field changes the keys, and stacks calibrated
+    The key depends on all fields of the table. An additional or renamed field changes the keys, and stacks calibrated
     before lose their equal-work runs.
     """
     names = sorted(field.name for field in fields(StageTable) if field.name not in REPLICA_FIELDS)
@@ -56,14 +56,14 @@ def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
 
 def as_twins_take(framework: Framework, columns: FloatArray, constants: FloatArray, work: Sequence[str]) -> FloatArray:
     """
-    Scale regressors by the measured over predicted memory of equal-work runs.
+    Scale each row's regressors by the expected error that equal-work runs show.
 
     Parameters
     ----------
     columns
         Regressors, shape ``(num_rows, len(COLUMNS))``.
     constants
-        Constants of the regressors that count.
+        Constants of the regressors, 0 for the excluded ones; shape ``(len(COLUMNS),)``.
     work
         Work key of each row; empty if unknown.
     """
@@ -76,7 +76,7 @@ def as_twins_take(framework: Framework, columns: FloatArray, constants: FloatArr
 
 
 def as_anchored(framework: Framework, counted_bytes: FloatArray, work: Sequence[str]) -> FloatArray:
-    """Scale the counted tensors of each row by the measured memory of a rank of equal work that was run alone."""
+    """Scale each row's counted tensors by measured over counted memory of a rank with equal work that was run alone."""
     known = dict(framework.anchors)
     anchored: FloatArray = counted_bytes * np.exp([known.get(key, 0.0) for key in work])
     return anchored
@@ -88,18 +88,21 @@ def without_twins(framework: Framework) -> Framework:
 
 
 def believed(errors: FloatArray) -> FloatArray:
-    """Errors, in units of their standard deviation, each times its weight by Student's law."""
+    """Return errors times their weights by Student's law; all in units of their standard deviation."""
     weighted: FloatArray = errors * (TAILS + 1) / (TAILS + errors**2)
     return weighted
 
 
 def twin_share(alike: float, count: int) -> float:
-    """Share of the mean error of ``count`` equal-work runs that is expected of another one."""
+    """Return the fraction of the mean error of ``count`` equal-work runs that is expected in another such run."""
     return alike * count / (1 + (count - 1) * alike)
 
 
 def twin_offsets(work: Sequence[str], errors: FloatArray, alike: float) -> tuple[tuple[str, float], ...]:
-    """Expected error of another run of each work, in units of its standard deviation; none without correlation."""
+    """
+    Return each work key with the expected error of another run with that key, in standard deviations; empty if
+    ``alike`` is 0.
+    """
     if not alike:
         return ()
     return tuple(
@@ -110,15 +113,17 @@ def twin_offsets(work: Sequence[str], errors: FloatArray, alike: float) -> tuple
 
 def likeliest_alike(work: Sequence[str], errors: FloatArray) -> float:
     """
-    Most likely correlation of equal-work runs, each given the others; 0 with too few such runs.
+    Return the most likely correlation of equal-work runs; 0 with fewer than ``MIN_WITH_TWIN`` such runs.
 
-    Besag's pseudo-likelihood (The Statistician 24, 1975) with Student's errors, and a prior that falls linearly from
-    correlation 0 to 1.
+    The likelihood is Besag's pseudo-likelihood (The Statistician 24, 1975), each run given the others, with Student's
+    errors. The prior falls linearly from correlation 0 to 1.
 
     Parameters
     ----------
+    work
+        Work key of each run.
     errors
-        Errors of runs that a fit left out, together with their equal-work runs, in units of their standard deviation.
+        Errors, in standard deviations, of runs that a fit left out together with their equal-work runs.
     """
     groups = [errors[members] for members in _members(work).values() if len(members) > 1]
     if sum(map(len, groups)) < MIN_WITH_TWIN:
@@ -127,7 +132,7 @@ def likeliest_alike(work: Sequence[str], errors: FloatArray) -> float:
 
 
 def _surprise(groups: Sequence[FloatArray], alike: float) -> float:
-    """Negative logarithm of pseudo-likelihood times prior."""
+    """Return the negative log of pseudo-likelihood times prior; ``groups`` are the errors of equal-work runs."""
     total = -float(np.log(1 - alike))
     for errors in groups:
         others = len(errors) - 1
@@ -140,7 +145,7 @@ def _surprise(groups: Sequence[FloatArray], alike: float) -> float:
 
 
 def _members(work: Sequence[str]) -> dict[str, list[int]]:
-    """Indices of runs by work key; runs of unknown work have none."""
+    """Return the indices of the runs of each work key, without runs of unknown work."""
     members: dict[str, list[int]] = defaultdict(list)
     for index, key in enumerate(work):
         if key:

@@ -1,4 +1,4 @@
-"""File of the trained network: plain numpy arrays, with the feature names inside."""
+"""File of the trained network: plain numpy arrays, with the names of the features."""
 
 import io
 import math
@@ -18,16 +18,16 @@ from pipette_opt.memory.features import FEATURE_NAMES
 FORMAT = "pipette-opt memory network 2"
 
 MAX_ARRAYS, MAX_ARRAY_BYTES = 64, 64 * MIB
-"""Arrays of a file, and their bytes in all; those of the shipped network take 0.1 MiB. Chosen."""
+"""Maximum number of arrays in a file, and maximum of their total bytes; the shipped network takes 0.1 MiB. Chosen."""
 
 MAX_LOG_RATIO = 10.0
-"""Largest logarithm of a peak over its formula in a network file; those of training are below 3. Chosen."""
+"""Maximum of the absolute ``log(peak / formula)`` in a network file; training has values below 3. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NetworkWeights:
     """
-    Weights of :class:`~models.memory.network.MemoryNetwork`, for numpy.
+    Weights of :class:`~models.memory.network.MemoryNetwork` as numpy arrays.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class NetworkWeights:
     lowest, highest
         Range of each feature in training, shape ``(num_features,)``.
     log_ratio_range
-        Range of ``log(peak / formula)`` in training; predictions are clipped to it.
+        Range of ``log(peak / formula)`` in training; predictions are clipped to this range.
     """
 
     mean: FloatArray
@@ -59,7 +59,7 @@ class NetworkWeights:
 
 
 def write_weights(path: Path, network: NetworkWeights) -> None:
-    """Write the file; equal networks give equal bytes."""
+    """Write the network to a file; equal networks give equal bytes."""
     arrays: dict[str, np.ndarray] = {
         "format": np.array(FORMAT),
         "feature_names": np.array(FEATURE_NAMES),
@@ -78,12 +78,12 @@ def write_weights(path: Path, network: NetworkWeights) -> None:
 
 def read_weights(path: Path) -> NetworkWeights:
     """
-    Read and check the file.
+    Return the network in a file.
 
     Raises
     ------
     InputError
-        If it is damaged, of another program, or trained on other features.
+        If the file is damaged, of another program, or of a network with other features.
     """
     try:
         arrays = _arrays(read_bytes(path))
@@ -104,7 +104,7 @@ def read_weights(path: Path) -> NetworkWeights:
 
 
 def _arrays(data: bytes) -> dict[str, np.ndarray]:
-    """Read the arrays of a file; each only if its sizes in archive and header agree and are small."""
+    """Return the arrays of a file by name. Raise ``ValueError`` for large arrays or sizes unlike the header's."""
     found: dict[str, np.ndarray] = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
@@ -126,7 +126,7 @@ def _arrays(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _network(arrays: dict[str, np.ndarray]) -> NetworkWeights:
-    """Check shapes and values, and build the network."""
+    """Return the network, after checks of shapes and values."""
     depth = sum(name.startswith("weight_") for name in arrays)
     floats = {name: np.asarray(arrays[name], dtype=np.float64) for name in arrays if arrays[name].dtype.kind in "fiu"}
     for name, array in floats.items():
