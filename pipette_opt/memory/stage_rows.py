@@ -107,8 +107,8 @@ class StageTable:
     context
         Ranks among which attention's sequence is split.
     num_experts, local_experts, topk, expert_ranks, expert_tensor
-        Sizes of a layer with experts: number of experts, experts on this rank, experts per token, ranks that the experts are
-        spread over, ranks that share one expert.
+        Sizes of a layer with experts: number of experts, experts on this rank, experts per token, ranks that the
+        experts are spread over, ranks that share one expert.
     arriving
         Copies of tokens on the busiest of these ranks, per token of its own.
     routed, expert_latent
