@@ -1,1 +1,1 @@
-"""A job as people say it, read into an instance: files, launches, search spaces. Errors name options of commands."""
+"""Reading of a job (options, job file, launch of today) into an instance and a search space. Errors name options."""

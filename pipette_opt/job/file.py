@@ -1,9 +1,9 @@
 """
-Job files: one YAML document that says a job, its launch of today and what was measured.
+Job files: one YAML document with a job, the launch that runs today and its measured figures.
 
-Keys are the fields of :mod:`~pipette_opt.options.description` under any of their names, in the section that each is
-declared with. ``cluster`` and ``software`` may be a single text: a cluster file, a stack. Paths are as written, or
-beside the job file.
+Keys are the fields of :mod:`~pipette_opt.options.description`, under any of their names, in the section that the field
+declares. ``cluster`` and ``software`` may be a plain text: the path of a cluster file, the name of a software stack.
+Paths are relative to the working directory, else to the folder of the job file.
 """
 
 import shlex
@@ -30,29 +30,30 @@ from pipette_opt.read.launch_words import launch_words
 from pipette_opt.read.megatron_table import megatron_options
 
 SECTIONS = ("cluster", "training", "software", "parallel", "measured")
-"""Mappings of a job file; every other key stands at its top level."""
+"""Sections of a job file: top-level keys with a mapping. Every other top-level key is a field."""
 
 SCALAR_FIELDS = {"cluster": "cluster", "software": "calibration"}
-"""Sections that may be a single text, and the field that it then is."""
+"""Field that a section stands for if its value is a text instead of a mapping."""
 
 OTHER_KEYS = {("cluster", "file"): "cluster", ("software", "stack"): "calibration"}
-"""Keys of a section that read better there than the name of their field."""
+"""Short keys of a section, and the field that each key stands for: ``cluster.file`` is the field ``cluster``."""
 
 FILES = ("cluster", "profile", "model", "calibration", "expert_loads", "args")
-"""Fields that may name a file."""
+"""Fields whose value may be the path of a file, which is also looked for beside the job file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFile:
     """
-    A job file that was read.
+    Content of a job file.
 
     Parameters
     ----------
     given
-        Fields of :class:`JobOptions` and :class:`SpaceOptions` that the file says, as they are declared.
+        Values of :class:`JobOptions` and :class:`SpaceOptions` in the file, converted to the declared types.
     megatron
-        Options of Megatron in ``parallel`` that no search decides, by their names with underscores: of a launch.
+        Megatron-LM options in ``parallel`` that the search does not choose, by name with underscores. Only commands
+        that take one launch, such as ``estimate``, accept them.
     """
 
     path: Path
@@ -62,35 +63,40 @@ class JobFile:
     megatron: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, name: str) -> str:
-        """Return where a field stands, as ``training.seq_length``."""
+        """Return the key of a field in a job file, such as ``training.seq_length``."""
         return _place(_declared()[name])
 
     def keywords(self) -> dict[str, Any]:
-        """Return the file as keywords of functions such as :func:`pipette_opt.solve`, which search."""
+        """Return the fields as keyword arguments of functions that search, such as :func:`pipette_opt.solve`."""
         self.check_searched()
         return dict(self.given)
 
     def check_searched(self) -> None:
-        """Raise ``InputError`` for an option in ``parallel`` that no search decides."""
+        """Raise ``InputError`` for a Megatron-LM option in ``parallel`` that the search does not choose."""
         for name in self.megatron:
-            problem = "is no choice of a search. A launch of today is said in args, as Megatron's arguments."
+            problem = "is not an option that the search chooses; write it in args, as a Megatron argument."
             raise InputError(f"{self.path}, parallel.{name}", problem)
 
     def launch_text(self, is_whole: bool) -> str | None:
         """
-        Return the arguments of the launch: ``args``, or where ``is_whole`` the degrees of ``parallel`` as arguments.
+        Return the Megatron arguments of the launch: ``args``, or with ``is_whole`` the values in ``parallel`` as
+        arguments.
+
+        ``None`` if the file has no launch.
 
         Raises
         ------
         InputError
-            If ``parallel`` leaves a choice, or says what ``args`` say.
+            If ``parallel`` gives several values for an option, or if the file has both ``parallel`` and ``args``.
         """
         degrees = {name: value for name, value in self.given.items() if name in fields_of(SpaceOptions)}
         if not is_whole or not (degrees or self.megatron):
             self.check_searched()
             return self.launch.args
         if self.launch.args is not None:
-            raise InputError(f"{self.path}, args", "say what parallel says; give one of the two.")
+            raise InputError(
+                f"{self.path}, args", "contradicts parallel, which also describes the launch; give one of the two."
+            )
         return shlex.join(launch_words(degrees, self.megatron, f"{self.path}, parallel."))
 
 
@@ -101,8 +107,8 @@ def read_job_file(path: str | Path) -> JobFile:
     Raises
     ------
     InputError
-        For a key that is not known or stands elsewhere, a value that a field cannot have, or a file that says nothing.
-        The error names the file and the key, as ``job.yaml, training.seq_length``.
+        For an unknown key, a key in the wrong section, an invalid value, or an empty file. The error names the file and
+        the key, as ``job.yaml, training.seq_length``.
     """
     path = Path(path)
     content = read_yaml(path)
@@ -134,18 +140,18 @@ def read_job_file(path: str | Path) -> JobFile:
 
 def read_job(path: str | Path) -> dict[str, Any]:
     """
-    Return a job file as keywords of functions: ``pipette_opt.solve(**pipette_opt.read_job("job.yaml"))``.
+    Read a job file as keyword arguments of a function: ``pipette_opt.solve(**pipette_opt.read_job("job.yaml"))``.
 
     Raises
     ------
     InputError
-        As :func:`read_job_file`, and for options of a launch that no search decides.
+        For errors in the file (see :func:`read_job_file`), and for Megatron-LM options that the search does not choose.
     """
     return read_job_file(path).keywords()
 
 
 def _entries(path: Path, content: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield section, key and value of each entry."""
+    """Yield section (``""`` at the top level), field name and value of each entry of a job file."""
     for key, value in content.items():
         if key not in SECTIONS:
             yield "", str(key), value
@@ -160,7 +166,7 @@ def _entries(path: Path, content: Mapping[Any, Any]) -> Iterator[tuple[str, str,
 
 
 def _check_key(path: Path, section: str, key: str, declared: Field | None) -> None:
-    """Raise ``InputError`` for a key that is unknown, or that belongs to another section."""
+    """Raise ``InputError`` for an unknown key, or for a key in the wrong section."""
     where = f"{path}, {section}.{key}" if section else f"{path}, {key}"
     if declared is None:
         known = {_place(each): each for each in _declared().values()}
@@ -171,7 +177,7 @@ def _check_key(path: Path, section: str, key: str, declared: Field | None) -> No
 
 
 def _found(name: str, value: Any, path: Path) -> Any:
-    """Return the path of a file that stands beside the job file, for a field that may name one."""
+    """Return the value; if it names a file that exists only beside the job file, return the path of that file."""
     if name not in FILES or not isinstance(value, str) or "\n" in value:
         return value
     beside = path.parent / value
@@ -179,7 +185,7 @@ def _found(name: str, value: Any, path: Path) -> Any:
 
 
 def _declared() -> dict[str, Field]:
-    """Return every field that a job file may say, by name."""
+    """Return every field that a job file may hold, by name."""
     return {**fields_of(JobOptions), **fields_of(SpaceOptions), **fields_of(LaunchOptions), **fields_of(Measured)}
 
 

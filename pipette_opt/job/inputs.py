@@ -1,4 +1,4 @@
-"""The files that a plan was made from: where they are now, and whether they are still the same."""
+"""Input files of a plan: where they are now, and whether their content is unchanged."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def cluster_record(path: Path) -> dict[str, Any]:
-    """Return paths and hashes of a cluster file and of the link matrices beside it, as a plan records them."""
+    """Return paths and SHA-256 hashes of a cluster file and its link matrices, as ``plan.json`` records them."""
     from pipette_opt.read.cluster import matrix_files
     from pipette_opt.read.files import sha256_of
 
@@ -23,32 +23,32 @@ def cluster_record(path: Path) -> dict[str, Any]:
 
 
 def described_cluster(cluster: "ClusterSpec | Path") -> "tuple[ClusterSpec, dict[str, Any] | None]":
-    """Return a cluster, read if it is a file, and what a plan records of it: nothing without a file."""
+    """Return the cluster, read first if it is a path, and its record for ``plan.json``: ``None`` without a file."""
     from pipette_opt.read.cluster import read_cluster
 
     return (read_cluster(cluster), cluster_record(cluster)) if isinstance(cluster, Path) else (cluster, None)
 
 
 def is_nominal_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether a plan records its cluster by value, not as a file."""
+    """Return whether ``plan.json`` holds its whole cluster as a document (``--nodes``), not the path of a file."""
     return isinstance(recorded, Mapping) and "document" in recorded
 
 
 def cluster_of(plan: "Plan", path: Path, given: Path | None) -> "tuple[ClusterSpec, dict[str, Any]]":
     """
-    The cluster that a plan was made for, all its hosts, and what another plan for it records of it.
+    Return the cluster that a plan was made for, with all its hosts, and its record for another ``plan.json``.
 
     Parameters
     ----------
     path
-        Path of the plan; its cluster file is also looked for beside it.
+        Path of the plan; the cluster file is also looked for beside the plan.
     given
-        Path of the cluster file now, if it has moved.
+        Present path of the cluster file, if it was moved after the plan was made.
 
     Raises
     ------
     InputError
-        If the file is not there, or is not the one that the plan was made from.
+        If the cluster file is missing, or if its content has changed since the plan was made.
     """
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.nominal import recorded_cluster
@@ -69,7 +69,7 @@ def cluster_of(plan: "Plan", path: Path, given: Path | None) -> "tuple[ClusterSp
 
 
 def has_cluster(plan: "Plan", path: Path) -> bool:
-    """Return whether the cluster of a plan is known: recorded in it, or in a file that is still there."""
+    """Return whether the cluster of a plan is available: recorded in the plan, or in a file that still exists."""
     recorded = plan.inputs.get("cluster")
     if not is_file_record(recorded):
         return True  # with its document, or wrong, which its reader says
@@ -77,30 +77,30 @@ def has_cluster(plan: "Plan", path: Path) -> bool:
 
 
 def is_file_record(recorded: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether an entry of a plan's inputs names a file by path and hash."""
+    """Return whether an entry of a plan's ``inputs`` names a file by path and SHA-256 hash."""
     return isinstance(recorded, Mapping) and all(isinstance(recorded.get(key), str) for key in ("path", "sha256"))
 
 
 def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[str]:
     """
-    Compare every file that the plan records with its hash.
+    Compare every input file that a plan records with its recorded hash.
 
     Parameters
     ----------
     path
-        Path of the plan; its files are also looked for beside it.
+        Path of the plan; input files are also looked for beside the plan.
     cluster
-        Path of the cluster file now, if it has moved.
+        Present path of the cluster file, if it was moved after the plan was made.
 
     Returns
     -------
     list
-        Files that are nowhere to be found, hence not compared.
+        Paths of the recorded files that were not found, hence not compared.
 
     Raises
     ------
     InputError
-        If a file is there and is not the one that the plan was made from.
+        If the content of a file has changed since the plan was made.
     """
     missing = []
     for name in ("cluster", "profile"):
@@ -124,7 +124,10 @@ def check_inputs(plan: "Plan", path: Path, cluster: Path | None = None) -> list[
 
 
 def check_matrices(cluster: Path, recorded: Mapping[str, Any], plan: Path) -> list[str]:
-    """Check the link matrices that a plan records, beside its cluster file; return those that are not there."""
+    """
+    Compare the link matrices beside a cluster file with the hashes in the plan; return the paths of missing
+    matrices.
+    """
     missing, both = [], []
     for field in ("matrices", "inside_matrices"):
         matrices = recorded.get(field) or {}
@@ -141,7 +144,7 @@ def check_matrices(cluster: Path, recorded: Mapping[str, Any], plan: Path) -> li
 
 
 def check_file(found: Path, sha256: str, plan: Path, option: str) -> None:
-    """Raise ``InputError`` if a file is not the one with the hash."""
+    """Raise ``InputError`` if the SHA-256 hash of a file differs from the hash in the plan."""
     from pipette_opt.read.files import sha256_of
 
     now = sha256_of(found)
@@ -155,7 +158,10 @@ def check_file(found: Path, sha256: str, plan: Path, option: str) -> None:
 
 
 def find_input(recorded: Path, plan: Path, example: object) -> Path | None:
-    """A file where it was, beside the plan, or among the shipped examples."""
+    """
+    Return the present path of an input file: as recorded, beside the plan, or among the shipped examples; else
+    ``None``.
+    """
     candidates = [recorded, plan.parent / recorded.name]
     if example:
         from pipette_opt.base.shipped import shipped_path

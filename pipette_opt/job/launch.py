@@ -1,4 +1,4 @@
-"""A launch of Megatron-LM as an instance and a configuration."""
+"""Instance and configuration of a given Megatron-LM launch."""
 
 from dataclasses import replace
 
@@ -14,12 +14,12 @@ from pipette_opt.specs import Instance
 
 def as_trained(job: Job, given: MegatronArgs) -> Instance:
     """
-    Return the job with the formats, kernels and dispatcher of a launch.
+    Return the job's instance with the number formats, kernels and token dispatcher of a launch.
 
     Raises
     ------
     InputError
-        Where batch, sequence or precision differ from the job's.
+        If batch size, sequence length or precision of the launch differ from the job's.
     """
     where, instance = given.where, job.instance
     if given.precision not in (None, instance.training.precision):
@@ -44,14 +44,14 @@ def as_trained(job: Job, given: MegatronArgs) -> Instance:
 
 def legal_config(instance: Instance, given: MegatronArgs, num_gpus: int) -> ParallelConfig:
     """
-    Return the configuration of a launch on a number of GPUs.
+    Return the configuration of a launch on ``num_gpus`` GPUs.
 
-    A layout of the pipeline may split the layers in any way.
+    A ``--pipeline-model-parallel-layout`` may split the layers in any way.
 
     Raises
     ------
     InputError
-        With every rule that the configuration breaks.
+        If the configuration breaks legality rules (the error lists all of them), or has no time model.
     """
     config = given.parallel_config(instance.model.num_layers, num_gpus)
     broken = broken_rules(instance.model, instance.training, config)

@@ -1,7 +1,7 @@
 """
-Instances from a job as people say it: files, presets and plain values.
+Instance from the description of a job: files, presets and plain values.
 
-A command's options, the arguments of :func:`pipette_opt.solve` and the entries of a job file are all the fields of
+Options of commands, keyword arguments of :func:`pipette_opt.solve` and entries of a job file are all fields of
 :class:`~pipette_opt.options.description.JobOptions`.
 """
 
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
     """
-    An instance, the number of GPUs that an example fixes, and where everything came from.
+    Instance, number of GPUs that an example fixes, and record of all inputs for ``plan.json``.
 
     Parameters
     ----------
     arguments
-        Megatron arguments that the model is read from, if it is: they say a layout, too.
+        Megatron arguments from which the model was read; they may also name a pipeline layout. ``None`` for other
+        models.
     tp_comm_overlap
-        Field of the search space: ``None`` for both choices, ``False`` where the options say it.
+        Field of the search space. ``None``: the search tries both; ``False``: an option of the job fixes it.
     """
 
     instance: "Instance"
@@ -45,7 +46,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Made:
-    """Parts of a job that a program made in memory, in place of what options say of them, which must be nothing."""
+    """Parts of a job that a Python program passes as objects. Options that describe such a part must not be given."""
 
     cluster: "ClusterSpec | None" = None
     model: "ModelSpec | None" = None
@@ -54,12 +55,12 @@ class Made:
 
 def read_job(options: JobOptions, made: Made | None = None) -> Job:
     """
-    Read what the job options name; an example, or else the model's Megatron arguments, fill in what is not given.
+    Read the job that the options describe. Values not given come from the example, else from the Megatron arguments.
 
     Raises
     ------
     InputError
-        If something is missing, contradicts something else, cannot be read, or has no effect.
+        If an input is missing, contradicts another, cannot be read, or has no effect.
     """
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.levels import domain_record
@@ -92,7 +93,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     check_precision(cluster, training)
     not_modelled = (
         *(arguments.not_modelled if arguments else ()),
-        *_of_flags(options),
+        *_unmodelled_flags(options),
         *not_modelled_of(model, training),
     )
     instance = Instance(
@@ -128,7 +129,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
 
 
 def filled_in(options: JobOptions, arguments: "MegatronArgs") -> JobOptions:
-    """Return the options with what Megatron arguments say where they are silent."""
+    """Return the options; missing batch size, sequence length, precision and fp8 come from the Megatron arguments."""
     given = {
         name: getattr(arguments, name)
         for name in ("global_batch_size", "seq_length", "precision")
@@ -138,7 +139,7 @@ def filled_in(options: JobOptions, arguments: "MegatronArgs") -> JobOptions:
 
 
 def check_words(options: JobOptions) -> None:
-    """Raise ``InputError`` for a field whose word is none of those that its declaration allows."""
+    """Raise ``InputError`` for a field whose value is not among its allowed words."""
     for name, field in fields_of(JobOptions).items():
         value = getattr(options, name)
         if field.option.words and value is not None:
@@ -152,7 +153,7 @@ def _example(options: JobOptions) -> "Example | None":
 
 
 def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> None:
-    """Raise ``InputError`` for a part of the job that nothing says, or that several places say."""
+    """Raise ``InputError`` if a required part of the job is missing, out of range, or given twice."""
     from pipette_opt.specs.training import LARGEST
 
     if not 1.0 <= options.expert_imbalance < float("inf"):
@@ -173,7 +174,10 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
 
 
 def _changed_cluster(options: JobOptions, cluster: "ClusterSpec") -> "tuple[ClusterSpec, dict[str, Any]]":
-    """Return the cluster with speeds and prices, without excluded hosts, and what a plan records of them."""
+    """
+    Return the cluster with the given speeds and prices, without excluded hosts, and the record of these for
+    ``plan.json``.
+    """
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.prices import parse_prices, with_prices
@@ -201,7 +205,7 @@ def _model(options: JobOptions, made: Made, shown: "Example | None") -> "ModelSp
 
 
 def _check_expert_options(options: JobOptions, model: "ModelSpec") -> None:
-    """Raise ``InputError`` for an option of experts that a model without experts has no use for."""
+    """Raise ``InputError`` for an option of experts that has no effect, because the model has no experts."""
     if model.num_experts is not None:
         return
     for option, has_effect in (
@@ -214,8 +218,8 @@ def _check_expert_options(options: JobOptions, model: "ModelSpec") -> None:
             raise InputError(option, f"has no effect: model {model.name} has no experts.")
 
 
-def _of_flags(options: JobOptions) -> "Iterator[NotModelled]":
-    """Yield the effects of named options that predictions leave out."""
+def _unmodelled_flags(options: JobOptions) -> "Iterator[NotModelled]":
+    """Yield the effects of ``--tp-comm-overlap`` and ``--cuda-graph`` that predictions leave out."""
     from pipette_opt.read.megatron_table import megatron_options
 
     known = megatron_options()
@@ -226,7 +230,10 @@ def _of_flags(options: JobOptions) -> "Iterator[NotModelled]":
 
 
 def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImbalance, ...]":
-    """Return the imbalance of ranks from loads of single experts, for each expert-parallel size that divides them."""
+    """
+    Return the load imbalance of ranks, from loads of single experts, for each expert-parallel size that divides the
+    experts.
+    """
     if options.expert_loads is None:
         if options.expert_placement != "listed":
             raise InputError("--expert-placement", "needs --expert-loads.")
@@ -250,7 +257,7 @@ def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImba
 def _training(
     options: JobOptions, base: "TrainingSpec | None", arguments: "MegatronArgs | None", model: "ModelSpec"
 ) -> "TrainingSpec":
-    """Return the training of the options; what they leave out is the example's or the arguments'."""
+    """Return the training settings of the options; missing values come from the example or the Megatron arguments."""
     from pipette_opt.candidates.unsearched_options import graph_modules
     from pipette_opt.specs import TrainingSpec
     from pipette_opt.specs.training import dispatcher_fields
@@ -293,7 +300,7 @@ def _training(
 
 
 def _without_tensor_overlap(training: "TrainingSpec") -> "TrainingSpec":
-    """The training without what Megatron arguments say of tensor overlap."""
+    """Return the training settings without the tensor-overlap options of the Megatron arguments."""
     others = [words for words in training.other_arguments or () if not words[0].startswith("--tp-comm-overlap")]
     return replace(training, tp_comm_overlap=False, other_arguments=tuple(others) or None)
 
@@ -302,9 +309,10 @@ def _machines(
     options: JobOptions, made: "ClusterSpec | None", example: Path | None
 ) -> "Callable[[], tuple[ClusterSpec, dict[str, Any] | None]]":
     """
-    Return a reader of the cluster, from a file, an example or equal hosts; it also returns the record for plans.
+    Return a function that reads the cluster and returns it with its record for ``plan.json``.
 
-    Options that are missing or contradict each other are refused before anything is read.
+    The cluster comes from a file, an example or ``--nodes``. ``InputError`` for missing or contradictory options is
+    raised before any file is read.
     """
     of_hosts = {"--gpu": options.gpu, "--nics": options.nics, "--gpus-per-node": options.gpus_per_node}
     given = [option for option, value in of_hosts.items() if value is not None]
@@ -345,14 +353,14 @@ def _equal_hosts(
 
 
 def _file_record(path: Path | None) -> dict[str, str] | None:
-    """Return path and hash of a file, as a plan records them."""
+    """Return path and SHA-256 hash of a file, as ``plan.json`` records them; ``None`` without a file."""
     from pipette_opt.read.files import sha256_of
 
     return None if path is None else {"path": str(path), "sha256": sha256_of(path)}
 
 
 def trained_as(job: Job, given: "MegatronArgs") -> Job:
-    """Return the job with the formats of gradients and optimizer states, and the kernels, of Megatron arguments."""
+    """Return the job with the kernels and the formats of gradients and optimizer states that Megatron arguments set."""
     from pipette_opt.simulate.fullness import with_edge_loss
 
     if given.fp8 and not job.instance.training.fp8:
@@ -363,7 +371,7 @@ def trained_as(job: Job, given: "MegatronArgs") -> Job:
 
 
 def check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
-    """Raise ``InputError`` if a kind of GPU cannot compute in the precision."""
+    """Raise ``InputError`` if a GPU type of the cluster cannot compute in the precision of the training."""
     for gpu in cluster.gpu_kinds:
         if training.precision not in gpu.peak_flops:
             known = ", ".join(name for name in ("bf16", "fp16", "fp32") if name in gpu.peak_flops)
@@ -384,6 +392,6 @@ def _profile(path: Path | None) -> Any:
 
 
 def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise ``InputError`` unless the value is one of the allowed."""
+    """Raise ``InputError`` unless the value is one of the allowed words."""
     if value not in allowed:
         raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")

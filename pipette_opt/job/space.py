@@ -1,4 +1,4 @@
-"""The search space that options pin down."""
+"""Search space of a job, with the dimensions that options pin."""
 
 from dataclasses import replace
 
@@ -10,17 +10,17 @@ from pipette_opt.options.description import SpaceOptions, fields_of
 
 def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = None) -> SearchSpace:
     """
-    Return the configurations to search of a job.
+    Return the search space of a job: the configurations to search.
 
     Parameters
     ----------
     base
-        A space whose other fields hold; the default one without it.
+        Search space whose fields hold where an option is not given; ``None`` for the default space.
 
     Raises
     ------
     InputError
-        For a field that the job's model has no use for.
+        For an option that has no effect on the job's model.
     """
     given = {
         name: value
@@ -34,7 +34,7 @@ def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = Non
 
 
 def _check_expert_sizes(job: Job, options: SpaceOptions) -> None:
-    """Raise ``InputError`` where sizes of experts have no effect, or cannot divide them."""
+    """Raise ``InputError`` for an expert size without effect, or that does not divide the experts or their columns."""
     model = job.instance.model
     limits = (
         ("--expert-parallel", options.expert_parallel, model.num_experts, "experts"),

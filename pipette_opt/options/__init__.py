@@ -1,1 +1,1 @@
-"""Declarations of what people say of a job: fields, types, help, names. Loads no other room than base."""
+"""Declarations of the options of a job: fields, types, help texts and names. Imports no room but ``base``."""

@@ -1,7 +1,7 @@
 """
-The one declaration of everything that people can say of a job.
+The single declaration of every option that describes a job.
 
-From the fields of :class:`JobOptions` and :class:`SpaceOptions` come the options of commands (``cli/options.py``), the
+The fields of :class:`JobOptions` and :class:`SpaceOptions` define the options of commands (``cli/options.py``), the
 keywords of functions (``library/arguments.py``), job files and their schema (``job/file.py``), columns of ``runs.csv``
 (``read/runs.py``) and the page ``docs/job.md``.
 """
@@ -14,29 +14,29 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 Section = Literal["", "cluster", "training", "software", "parallel"]
-"""Part of a job file that a field stands in; ``""``: its top level."""
+"""Section of a job file that holds a field; ``""`` is the top level."""
 
 Panel = Literal["The job", "The search space", "The run"]
-"""Heading of options in the help of a command."""
+"""Heading above an option in the help of a command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """
-    Help, place and limits of a field of a job.
+    Help text, section and allowed values of a field of a job.
 
     Parameters
     ----------
     help
         One line for the help of commands and the reference page.
     section, panel
-        Section of a job file, and heading in the help of a command.
+        Section of a job file; heading in the help of a command.
     words
-        The words that are allowed; empty for any value.
+        Allowed words; empty if any value is allowed.
     minimum
-        Least number that is allowed.
+        Smallest allowed number.
     metavar
-        Shape of the value in the help, where its type does not say it.
+        Format of the value in the help, such as ``NAME=VALUE``; ``None`` where the type is enough.
     """
 
     help: str
@@ -64,18 +64,18 @@ def _parallel(help_text: str, **more: Any) -> Option:
 
 
 Sizes = tuple[int, ...]
-"""Allowed sizes; ``4,8`` on the command line."""
+"""Allowed sizes of a dimension; ``4,8`` on the command line."""
 
 Words = tuple[str | None, ...]
-"""Allowed words; ``none,full`` on the command line."""
+"""Allowed words of a dimension; ``none,full`` on the command line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """
-    Model, machines, training and software of a job, as people write them.
+    Model, machines, training and software of a job, as a user writes them.
 
-    Errors name a field as the option of the command line, ``--global-batch-size``. :func:`field_of` returns a field
+    Errors name a field by its command-line option, such as ``--global-batch-size``. :func:`field_of` returns a field
     with its help.
     """
 
@@ -93,7 +93,7 @@ class JobOptions:
         str | None, Option(help="Preset name, Hugging Face config.json, or a file of Megatron arguments.")
     ] = None
     vocab_size: Annotated[
-        int | None, Option(help="Vocabulary, of Megatron arguments that leave it to a tokenizer.", minimum=1)
+        int | None, Option(help="Vocabulary size, if the Megatron arguments leave it to a tokenizer.", minimum=1)
     ] = None
     env: Annotated[
         list[str] | None,
@@ -104,12 +104,14 @@ class JobOptions:
     micro_batches: Annotated[
         str | None,
         _training(
-            "equal: every replica runs as many, which launchers want; unequal: any number of replicas shares the batch "
-            "(planned only). [default: equal]",
+            "equal: every replica runs the same number, as launchers need; unequal: any number of replicas shares "
+            "the batch (planned only). [default: equal]",
             words=("equal", "unequal"),
         ),
     ] = None
-    example: Annotated[str | None, Option(help="A shipped example instead, e.g. lab-16x8 or lab-2x8.")] = None
+    example: Annotated[
+        str | None, Option(help="A shipped example in place of the job's files, e.g. lab-16x8 or lab-2x8.")
+    ] = None
     precision: Annotated[
         str | None, _training("bf16, fp16 or fp32; the example's, or bf16.", words=("bf16", "fp16", "fp32"))
     ] = None
@@ -163,7 +165,7 @@ class JobOptions:
     allreduce: Annotated[
         str,
         _software(
-            "How gradients cross hosts: ring, hierarchical, or (estimate only) tree.",
+            "All-reduce of gradients between hosts: ring, hierarchical, or (estimate only) tree.",
             panel="The search space",
             words=("ring", "hierarchical", "tree"),
         ),
@@ -188,7 +190,7 @@ class JobOptions:
         ),
     ] = None
     overlap_moe_expert_parallel_comm: Annotated[
-        bool, _training("Tokens travel beside the compute of another micro-batch.")
+        bool, _training("Token exchanges overlap the compute of another micro-batch.")
     ] = False
     cuda_graph: Annotated[
         bool, _training("Layers are launched as CUDA graphs, so that the host does not hold them up.")
@@ -196,7 +198,7 @@ class JobOptions:
     tp_comm_overlap: Annotated[
         bool | None,
         _training(
-            "Tensor ranks send beside the products (Transformer Engine's user buffers, inside an NVLink domain); "
+            "Tensor ranks send while they multiply (Transformer Engine's user buffers, inside an NVLink domain); "
             "searched by default, off where nothing is searched."
         ),
     ] = None
@@ -204,11 +206,9 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceOptions:
-    """Configurations to search; ``None`` leaves a field free, see :class:`~pipette_opt.candidates.SearchSpace`."""
+    """Configurations to search; ``None`` leaves a dimension free. See :class:`~pipette_opt.candidates.SearchSpace`."""
 
-    max_gpus: Annotated[int | None, _parallel("How many GPUs to use at most: a budget of GPUs, the hosts chosen.")] = (
-        None
-    )
+    max_gpus: Annotated[int | None, _parallel("Largest number of GPUs to use; the search chooses the hosts.")] = None
     tensor_parallel: Annotated[Sizes | None, _parallel("Allowed sizes, e.g. 4,8.")] = None
     pipeline_parallel: Annotated[Sizes | None, _parallel("Allowed sizes.")] = None
     data_parallel: Annotated[Sizes | None, _parallel("Allowed sizes.")] = None
@@ -217,7 +217,7 @@ class SpaceOptions:
     data_parallel_sharding_strategy: Annotated[
         tuple[str, ...] | None,
         _parallel(
-            "What replicas share, any of no_shard,optim,optim_grads,optim_grads_params (ZeRO 0 to 3; the last two are "
+            "Sharding by replicas, any of no_shard,optim,optim_grads,optim_grads_params (ZeRO 0 to 3; the last two are "
             "fully sharded data parallelism). [default: optim]"
         ),
     ] = None
@@ -246,26 +246,32 @@ class SpaceOptions:
         Sizes | None, _parallel("Allowed tensor sizes of experts; 1 and the tensor size by default.")
     ] = None
     overlap_grad_reduce: Annotated[
-        bool | None, _parallel("Gradients are reduced beside the last backward; both by default.")
+        bool | None, _parallel("Gradients are reduced during the last backward pass; both are searched by default.")
     ] = None
     overlap_param_gather: Annotated[
-        bool | None, _parallel("Parameters are gathered beside the next forward; both by default.")
+        bool | None, _parallel("Parameters are gathered during the next forward pass; both are searched by default.")
     ] = None
-    ddp_bucket_size: Annotated[int | None, _parallel("Parameters of a bucket; Megatron-Core's own by default.")] = None
-    overlap_p2p_communication: Annotated[bool, _parallel("Interleaved schedules go on while they send.")] = True
+    ddp_bucket_size: Annotated[
+        int | None, _parallel("Parameters per gradient bucket; Megatron-Core's value by default.")
+    ] = None
+    overlap_p2p_communication: Annotated[bool, _parallel("Interleaved schedules compute while they send.")] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """A launch that exists, for commands that compare with it."""
+    """Launch that runs today, for commands that compare with it."""
 
-    args: Annotated[str | None, Option(help="Megatron arguments of today, or a file that has them.")] = None
-    hosts: Annotated[str | None, Option(help="Host order of today; the cluster's by default.")] = None
+    args: Annotated[
+        str | None, Option(help="Megatron arguments of the launch that runs today, or a file with them.")
+    ] = None
+    hosts: Annotated[str | None, Option(help="Host order of the launch that runs today; the cluster's by default.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Figures of a run of the job."""
+    """Measured figures of a run of the job."""
 
     iter_time_s: Annotated[float | None, Option(help="Measured seconds of an iteration.")] = None
     peak_mem_gib: Annotated[float | None, Option(help="Measured peak of a GPU's memory, GiB.")] = None
@@ -275,12 +281,12 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Field:
     """
-    A declared field.
+    Declared field of a job.
 
     Parameters
     ----------
     name, kind, default
-        Name, type and default of the class that declares it; ``kind`` is the type without its option.
+        Name, type and default in the class that declares the field; ``kind`` is the type without its :class:`Option`.
     """
 
     name: str
@@ -290,7 +296,7 @@ class Field:
 
     @property
     def plain_kind(self) -> Any:
-        """The type of a value that is given: ``kind`` without ``None``."""
+        """Type of a given value: ``kind`` without ``None``."""
         kinds = (
             [kind for kind in get_args(self.kind) if kind is not NoneType] if isinstance(self.kind, UnionType) else []
         )
@@ -298,13 +304,13 @@ class Field:
 
     @property
     def has_none_inside(self) -> bool:
-        """Return whether the word ``none`` is among its values, for nothing."""
+        """Return whether the values may include the word ``none``, such as no recomputation."""
         return any(isinstance(inner, UnionType) for inner in get_args(self.plain_kind))
 
 
 @cache
 def fields_of(described: type) -> Mapping[str, Field]:
-    """Return the fields of a class of options that people can say, by name, in the order of their declaration."""
+    """Return the fields of a class of options, by name, in the order of their declaration."""
     hints = get_type_hints(described, include_extras=True)
     found: dict[str, Field] = {}
     for field in fields(described):
@@ -316,7 +322,7 @@ def fields_of(described: type) -> Mapping[str, Field]:
 
 
 def field_of(name: str) -> Field:
-    """Return the declared field of a name, whichever class declares it."""
+    """Return the field with this name from any of the classes of options. ``KeyError`` if none declares the name."""
     for described in (JobOptions, SpaceOptions, LaunchOptions, Measured):
         if name in (found := fields_of(described)):
             return found[name]

@@ -1,4 +1,4 @@
-"""Other names of options: Megatron-LM's, torchrun's and short ones, for the command line and for functions."""
+"""Aliases of options for the command line and functions: names of Megatron-LM and torchrun, and short names."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "moe-token-dispatcher": ("moe-token-dispatcher-type",),
     }
 )
-"""Other names of an option, the shortest first; all mean the same and take the same values."""
+"""Aliases of each option, the shortest first; an alias takes the values of its option."""
 
 NOT_THE_SAME: Mapping[str, str] = MappingProxyType(
     {
@@ -35,10 +35,10 @@ NOT_THE_SAME: Mapping[str, str] = MappingProxyType(
         "are the layers over pipeline stages times that number",
     }
 )
-"""Options of Megatron-LM that mean something else than the option of a similar name, and what."""
+"""Megatron-LM options that resemble an option of this tool but mean something else, with the difference."""
 
 MAX_HINTS = 3
-"""Names that an error suggests at most; chosen."""
+"""Largest number of names that an error suggests; chosen."""
 
 _OF_OTHER = {other: name for name, others in OTHER_NAMES.items() for other in others}
 
@@ -49,23 +49,23 @@ def option_name(field: str) -> str:
 
 
 def usual_name(name: str) -> str:
-    """The option's own name, with dashes, of any of its names, with dashes or underscores."""
+    """Return the option, written with dashes, of an option or alias written with dashes or underscores."""
     dashed = name.replace("_", "-")
     return _OF_OTHER.get(dashed, dashed)
 
 
 def short_name(name: str) -> str:
-    """Shortest other name of an option if it is an abbreviation such as ``tp``; else nothing."""
+    """Return the shortest alias of an option if it is an abbreviation such as ``tp``; else ``""``."""
     first = OTHER_NAMES.get(name, ("",))[0]
     return first if len(first) <= len("etp") else ""
 
 
 def names_like(name: str, known: Collection[str]) -> tuple[str, ...]:
     """
-    Options of ``known`` that a wrong name may mean, the likeliest first.
+    Return the options of ``known`` that a wrong name may mean, the likeliest first.
 
-    Those that have all words of the name come first, then those whose letters are alike; of other names of an option
-    its own is given.
+    Options that contain every word of the name come first, then options and aliases of similar spelling. An alias is
+    reported as its option.
     """
     words = set(name.split("-"))
     others = {other: own for own, names in OTHER_NAMES.items() if own in known for other in (own, *names)}

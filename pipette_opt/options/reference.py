@@ -1,5 +1,5 @@
 """
-The reference page and the JSON schema of job files, made from the declarations.
+Reference page and JSON schema of job files, generated from the declarations of options.
 
 ``python -m pipette_opt.options.reference`` writes ``docs/job.md`` and ``data/schemas/job.schema.json`` of a checkout.
 """
@@ -30,18 +30,18 @@ SECTIONS: Mapping[str, str] = {
 }
 """Sections of a job file in the order of the page, with their headings."""
 
-SAID_OF_SECTIONS: Mapping[str, str] = {
+SECTION_NOTES: Mapping[str, str] = {
     "cluster": "May be the name of a cluster file instead; `file` names it beside other keys.",
     "software": "May be the name of a stack instead (`calibration`, here also `stack`).",
-    "parallel": "What a search may choose; each size is a number or a list. For `estimate`, which wants one launch, "
-    "each has one value, and any option of Megatron-LM may stand here, such as `sequence_parallel: true`.",
+    "parallel": "Dimensions that the search may choose; each size is a number or a list. `estimate` takes one launch: "
+    "each dimension has one value, and any option of Megatron-LM may be added, such as `sequence_parallel: true`.",
     "measured": "Figures of a run, which `estimate` sets beside its prediction.",
 }
-"""Sentences below headings."""
+"""Notes below the headings of sections."""
 
 HEAD = """# Job files
 
-A job is said once, in a YAML file that `solve`, `estimate`, `candidates`, `recommend` and `benchmark solve` take as
+A job is written once, in a YAML file that `solve`, `estimate`, `candidates`, `recommend` and `benchmark solve` take as
 their argument, and `explain` as `--job`. The same keys are options of these commands (`--seq-length`), arguments of
 functions (`pipette_opt.solve(**pipette_opt.read_job("job.yaml"))`), and columns of [`runs.csv`](../data/README.md).
 
@@ -63,7 +63,7 @@ Made by `python -m pipette_opt.options.reference`; the schema for editors is `da
 
 
 def declared() -> Iterator[tuple[str, Field]]:
-    """Yield section and field of everything that a job file may say."""
+    """Yield section and declaration of every field that a job file may hold."""
     for described in (JobOptions, LaunchOptions, SpaceOptions):
         for field in fields_of(described).values():
             yield field.option.section, field
@@ -72,12 +72,12 @@ def declared() -> Iterator[tuple[str, Field]]:
 
 
 def page() -> str:
-    """Return the reference page."""
+    """Return the reference page ``docs/job.md`` as text."""
     parts = [HEAD]
     for section, heading in SECTIONS.items():
         parts.append(f"## {heading}\n")
-        if section in SAID_OF_SECTIONS:
-            parts.append(f"{SAID_OF_SECTIONS[section]}\n")
+        if section in SECTION_NOTES:
+            parts.append(f"{SECTION_NOTES[section]}\n")
         parts.append("| key | also | value | |\n|---|---|---|---|")
         parts.append("\n".join(_row(field) for own, field in declared() if own == section) + "\n")
     return "\n".join(parts)
@@ -159,7 +159,7 @@ def _schema_of(field: Field) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write page and schema of the checkout."""
+    """Write the reference page and the JSON schema of the checkout."""
     root = Path(__file__).parents[2]
     (root / "docs" / "job.md").write_text(page(), encoding="utf-8")
     text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Values of options: whatever people give, made what the declaration says; errors name the place."""
+"""Conversion of option values to the declared types. Errors name the place of the value."""
 
 import math
 import os
@@ -13,15 +13,15 @@ from pipette_opt.options.description import Field
 T = TypeVar("T")
 
 MAX_WORKERS = 1024
-"""Threads of one machine; more cores than any has."""
+"""Largest accepted number of worker threads; chosen, above the cores of any machine."""
 
 KIND_WORDS: Mapping[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
-"""Plain types as errors name them."""
+"""Names of plain types in error messages."""
 
 
 def field_value(field: Field, value: object, where: str) -> Any:
     """
-    Return a value as its field declares it; the field's default for ``None``.
+    Return a value converted to the type of its field; the field's default for ``None``.
 
     Parameters
     ----------
@@ -29,12 +29,12 @@ def field_value(field: Field, value: object, where: str) -> Any:
         Value from a command line, a cell of a table, a file or a program. Sizes are ``"4,8"``, ``[4, 8]`` or ``4``; a
         list of texts may be a mapping, ``{"gpu01": 2.5}`` for ``["gpu01=2.5"]``; ``"true"`` is true.
     where
-        The place that errors name.
+        Option, key or cell that errors name.
 
     Raises
     ------
     InputError
-        If the field cannot have the value.
+        If the value is not valid for the field.
     """
     kind = field.plain_kind
     if value is None:
@@ -54,7 +54,7 @@ def field_value(field: Field, value: object, where: str) -> Any:
 
 
 def _texts(value: object, where: str) -> list[str]:
-    """Return a text, a number, several of them or a mapping as a list of texts."""
+    """Return a text, a number, a list or a mapping as a list of texts; ``{"gpu01": 2.5}`` becomes ``["gpu01=2.5"]``."""
     if isinstance(value, Mapping):
         return [f"{name}={each}" for name, each in value.items()]
     if isinstance(value, str | int | float) and not isinstance(value, bool):
@@ -65,7 +65,7 @@ def _texts(value: object, where: str) -> list[str]:
 
 
 def _parts(value: object) -> list[object]:
-    """Return the values between commas, or in a list."""
+    """Return the parts of a text between commas, the elements of a list, or a single value as a list."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return list(value) if isinstance(value, Iterable) else [value]
@@ -91,12 +91,12 @@ def _number(kind: type, value: object, where: str) -> Any:
 
 
 def sizes(option: str, text: str | None) -> tuple[int, ...] | None:
-    """Parse ``4,8``; raises ``InputError`` naming the option."""
+    """Return the sizes of a text such as ``4,8``; ``None`` without a text. ``InputError`` names the option."""
     return None if text is None else tuple(_size(part, text, option) for part in _parts(text))
 
 
 def numbers(option: str, text: str | None) -> list[float]:
-    """Parse numbers separated by commas; raises ``InputError`` naming the option."""
+    """Return the numbers of a text such as ``0.5,2``; empty without a text. ``InputError`` names the option."""
     try:
         return [number_of(word) for word in (text or "").split(",") if word.strip()]
     except ValueError:
@@ -109,14 +109,14 @@ def cores() -> int:
 
 
 def threads(workers: int | None) -> int:
-    """Return as many threads as ``workers`` says, or all cores."""
+    """Return the number of threads: ``workers``, or all cores for ``None``. ``InputError`` above ``MAX_WORKERS``."""
     if workers is not None and workers > MAX_WORKERS:
         raise InputError("--workers", f"must be at most {MAX_WORKERS}, got {workers}.")
     return cores() if workers is None else workers
 
 
 def checked(make: Callable[..., T], **fields: Any) -> T:
-    """Make settings from options; what they refuse becomes an error that names the option."""
+    """Return ``make(**fields)``; a ``ValueError`` of ``make`` becomes an ``InputError`` that names the option."""
     try:
         return make(**fields)
     except ValueError as error:

@@ -1,5 +1,5 @@
 """
 Finished plans: their contents, the links they use, moves between two plans, notes.
 
-Import from the modules.
+Other code imports from the modules, not from this package.
 """

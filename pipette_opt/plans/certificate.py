@@ -8,25 +8,25 @@ from pipette_opt.base.typed import Count, NotNegative, Positive, Share, Size
 from pipette_opt.plans.chosen import Choice
 
 Status = Literal["OPTIMAL", "FEASIBLE"]
-"""Status of a certificate: proven, or with a gap."""
+"""Status of a certificate: the plan is proven optimal, or a gap remains."""
 
 JointStatus = Literal["INFEASIBLE", "FEASIBLE"]
-"""Result of the joint model: no other split of the layers can be as fast as the plan, or one might."""
+"""Result of the joint model: no other split of the layers can be as fast as the plan, or a faster split may exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuledOut:
     """
-    Configurations ruled out by the same rule, bound or engine.
+    Configurations ruled out by one rule, one bound or one solver engine.
 
     Parameters
     ----------
     name
-        Name of a legality rule, of a bound, or of the solver's engine that last raised the bound.
+        Name of a legality rule, of a bound, or of the solver engine that last raised the bound.
     configurations
         Number of configurations.
     example
-        Label of such a configuration, or a legality rule's message about it.
+        Label of one of these configurations, or the message of the legality rule about it.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Proof:
     by
         Name of the step.
     configurations
-        Number of configurations that it rules out.
+        Number of configurations that the step rules out.
     bound_s
-        Lower bound on their plans, seconds; ``None`` where none of their plans can run, or others are equal with less
-        recomputation.
+        Lower bound on the time of plans with these configurations, seconds. ``None`` if they cannot run, or if a
+        configuration with less recomputation is never slower.
     named
-        Configurations by the name of the rule, bound or engine, most frequent first; empty in plans of older versions.
+        Configurations by the rule, bound or engine that ruled them out, most frequent first; empty in older plan files.
     """
 
     by: str
@@ -61,22 +61,22 @@ class Proof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointModel:
     """
-    CP-SAT model that chose degrees, layers of each stage and GPU kinds together, in parts of families.
+    Size and result of the joint model: the CP-SAT model that chooses degrees, layers of stages and GPU types together.
 
     Parameters
     ----------
     families
-        Configurations with tilings that it chose among, each with every layer partition.
+        Number of families in the model. A family is a configuration and its tiling with every split of the layers.
     variables, constraints
-        Size of the largest part.
+        Size of the largest part of the model; each part holds some of the families.
     solves, seconds
-        Number of solves, and their total time.
+        Number of solves, and their total time in seconds.
     splits
-        Number of layer partitions that it handed on, to be searched beside the usual ones.
+        Number of layer splits passed on to the placement search, in addition to the usual splits.
     status
-        ``INFEASIBLE``: no other partition can be as fast as the plan it compared with; ``FEASIBLE``: one might.
+        ``INFEASIBLE``: no other split can be as fast as the plan it was compared with; ``FEASIBLE``: one may be.
     bound_s
-        Lower bound on plans with any other partition, seconds.
+        Lower bound on the time of plans with any other split of the layers, seconds.
     """
 
     families: Count
@@ -92,39 +92,42 @@ class JointModel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """
-    Proof about the plan.
+    Proof of how far a plan is from the best plan of the searched space.
 
     Parameters
     ----------
     status
         ``OPTIMAL``: no plan of the searched space is faster than the fastest found by the simulator, up to rounding to
-        ticks. ``FEASIBLE``: the gap stays open.
+        ticks. ``FEASIBLE``: a gap remains.
     objective_s
         Simulated iteration time of the plan, seconds.
     lower_bound_s
         Lower bound on the simulated time of every plan of the searched space, seconds.
     gap
-        Gap of the search: ``(fastest_s - lower_bound_s) / fastest_s``; without ``fastest_s`` that of ``objective_s``.
+        ``(fastest_s - lower_bound_s) / fastest_s``, in [0, 1]; with ``objective_s`` in place of a missing
+        ``fastest_s``.
     placement_dependent_s
-        The objective minus the same configuration's objective with all transfers between hosts free.
+        Simulated time of the plan minus its time if all transfers between hosts took no time, seconds.
     placement_gap
         ``(objective_s - lower_bound_s) / placement_dependent_s``; zero if nothing depends on the placement.
     judge_lower_bound_s
-        Older name of ``lower_bound_s``.
+        Same value as ``lower_bound_s``, under the name of older versions.
     scope
-        One sentence: what the bound covers, and what it does not.
+        Sentence that says which plans the bound covers.
     searched
-        Values of each dimension that were searched.
+        Searched values of each dimension, such as tensor-parallel sizes.
     not_searched
-        Choices that the bound does not cover, each a short text.
+        Choices that the bound does not cover, as short texts.
     proof
         Number of configurations ruled out by each step.
     joint_model
-        Result of the joint model; ``None`` where the layers of the stages were not free.
+        Result of the joint model; ``None`` if the search could not choose the layers of each stage.
     fastest_s
-        Iteration time of the fastest plan found, where a plainer one is the plan; ``None``: the plan is the fastest.
+        Iteration time of the fastest plan found, seconds, if a plainer plan was preferred; ``None``: the plan is the
+        fastest.
     chosen_by
-        Objective, where it is not the time: then the bounds above are of the configurations within the last limits.
+        Proof about the objective, if it is not the time. The bounds above then cover only the configurations of its
+        last step.
     """
 
     status: Status
@@ -147,10 +150,13 @@ class Certificate:
 
     @property
     def best_s(self) -> float:
-        """Iteration time of the fastest plan found."""
+        """Iteration time of the fastest plan found, seconds."""
         return self.objective_s if self.fastest_s is None else self.fastest_s
 
     @property
     def shown_gap(self) -> float:
-        """Share of the plan's own time that no plan can save: ``(objective_s - lower_bound_s) / objective_s``."""
+        """
+        Largest share of the plan's time that another plan could save: ``(objective_s - lower_bound_s) /
+        objective_s``.
+        """
         return (self.objective_s - self.lower_bound_s) / self.objective_s

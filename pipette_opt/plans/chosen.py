@@ -1,4 +1,4 @@
-"""Objective other than time by which a plan was chosen, and the proof about it."""
+"""Choice of a plan by an objective other than its time, and the proof about that objective."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,19 @@ from pipette_opt.base.typed import NotNegative, Positive, Share
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceStep:
     """
-    One search: the fastest plan of the configurations not yet known to be worse by the objective.
+    One search: the fastest plan among the configurations that may still be the best by the objective.
 
     Parameters
     ----------
     limits
-        Largest searched values of properties of a configuration.
+        Largest allowed values of properties of a configuration, as texts.
     plan
-        Fastest configuration of these, as text.
+        Fastest configuration found, as text.
     factor
-        Its objective over its iteration time. All configurations searched here, and not in the next step, have at least
-        this factor.
+        Objective of that configuration over its iteration time. Every configuration of this search that the next search
+        excludes has at least this factor.
     iteration_time_s, lower_bound_s
-        Its time, and the lower bound on all configurations searched here, seconds.
+        Time of that configuration; lower bound on the times of all configurations of this search. Both in seconds.
     """
 
     limits: tuple[str, ...]
@@ -31,7 +31,7 @@ class ChoiceStep:
 
     @property
     def value(self) -> float:
-        """Objective of the fastest plan."""
+        """Objective of the fastest plan that this search found."""
         return self.factor * self.iteration_time_s
 
 
@@ -47,16 +47,16 @@ class Choice:
     value
         Objective of the best plan found.
     lower_bound
-        Lower bound on the objective of all plans of the steps.
+        Lower bound on the objective of every plan in the searched space.
     gap
         ``(value - lower_bound) / value``.
     rest_factor
-        Least factor of the configurations that no further step searched, as their bound suffices; ``None`` where none
-        are left.
+        Smallest objective over iteration time of the configurations that their bound excludes without a search;
+        ``None`` without such configurations.
     steps
-        Searches, the widest first.
+        Searches in order; each searches fewer configurations than the last.
     shown_value
-        Objective of the plan, where it is not the fastest of its step; ``None``: the plan is the best.
+        Objective of the plan, if a plainer plan was preferred to the best; ``None``: the plan is the best.
     """
 
     objective: str

@@ -1,10 +1,11 @@
 """
-Expected progress of a job whose hosts fail: best checkpoint interval, and remaining share of its speed.
-A host fails after an exponential time; the first of ``n`` hosts after ``mean / n``. Between two failures, a job saves
-every ``interval`` seconds, and after a failure repeats the unsaved work. With ``save`` seconds for a checkpoint and
-``recovery`` seconds from a loss until training goes on (noticing it, a plan, loading), ``interval`` seconds of work
-take ``M exp(recovery / M) (exp((interval + save) / M) - 1)`` seconds on average, ``M`` being the mean time between
-losses (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006)).
+Expected progress of a job whose hosts fail: best checkpoint interval, and the share of time that is progress.
+
+The time until a host fails is exponential; the first of ``n`` hosts fails after ``mean / n`` on average. A job saves a
+checkpoint every ``interval`` seconds, and repeats the unsaved work after a failure. A checkpoint takes ``save``
+seconds, and ``recovery`` seconds pass from a failure until training continues. Then ``interval`` seconds of work take
+``M exp(recovery / M) (exp((interval + save) / M) - 1)`` seconds on average, where ``M`` is the mean time between
+failures (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006)).
 Young's interval ``sqrt(2 save M)`` (CACM 17, 1974) is the best for small ``save``.
 """
 
@@ -22,7 +23,7 @@ class FailureRate:
     Parameters
     ----------
     host_mean_days
-        Mean days between failures of a host, > 0.
+        Mean days between two failures of the same host, > 0.
     save_s
         Seconds in which a checkpoint stops the job, > 0.
     recovery_s
@@ -44,7 +45,7 @@ class FailureRate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """
-    Remaining share of a job's speed.
+    Expected progress of a job at its best checkpoint interval.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ class Progress:
     share
         Share of the time that is progress, in (0, 1).
     losses_per_day
-        Failures per day of any of its hosts.
+        Expected failures per day among all hosts of the job.
     """
 
     interval_s: float
@@ -62,7 +63,10 @@ class Progress:
 
 
 def share_of_progress(rate: FailureRate, num_hosts: int, interval_s: float) -> float:
-    """Seconds of work over the mean seconds that they take."""
+    """
+    Return the share of the time that is progress: ``interval_s`` over the mean seconds that this work takes, in
+    [0, 1].
+    """
     mean_s = rate.host_mean_days * DAY_S / num_hosts
     exponent = (interval_s + rate.save_s) / mean_s
     if exponent + rate.recovery_s / mean_s > 700.0:
@@ -74,7 +78,7 @@ def best_progress(rate: FailureRate, num_hosts: int) -> Progress:
     """
     Return the checkpoint interval with most progress on ``num_hosts`` hosts.
 
-    The share rises up to it and falls beyond, so a ternary search finds it.
+    Progress rises up to the best interval and falls beyond, so a ternary search finds the best.
     """
     mean_s = rate.host_mean_days * DAY_S / num_hosts
     low, high = 0.0, 2.0 * (mean_s + math.sqrt(2 * rate.save_s * mean_s))

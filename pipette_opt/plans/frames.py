@@ -1,4 +1,4 @@
-"""A finished plan as pandas tables, in units of people: seconds, GiB, shares."""
+"""Tables of a finished plan as pandas data frames, in seconds, GiB and shares."""
 
 from html import escape
 from typing import TYPE_CHECKING
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 def stage_frame(plan: Plan) -> "DataFrame":
     """
-    A row for each pipeline stage, by its number.
+    Return a table with a row for each pipeline stage, by stage number.
 
-    Columns: ``layers``; of the peak of one of its GPUs ``predicted_gib``, ``at_most_gib`` and ``capacity_gib`` (GiB),
-    ``oom_probability`` in [0, 1], ``extrapolates``; GiB of each component, ``weights_gib`` and so on, where the plan
-    has them.
+    Columns: ``layers``; peak memory of one GPU in GiB: ``predicted_gib``, ``at_most_gib`` and ``capacity_gib``;
+    ``oom_probability``, in [0, 1]; ``extrapolates``; GiB of each memory component such as ``weights_gib``, where the
+    plan has components.
     """
     from pandas import DataFrame, Index
 
@@ -41,11 +41,11 @@ def stage_frame(plan: Plan) -> "DataFrame":
 
 def time_frame(plan: Plan) -> "DataFrame":
     """
-    A row for each cause of time, by its name.
+    Return a table with a row for each cause of time, by the name of the cause.
 
-    Columns: seconds of ``this plan`` (the mean of all ranks), of its ``critical path``, and of each alternative by the
-    label of its configuration; each adds up to the iteration time of that plan. Alternatives of older plans are left
-    out, whose causes are not known.
+    Columns, in seconds: ``this plan`` (mean of all ranks), ``critical path``, and each alternative by the label of its
+    configuration. Each column adds up to the iteration time of that plan. Alternatives without causes, from older
+    versions, have no column.
     """
     from pandas import DataFrame
 
@@ -56,10 +56,10 @@ def time_frame(plan: Plan) -> "DataFrame":
 
 def alternative_frame(plan: Plan) -> "DataFrame":
     """
-    The plan and the next best, fastest first, by the label of their configuration.
+    Return a table with the plan and its alternatives in the order of the plan file, by the label of the configuration.
 
-    Columns: ``iteration_time_s``, its ``share`` of the plan's, ``oom_probability`` of the fullest stage, ``hosts`` (how
-    many) and ``reason``, why it lost; NaN where it was not simulated.
+    Columns: ``iteration_time_s``; ``share``, the time over the plan's time; ``oom_probability`` of the fullest stage;
+    ``hosts``, their number; ``reason`` why an alternative lost. NaN if an alternative was not simulated.
     """
     from pandas import DataFrame, Index
 
@@ -87,10 +87,11 @@ def alternative_frame(plan: Plan) -> "DataFrame":
 
 def rank_frame(plan: Plan) -> "DataFrame":
     """
-    A row for each rank, by its number.
+    Return a table with a row for each rank, by rank number.
 
-    Columns: ``host``, ``local_rank`` (the GPU of that host), and its coordinates in the groups ``tp``, ``cp``, ``ep``,
-    ``dp`` and ``pp``.
+    Columns: ``host``, ``local_rank`` (number of the GPU on the host), and the coordinates of the rank in the groups
+    ``tp``,
+    ``cp``, ``ep``, ``dp`` and ``pp``.
     """
     from pandas import DataFrame
 
@@ -99,10 +100,10 @@ def rank_frame(plan: Plan) -> "DataFrame":
 
 def proof_frame(plan: Plan) -> "DataFrame":
     """
-    A row for each name that ruled configurations out, in the order of the search; none for older plans.
+    Return a table with a row for each rule, bound or engine that ruled out configurations; empty for older plans.
 
-    Columns: ``by`` (the step), ``name`` (of a rule, a bound or an engine), ``configurations`` (how many), ``bound_s``
-    (no plan of the step's is faster; NaN where none can run) and ``example``.
+    Columns: ``by``, the step of the search; ``name`` of the rule, bound or engine; ``configurations``, their number;
+    ``bound_s``, lower bound on the time of all plans that the step ruled out, or NaN; ``example``, one of them.
     """
     from pandas import DataFrame
 
@@ -116,7 +117,7 @@ def proof_frame(plan: Plan) -> "DataFrame":
 
 
 def html_of(plan: Plan, verdict: str) -> str:
-    """Render the plan for a notebook: verdict, configuration, time, and memory of its stages."""
+    """Return the plan as HTML for a notebook: verdict, configuration, time, and memory of each stage."""
     used, estimate = len(plan.placement.nodes_used), plan.estimate
     columns = ["layers", "predicted_gib", "at_most_gib", "capacity_gib", "oom_probability"]
     stages = stage_frame(plan).reindex(columns=columns)

@@ -1,4 +1,8 @@
-"""Pairs of hosts that a finished plan sends over, with their users, for ``verify``; independent of the solver."""
+"""
+Directed pairs of hosts between which a plan sends, with the group of ranks that sends; used by ``verify``.
+
+The module is independent of the solver.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,7 +16,10 @@ Coordinates = tuple[int, int, int, int]
 
 
 def coordinates_of(plan: Plan) -> Iterator[Coordinates]:
-    """Yield the coordinates of each rank: tensor fastest, then context, then the rest by the rank order."""
+    """
+    Yield the coordinates of each rank. The tensor coordinate changes fastest, then context, then by the rank
+    order.
+    """
     config = plan.config
     tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
     dp, pp = config.data_parallel_size, config.pipeline_model_parallel_size
@@ -26,7 +33,7 @@ def coordinates_of(plan: Plan) -> Iterator[Coordinates]:
 
 
 def links_used(plan: Plan) -> dict[tuple[str, str], str]:
-    """Return directed pairs of hosts, each with its user."""
+    """Return the directed host pairs of pipeline, data-parallel and tensor-parallel messages, each with its user."""
     host = {where: plan.hosts[node] for where, node in zip(coordinates_of(plan), plan.placement.node, strict=True)}
     used: dict[tuple[str, str], str] = {}
     pp, interleaved = plan.config.pipeline_model_parallel_size, plan.config.num_chunks > 1
@@ -48,8 +55,9 @@ def links_used(plan: Plan) -> dict[tuple[str, str], str]:
 
 def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[str]]]]:
     """
-    Return each block of ranks that hold every expert once: its stage, and the hosts of each rank of experts in turn.
-    The ranks of a stage are in rank order; neighbours share an expert.
+    Return the groups of neighbouring ranks that together hold all experts of a layer, empty without experts.
+
+    Each entry is the stage of the group and, for each expert-parallel rank in order, the hosts of its tensor ranks.
     """
     if instance.model.num_experts is None:
         return []
@@ -65,7 +73,11 @@ def _expert_hosts(instance: Instance, plan: Plan) -> list[tuple[int, list[list[s
 
 
 def expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
-    """Return pairs of hosts of exchanges of tokens and of rings of ranks with the same experts, each with its user."""
+    """
+    Return the directed host pairs that experts use, each with its user.
+
+    Pairs are of token exchanges, and of rings of ranks that hold the same experts.
+    """
     used: dict[tuple[str, str], str] = {}
     same: dict[tuple[int, int, int], list[str]] = defaultdict(list)
     gathered = instance.training.moe_token_dispatcher_type == "allgather"
@@ -84,6 +96,6 @@ def expert_links(instance: Instance, plan: Plan) -> dict[tuple[str, str], str]:
 
 
 def _hops(members: list[str], user: str) -> dict[tuple[str, str], str]:
-    """Return the hops of a ring over the hosts of its members, in order."""
+    """Return the directed host pairs of neighbours in a ring over the hosts of its members, each mapped to ``user``."""
     order = list(dict.fromkeys(members))
     return dict.fromkeys(zip(order, order[1:] + order[:1], strict=True), user)

@@ -1,9 +1,9 @@
 """
 Parameters and optimizer states that each GPU must load when a running job changes to another plan.
 
-A GPU that survives keeps its parameters; the new plan may want others on it. Counted are the bytes that it must read
-from a checkpoint or a peer: layers of another stage, another slice of the tensor-parallel group, another shard of the
-optimizer's state.
+A GPU that stays in the job keeps its parameters, but may need others under the new plan. Counted are the bytes that the
+GPU must read from a checkpoint or another GPU. Reasons are layers of another stage, another slice of the
+tensor-parallel group, or another shard of the optimizer states.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ OPTIMIZER_BYTES = 12
 """Bytes of optimizer state per parameter: the fp32 copy and Adam's two moments."""
 
 Gpu = tuple[str, int]
-"""Host, and number of a GPU on it."""
+"""Host name, and number of the GPU on the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,12 @@ class Shard:
     layers
         Transformer layers, counted from 0.
     slice_of_layers
-        Slice of each layer: tensor rank and size, and place in and size of the block of ranks that hold every expert
-        once.
+        Tensor-parallel rank and size; then, for experts, rank and size within the group of ranks that together hold
+        every expert of a layer.
     embedding, head
-        Whether it includes the embedding and the output layer.
+        Whether the rank holds the embedding, and the output layer.
     optimizer
-        Share of its optimizer state: replica and number of replicas; (0, 1) if replicas share nothing.
+        Shard of the optimizer states: replica and number of replicas; (0, 1) if the states are not sharded.
     """
 
     layers: frozenset[int]
@@ -62,11 +62,11 @@ class Move:
     Parameters
     ----------
     was
-        Rank of the old plan on the same GPU; ``None`` if there was none.
+        Rank of the old plan on the same GPU; ``None`` if the old plan did not use the GPU.
     layers
-        Layers whose parameters it lacks.
+        Layers whose parameters the GPU lacks.
     parameter_bytes, optimizer_bytes
-        Bytes to read for it.
+        Bytes of parameters and of optimizer states that the rank must load.
     """
 
     rank: int
@@ -81,9 +81,10 @@ class Move:
 
 def layers_of_stages(config: ParallelConfig) -> list[tuple[int, ...]]:
     """
-    Transformer layers of each stage, counted from 0.
+    Return the transformer layers of each stage, counted from 0.
 
-    With interleaving, the stages are visited once for each chunk (Narayanan et al., arXiv 2104.04473, section 2.2).
+    With interleaving, layers are assigned chunk by chunk over all stages (Narayanan et al., arXiv 2104.04473, section
+    2.2).
     """
     found: list[list[int]] = [[] for _ in config.layers_per_stage]
     first = 0
@@ -95,7 +96,7 @@ def layers_of_stages(config: ParallelConfig) -> list[tuple[int, ...]]:
 
 
 def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list[Shard]:
-    """Return the shard of each rank; ``coordinates`` are its (pp, dp, cp, tp)."""
+    """Return the shard of each rank; ``coordinates`` holds (pp, dp, cp, tp) of each rank."""
     layers = [frozenset(of_stage) for of_stage in layers_of_stages(config)]
     last = config.pipeline_model_parallel_size - 1
     replicas = config.data_parallel_size * config.context_parallel_size
@@ -118,7 +119,7 @@ def shards(config: ParallelConfig, coordinates: Sequence[Sequence[int]]) -> list
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
-    """Configuration on hosts; ``placement.node`` indexes the names in ``hosts``."""
+    """Configuration placed on hosts; ``placement.node`` holds indices into ``hosts``."""
 
     config: ParallelConfig
     placement: Placement
@@ -136,7 +137,7 @@ class Layout:
 
 
 def moves(old: Layout, new: Layout, model: ModelSpec) -> tuple[Move, ...]:
-    """Return the move of each rank of the new layout, in rank order, without ranks that have everything."""
+    """Return the move of each rank of the new layout that must load something, in rank order."""
     before, found = old.held(), []
     weigh = cache(partial(to_load, model=model))
     for (host, local_rank), (rank, stage, wanted) in new.held().items():
@@ -160,10 +161,10 @@ def moves(old: Layout, new: Layout, model: ModelSpec) -> tuple[Move, ...]:
 
 def to_load(had: Shard | None, wanted: Shard, model: ModelSpec) -> tuple[tuple[int, ...], int, int]:
     """
-    Return layers, number of parameters, and number of parameters' optimizer states that a GPU lacks.
-    Another slice of the tensor-parallel group is loaded whole. A share of the optimizer's state follows the parameters
-    in one buffer for each stage (Megatron-Core's ``DistributedOptimizer``). If the stage's content or the share
-    differs, the whole share is loaded.
+    Return the layers that a GPU lacks, and the numbers of parameters and of optimizer states that the GPU must load.
+
+    A different tensor-parallel slice is loaded whole. Megatron-Core's ``DistributedOptimizer`` shards one buffer of
+    parameters for each stage. If the content of the stage or the shard differs, the whole shard is loaded.
     """
     known = had is not None and had.slice_of_layers == wanted.slice_of_layers
     lacking = tuple(sorted(wanted.layers - (had.layers if had is not None and known else frozenset())))
@@ -194,7 +195,10 @@ def _all_parameters(shard: Shard, model: ModelSpec) -> int:
 
 
 def _owned_states(shard: Shard, model: ModelSpec) -> int:
-    """Number of parameters whose optimizer states a rank has a share of; ranks with the same experts share theirs."""
+    """
+    Return the number of optimizer states in a rank's shard. Expert states are sharded among ranks with the same
+    experts.
+    """
     _, tensor, _, block = shard.slice_of_layers
     replicas, experts = shard.optimizer[1], _expert_parameters(tuple(shard.layers), shard.head, shard, model)
     same_experts = max(replicas * tensor // block, 1)
@@ -202,18 +206,18 @@ def _owned_states(shard: Shard, model: ModelSpec) -> int:
 
 
 def _kinds(layers: Sequence[int], head: bool, model: ModelSpec) -> tuple[LayerKind, ...]:
-    """Return kinds of some layers; with the head, also those of multi-token prediction."""
+    """Return the kinds of the given layers; with ``head`` also those of the multi-token prediction layers."""
     return *(model.layers[layer] for layer in layers), *(head * model.held_depths * model.depth_layers)
 
 
 def _expert_parameters(layers: Sequence[int], head: bool, shard: Shard, model: ModelSpec) -> int:
-    """Number of parameters of routed experts of some layers of a shard."""
+    """Return the number of routed-expert parameters that a rank holds in the given layers."""
     kinds = _kinds(layers, head, model)
     return sum(-(-expert_parameters(model, kind) // shard.slice_of_layers[3]) for kind in kinds)
 
 
 def _parameters(layers: Sequence[int], embedding: bool, head: bool, shard: Shard, model: ModelSpec) -> int:
-    """Number of parameters of some layers of a shard, its slice of each."""
+    """Return the number of parameters that a rank holds in the given layers, and in embedding and head if asked for."""
     tensor = shard.slice_of_layers[1]
     count = _expert_parameters(layers, head, shard, model)
     for kind in _kinds(layers, head, model):

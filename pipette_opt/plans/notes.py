@@ -1,4 +1,4 @@
-"""Notes on a plan beside its figures, in sentences."""
+"""Notes on a plan: sentences about assumptions, risks and unused hosts."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from pipette_opt.specs import Instance
 from pipette_opt.specs.activations import host_keeps
 
 WORTH_SAYING = 0.001
-"""Least share of an iteration at which near-OOM slowdown is mentioned. Chosen."""
+"""Smallest share of an iteration at which a note mentions the near-OOM slowdown. Chosen."""
 
 
 def plan_notes(
@@ -23,7 +23,7 @@ def plan_notes(
     stages: Sequence[StageMemory],
 ) -> tuple[str, ...]:
     """
-    Return the notes on a plan.
+    Return the notes on a plan, as sentences.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def plan_notes(
 
 
 def _host_notes(instance: Instance, config: ParallelConfig) -> list[str]:
-    """Describe the host's memory use, and its least size; empty without offload."""
+    """Return the note on host memory: offloaded parts and least size in GiB; empty without offload."""
     offload = host_keeps(instance.training, config)
     if offload.is_nothing:
         return []

@@ -7,31 +7,31 @@ from pipette_opt.parallel import ParallelConfig
 
 WITHIN = 0.01
 """
-Relative distance from the best value within which plans count as equal, and the plainest is shown. Chosen: far less
-than predictions can tell apart (``Band.apart``).
+Relative distance from the best objective within which the plainest plan is shown. Chosen: far smaller than the
+difference that predictions can tell apart (``Band.apart``).
 """
 
 RISK_SHARE = 0.5
-"""Share of the accepted risk of running out of memory up to which a plan counts as safe. Chosen."""
+"""Share of the accepted out-of-memory risk; a plan with at most this share of the risk counts as safe. Chosen."""
 
 
 def plainness(
     config: ParallelConfig, oom_probability: float, max_oom_risk: float, today: ParallelConfig | None = None
 ) -> tuple[int, ...]:
     """
-    Rank of a configuration among equally good ones, the smallest first.
+    Return the rank of a configuration among equally fast ones, as a sort key; the smallest is the plainest.
 
-    In this order: a risk of running out of memory of at most :data:`RISK_SHARE` of what is accepted; fewer stages;
-    fewer model chunks; evener layers; more in common with the launch of today.
+    Criteria in order: risk of running out of memory at most :data:`RISK_SHARE` of the accepted risk; fewer stages;
+    fewer model chunks; more even layers; fewer differences from the launch of today.
 
     Parameters
     ----------
     oom_probability
-        Risk of the fullest stage.
+        Risk that the fullest stage runs out of memory.
     max_oom_risk
-        Accepted risk; from 1 on memory does not count.
+        Accepted risk; from 1 on, memory does not count.
     today
-        Configuration that runs today, if it is known.
+        Configuration of the launch that runs today; ``None`` if unknown.
     """
     counts_memory = max_oom_risk < IGNORED_RISK
     return (
@@ -58,7 +58,7 @@ def unevenness(config: ParallelConfig) -> int:
 
 
 def num_changes(config: ParallelConfig, today: ParallelConfig | None) -> int:
-    """Number of fields of a configuration that differ from today's; 0 where that is not known."""
+    """Return the number of fields that differ between a configuration and today's; 0 if today's is unknown."""
     if today is None:
         return 0
     names = [field.name for field in fields(ParallelConfig)]
@@ -67,8 +67,8 @@ def num_changes(config: ParallelConfig, today: ParallelConfig | None) -> int:
 
 def kind_of(config: ParallelConfig) -> tuple[object, ...]:
     """
-    Return the properties that make configurations different for people: degrees, micro-batch, kind of
-    recomputation.
+    Return degrees, micro-batch and kind of recomputation: configurations that differ in these are reported as
+    alternatives.
     """
     return (
         config.tensor_model_parallel_size,

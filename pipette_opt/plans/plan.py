@@ -1,4 +1,4 @@
-"""Finished plan: what runs where, its time, its memory, and its proof."""
+"""Finished plan: configuration, placement, iteration time, memory, and proof."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 FEW_RUNS = 20
-"""Number of measured runs of a kind of job below which people are told that they are few. Chosen."""
+"""Number of measured runs of a kind of job below which output warns that few runs were measured. Chosen."""
 
 PROVEN_WITHIN = 2e-6
-"""Relative tolerance of a proven optimum, for rounding to ticks and doubles."""
+"""Relative tolerance of a proven optimum, for rounding to solver ticks (integer time units) and of doubles. Chosen."""
 
 
 OWN_RUNS = "that the stack was calibrated with"
-"""Words in a band's source which say that its runs are the user's own."""
+"""Words in the source of a band that mark its runs as the user's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
     """
-    Range of the iteration time: share of measured runs like this that took such a time over their prediction.
+    Range of the iteration time, from measured over predicted times of runs like this job.
 
     Parameters
     ----------
     low_s, high_s
-        Ends of the band.
+        Ends of the range, seconds.
     middle_s
-        Expected time, inside the band.
+        Expected time inside the range, seconds.
     share
-        Share of those runs whose time lies inside.
+        Share of the measured runs whose time lies inside the range, in [0, 1].
     source
-        Description of the runs, for people.
+        Description of the measured runs, for people.
     runs
-        Number of them that are of this kind of job.
+        Number of the measured runs that are of the same kind of job.
     apart
-        Ratio of predicted times of two plans of a job from which on three in four such pairs of runs took their times
-        in that order; closer plans cannot be told apart. ``None`` where unknown.
+        Smallest ratio of the predicted times of two plans at which three in four pairs of measured runs keep their
+        predicted order; closer plans cannot be told apart. ``None`` if unknown.
     """
 
     low_s: float
@@ -65,22 +65,22 @@ class Band:
 
     @property
     def is_own(self) -> bool:
-        """Return whether the runs are those that the user calibrated with."""
+        """Return whether the band comes from the runs that the user calibrated the stack with."""
         return OWN_RUNS in self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationTime:
     """
-    The simulator's answer for one placed configuration.
+    Iteration time of a placed configuration, with rates and causes.
 
-    It has two times. ``iteration_time_s`` is the simulator's, which solver and proof use; ``expected_s`` is shown to
-    people: the middle of measured runs like this.
+    ``iteration_time_s`` is the simulated time, which solver and proof use. ``expected_s`` is shown to people: the
+    simulated time times the usual ratio of measured to simulated time.
 
     Parameters
     ----------
     iteration_time_s
-        One training iteration, as simulated; the rates and utilisations below are of this time.
+        Simulated time of one iteration, seconds; the rates and utilisations below refer to this time.
     mfu
         Model FLOPs utilisation: FLOPs of the model, forward and backward, over the peak of the GPUs used, in [0, 1].
         Attention is causal (half of the scores), and recomputation does not count.
@@ -88,15 +88,15 @@ class IterationTime:
         Hardware FLOPs utilisation: ``mfu`` with recomputation and all attention scores, as computed by a kernel that
         does not skip the masked ones; ``None`` in plans of older versions. May exceed 1 where kernels skip them.
     breakdown
-        Seconds by cause, adding up to ``iteration_time_s``, the mean of all ranks: ``compute``, ``tensor_parallel``,
-        ``expert_parallel`` (of models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
-        warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (of stacks whose runs
-        lost time there).
+        Seconds by cause, mean of all ranks, adding up to ``iteration_time_s``: ``compute``, ``tensor_parallel``,
+        ``expert_parallel`` (models with experts), ``pipeline_parallel``, ``data_parallel``, ``bubble`` (idle:
+        warm-up, flush, waiting for slower stages and replicas), ``optimizer``, ``full_memory`` (near-OOM slowdown;
+        calibrated stacks only).
     critical_path
-        Seconds by cause of the longest chain of work and messages, adding up to ``iteration_time_s``; it never idles.
-        Empty in plans of older versions.
+        Seconds by cause along the longest chain of computations and messages, adding up to ``iteration_time_s``,
+        without ``bubble``. Empty in plans of older versions.
     band
-        Range of the time; ``None`` until it is computed, and in plans of older versions.
+        Range of the time; ``None`` before the range is computed, and in plans of older versions.
     """
 
     iteration_time_s: float
@@ -110,7 +110,7 @@ class IterationTime:
 
     @property
     def expected_s(self) -> float:
-        """Expected seconds of an iteration: the middle of the band; the simulated time without one."""
+        """Expected seconds of an iteration: the middle of the band; without a band the simulated time."""
         return self.iteration_time_s if self.band is None else self.band.middle_s
 
     @property
@@ -120,7 +120,7 @@ class IterationTime:
 
     @property
     def expected_tokens_per_s_per_gpu(self) -> float:
-        """Tokens per second of each GPU at the expected time."""
+        """Tokens per second and GPU at the expected time."""
         return self.tokens_per_s_per_gpu * self.iteration_time_s / self.expected_s
 
     @property
@@ -137,13 +137,13 @@ class StageMemory:
     Parameters
     ----------
     upper_bytes
-        Bound on the peak, exceeded with at most the accepted risk.
+        Peak that is exceeded with at most the accepted risk.
     oom_probability
         Probability of running out of memory.
     oom_probability_at_most
-        Whether that is the smallest probability that the predictor's data support: the true one may be far less.
+        Whether the probability is only an upper bound: the predictor's data support no smaller value.
     extrapolates
-        Whether the prediction lies outside of the predictor's training data.
+        Whether the stage lies outside the predictor's training data.
     components
         Bytes of the predicted peak by part (:data:`~pipette_opt.memory.components.COMPONENTS`), adding up to it. Empty
         in plans of older versions.
@@ -160,24 +160,24 @@ class StageMemory:
 
 
 def fullness(stage: StageMemory) -> tuple[float, float]:
-    """Sort key of how full the memory of a stage is: its out-of-memory risk, then the share of its capacity."""
+    """Return a sort key for how full the memory of a stage is: out-of-memory risk, then upper peak over capacity."""
     return stage.oom_probability, stage.upper_bytes / stage.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """
-    A plan that lost: its configuration, its hosts in rank order, its times, its memory risk and why it lost.
+    Plan that lost: its configuration, hosts in rank order, time, memory risk, and the reason.
 
     Parameters
     ----------
     lower_bound_s
-        Lower bound on searched plans with the same degrees, micro-batch and kind of recomputation, seconds; ``None`` if
-        unknown.
+        Lower bound on the time of searched plans with the same degrees, micro-batch and kind of recomputation, seconds;
+        ``None`` if unknown.
     oom_probability_at_most
-        Flag as in :class:`StageMemory`.
+        Whether ``oom_probability`` is only an upper bound.
     slots
-        GPUs of each host in rank order; ``None`` for 0, 1, ...
+        GPU numbers of each host in rank order; ``None`` for 0, 1, ...
     breakdown
         Seconds by cause, as in :class:`IterationTime`. Empty in plans of older versions.
     """
@@ -194,7 +194,7 @@ class Alternative:
 
     @property
     def is_proven(self) -> bool:
-        """Return whether no plan with its degrees, micro-batch and recomputation is faster, up to rounding."""
+        """Return whether no plan with the same degrees, micro-batch and recomputation is faster, up to rounding."""
         known = self.lower_bound_s is not None and self.iteration_time_s is not None
         return known and self.lower_bound_s >= (1 - PROVEN_WITHIN) * self.iteration_time_s  # type: ignore[operator]
 
@@ -207,9 +207,9 @@ class RiskChoice:
     Parameters
     ----------
     max_oom_risk
-        Largest risk of the fullest stage.
+        Limit on the risk that the fullest stage runs out of memory.
     upper_bytes, capacity_bytes
-        Bound on the memory of the fullest stage, exceeded with at most the accepted risk; its capacity.
+        Memory peak of the fullest stage that is exceeded with at most the accepted risk; capacity of a GPU.
     """
 
     max_oom_risk: float
@@ -221,14 +221,16 @@ class RiskChoice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imbalance:
     """
-    Figures of the plan where the busiest rank of experts has more tokens than the mean.
+    Time and memory risk of the plan if experts are unevenly loaded.
 
     Parameters
     ----------
     expert_imbalance
-        Tokens of the busiest rank over the mean.
+        Tokens of the busiest rank of experts over the mean of all ranks.
+    iteration_time_s
+        Simulated time of an iteration, seconds.
     oom_probability
-        Risk of the fullest stage.
+        Risk that the fullest stage runs out of memory.
     """
 
     expert_imbalance: Positive
@@ -238,7 +240,7 @@ class Imbalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Choice of another method on the same instance, simulated by the same estimator."""
+    """Configuration that another method chooses on the same instance, with its time from our simulator."""
 
     name: str
     config: ParallelConfig
@@ -248,29 +250,29 @@ class Baseline:
 
 
 SizeStatus = Literal["searched", "infeasible", "slower", "not searched"]
-"""Statuses of a number of GPUs, see :class:`SizeProof`."""
+"""Results for a number of GPUs; see :class:`SizeProof`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeProof:
     """
-    Proof about one number of GPUs, where the objective is not the time alone.
+    Proof about one number of GPUs, for an objective other than the time.
 
     Parameters
     ----------
     num_gpus
         Number of GPUs, on whole hosts.
     dearest
-        Price cap: largest price of a GPU-hour among the hosts; ``None`` where prices do not count.
+        Largest allowed price of a GPU-hour of a host; ``None`` if prices do not count.
     status
-        ``searched``: a plan was found. ``infeasible``: nothing fits. ``slower``: no plan is as good as one of another
-        number. ``not searched``: time was over.
+        ``searched``: a plan was found. ``infeasible``: no plan fits. ``slower``: a plan with another number of GPUs is
+        better than every plan with this number. ``not searched``: the time limit was reached.
     iteration_time_s
-        Time of the fastest plan found; ``None`` without one.
+        Simulated time of the fastest plan found, seconds; ``None`` without a plan.
     lower_bound_s
-        Lower bound on plans with this many GPUs, seconds; ``None`` where nothing fits.
+        Lower bound on the time of plans with this many GPUs, seconds; ``None`` if no plan fits.
     value, bound
-        Objective values of these two; ``None`` where they are.
+        Objective at ``iteration_time_s``, and at ``lower_bound_s``; ``None`` if that time is ``None``.
     """
 
     num_gpus: Size
@@ -285,24 +287,24 @@ class SizeProof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """
-    Objective of the plan, where it is not the time alone, and the proof about it.
+    Objective of a plan, if it is not the time alone, and the proof about this objective.
 
     Parameters
     ----------
     objective
-        :class:`~pipette_opt.specs.objective.Objective`, by its word.
+        Objective by which the plan was chosen.
     unit
-        Unit of value and bound.
+        Unit of ``value`` and ``bound``, for people.
     value
-        Objective of the plan.
+        Value of the objective at the plan.
     bound
-        Bound on the objective of plans with the searched numbers of GPUs.
+        Bound on the objective of every plan with a searched number of GPUs.
     gap
         Largest possible improvement of the best plan found, as share of its value, in [0, 1].
     sizes
         Proof for each number of GPUs.
     best_value
-        Objective of the best plan found, where a plainer one is the plan; ``None``: the plan is the best.
+        Objective of the best plan found, if a plainer plan was preferred; ``None``: the plan is the best.
     """
 
     objective: Objective
@@ -315,7 +317,7 @@ class Target:
 
     @property
     def gap_of_bound(self) -> float:
-        """Gap that value and bound give."""
+        """Gap between the best value and the bound, as a share in [0, 1]."""
         best = self.value if self.best_value is None else self.best_value
         return 1 - (best / self.bound if self.objective.is_rate else self.bound / best)
 
@@ -323,28 +325,29 @@ class Target:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
     """
-    All data for a launch and for readers.
+    Finished plan: everything that a launch or a report needs.
 
     Parameters
     ----------
     hosts
-        Host names of the cluster; ``placement.node`` indexes them.
+        Host names of the cluster; ``placement.node`` holds indices into them.
     unused_hosts
-        Hosts without a rank, each with the reason where one is known.
+        Hosts without a rank, each with the reason if known.
     inputs
         Inputs of the search by name: ``{"path": ..., "sha256": ...}`` for files, plain values for options.
     notes
         Sentences for the reader: assumptions, extrapolation, missing links.
     not_modelled
-        Options of the job's own arguments that its times and sizes leave out.
+        Options of the job's Megatron arguments that times and sizes leave out.
     target
-        Objective of the plan; ``None``: its time.
+        Objective by which the plan was chosen; ``None``: its time.
     fastest
-        The fastest plan found, where a plainer one is this plan.
+        Fastest plan found, if a plainer plan was preferred.
     risks
-        The fastest plans found at the accepted risk of running out of memory and at smaller ones.
+        Fastest plans found at the accepted risk of running out of memory, and at smaller risks.
     imbalance
-        Figures with uneven experts; ``None`` without experts, or if they are already counted as uneven.
+        Time and memory risk with uneven experts; ``None`` without experts, or if the plan already counts them as
+        uneven.
     """
 
     config: ParallelConfig
@@ -374,38 +377,41 @@ class Plan:
 
     @property
     def verdict(self) -> str:
-        """One sentence: does it fit, how far is it from the best, how uncertain is its time."""
+        """Sentence that says whether the plan fits, how far it is from the best, and how uncertain its time is."""
         from pipette_opt.plans.verdict import plan_verdict
 
         return plan_verdict(self)
 
     def stage_table(self) -> "DataFrame":
-        """Return layers and memory of each stage, see :func:`~pipette_opt.plans.frames.stage_frame`."""
+        """Return a table of layers and memory of each stage; see :func:`~pipette_opt.plans.frames.stage_frame`."""
         from pipette_opt.plans.frames import stage_frame
 
         return stage_frame(self)
 
     def time_table(self) -> "DataFrame":
-        """Return seconds by cause, see :func:`~pipette_opt.plans.frames.time_frame`."""
+        """Return a table of seconds by cause; see :func:`~pipette_opt.plans.frames.time_frame`."""
         from pipette_opt.plans.frames import time_frame
 
         return time_frame(self)
 
     def alternative_table(self) -> "DataFrame":
-        """Return the plan and the next best, see :func:`~pipette_opt.plans.frames.alternative_frame`."""
+        """Return a table of the plan and its alternatives; see :func:`~pipette_opt.plans.frames.alternative_frame`."""
         from pipette_opt.plans.frames import alternative_frame
 
         return alternative_frame(self)
 
     def rank_table(self) -> "DataFrame":
-        """Return host, GPU and coordinates of each rank, see :func:`~pipette_opt.plans.frames.rank_frame`."""
+        """
+        Return a table of host, GPU and coordinates of each rank; see
+        :func:`~pipette_opt.plans.frames.rank_frame`.
+        """
         from pipette_opt.plans.frames import rank_frame
 
         return rank_frame(self)
 
     def proof_table(self) -> "DataFrame":
         """
-        Return the number of configurations ruled out by each name, see
+        Return a table of configurations ruled out, by rule, bound or engine; see
         :func:`~pipette_opt.plans.frames.proof_frame`.
         """
         from pipette_opt.plans.frames import proof_frame
@@ -424,11 +430,14 @@ class Plan:
 
 
 AS_GOOD = 1e-6
-"""Relative difference below which times are equal, as ticks are not much finer."""
+"""
+Relative difference below which two iteration times count as equal; solver ticks (integer time units) are hardly
+finer.
+"""
 
 
 def why_slower(best: IterationTime, other: IterationTime) -> str:
-    """Explain why a plan lost to the shown plan: by how much, and the cause that grew most."""
+    """Return a text that says why a plan lost: how much slower it is, and the cause of time that grew most."""
     slower = other.iteration_time_s / best.iteration_time_s - 1
     if slower < -AS_GOOD:
         return f"{-slower:.1%} faster, less plain"
@@ -441,14 +450,16 @@ def why_slower(best: IterationTime, other: IterationTime) -> str:
 
 def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
     """
-    Explain why a host is left out.
+    Return a text that says why a host is not used.
 
     Parameters
     ----------
     partner
-        Used host whose place it could take.
+        Used host that the unused host could replace.
     seconds
-        Iteration time of the plan with that swap.
+        Iteration time of the plan after the replacement.
+    iteration_time_s
+        Iteration time of the plan.
     """
     loss_s = seconds - iteration_time_s
     if loss_s <= AS_GOOD * iteration_time_s:
@@ -457,7 +468,7 @@ def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:
 
 
 class RankRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank: where it runs, and its coordinates in the parallel groups."""
+    """Host and GPU of a rank, and its coordinates in the parallel groups."""
 
     rank: Count
     host: str
@@ -471,9 +482,10 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def rank_rows(plan: Plan) -> list[RankRow]:
     """
-    Return the rank map, in rank order.
-    The ranks of one expert are neighbours, and so are those of the experts that hold a layer's together: in both
-    orders, megatron-core's expert ranks begin with tensor, then expert parallelism.
+    Return a row for each rank, in rank order.
+
+    In both rank orders of Megatron-Core, expert ranks count tensor parallelism first, then expert parallelism. So the
+    ranks of one expert are neighbours, and so are the ranks that together hold all experts of a layer.
     """
     config = plan.config
     expert_size, num_groups = config.expert_tensor_size, config.expert_model_parallel_size

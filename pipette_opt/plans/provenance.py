@@ -11,14 +11,14 @@ ORIGINS: tuple[Origin, ...] = ("measured", "interpolated", "assumed")
 
 
 def provenance(instance: Instance) -> tuple[str, ...]:
-    """Return a sentence for each origin with what has it: "Measured: links between hosts"."""
+    """Return a sentence for each origin, such as "Measured: links between hosts.", with all figures of that origin."""
     found = list(_sources(instance))
     texts = {origin: "; ".join(source for source, its in found if its == origin) for origin in ORIGINS}
     return tuple(f"{origin.capitalize()}: {text}." for origin, text in texts.items() if text)
 
 
 def _sources(instance: Instance) -> Iterator[tuple[str, Origin]]:
-    """Yield all sources of times and sizes, each with its origin."""
+    """Yield every source of times and memory sizes, each with its origin."""
     cluster, stack = instance.cluster, instance.stack
     if instance.profile is not None:
         yield "layer times of the profile", "measured"
@@ -35,10 +35,7 @@ def _sources(instance: Instance) -> Iterator[tuple[str, Origin]]:
 
 
 def _constants(stack: StackSpec) -> Iterator[tuple[str, Origin]]:
-    """
-    Yield the constants of a stack with their origins: fitted ones are measured, others as the stack says,
-    else assumed.
-    """
+    """Yield the constants of a stack with their origins. All count as measured if the stack was fitted."""
     names_of = {
         origin: [name for name in CONSTANTS if stack.origins.get(name, "assumed") == origin] for origin in ORIGINS
     }

@@ -1,4 +1,4 @@
-"""Summaries of objects in at most ten lines, for a Python prompt."""
+"""Summaries of plans and estimates in at most ten lines, for a Python prompt."""
 
 import textwrap
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ from pipette_opt.plans.verdict import expected_time
 from pipette_opt.specs.host_names import compress_hosts
 
 MAX_LINES = 10
-"""Largest number of lines of an object at a prompt."""
+"""Largest number of lines of a summary."""
 
 WIDTH = 120
-"""Largest number of characters of such a line; longer ones end with dots."""
+"""Largest number of characters of a line; a longer line is cut and ends with dots."""
 
 
 def lines_at_most(title: str, lines: Iterable[str]) -> str:
-    """Return a title and its lines, indented; the tenth line counts the rest."""
+    """Return a title and indented lines, at most ten in all; the last line says how many more were left out."""
     shown = list(lines)
     if len(shown) >= MAX_LINES:
         left_out = len(shown) - (MAX_LINES - 2)
@@ -25,12 +25,12 @@ def lines_at_most(title: str, lines: Iterable[str]) -> str:
 
 
 def _short(line: str) -> str:
-    """Return a single line without line breaks."""
+    """Return the text without line breaks, cut to :data:`WIDTH`."""
     return textwrap.shorten(line.replace("\n", " "), WIDTH, placeholder=" ...", tabsize=1)
 
 
 def launch_lines(estimate: IterationTime, memory: Iterable[StageMemory], hosts: Iterable[str]) -> list[str]:
-    """Describe expected time with its band, tokens, memory of the fullest stage, and hosts."""
+    """Return lines with expected time and band, tokens per second, memory of the fullest stage, and hosts."""
     used = tuple(hosts)
     lines = [
         f"time: {expected_time(estimate)}",
@@ -50,7 +50,7 @@ def _risk(share: float) -> str:
 
 
 def plan_summary(plan: Plan) -> str:
-    """Describe label, expected time with band, risk, gap and hosts of a plan."""
+    """Return a summary of a plan: label, expected time with band, memory risk, gap and hosts."""
     proof = plan.certificate
     gap = proof.gap if plan.target is None else plan.target.gap
     lines = launch_lines(plan.estimate, plan.memory, [plan.hosts[node] for node in plan.placement.nodes_used])

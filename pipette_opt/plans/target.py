@@ -1,4 +1,4 @@
-"""Value of a plan by an objective other than its time."""
+"""Values of a plan by an objective other than its time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,25 +17,29 @@ UNITS = {
     Objective.COST: "per million tokens, in the currency of the prices",
     Objective.PROGRESS: "tokens/s, losses of hosts counted",
 }
-"""Unit of each objective for people."""
+"""Unit of each objective in output for people."""
 
 
 def people_value(objective: Objective, value: float, tokens: int) -> float:
-    """Convert the minimised value to people's units: tokens per second, or the price of a million tokens."""
+    """Convert the minimised objective of an iteration to tokens per second, or to the price of a million tokens."""
     return tokens / value if objective.is_rate else value * 1e6 / tokens
 
 
 def value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
     """
-    Return the minimised value: GPU-seconds of an iteration, its price, or its seconds with the cost of host
-    failures.
+    Return the minimised objective of a plan, for one iteration.
+
+    GPU-seconds, price, or seconds with the expected cost of host failures, by ``objective``.
     """
     factor = hosts_factor(objective, cluster, plan.inputs, plan.config.world_size, plan.placement.nodes_used.tolist())
     return factor * plan.estimate.iteration_time_s
 
 
 def best_value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> float:
-    """Return the minimised value of the fastest plan found, where a plainer one is the plan."""
+    """
+    Return the minimised objective of the fastest plan found, which is not the plan itself if a plainer one was
+    preferred.
+    """
     fastest = plan.fastest
     if fastest is None or fastest.iteration_time_s is None:
         return value_of(plan, cluster, objective)
@@ -46,7 +50,7 @@ def best_value_of(plan: Plan, cluster: ClusterSpec, objective: Objective) -> flo
 def hosts_factor(
     objective: Objective, cluster: ClusterSpec, inputs: Mapping[str, Any], num_gpus: int, nodes: Sequence[int]
 ) -> float:
-    """Return the minimised value over the iteration time of a plan on some hosts."""
+    """Return the minimised objective over the iteration time, for a plan that uses the hosts ``nodes``."""
     if objective is Objective.TOKENS_PER_GPU:
         return num_gpus
     if objective is Objective.PROGRESS:
@@ -55,14 +59,14 @@ def hosts_factor(
 
 
 def recorded_rate(inputs: Mapping[str, Any]) -> FailureRate:
-    """Read the failure rate of hosts from a plan's inputs (``failures``). ``InputError`` if it is missing."""
+    """Return the failure rate of hosts in a plan's ``inputs`` (``failures``). ``InputError`` if it is missing."""
     if inputs.get("failures") is None:
         raise InputError("--host-mean-days", "is needed for --objective progress: mean days until a host is lost.")
     return typed(FailureRate, inputs["failures"], "inputs.failures", closed=True)
 
 
 def price_of(cluster: ClusterSpec, node: int) -> float:
-    """Return the price of a GPU-hour of a host. ``InputError`` if it is unknown."""
+    """Return the price of a GPU-hour on a host. ``InputError`` if the price is unknown."""
     price = cluster.nodes[node].price_per_gpu_hour
     if price is None:
         host = cluster.hosts[node]

@@ -1,4 +1,4 @@
-"""One-sentence verdict on an answer: whether it fits, its distance from the best, uncertainty of its time."""
+"""Verdict on a plan or a launch in one sentence: whether it fits, distance from the best, uncertainty of the time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,10 +8,10 @@ from pipette_opt.plans.plan import AS_GOOD, FEW_RUNS, Certificate, IterationTime
 from pipette_opt.specs import NotModelled
 
 MEMORY_IGNORED = 1.0
-"""Accepted risk at which memory does not count."""
+"""Accepted out-of-memory risk at which memory does not count."""
 
 FITS_UP_TO = 0.01
-"""Largest out-of-memory risk at which a job "fits": the one accepted by default."""
+"""Largest out-of-memory risk at which a job "fits"; equal to the default of ``--max-oom-risk``."""
 
 
 def verdict(
@@ -24,18 +24,18 @@ def verdict(
     not_modelled: Sequence[NotModelled] = (),
 ) -> str:
     """
-    Return the verdict on a plan, or on a launch without a search.
+    Return the verdict on a plan, or on a launch without a search, as one sentence.
 
     Parameters
     ----------
     max_oom_risk
         Accepted risk of running out of memory; ``None`` if unknown.
     certificate
-        Proof about a plan; ``None`` without a search.
+        Proof about the plan; ``None`` without a search.
     links_measured
-        Whether links between hosts, if there are any, were measured.
+        Whether the links between hosts were measured; ``True`` for a single host.
     not_modelled
-        Options that times and sizes leave out.
+        Options that predicted times and sizes leave out.
     """
     parts = [_memory(memory, max_oom_risk)]
     if certificate is not None:
@@ -65,7 +65,10 @@ def plan_verdict(plan: Plan) -> str:
 
 
 def _links_measured(plan: Plan) -> bool:
-    """Return whether links were measured; ``False`` for a cluster file without matrices, or no file at all."""
+    """
+    Return whether links between hosts were measured; ``False`` for ``--nodes`` or a cluster file without
+    matrices.
+    """
     cluster = plan.inputs.get("cluster")
     if not isinstance(cluster, Mapping) or len(plan.hosts) == 1:
         return True
@@ -73,7 +76,7 @@ def _links_measured(plan: Plan) -> bool:
 
 
 def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
-    """Say whether it fits, by the stage that is most likely to run out of memory."""
+    """Return a clause that says whether the job fits, by the stage that is most likely to run out of memory."""
     if not memory:
         return "Whether it fits is not known"
     worst = max(memory, key=lambda stage: (stage.oom_probability, stage.upper_bytes / stage.capacity_bytes))
@@ -94,7 +97,7 @@ def _memory(memory: Sequence[StageMemory], max_oom_risk: float | None) -> str:
 
 
 def _proof(certificate: Certificate, iteration_time_s: float) -> str:
-    """Say how far it is from the best of the searched space, by the simulated time or by the objective asked for."""
+    """Return a clause that says how far a plan is from the best of the searched space, by time or by its objective."""
     choice = certificate.chosen_by
     if choice is not None:
         value = choice.value if choice.shown_value is None else choice.shown_value
@@ -114,7 +117,7 @@ def _proof(certificate: Certificate, iteration_time_s: float) -> str:
 
 
 def expected_time(estimate: IterationTime) -> str:
-    """Return the time shown to people: the middle of the band, with the band."""
+    """Return the expected time as text: the middle of the band, with the band and its number of runs."""
     answer, band = f"about {three_digits(estimate.expected_s)} s per iteration", estimate.band
     if band is None:
         return f"{answer}, as simulated"
@@ -129,7 +132,7 @@ def expected_time(estimate: IterationTime) -> str:
 
 
 def _share(share: float) -> str:
-    """Format a percentage with one digit after the point; none for whole ones."""
+    """Return a share as a percentage: one digit after the point below 10 %, none from 10 % on."""
     if 0 < share < 5e-4:
         return "less than 0.1 %"
     return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

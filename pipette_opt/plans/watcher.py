@@ -1,4 +1,4 @@
-"""Progress callback of a run, with its stop event and its clock."""
+"""Progress callbacks of a run, its stop event and its clock."""
 
 import threading
 import time
@@ -11,7 +11,10 @@ from pipette_opt.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Progress of a run: the step, the simulated time of the fastest plan and the proven bound."""
+    """
+    Progress of a run: current step, seconds since the start, simulated time of the fastest plan, and proven lower
+    bound.
+    """
 
     step: str
     elapsed_s: float
@@ -22,14 +25,14 @@ class Progress:
 @dataclass(slots=True, kw_only=True)
 class Watcher:
     """
-    Callbacks for the progress of a run, and its stop event.
+    Progress callbacks of a run, and the event that stops it.
 
     Parameters
     ----------
     begun
-        Start of the run, on the clock of ``time.perf_counter``; reported times count from here.
+        Start of the run in seconds of ``time.perf_counter``; reported times count from this start.
     started
-        Start of the time limit: later by the seconds in which kernels were compiled.
+        Start of the time limit: ``begun`` plus the seconds in which kernels were compiled.
     """
 
     on_progress: Callable[[Progress], None] = lambda progress: None
@@ -45,13 +48,16 @@ class Watcher:
 
     @contextmanager
     def loading_kernels(self) -> Iterator[None]:
-        """Exclude the time of compiling kernels, seconds once per installation, from the time of the search."""
+        """
+        Exclude the seconds inside the ``with`` block from the time limit. Kernels are compiled once per
+        installation.
+        """
         self.report("loading compiled kernels (the first time they are compiled)")
         begun = time.perf_counter()
         yield
         self.started += time.perf_counter() - begun
 
     def report(self, step: str, objective_s: float | None = None, lower_bound_s: float | None = None) -> None:
-        """Report the step of the run."""
+        """Pass the current step, with times in seconds, to the progress callback."""
         elapsed_s = time.perf_counter() - self.begun
         self.on_progress(Progress(step=step, elapsed_s=elapsed_s, objective_s=objective_s, lower_bound_s=lower_bound_s))

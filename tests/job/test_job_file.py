@@ -90,7 +90,7 @@ def test_degrees_are_a_launch(job: Path) -> None:
     assert words[:4] == ["--tensor-model-parallel-size", "8", "--pipeline-model-parallel-size", "2"]
     assert {"--sequence-parallel", "--recompute-granularity"} < set(words)
     assert "--num-virtual-stages-per-pipeline-rank" not in words
-    with pytest.raises(InputError, match=r"parallel\.sequence_parallel: is no choice of a search"):
+    with pytest.raises(InputError, match=r"parallel\.sequence_parallel: is not an option that the search chooses"):
         po.read_job(job)
 
 
