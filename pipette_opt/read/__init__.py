@@ -1,1 +1,1 @@
-"""Readers of users' files: clusters, links, models, launch scripts, runs, and shipped examples."""
+"""Readers of users' files: clusters, links, models, launch scripts, runs; also of the shipped examples."""

@@ -10,34 +10,37 @@ FLASH = re.compile(
     r"flash_?(attn|attention)?_?v?(?P<version>\d)?[\d.]*|fa_?v?(?P<short>\d)[\d.]*|fused_(attn|attention)"
     r"|te|transformer_engine|cudnn|(torch_)?sdpa|flex(_?attention)?|xformers|(mem(ory)?_)?efficient(_attention)?"
 )
-"""Kernels that store no scores: FlashAttention, cuDNN's in Transformer Engine, PyTorch's and similar ones."""
+"""
+Names of kernels that keep no attention scores in memory: FlashAttention, cuDNN in Transformer Engine, PyTorch
+SDPA.
+"""
 
 FUSED_SOFTMAX = re.compile(r"unfused|fused(_softmax)?|core|local")
-"""Kernels with scores in memory, and Megatron-Core's fused scaling, mask and softmax."""
+"""Names of kernels that keep the scores in memory and fuse scaling, mask and softmax, as Megatron-Core does."""
 
 PLAIN = re.compile(r"torch|(torch_|sdpa_)?math|eager|naive")
-"""Kernels with scores in memory, and a softmax of single operations."""
+"""Names of kernels that keep the scores in memory and compute the softmax in separate operations."""
 
 TRITON = "triton"
 """Part of the names of kernels written in Triton."""
 
 KNOWN = "flash, flash_attention_2, fa2, te, cudnn, sdpa, unfused, fused (the softmax only), core, torch, math, eager"
-"""Names that an error message suggests."""
+"""Names of attention kernels that an error message suggests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionWords:
     """
-    Meaning of an attention kernel's name.
+    Meaning of an attention kernel's name in a table of runs.
 
     Parameters
     ----------
     kernel
-        Kernel as in :class:`~pipette_opt.specs.TrainingSpec`.
+        ``flash`` keeps no scores in memory, ``unfused`` keeps them; see :class:`~pipette_opt.specs.TrainingSpec`.
     flash_version
-        Version as in :class:`~pipette_opt.specs.TrainingSpec`: 3 if the name has none.
+        Version of FlashAttention; 3 if the name has none.
     fused_softmax
-        Whether an unfused kernel has one kernel for its softmax.
+        Whether an unfused kernel computes its softmax in one kernel.
     """
 
     kernel: Literal["flash", "unfused"]
@@ -49,11 +52,11 @@ def attention_words(text: str) -> AttentionWords | None:
     """
     Return the meaning of an attention kernel's name; ``None`` for an unknown name.
 
-    Case, hyphens and blanks are ignored, and text in brackets or after a plus (``flash_attention2 + RMS kernel``).
-    ``triton`` is the exception: the Triton kernel that came with FlashAttention has the algorithm and about the
-    speed of its first version (``flash_attn_triton.py`` of Dao-AILab/flash-attention). Remarks may follow the name of
-    a kernel without scores (``TE DotProductAttention``, ``flash attention via TE``). PyTorch's
-    ``scaled_dot_product_attention`` runs its copy of FlashAttention 2 (``aten/src/ATen/native/transformers/cuda``).
+    Case, hyphens, blanks, and text in brackets or after a plus are ignored (``flash_attention2 + RMS kernel``). The
+    exception is ``triton``: FlashAttention's Triton kernel has the algorithm and about the speed of version 1
+    (``flash_attn_triton.py`` of Dao-AILab/flash-attention). Remarks may follow the name of a kernel without scores in
+    memory (``TE DotProductAttention``, ``flash attention via TE``). PyTorch's ``scaled_dot_product_attention`` runs its
+    copy of FlashAttention 2 (``aten/src/ATen/native/transformers/cuda``).
     """
     name = re.sub(r"[(\[][^)\]]*[)\]]?|[+;,].*", "", text.lower()).strip()
     name = re.sub(r"[\s_-]+", "_", name).removesuffix("_kernel")
@@ -70,7 +73,10 @@ def attention_words(text: str) -> AttentionWords | None:
 
 
 def _with_remarks(name: str) -> AttentionWords | None:
-    """Return the meaning of a kernel without scores whose name ends in remarks: ``te_dotproductattention``."""
+    """
+    Return the meaning of a flash kernel's name that ends in remarks, such as ``te_dotproductattention``; else
+    ``None``.
+    """
     words = name.split("_")
     for end in range(len(words) - 1, 0, -1):
         remarks = words[end:]
@@ -82,5 +88,5 @@ def _with_remarks(name: str) -> AttentionWords | None:
 
 
 def unknown_attention(text: str) -> str:
-    """Return the problem of a name that :func:`attention_words` does not know."""
+    """Return the error text for a name that :func:`attention_words` does not know."""
     return f"attention_kernel must be empty or one of {KNOWN}, got {shown(text)}."

@@ -1,7 +1,7 @@
 """
-Public runs compared with their predictions, by model, GPU and precision: ``data/backtests.yaml``.
+Comparison of public runs with their predictions, by model, GPU and precision: ``data/backtests.yaml``.
 
-The commands behind the pages of results write it; each replaces its own rows.
+The commands of ``benchmarks/`` that make the pages of results also write this file; each replaces only its own rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,22 +27,22 @@ HEAD = """\
 """Comment at the head of the file."""
 
 ROW = ("by", "names", "shape", "gpu", "precision", "runs", "gpus", "middle", "error")
-"""Fields of a row, in the order of the file."""
+"""Fields of a row of the file, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackTest:
     """
-    Runs of one model on one kind of GPU in one precision.
+    Comparison of public runs of one model on one GPU type in one precision.
 
     Parameters
     ----------
     by
-        Command of ``benchmarks/`` that compared them.
+        Command of ``benchmarks/`` that made the comparison.
     names
-        Names of the model in their sources.
+        Names of the model in the sources of the runs.
     shape
-        Shape as in :func:`shape_of`.
+        Layers, hidden size, attention heads and experts; see :func:`shape_of`.
     gpus
         Fewest and most GPUs of a run.
     middle
@@ -64,7 +64,7 @@ class BackTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """A compared run; ``ratio`` is measured over predicted time."""
+    """Public run with its ``ratio`` of measured to predicted time."""
 
     name: str
     model: ModelSpec
@@ -79,19 +79,19 @@ class ComparedRun:
 
 
 def shape_of(model: ModelSpec) -> tuple[int, int, int, int]:
-    """Return layers, hidden size, attention heads and experts (0 for none), which identify a model here."""
+    """Return layers, hidden size, attention heads and experts (0 if dense), by which models are told apart."""
     return model.num_layers, model.hidden_size, model.num_attention_heads, model.num_experts or 0
 
 
 def precision_of(training: TrainingSpec) -> str:
-    """Return the precision of the layers' products: bf16, fp16, fp32, a kind of fp8, or nvfp4."""
+    """Return the precision of matrix products: bf16, fp16, fp32, fp8 with its recipe, or nvfp4."""
     if training.fp4:
         return "nvfp4"
     return f"fp8 {training.fp8_recipe}" if training.fp8 else training.precision
 
 
 def read_backtests(path: Path | None = None) -> tuple[BackTest, ...]:
-    """Read all rows, of the shipped file by default. ``InputError`` for other fields than those of a row."""
+    """Read the comparisons in a file, by default the shipped one. ``InputError`` for an unknown field."""
     place = path or shipped_path("data", "backtests.yaml")
     found = []
     for number, content in enumerate(read_yaml(place) or []):
@@ -113,7 +113,7 @@ def read_backtests(path: Path | None = None) -> tuple[BackTest, ...]:
 
 
 def write_backtests(by: str, runs: Iterable[ComparedRun], path: Path | None = None) -> None:
-    """Write the rows of a command, in place of its older ones."""
+    """Write the comparisons of a command to the file, in place of the rows that this command wrote before."""
     place = path or shipped_path("data", "backtests.yaml")
     note_continued(place)
     others = [row for row in read_backtests(place) if row.by != by] if place.is_file() else []
@@ -123,7 +123,7 @@ def write_backtests(by: str, runs: Iterable[ComparedRun], path: Path | None = No
 
 
 def rows_of(by: str, runs: Iterable[ComparedRun]) -> list[BackTest]:
-    """Return a row for each model, GPU and precision."""
+    """Return a comparison for each model, GPU type and precision."""
     found = []
     for (shape, gpu, precision), members in groupby(sorted(runs, key=lambda run: run.key), key=lambda run: run.key):
         group = list(members)
@@ -145,11 +145,11 @@ def rows_of(by: str, runs: Iterable[ComparedRun]) -> list[BackTest]:
 
 
 def _plain(value: object) -> object:
-    """Return a value as YAML has it."""
+    """Return a tuple as a list, which YAML can write, and any other value unchanged."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def of_model(rows: Sequence[BackTest], model: ModelSpec) -> Mapping[str, tuple[BackTest, ...]]:
-    """Return the rows of models with equal shape, by GPU."""
+    """Return the comparisons for models of the same shape, by GPU type."""
     same = [row for row in rows if row.shape == shape_of(model)]
     return {gpu: tuple(row for row in same if row.gpu == gpu) for gpu in sorted({row.gpu for row in same})}

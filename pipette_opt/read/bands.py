@@ -1,10 +1,10 @@
 """
-Error bands of predicted times: measured over predicted times of public runs, and their spread among sources.
+Error bands of predicted times, from measured over predicted times of public runs and their spread.
 
 ``benchmarks/backtest/bands.py`` makes the table ``data/bands.yaml``. The logarithm of measured over predicted time is a
-sum: a middle for each kind of job, a difference between sources, a difference between the jobs of a source, and an
-addition for a configuration beyond every measured run. A band extends ``reach`` standard deviations of that sum to
-either side of the middle.
+sum of four terms: a middle for each kind of job, the difference between sources, the difference between jobs of one
+source, and an addition for configurations beyond all measured runs. A band extends ``reach`` standard deviations of
+this sum to each side of the middle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +24,11 @@ from pipette_opt.read.files import read_yaml
 from pipette_opt.specs import Instance, ModelSpec
 
 SHARE = 0.9
-"""Share of runs like a job whose time lies inside its band. Chosen."""
+"""Share of runs of the same kind of job whose measured time lies inside the band. Chosen."""
 
 TABLE_FIELDS = ("share", "reach", "kinds", "beyond", "pairs", "gpus", "apart")
 KIND_FIELDS = ("middle", "within", "spread", "runs", "sources", "largest_gpus", "seen", "left_out", "larger")
-"""Fields of the table and of a kind; the head of the file explains them."""
+"""Fields of a row of ``kinds`` in the table; the head of ``data/bands.yaml`` explains all fields."""
 
 WORLD_SIZE = "world_size"
 DISTANCES = (
@@ -39,66 +39,69 @@ DISTANCES = (
     "micro_batch_size",
 )
 """
-Properties of a configuration that are compared with measured runs. A configuration with a larger value than all runs of
-models of its size is predicted with less certainty.
+Properties of a configuration that are compared with measured runs. A value above that of all measured runs widens the
+band.
 """
 
 HELD_OUT = "held_out_groups"
-"""Name of the errors of a calibrated stack on held-out runs."""
+"""Key in a stack file for the errors of the stack on held-out runs."""
 
 RESIDUALS = "residuals"
-"""Name of the middle and standard deviation of measured over predicted time of a calibrated stack, with its kinds."""
+"""Key in a stack file for middle, standard deviation and job kinds of its measured over predicted times."""
 
 COLUMN_DISTANCES = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
     "mbs": "micro_batch_size",
 }
-"""Columns of measured runs by which a calibrated stack knows properties of ``DISTANCES``."""
+"""Properties in ``DISTANCES`` that a calibrated stack records, by their column in the table of runs."""
 
 MORE_OF = "more_"
-"""Prefix of the errors of a calibrated stack on held-out runs with the largest value of a column."""
+"""Prefix of keys in a stack file: errors on held-out runs with the largest value of a column."""
 
 PRIOR_RUNS = 4
-"""Number of runs that the shipped standard deviation of a source's jobs counts as, after a calibration. Chosen."""
+"""Number of runs that the shipped standard deviation counts as, when a calibration updates it. Chosen."""
 
 SMALL = 2048
-"""Hidden size below which launching kernels, which depends on the host, takes a large share of the time. Chosen."""
+"""
+Hidden size below which a model counts as small: host-dependent kernel launches take a large share of its time.
+Chosen.
+"""
 
 WIDE, FP8, FP32 = "16 bit", "fp8", "fp32"
-"""Precisions of a model's products, as kinds of jobs name them."""
+"""Precisions of matrix products in the names of job kinds."""
 
 SMALL_MODEL = ", small model"
 ANY_JOB = "any job"
-"""Row of the table for kinds without their own row; small models have a row with ``SMALL_MODEL`` behind."""
+"""Row of the table for job kinds without a row; the row for small models ends with ``SMALL_MODEL``."""
 
 GENERATIONS = {
     "Ampere or older": ("v100", "t4", "a100", "a800", "a10g", "a40", "l4"),
     "Hopper": ("h100", "h200", "h800", "h20", "gh200"),
     "Blackwell": ("b200", "b300", "gb200", "gb300"),
 }
-"""Families of measured GPUs by generation; a family is the first word of a name in the catalogue."""
+"""Measured GPU families by generation; a family is the part of a catalogue name before the first hyphen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindBand:
     """
-    Measured runs of a kind of job.
+    Measured over predicted times of the runs of one kind of job.
 
     Parameters
     ----------
     middle
-        Measured over predicted time of the average source.
+        Measured over predicted time, mean over the sources of runs.
     within
-        Standard deviation of the logarithm of that ratio between the jobs of one source.
+        Standard deviation of the logarithm of this ratio among jobs of one source.
     spread
-        Standard deviation of that logarithm for a job of a source that nobody measured.
+        Standard deviation of the logarithm of this ratio for a job from a new source.
     runs, sources
-        Number of measured runs and of their sources.
+        Number of measured runs, and of their sources.
     largest_gpus
-        GPUs of the largest run.
+        Number of GPUs of the largest run.
     seen
-        Largest value of each of ``DISTANCES`` that several runs have; only rows of all kinds have it.
+        Largest value of each property in ``DISTANCES`` that several runs have; only in the rows ``any job``.
     """
 
     middle: float
@@ -113,22 +116,24 @@ class KindBand:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandTable:
     """
-    The shipped table of bands.
+    Table of error bands, ``data/bands.yaml``.
 
     Parameters
     ----------
     reach
-        Standard deviations from the middle of a band to its ends.
+        Standard deviations from the middle of a band to each end.
+    kinds
+        Rows by kind of job.
     beyond
-        Variance that configurations beyond measured runs add, by property; for ``WORLD_SIZE`` by each doubling.
+        Variance added for a configuration beyond the measured runs, by property; for ``WORLD_SIZE`` per doubling.
     pairs
-        Variance of measured over predicted ratio of two runs of one job: at a predicted ratio of 1, and its growth
-        with the logarithm of that ratio.
+        Variance of the logarithm of measured over predicted time ratio of two runs of one job: at a predicted ratio of
+        1, and its growth with the logarithm of the predicted ratio.
     apart
-        Predicted ratio of two plans' times from which on public runs had that order; ``None`` with too few pairs
-        (:func:`pipette_opt.calibrate.metrics.told_apart`).
+        Predicted ratio of two plans' times above which public runs kept the predicted order
+        (:func:`pipette_opt.calibrate.metrics.told_apart`); ``None`` with too few pairs.
     gpus
-        Number of runs by kind of GPU; kinds without runs are absent.
+        Number of runs by GPU type; absent for types without runs.
     """
 
     reach: float
@@ -139,17 +144,20 @@ class BandTable:
     gpus: Mapping[str, int]
 
     def row(self, kind: str) -> KindBand:
-        """Return the row of a kind, or that of all kinds if nobody measured this kind."""
+        """
+        Return the row of a kind of job; the row ``any job`` of the same model size if no run of this kind was
+        measured.
+        """
         return self.kinds.get(kind) or self.kinds[any_kind(kind)]
 
 
 def any_kind(kind: str) -> str:
-    """Return the name of the row of all runs of models of a kind's size."""
+    """Return the name of the row for all job kinds of the same model size: small, or not small."""
     return f"{ANY_JOB}{SMALL_MODEL if SMALL_MODEL in kind else ''}"
 
 
 def job_kind(instance: Instance) -> str:
-    """Return the kind of a job by the properties that change errors most."""
+    """Return the kind of a job: dense or experts, model size, precision and GPU generation."""
     gpus = [kind.name for kind in instance.cluster.gpu_kinds]
     training = instance.training
     precision = FP8 if training.fp8 else FP32 if training.precision == FP32 else WIDE
@@ -157,7 +165,7 @@ def job_kind(instance: Instance) -> str:
 
 
 def kind_of(model: ModelSpec, precision: str, gpu: str) -> str:
-    """Return the kind of a job on a kind of GPU; GPUs without measured family form their own generation."""
+    """Return the kind of a job on a GPU type; a type of no measured family counts as its own generation."""
     family = gpu.lower().split("-")[0]
     generation = next((name for name, families in GENERATIONS.items() if family in families), gpu)
     shape = "mixture of experts" if model.num_experts is not None else "dense"
@@ -166,7 +174,7 @@ def kind_of(model: ModelSpec, precision: str, gpu: str) -> str:
 
 
 def read_bands(path: Path | None = None) -> BandTable:
-    """Read a table, the shipped one by default."""
+    """Read a table of error bands, by default the shipped one."""
     place = path or shipped_path("data", "bands.yaml")
     table = Fields(str(place), read_yaml(place), TABLE_FIELDS)
     pairs = Fields(f"{place}, pairs", table.any("pairs"), ("equal", "grows"))
@@ -197,7 +205,7 @@ def _kind(row: Fields) -> KindBand:
 
 @cache
 def shipped_bands() -> BandTable:
-    """Return the shipped table, which is read once."""
+    """Return the shipped table of error bands; the file is read once."""
     return read_bands()
 
 
@@ -218,14 +226,14 @@ def student_reach(degrees: float) -> float:
 
 def gain_band(ratio: float, more_gpus: float = 1.0) -> tuple[float, float]:
     """
-    Ends of the measured ratio of the times of two plans of one job, in ``SHARE`` of such pairs of public runs.
+    Return the range of the measured time ratio of two plans of one job that holds ``SHARE`` of pairs of public runs.
 
     Parameters
     ----------
     ratio
-        Predicted ratio, positive.
+        Predicted ratio of the two times, positive.
     more_gpus
-        GPUs of one plan over those of the other, positive; each doubling widens the range as it widens a band.
+        GPUs of one plan over those of the other, positive. Each doubling widens the range.
     """
     table = shipped_bands()
     equal, grows = table.pairs
@@ -235,21 +243,23 @@ def gain_band(ratio: float, more_gpus: float = 1.0) -> tuple[float, float]:
 
 
 def with_band(estimate: IterationTime, instance: Instance, config: ParallelConfig) -> IterationTime:
-    """Return the estimate with its band."""
+    """Return the estimate with its error band."""
     return replace(estimate, band=job_band(instance, config, estimate.iteration_time_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
     """
-    Additional variance of configurations with a larger property than all measured runs.
+    Variance added to the band of configurations with a larger property than all measured runs.
 
     Parameters
     ----------
     name
         Property of a configuration.
     most
-        Its largest value among measured runs.
+        Largest value of the property among measured runs.
+    variance
+        Added variance of the logarithm of measured over predicted time.
     """
 
     name: str
@@ -257,27 +267,27 @@ class Beyond:
     variance: float
 
     def has(self, config: ParallelConfig) -> bool:
-        """Return whether a configuration is beyond the measured runs."""
+        """Return whether the property of a configuration exceeds that of all measured runs."""
         return bool(getattr(config, self.name) > self.most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobBands:
     """
-    Bands of all configurations of a job: narrow for those like measured runs, wider for those beyond them.
+    Error bands of all configurations of a job: wider for configurations beyond the measured runs.
 
     Parameters
     ----------
     middle
         Expected over predicted time.
     spread, reach
-        Fields of :class:`KindBand` and :class:`BandTable`.
+        Standard deviation as in :class:`KindBand`; number of standard deviations as in :class:`BandTable`.
     source, runs, apart
         Fields of :class:`~pipette_opt.plans.plan.Band`.
     largest_gpus, per_doubling
-        GPUs of the largest run, and the variance that each doubling beyond adds.
+        GPUs of the largest measured run, and the variance added per doubling of this number.
     beyond
-        Other properties that add variance. Of several exceeded properties the largest variance counts.
+        Other properties that add variance. If several are exceeded, only the largest variance is added.
     """
 
     middle: float
@@ -291,18 +301,21 @@ class JobBands:
     beyond: tuple[Beyond, ...]
 
     def more_gpus(self, num_gpus: int) -> Iterator[Beyond]:
-        """Yield numbers of GPUs from which on the band is wider, up to ``num_gpus``."""
+        """
+        Yield the numbers of GPUs above which the band widens, one per doubling of the largest run, up to
+        ``num_gpus``.
+        """
         doublings = ceil(log2(max(1.0, num_gpus / self.largest_gpus)))
         for number in range(doublings):
             yield Beyond(name=WORLD_SIZE, most=self.largest_gpus << number, variance=self.per_doubling * (number + 1))
 
     def ends(self, variance: float = 0.0) -> tuple[float, float]:
-        """Return both ends of the band over the predicted time."""
+        """Return the lower and upper end of the band, each over the predicted time."""
         reach = self.reach * sqrt(self.spread**2 + variance)
         return self.middle * exp(-reach), self.middle * exp(reach)
 
     def of(self, config: ParallelConfig, iteration_time_s: float) -> Band:
-        """Return the band of a configuration."""
+        """Return the error band of a configuration with this predicted time."""
         farther = [exceeded for exceeded in (*self.beyond, *self.more_gpus(config.world_size)) if exceeded.has(config)]
         low, high = self.ends(max((exceeded.variance for exceeded in farther), default=0.0))
         names = list(dict.fromkeys(exceeded.name for exceeded in farther if exceeded.variance))
@@ -318,12 +331,12 @@ class JobBands:
 
 
 def job_band(instance: Instance, config: ParallelConfig, iteration_time_s: float) -> Band:
-    """Return the band of a predicted time; a calibrated stack has its own."""
+    """Return the error band of a predicted time; for a calibrated stack, from the stack's own runs."""
     return job_bands(instance).of(config, iteration_time_s)
 
 
 def job_bands(instance: Instance) -> JobBands:
-    """Return the bands of a job's configurations."""
+    """Return the error bands of a job's configurations."""
     table, kind = shipped_bands(), job_kind(instance)
     row, seen = table.row(kind), table.kinds[any_kind(kind)].seen
     if instance.stack.fitted is not None:
@@ -343,7 +356,7 @@ def job_bands(instance: Instance) -> JobBands:
 
 
 def _like_this(runs: int, all_runs: int, kind: str) -> str:
-    """Return the public runs behind a band, for people."""
+    """Return a text for people that counts the public runs behind a band."""
     if runs >= FEW_RUNS:
         return f"{counted(runs, 'public run')} like this ({kind})"
     return f"{counted(all_runs, 'public run')}, {runs or 'none'} of them like this ({kind})"
@@ -351,10 +364,10 @@ def _like_this(runs: int, all_runs: int, kind: str) -> str:
 
 def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandTable) -> JobBands:
     """
-    Return the bands of a calibrated stack, by the residuals of its runs.
+    Return the error bands of a calibrated stack, from measured over predicted times of its runs.
 
-    The shipped variance between two jobs of a source counts as ``PRIOR_RUNS`` runs, so a single run makes a band, too.
-    A job of another kind than the runs is as uncertain as a job of a source that nobody measured.
+    The shipped variance between two jobs of a source counts as ``PRIOR_RUNS`` runs, so a single run suffices for a
+    band. For a job of another kind than the runs, the variance between sources is added.
     """
     runs, ranges = int(fitted.get("num_runs", 0)), fitted.get("ranges", {})
     middle, spread, kinds = _residuals(fitted)
@@ -380,7 +393,11 @@ def _own_bands(fitted: Mapping[str, Any], row: KindBand, kind: str, table: BandT
 
 
 def _residuals(fitted: Mapping[str, Any]) -> tuple[float, float, Sequence[str]]:
-    """Return middle, standard deviation and kinds of a fit's runs; older files have only 90 % quantiles of errors."""
+    """
+    Return middle, standard deviation and job kinds of the runs of a fit.
+
+    Older stack files have only 90 % quantiles of errors, which give the standard deviation.
+    """
     if RESIDUALS in fitted:
         found = fitted[RESIDUALS]
         return float(found["middle"]), float(found["spread"]), found["kinds"]
@@ -389,12 +406,12 @@ def _residuals(fitted: Mapping[str, Any]) -> tuple[float, float, Sequence[str]]:
 
 
 def _spread_of(p90_error: float) -> float:
-    """Standard deviation of normal logarithms whose absolute errors have this 90 % quantile."""
+    """Return the standard deviation of a normal logarithm whose absolute error has this 90 % quantile."""
     return log1p(p90_error) / NormalDist().inv_cdf((1 + SHARE) / 2)
 
 
 def _words(names: Sequence[str]) -> str:
-    """Return names of ``DISTANCES``, for people."""
+    """Return the names of properties in ``DISTANCES`` as words for people."""
     words = {WORLD_SIZE: "GPUs", "num_chunks": "interleaving", "micro_batch_size": "micro-batch"}
     parts = [words.get(name, name.split("_")[0] + " parallelism") for name in names]
     return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), parts[-1]])

@@ -1,8 +1,8 @@
 """
 Hosts with unequal numbers of GPUs, split into equal blocks of GPUs that are planned like hosts.
 
-A host of 8 GPUs beside hosts of 4 is two blocks of 4: a plan may put any part of a job on either. Between the blocks of
-one host messages have the rate inside the host. Blocks share the host's NICs, which are divided among them.
+A host of 8 GPUs beside hosts of 4 becomes two blocks of 4. Messages between blocks of a host have the bandwidth inside
+that host. The blocks of a host share its NICs evenly.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from pipette_opt.specs.host_names import block_name, compress_hosts
 
 def usual_block(counts: Sequence[int]) -> int:
     """
-    Default number of GPUs of a block: the largest number that divides all counts.
+    Return the default number of GPUs in a block: the greatest common divisor of the GPU counts.
 
-    If that is 1, the largest power of two that the smallest host has, as tensor groups are powers of two: a host of 7
-    GPUs beside hosts of 8 has one block of 4.
+    If the divisor is 1, return the largest power of two up to the smallest count, as tensor-parallel sizes are powers
+    of two. A host of 7 GPUs beside hosts of 8 has a block of 4.
     """
     common, fewest = gcd(*counts), min(counts)
     return common if common > 1 else 1 << (fewest.bit_length() - 1)
@@ -31,22 +31,22 @@ def usual_block(counts: Sequence[int]) -> int:
 
 def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: str) -> ClusterSpec:
     """
-    Split each host into blocks of ``block`` GPUs, named by their first GPU, ``gpu01:4``.
+    Return the cluster with each host split into blocks of ``block`` GPUs, named by their first GPU: ``gpu01:4``.
 
-    A block gets its share of the aggregate rate of a host's GPUs to another host, whether other blocks send or not. The
-    latency between blocks of a host is that between hosts. GPUs that fill no block are unused, and noted.
+    A block gets its share of its host's bandwidth to another host, whether other blocks send or not. The latency
+    between blocks of a host is the latency between hosts. GPUs left over in a host are unused, with a note.
 
     Parameters
     ----------
     cluster
         Hosts, each with the largest count as its number of GPUs.
     counts
-        GPUs of each host; the first ones by their number.
+        Number of GPUs of each host; the first GPUs are used.
 
     Raises
     ------
     InputError
-        If no host has ``block`` GPUs, or if links of single GPUs are known.
+        If no host has ``block`` GPUs, or if the cluster has links of single GPUs.
     """
     most = max(counts)
     if block > most:
@@ -71,12 +71,16 @@ def split_hosts(cluster: ClusterSpec, counts: Sequence[int], block: int, where: 
         nics_per_node=max(1, cluster.nics_per_node * block // most),
         node_bytes_per_s=None,
         known_latency_s=None if cluster.known_latency_s is None else cluster.known_latency_s[np.ix_(of, of)],
-        assumed=(*cluster.assumed, *_said(cluster, block, len(nodes), left)),
+        assumed=(*cluster.assumed, *_notes(cluster, block, len(nodes), left)),
     )
 
 
 def _between(cluster: ClusterSpec, of: np.ndarray, num_flows: int, block: int) -> FloatArray:
-    """Aggregate rate of flows between blocks, shape ``(num_blocks, num_blocks)``; ``of`` has the host of each."""
+    """
+    Return the aggregate bandwidth between blocks, bytes/s, shape ``(num_blocks, num_blocks)``.
+
+    ``of`` holds the host index of each block.
+    """
     most = cluster.gpus_per_node
     shared = np.minimum(cluster.pair_bytes_per_s(num_flows), cluster.pair_bytes_per_s(most) * block / most)
     found: FloatArray = shared[np.ix_(of, of)]
@@ -84,7 +88,7 @@ def _between(cluster: ClusterSpec, of: np.ndarray, num_flows: int, block: int) -
     return found
 
 
-def _said(cluster: ClusterSpec, block: int, num_blocks: int, left: dict[str, int]) -> list[str]:
+def _notes(cluster: ClusterSpec, block: int, num_blocks: int, left: dict[str, int]) -> list[str]:
     notes = [
         f"Hosts are planned as {counted(num_blocks, 'block')} of "
         f"{counted(block, 'GPU')}, each with its share of the NICs; gpus_per_block changes that."

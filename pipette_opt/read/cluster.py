@@ -1,4 +1,4 @@
-"""Cluster files: YAML with link matrices beside it."""
+"""Cluster files: YAML, with CSV files of link matrices beside it."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ from pipette_opt.specs.host_names import compress_hosts, with_blocks
 from pipette_opt.specs.levels import Level
 
 MAX_GPUS_PER_NODE = 1024
-"""Most GPUs of a host: above any NVLink domain (576 in the fifth generation)."""
+"""Largest number of GPUs of a host. Chosen, above any NVLink domain (576 in the fifth generation)."""
 
 _TOP = ("name", "nodes", "gpus_per_block", "intra_node", "inter_node", "levels")
 _NODE = ("hosts", "gpu", "gpus_per_node", "speed", "price_per_gpu_hour")
@@ -40,7 +40,7 @@ _INTRA = ("bandwidth_gb_per_s", "latency_us", "matrices")
 @reads(CLUSTER_FILE)
 def read_cluster(path: str | Path) -> ClusterSpec:
     """
-    Read a cluster file; the format is described in ``data/README.md``.
+    Read a cluster file; ``data/README.md`` describes the format.
 
     Matrix files lie beside the cluster file. ``InputError`` names file, field and value of the first problem.
     """
@@ -50,7 +50,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
 
 def parse_cluster(document: object, where: str, folder: Path, name: str = "cluster") -> ClusterSpec:
     """
-    Make a cluster of the content of a cluster file.
+    Return the cluster that the parsed YAML content of a cluster file describes.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ def _check_units(
     levels: Sequence[Level],
 ) -> None:
     """
-    Raise ``InputError`` for links faster than the memory that they read from, and for latencies of seconds.
+    Raise ``InputError`` for a link faster than the GPU memory it reads from, or for a latency above a second.
 
-    The cause is mostly a slip of units: MB/s or Gbit/s in place of GB/s. A flow is never faster than a GPU's memory.
+    The usual cause is a wrong unit: MB/s or Gbit/s in place of GB/s.
     """
     fastest = max(node.gpu.memory_bytes_per_s / node.gpu.speed for node in nodes)
     singles = [("intra_node", intra_bytes_per_s), *((f"levels, {level.name}", level.bytes_per_s) for level in levels)]
@@ -142,7 +142,10 @@ def _of_memory(num_gpus: int, bytes_per_s: float) -> str:
 
 
 def matrix_files(path: str | Path, part: Literal["inter_node", "intra_node"] = "inter_node") -> list[str]:
-    """Return the names of the matrix files of a valid cluster file, relative to it: between or inside hosts."""
+    """
+    Return the names of the matrix files of a valid cluster file, relative to the file, for links between or inside
+    hosts.
+    """
     links = read_yaml(path).get(part) or {}
     latencies = [str(links["latencies"])] if links.get("latencies") else []
     return [str(entry["file"]) for entry in links.get("matrices") or ()] + latencies
@@ -150,14 +153,13 @@ def matrix_files(path: str | Path, part: Literal["inter_node", "intra_node"] = "
 
 def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> None:
     """
-    Write a cluster file and, beside it, a CSV for each measured matrix, ``<stem>_links_<flows>.csv``, and
-    ``<stem>_latencies.csv`` if latencies of single pairs are known.
+    Write a cluster file and, beside it, a CSV file for each measured matrix.
 
-    Links of single GPUs take the place of the matrix of one flow; where only those inside hosts are known, each kind of
-    host has its own file, ``<stem>_inside_<number>.csv``.
-
-    Bandwidths keep 1 kB/s, latencies 1 ps. ``comment`` goes to the top of the YAML file. Either all files are written
-    or none. ``InputError`` for an existing matrix file that no older cluster file at ``path`` names.
+    Matrices of host pairs are ``<stem>_links_<flows>.csv``, known latencies ``<stem>_latencies.csv``. Links of single
+    GPUs replace the matrix of one flow. If only those inside hosts are known, each kind of host has a file
+    ``<stem>_inside_<number>.csv``. Bandwidths are rounded to 1 kB/s, latencies to 1 ps. ``comment`` becomes the head of
+    the YAML file. Either all files are written or none. ``InputError`` for an existing matrix file that no older
+    cluster file at ``path`` names.
     """
     path = Path(path)
     parts: dict[str, str] = {}
@@ -194,9 +196,9 @@ def cluster_document(
     Parameters
     ----------
     matrices
-        Entries of the measured matrices' files; a cluster without measured links has one rate for all links.
+        Entries for the matrix files between hosts; a cluster without measured links has a single bandwidth.
     inside
-        Entries of the files of matrices inside hosts.
+        Entries for the matrix files inside hosts.
     """
     inter: dict[str, Any] = {"latency_us": _round(cluster.inter_node_latency_s / US)}
     inter["nics_per_node"] = cluster.nics_per_node
@@ -222,7 +224,10 @@ def cluster_document(
 
 
 def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "hosts") -> ClusterSpec:
-    """Keep only ``hosts``, in the cluster's order. ``InputError`` at ``where`` for an unknown host."""
+    """
+    Return the cluster with only ``hosts``, in the cluster's order. ``InputError`` at ``where`` for an unknown
+    host.
+    """
     for host in hosts:
         if host not in cluster.hosts:
             hint = did_you_mean(host, cluster.hosts)
@@ -248,7 +253,7 @@ def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "h
 
 
 def exclude_hosts(cluster: ClusterSpec, hosts: Collection[str]) -> ClusterSpec:
-    """Leave ``hosts`` out; names or ranges such as ``gpu[01-02]``."""
+    """Return the cluster without ``hosts``, which are names or ranges such as ``gpu[01-02]``."""
     excluded = set(expand_hosts(list(hosts), "--exclude-hosts")) if hosts else set()
     excluded = set(with_blocks(sorted(excluded), cluster.hosts))
     subset_cluster(cluster, excluded or cluster.hosts, "--exclude-hosts")
@@ -284,7 +289,7 @@ def _read_nodes(where: str, data: object, assumed: list[str]) -> tuple[NodeSpec,
 
 
 def _read_node_gpu(where: str, data: object, assumed: list[str]) -> GpuSpec:
-    """Read a GPU: a name of the catalogue, or all fields of a GPU."""
+    """Return a GPU from a name of the catalogue or from a mapping of all its fields; notes are added to ``assumed``."""
     if isinstance(data, str):
         entry = read_gpu_entry(data, f"{where}, gpu")
         note = note_on_gpu(data, entry)
@@ -296,7 +301,10 @@ def _read_node_gpu(where: str, data: object, assumed: list[str]) -> GpuSpec:
 
 
 def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
-    """Return the GPUs of a host, by the file or as usual for the kind of GPU."""
+    """
+    Return the number of GPUs of a host, from the file or the catalogue's usual host; the latter is added to
+    ``assumed``.
+    """
     if fields.has("gpus_per_node"):
         return fields.whole("gpus_per_node", most=MAX_GPUS_PER_NODE)
     entry = read_gpu_catalogue().get(gpu.name)
@@ -310,7 +318,10 @@ def _gpus_per_node(fields: Fields, gpu: GpuSpec, assumed: list[str]) -> int:
 
 
 def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) -> tuple[float, float]:
-    """Return bandwidth and latency inside a host, by the file or those of the slowest kind in the catalogue."""
+    """
+    Return bandwidth (bytes/s) and latency (s) inside a host, from the file or the catalogue's slowest GPU type
+    in use.
+    """
     catalogue = read_gpu_catalogue()
     kinds = dict.fromkeys(node.gpu.kind for node in nodes)
     known = [catalogue[name] for name in kinds if name in catalogue]
@@ -335,7 +346,7 @@ def _read_intra_node(intra: Fields, nodes: Sequence[NodeSpec], assumed: list[str
 
 
 def _node_entries(nodes: Sequence[NodeSpec]) -> list[dict[str, Any]]:
-    """Return an entry for each run of equal nodes, hosts in order."""
+    """Return an entry of ``nodes`` for each run of consecutive hosts that differ only in name."""
     runs: list[list[NodeSpec]] = []
     for node in nodes:
         if runs and replace(runs[-1][0], host=node.host) == node:
@@ -355,7 +366,7 @@ def _node_entries(nodes: Sequence[NodeSpec]) -> list[dict[str, Any]]:
 
 
 def _gpu_entry(gpu: GpuSpec) -> str | Mapping[str, Any]:
-    """Return the name of the GPU if it is exactly the catalogue's, else all its fields."""
+    """Return the catalogue name of the GPU if all its fields are the catalogue's, else a mapping of all fields."""
     known = read_gpu_catalogue().get(gpu.kind)
     if known is not None and known.gpu.at_speed(gpu.speed) == gpu:
         return gpu.kind
@@ -371,6 +382,6 @@ def _gpu_entry(gpu: GpuSpec) -> str | Mapping[str, Any]:
 
 
 def _round(value: float) -> float | int:
-    """Round to six decimals; whole numbers have no point."""
+    """Return the value rounded to six decimals, as an ``int`` if whole."""
     rounded = round(float(value), 6)
     return int(rounded) if rounded == int(rounded) else rounded

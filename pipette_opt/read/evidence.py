@@ -1,4 +1,4 @@
-"""Evidence on the links of a cluster from all files of measurements, before conflicts are resolved."""
+"""Evidence on the links of a cluster, collected from all measurement files, before conflicts are resolved."""
 
 import statistics
 from collections import defaultdict
@@ -30,7 +30,7 @@ from pipette_opt.read.switches import SwitchTree
 Pair = tuple[str, str]
 
 Run = tuple[int, Pair, int, str, int]
-"""Number of concurrent flows, unordered pair, campaign, kind of test, and GPUs of a host."""
+"""Key of a test: concurrent flows, unordered pair of hosts, campaign, kind of test, and GPUs per host."""
 
 Outcome = Literal["measured", "crashed", "wrong"]
 
@@ -39,10 +39,10 @@ _NAMED_PAIRS = 6
 Repeated = Literal["worst", "mean"]
 
 LARGE_BYTES = 16 * MIB
-"""Smallest message for measuring bandwidth: its fixed cost is below about 5 % of its time. Chosen."""
+"""Smallest message that counts for bandwidth, bytes: the fixed cost is below about 5 % of its time. Chosen."""
 
 SMALL_BYTES = 64 * KIB
-"""Largest message for measuring latency. Chosen."""
+"""Largest message that counts for latency, bytes. Chosen."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,15 +53,15 @@ class LinkEvidence:
     Parameters
     ----------
     rates
-        Aggregate rate of concurrent flows, bytes/s, by number of flows, pair (sender, receiver) and snapshot.
+        Aggregate bandwidth in bytes/s, by number of concurrent flows, pair (sender, receiver) and snapshot.
     failures
-        Failed test by number of flows, unordered pair and snapshot.
+        Text about a failed test, by number of flows, unordered pair and snapshot.
     outcomes
-        Outcomes of the tests of each run between two hosts.
+        Outcomes of the tests between two hosts.
     snapshot
-        Number of the user's source that is being read; each source is one moment in time.
+        Number of the source being read; each source that the user names is one moment in time.
     campaign_of
-        Campaign of each snapshot, within which a failed test may have been repeated: all single files are one campaign.
+        Campaign of each snapshot; a failed test may be repeated within its campaign. All single files are one campaign.
     snapshot_hosts
         Hosts that each snapshot names.
     tested_pairs
@@ -69,7 +69,7 @@ class LinkEvidence:
     remarks
         Assumptions about single files, one sentence each.
     unused
-        Sentence for each file with unused lines or keys, with their number.
+        Sentence with the number of unused lines or keys, for each file that has some.
     """
 
     hosts: dict[str, None] = field(default_factory=dict)
@@ -98,7 +98,10 @@ class LinkEvidence:
     all_at_once: bool = False
 
     def add_nccl_test(self, test: NcclTest, only_gpus: int | None = None) -> None:
-        """Add a run of nccl-tests; a run with another number of GPUs a host than ``only_gpus`` only names hosts."""
+        """
+        Add a run of nccl-tests; with ``only_gpus``, a run with another number of GPUs per host adds only its host
+        names.
+        """
         file = Path(test.source).name
         if test.problem and not test.failed:
             self.skipped.append(f"{test.kind or 'A test'} in {file} was not used: {test.problem}.")
@@ -135,7 +138,7 @@ class LinkEvidence:
             self.latencies += [row.time_s - row.size_bytes / rate for row in test.rows if row.size_bytes <= SMALL_BYTES]
 
     def add_matrix(self, matrix: HostMatrix, kind: str) -> None:
-        """Add a matrix of one flow for each host, all hosts at once."""
+        """Add a matrix of bandwidths with one flow per host, measured on all hosts at once."""
         for host in matrix.hosts:
             self._add_host(host)
         for i, sender in enumerate(matrix.hosts):
@@ -146,7 +149,7 @@ class LinkEvidence:
         self.all_at_once = True
 
     def add_pair_test(self, test: PairTest, file: str) -> None:
-        """Add one flow between two processes."""
+        """Add a test of one flow between two processes."""
         for host in (test.sender, test.receiver):
             self._add_host(host)
         if test.hosts_from:
@@ -163,7 +166,7 @@ class LinkEvidence:
         self.used[test.kind] += 1
 
     def add_link_log(self, log: LinkLog) -> None:
-        """Add a log of ``profile links``; its largest message gives the bandwidth."""
+        """Add a log of ``profile links``; the largest message gives the bandwidth."""
         for host in log.hosts:
             self._add_host(host)
             self.gpus_of_host[host] = max(self.gpus_of_host.get(host, 0), log.gpus_per_node)
@@ -175,7 +178,7 @@ class LinkEvidence:
         self.used["profile links, " + ("all pairs of a round at once" if log.together else "one pair at a time")] += 1
 
     def add_inside(self, node: InsideNode, kind: str) -> None:
-        """Add the inside of a host; all hosts are assumed to be equal to it."""
+        """Add a measurement inside a host; all hosts are assumed to equal this host."""
         self.inside_nodes.append(node)
         self.used[kind] += 1
 
@@ -185,7 +188,7 @@ class LinkEvidence:
             self.unused.append(f"{file}: {sentence}")
 
     def complete_directions(self) -> None:
-        """Copy the rate of pairs tested in one direction only to the other direction."""
+        """Copy the bandwidth of host pairs tested in one direction to the opposite direction."""
         one_way = []
         for sender, receiver in sorted(self.tested_pairs, key=lambda pair: natural_key(" ".join(pair))):
             forward, backward = self.rates[1][sender, receiver], self.rates[1].get((receiver, sender), {})
@@ -200,7 +203,7 @@ class LinkEvidence:
             self.remarks.append(f"Measured one way only, and taken for both: {named}{more}.")
 
     def forget_crashes(self) -> None:
-        """Drop a failure of a pair if another run of the test, in the same campaign, ended well."""
+        """Drop a failed test of a host pair if another run of the test in the same campaign succeeded."""
         ends: dict[tuple[int, Pair, int], list[set[Outcome]]] = defaultdict(list)
         for (flows, pair, campaign, *_), outcomes in self.outcomes.items():
             ends[flows, pair, campaign].append(outcomes)
@@ -215,7 +218,7 @@ class LinkEvidence:
                 self.failures[flows].pop(pair, None)
 
     def rename(self, new_name: Callable[[str], str]) -> None:
-        """Rename hosts; hosts whose names become equal are merged."""
+        """Rename hosts; hosts that get the same name are merged."""
         self.hosts = {new_name(host): None for host in self.hosts}
         for snapshot, hosts in self.snapshot_hosts.items():
             self.snapshot_hosts[snapshot] = {new_name(host): None for host in hosts}
@@ -237,10 +240,10 @@ class LinkEvidence:
 
     def settled(self, flows: int, repeated: Repeated) -> dict[Pair, float]:
         """
-        Return one rate for each pair at this number of flows.
+        Return the bandwidth of each host pair with this number of flows, bytes/s.
 
-        Within a snapshot the slowest measurement of a pair counts; of several snapshots the slowest, or their mean.
-        A pair whose test failed has no rate; the mean leaves out the snapshots in which it failed.
+        Within a snapshot, the slowest measurement of a pair counts. Over several snapshots, ``repeated`` takes the
+        slowest or the mean. A pair whose test failed has no bandwidth; the mean leaves out snapshots with a failure.
         """
         found = {}
         for pair, snapshots in self.rates[flows].items():
@@ -251,7 +254,10 @@ class LinkEvidence:
         return found
 
     def changes(self, flows: int) -> Mapping[Pair, tuple[float, float]]:
-        """Return mean and slowest rate over the snapshots of each pair that several snapshots have."""
+        """
+        Return mean and slowest bandwidth over snapshots, bytes/s, of each host pair that several snapshots
+        measured.
+        """
         found = {}
         for pair, snapshots in self.rates[flows].items():
             if len(snapshots) > 1:
@@ -281,7 +287,7 @@ class LinkEvidence:
             self.device_names[host] |= test.device_names[host]
 
     def _add_inside_or_skip(self, test: NcclTest) -> None:
-        """Take a ring inside a host as its fabric; skip other tests, which measure no pair."""
+        """Add a sendrecv ring inside one host as bandwidth inside hosts; list any other test as not used."""
         file, counts = Path(test.source).name, list(test.gpus_of_host.values())
         if len(counts) == 1 and counts[0] > 1 and test.kind == "sendrecv" and not test.problem:
             self.inside += [row.algorithm_bytes_per_s for row in _large(test.rows)]
@@ -291,7 +297,7 @@ class LinkEvidence:
 
 
 def _no_pair(test: NcclTest) -> str:
-    """Return the reason why a test measures no pair of hosts, and what it measures instead."""
+    """Return the reason why a test measures no pair of hosts, with its use if it has any."""
     counts = list(test.gpus_of_host.values())
     if not test.kind:
         known = ", ".join(dict.fromkeys(KINDS.values()))
@@ -317,10 +323,10 @@ def _no_pair(test: NcclTest) -> str:
 
 
 def unordered(a: str, b: str) -> Pair:
-    """Return a pair in natural order of its hosts."""
+    """Return a pair of hosts in natural order of their names."""
     return (a, b) if natural_key(a) <= natural_key(b) else (b, a)
 
 
 def _large(rows: Sequence[NcclRow]) -> list[NcclRow]:
-    """Return rows of large messages; the largest row if all are small."""
+    """Return the rows of messages of at least ``LARGE_BYTES``; if none, the row of the largest message."""
     return [row for row in rows if row.size_bytes >= LARGE_BYTES] or list(rows[-1:])

@@ -1,4 +1,4 @@
-"""Shipped examples: a cluster, a model and a job that can be solved at once."""
+"""Shipped examples: a cluster, a model and a job, ready to solve."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +19,14 @@ _FIELDS = ("description", "cluster", "model", "global_batch_size", "seq_length",
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Example:
     """
-    A job that is ready to be solved.
+    Shipped job that is ready to solve.
 
     Parameters
     ----------
     num_gpus
-        GPUs to use; ``None`` for all.
+        Number of GPUs to use; ``None`` for all.
     cluster_path, path
-        Files that it was read from.
+        Paths of the cluster file and of the example file.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Loads of experts of ``--expert-loads``: a file of counts or shares, or a law such as ``zipf:1.2``."""
+"""Loads of experts for ``--expert-loads``: a file of counts or shares, or a Zipf law such as ``zipf:1.2``."""
 
 from pathlib import Path
 
@@ -15,23 +15,23 @@ from pipette_opt.specs.expert_loads import zipf_loads
 OPTION = "--expert-loads"
 
 ZIPF = "zipf:"
-"""Prefix of a law in place of a file."""
+"""Prefix of a Zipf law, given in place of a file."""
 
 MAX_EXPONENT = 10.0
-"""Largest exponent; with two experts the second one already gets a thousandth. Chosen."""
+"""Largest exponent of a Zipf law: with two experts, the second already gets a thousandth. Chosen."""
 
 SLACK = 1e-3
-"""Relative tolerance of loads, as shares are often written with three digits. Chosen."""
+"""Relative tolerance of expert loads, as shares are often written with three digits. Chosen."""
 
 
 @reads()
 def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
     """
-    Share of the tokens' copies that each expert gets, shape ``(layers, num_experts)``; each layer sums to 1.
+    Return the share of routed tokens that each expert gets, shape ``(layers, num_experts)``; each row sums to 1.
 
-    A file has a line for each layer with experts, or one line for all, of numbers separated by commas or blanks:
-    shares, or counts of tokens. ``InputError`` unless a line has a number for each expert, and if an expert gets a
-    token twice.
+    A file has a line of numbers for each layer with experts, or one line for all layers; commas or blanks separate
+    them. The numbers are shares or counts of tokens. ``InputError`` unless a line has a number for each expert, or if
+    an expert gets more than each token once.
     """
     if model.num_experts is None:
         raise InputError(OPTION, f"has no effect: model {model.name} has no experts.")

@@ -1,4 +1,4 @@
-"""Fields of a mapping in a user's file, each checked once, with errors that name the place."""
+"""Fields of a mapping in a user's file, each checked once; errors name the place."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, overload
@@ -9,14 +9,14 @@ from pipette_opt.base.types import is_number
 from pipette_opt.base.units import counted
 
 LARGEST_WHOLE = 2**31 - 1
-"""Largest valid count of layers, hosts, MiB or tokens. Chosen."""
+"""Largest valid count, such as layers, hosts, MiB or tokens. Chosen."""
 
 MIN_NUMBER, LARGEST_NUMBER = 1e-9, 1e15
-"""Smallest valid number of those that must be > 0, and largest valid rate, share, time or size. Chosen."""
+"""Smallest valid positive number, and largest valid rate, share, time or size. Chosen."""
 
 
 def unused_keys(data: object, known: Collection[str]) -> str:
-    """Return a sentence that names the unused keys of a mapping, or columns of a table; empty if there are none."""
+    """Return a sentence that names the unused keys of a mapping, or columns of a table; empty if all are used."""
     if not isinstance(data, Mapping | list):
         return ""
     unknown, kind = [str(key) for key in data if key not in known], "key" if isinstance(data, Mapping) else "column"
@@ -32,9 +32,9 @@ class Fields:
     where
         File and place, the start of every error message.
     data
-        Content at that place. ``InputError`` unless it is a mapping.
+        Mapping to read. ``InputError`` for any other type.
     known
-        Names of valid fields. ``InputError`` with near matches for any other.
+        Names of valid fields. ``InputError`` with near matches for any other field.
     """
 
     def __init__(self, where: str, data: object, known: Iterable[str]) -> None:
@@ -49,11 +49,11 @@ class Fields:
                 raise InputError(where, f"unknown field {shown(key)}.{hint}")
 
     def has(self, name: str) -> bool:
-        """Return whether the field exists and is not empty."""
+        """Return whether the field exists and is not null."""
         return self.data.get(name) is not None
 
     def any(self, name: str) -> Any:
-        """Return the value of a required field."""
+        """Return the value of a required field. ``InputError`` if the field is missing."""
         if not self.has(name):
             raise InputError(self.where, f"the field {name} is missing.")
         return self.data[name]
@@ -63,7 +63,7 @@ class Fields:
     @overload
     def text(self, name: str, default: str) -> str: ...
     def text(self, name: str, default: str | None = None) -> str:
-        """Return one line of text without control characters; a bare number counts as text."""
+        """Return a field as one line of text without control characters; a whole number counts as text."""
         if default is not None and not self.has(name):
             return default
         value = self.any(name)
@@ -75,7 +75,7 @@ class Fields:
         return line
 
     def choice(self, name: str, choices: Iterable[str], default: str | None = None) -> str:
-        """Return a word of ``choices``."""
+        """Return a field whose value must be a word of ``choices``."""
         choices = list(choices)
         if default is not None and not self.has(name):
             return default
@@ -89,7 +89,7 @@ class Fields:
     @overload
     def whole(self, name: str, default: int, *, most: int = LARGEST_WHOLE) -> int: ...
     def whole(self, name: str, default: int | None = None, *, most: int = LARGEST_WHOLE) -> int:
-        """Return a whole number >= 1, and at most ``most``."""
+        """Return a field that must be a whole number from 1 to ``most``."""
         if default is not None and not self.has(name):
             return default
         value = self.any(name)
@@ -100,19 +100,19 @@ class Fields:
         return value
 
     def positive(self, name: str, default: float | None = None) -> float:
-        """Return a finite number > 0."""
+        """Return a field that must be a finite number > 0."""
         if default is not None and not self.has(name):
             return default
         return self._number(name, above_zero=True)
 
     def not_negative(self, name: str, default: float | None = None) -> float:
-        """Return a finite number >= 0."""
+        """Return a field that must be a finite number >= 0."""
         if default is not None and not self.has(name):
             return default
         return self._number(name, above_zero=False)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return true or false."""
+        """Return a field that must be true or false."""
         if not self.has(name):
             return default
         value = self.data[name]

@@ -1,4 +1,4 @@
-"""Opening of users' files, with errors that name them."""
+"""Reading of users' files; errors name the file."""
 
 import csv
 import hashlib
@@ -19,14 +19,17 @@ from pipette_opt.read.kinds_of_files import binary_kind
 TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
 
 MAX_YAML_NODES = 2_000_000
-"""Most values of a YAML file, repeats by aliases included; a matrix of 1,280 hosts has 1.6 million. Chosen."""
+"""
+Largest number of values in a YAML file, counting repeats by aliases. Chosen: a matrix of 1,280 hosts has 1.6
+million.
+"""
 
 
 def read_text(path: str | Path, *, keep_line_ends: bool = False) -> str:
     """
-    Return the text of a UTF-8 file. ``InputError`` says why it cannot be read.
+    Return the text of a UTF-8 file. ``InputError`` says why the file cannot be read.
 
-    Pipes and devices are refused, as they may be endless, except ``/dev/stdin`` and the pipes of ``<(command)``.
+    Pipes and devices may be endless and are refused, except ``/dev/stdin`` and the pipes of ``<(command)``.
 
     Parameters
     ----------
@@ -47,7 +50,7 @@ def read_text(path: str | Path, *, keep_line_ends: bool = False) -> str:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Decode UTF-8 bytes."""
+    """Return UTF-8 bytes as text. ``InputError`` for other bytes, with a guess of the file format."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -58,7 +61,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Read a YAML file. ``InputError`` for invalid YAML and for keys given twice."""
+    """Return the content of a YAML file. ``InputError`` for invalid YAML and for duplicate keys."""
     try:
         return yaml.load(read_text(path), Loader=_UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
@@ -77,9 +80,9 @@ def read_yaml(path: str | Path) -> Any:
 
 def read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, dict[Any, Any]]]]:
     """
-    Return the columns of a table, and its rows with their last line, as ``csv.DictReader`` reads them.
+    Return the columns of a CSV table, and each row with the number of its last line, as ``csv.DictReader`` reads them.
 
-    ``InputError`` for quotes that are not closed, and for fields of more than 131,072 characters.
+    ``InputError`` for an unclosed quote or a field of more than 131,072 characters.
     """
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
@@ -90,12 +93,15 @@ def read_csv(path: str | Path) -> tuple[list[str], list[tuple[int, dict[Any, Any
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file. ``InputError`` for ``NaN`` and ``Infinity``, which JSON does not have."""
+    """Return the content of a JSON file. ``InputError`` for invalid JSON, also for ``NaN`` and ``Infinity``."""
     return parse_json(read_text(path), str(path))
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON. ``InputError`` for keys given twice, numbers beyond doubles and control characters."""
+    """
+    Return the content of a JSON text. ``InputError`` for duplicate keys, too large numbers and control
+    characters.
+    """
     for escape in _ESCAPE.finditer(text):
         if escape[1] in ("b", "f") or (escape[2] and _CONTROL.match(chr(int(escape[2], 16)))):
             line = text.count("\n", 0, escape.start()) + 1
@@ -111,12 +117,12 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def _at_line(where: str, text: str, line: int) -> str:
-    """Return a place with its line; a text of a single line needs no number."""
+    """Return a place for an error, with the line number if the text has several lines."""
     return f"{where}, line {line}" if "\n" in text else where
 
 
 def sha256_of(path: str | Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; ``plan.json`` records it for every input."""
+    """Return the SHA-256 hash of a file in hexadecimal; ``plan.json`` records the hash of every input."""
     try:
         return hashlib.sha256(read_bytes(path)).hexdigest()
     except OSError as error:
@@ -124,7 +130,7 @@ def sha256_of(path: str | Path) -> str:
 
 
 def _first_part(error: ValueError) -> str:
-    """Return an error without Python's advice to programmers, which follows a semicolon."""
+    """Return the text of an error up to the first semicolon, after which Python advises programmers."""
     return str(error).split(";")[0].rstrip(".")
 
 
@@ -133,7 +139,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def _finite(text: str) -> float:
-    """Return a number that a double can hold."""
+    """Return a number of a JSON text. ``ValueError`` if a double cannot hold the number."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{shown(text)} is too large for a number")
@@ -141,7 +147,7 @@ def _finite(text: str) -> float:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a mapping of JSON. ``ValueError`` for keys given twice."""
+    """Return a JSON object as a mapping. ``ValueError`` for duplicate keys."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
@@ -151,28 +157,28 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 class _UniqueKeyLoader(yaml.SafeLoader):
     """
-    A loader that refuses values which PyYAML accepts, or reads by surprising rules.
+    YAML loader that refuses values which PyYAML accepts, or reads by surprising rules.
 
-    Refused are keys given twice, aliases that expand to gigabytes, and control characters. Numbers of YAML 1.1 in bases
-    of 8 and 60 (``010``, ``8:30``) are texts here, so a field that needs a number names them.
+    Refused are duplicate keys, aliases that expand to gigabytes, and control characters. YAML 1.1 numbers in base 8 and
+    60 (``010``, ``8:30``) are read as texts, so a field that needs a number reports them.
     """
 
     def get_single_node(self) -> yaml.Node | None:
-        """Compose the document, and check its size before any value is made."""
+        """Return the root node of the document, after a check of its expanded size."""
         node = super().get_single_node()
         if node is not None:
             _check_size(node)
         return node
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """Return a text without control characters other than tabs and line ends."""
+        """Return a scalar value. ``ConstructorError`` for control characters other than tabs and line ends."""
         value = super().construct_scalar(node)
         if isinstance(value, str) and _CONTROL.search(value):
             raise _refusal(f"a control character in {shown(value)}", node)
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping. ``ConstructorError`` for keys given twice."""
+        """Return a mapping. ``ConstructorError`` for duplicate keys."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
@@ -183,10 +189,10 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 _ESCAPE = re.compile(r"\\(u([0-9a-fA-F]{4})|.)", re.DOTALL)
-"""Escaped character of a JSON text."""
+"""Pattern of an escaped character in a JSON text."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters except tabs and line ends: a terminal or a script may take them for commands."""
+"""Pattern of control characters except tabs and line ends; a terminal or a script may execute them."""
 
 _RESOLVERS = {
     letter: [
@@ -230,7 +236,7 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError
 
 
 def _inside(node: yaml.Node) -> list[yaml.Node]:
-    """Return the direct children of a value, keys among them."""
+    """Return the direct children of a YAML node, including the keys of a mapping."""
     if isinstance(node, yaml.SequenceNode):
         return list(node.value)
     return [item for pair in node.value for item in pair] if isinstance(node, yaml.MappingNode) else []

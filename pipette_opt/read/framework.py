@@ -1,4 +1,4 @@
-"""Memory constants of a software stack: a shipped profile by name, or a file."""
+"""Memory constants of a software stack, from a shipped file or a file of the user."""
 
 from pathlib import Path
 
@@ -13,9 +13,10 @@ from pipette_opt.read.kinds_of_files import reads
 @reads()
 def read_framework(source: str | Path) -> Framework:
     """
-    Read a profile of ``data/frameworks`` by name, or any file with a block ``memory``, such as ``calibrate`` writes.
+    Return the memory constants of a file in ``data/frameworks`` by its name, or of any YAML file with a block
+    ``memory``.
 
-    ``InputError`` if there is no such profile, no such block, or an unknown constant.
+    ``calibrate`` writes such a block. ``InputError`` for an unknown name, a missing block or an unknown constant.
     """
     path = Path(source)
     if path.suffix not in (".yaml", ".yml"):
