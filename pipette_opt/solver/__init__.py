@@ -6,14 +6,15 @@ Import :func:`pipette_opt.solver.solve.solve` and :class:`pipette_opt.solver.par
 
 **Input from the joint model.** One CP-SAT model over all families of configurations
 (:mod:`~pipette_opt.solver.layer_model`, driven by :mod:`~pipette_opt.solver.joint`) chooses degrees, layers of each
-stage, recomputed layers and the GPU kind of each row. Memory is a hard constraint. The layer partitions that it hands
-on become candidates; it bounds all other partitions itself. The rest of this page is about the placement of candidates
-on hosts.
+stage, recomputed layers and the GPU type of each row. Memory is a hard constraint. The layer partitions that it returns
+become candidates; it bounds all other partitions itself. The rest of this page is about the placement of candidates on
+hosts.
 
-**Given** (:class:`~pipette_opt.problem.data.ProblemData`, integers only): candidates, and the ticks of their
-operations. A candidate is one configuration, one tiling of the hosts, and its grid of ``P`` pipeline rows, ``D`` data
-columns and ``K`` parts of a slot. The data has work, transfers, reductions and rings inside slots on each kind of host
-and over each directed pair of hosts. It also has the memory that each row needs and each host has.
+**Given** (:class:`~pipette_opt.problem.data.ProblemData`, integers only): candidates, and the ticks (integer time
+units) of their operations. A candidate is a configuration with one host tile. Its grid has ``P`` pipeline rows, ``D``
+data columns and ``K`` hosts for each slot (tensor and context ranks of one stage of one replica). The data has compute,
+transfers, reductions and rings inside slots for each GPU type and each directed pair of hosts. It also has the memory
+that each row needs and each host has.
 
 **Decided**: one candidate, and a host for each cell of its grid.
 
@@ -24,28 +25,26 @@ is the largest over stages ``s`` and columns of
 
 where
 
-- ``period`` is, with blocking sends, the largest ``work + both waits`` of a column's stages; with asynchronous sends,
-  the largest mean, rounded up, over the column's intervals of stages;
+- ``period`` with blocking sends is the largest ``work + both waits`` of a stage in the column. With asynchronous sends,
+  it is the largest mean time, rounded up, of any interval of the column's stages;
 - ``before(s)`` is the work that earlier stages still have when ``s`` is finished;
 - ``ring(s)`` is the slowest hop of the stage's ring, or the time of the ring inside hosts.
 
 Period and rings are bottlenecks over links; round trip and ``before`` are sums along one column. For other schedules,
-the longest of given paths replaces the first three terms.
+the longest of a set of paths replaces the first three terms.
 
-**Subject to** (:data:`~pipette_opt.solver.constraints.CONSTRAINTS`, one function a rule):
+**Subject to** (:data:`~pipette_opt.solver.constraints.CONSTRAINTS`, one function for each rule):
 
 - one candidate; one host for each cell; no host in two cells (hosts may stay unused: N of M);
 - each host has the memory that the stages of its row need;
-- each transfer, ring hop and hop inside a slot has a link that the candidate may use, in both directions where both are
-  used.
+- each transfer, ring hop and hop inside a slot has a usable link, in both directions if both are used.
 
 The order of the columns is the order of every row's ring, which passes through the parts of context groups. The
-candidate says which stages and replicas share a host. Tilings that a launcher cannot express are no candidates. One
+candidate fixes which stages and replicas share a host. Tilings that a launcher cannot express are no candidates. One
 rule breaks the symmetry of equal placements: the first cell has the host listed first among those of the first row.
 
 **Exact**: the CP-SAT model of these rules (:mod:`~pipette_opt.solver.variables`,
-:mod:`~pipette_opt.solver.constraints`, :mod:`~pipette_opt.solver.objective`), which is the reference and also an
-engine.
+:mod:`~pipette_opt.solver.constraints`, :mod:`~pipette_opt.solver.objective`). It is the reference, and also an engine.
 
 **Preprocessing**: each ring hop is raised to the least possible slowest hop of any ring through it
 (:mod:`~pipette_opt.solver.lifting`). This changes no placement's objective. It strengthens relaxations that look at
@@ -57,15 +56,15 @@ single hops or merge hosts.
 - distinct senders and receivers for all hops, by matching (:mod:`~pipette_opt.solver.bounds`);
 - class assignment (:mod:`~pipette_opt.solver.class_assignment`): the placement model with classes of nearly identical
   hosts. A class may be in as many cells as it has members. Columns and ring order stay; only the individual host is
-  open. On large grids, the model only refutes ceilings. The best assignment says which classes to split; on few hosts,
-  until each class is a single host and the model is exact.
+  undecided. On large grids, the model only refutes ceilings (objectives that a placement would have to reach). Its
+  best assignment shows which classes to split. On few hosts, it splits until each class is a single host.
 
 **Primal solutions**: the engines find placements, but most good ones come from simulated annealing
-(:mod:`pipette_opt.annealing`), which proves nothing and runs before. ``certify`` anneals and proves in rounds, and so
-do comparisons with baselines (:mod:`pipette_opt.baselines.rounds`).
+(:mod:`pipette_opt.annealing`), which proves nothing and runs before. ``certify`` and the comparisons with baselines
+(:mod:`pipette_opt.baselines.rounds`) alternate annealing and proof.
 
-**Certificate**: the least bound over all candidates. A candidate whose bound reaches the incumbent is closed, and a
-bound that one engine proves counts for all engines. :data:`~pipette_opt.solver.portfolio.TABLE` says which engine works
-on which grid, when and for how long; :class:`~pipette_opt.solver.engine.Engine` describes an engine. The log (``INFO``)
-says what each engine proved and in what time.
+**Certificate**: the least bound over all candidates. A candidate is closed when its bound reaches the incumbent. A
+bound that one engine proves counts for all engines. :data:`~pipette_opt.solver.portfolio.TABLE` lists which engine
+works on which grid, when and for how long; :class:`~pipette_opt.solver.engine.Engine` is the interface of an engine.
+The log (``INFO``) lists the proofs of each engine with their times.
 """

@@ -1,13 +1,13 @@
 """
-Lower bounds on a candidate's integer objective without a search.
+Lower bounds on the integer objective of a candidate (configuration with a host tile), computed without a search.
 
-Every hop costs at least the best allowed link of its rows. Moreover, hops have distinct senders and distinct receivers.
-Take any set of arcs in which no host sends twice or receives twice. Its slowest arc costs at least the *level*: the
-smallest t for which the links of cost <= t contain that many such arcs.
+Every hop costs at least the best allowed link of its grid rows. Moreover, hops have distinct senders and distinct
+receivers. The *level* for ``n`` hops is the smallest t for which the links of cost <= t contain ``n`` arcs with
+distinct senders and receivers. So the slowest hop of a placement costs at least the level.
 
-So some hop in the grid costs the level, and the bound is the minimum over the rows where this hop may be. The objective
-never falls when a time grows, so each such scenario is valued by the objective itself. Paths use many links, so they
-also count the least total cost of that many distinct arcs.
+This hop can be in any grid row; each row gives a scenario. The bound is the least objective of the scenarios, as the
+objective never falls when a time grows. Paths use many links, so their bound also counts the least total cost of as
+many distinct arcs.
 """
 
 import time
@@ -27,18 +27,18 @@ from pipette_opt.solver.matching import bottleneck_level
 from pipette_opt.solver.transfers import Transfers, least_transfers, some_host_has
 
 MAX_KINDS = 256
-"""Largest number of choices of the rows in which a column has hosts of scarce kinds. Chosen."""
+"""Largest number of sets of grid rows that are tried as the rows with slow GPU types. Chosen."""
 
 MAX_HOSTS_TO_BOUND = 200
-"""Number of hosts above which matching takes too long, and only the best links are used. Chosen."""
+"""With more hosts than this, matching takes too long and the bound uses only the best links. Chosen."""
 
 
 def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | None = None) -> IntArray:
     """
-    Lower bounds on every candidate in ticks, ``UNUSABLE_TICKS`` without a placement, shape ``(num_candidates,)``.
+    Return lower bounds on all candidates, ticks, shape ``(num_candidates,)``; ``UNUSABLE_TICKS`` without a placement.
 
-    Levels are computed only where the bound by best links is below ``cutoff``, most promising candidates first, until
-    ``ends`` (``time.perf_counter``).
+    Bounds by matching are computed until the clock (``time.perf_counter``) reaches ``ends``, smallest bounds over the
+    best links first. Candidates whose bound over the best links reaches ``cutoff`` keep it.
     """
     bounds = np.array([optimistic_ticks(data, candidate) for candidate in data.candidates], dtype=np.int64)
     for index in np.argsort(bounds, kind="stable").tolist():
@@ -49,7 +49,7 @@ def lower_bounds(data: ProblemData, cutoff: int = UNUSABLE_TICKS, ends: float | 
 
 
 def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
-    """Lower bound on the integer objective of every placement of the candidate, ticks."""
+    """Return a lower bound on the integer objective of every placement of the candidate, ticks."""
     if not has_room(data, candidate):
         return UNUSABLE_TICKS
     if data.num_nodes > MAX_HOSTS_TO_BOUND:
@@ -71,11 +71,12 @@ def candidate_bound(data: ProblemData, candidate: CandidateData) -> int:
 
 def _path_scenarios(data: ProblemData, candidate: CandidateData) -> Iterator[PlacedTicks | None]:
     """
-    Yield sets of scenarios, one scenario a column; in each set one must hold. ``None`` if no placement exists.
+    Yield sets of scenarios, one array column for each scenario; every placement satisfies at least one of each set.
 
-    First: each boundary in turn has the slowest transfer. Then, for paths: each boundary has the pair of transfers,
-    there and back, that takes longest together; and a column's transfers take as long as the mean. Last: where hosts of
-    some kinds cannot fill the grid, a column has as many of the others as the mean, in one choice of rows or another.
+    ``None`` is yielded if no placement exists. In the first set, each boundary between rows in turn has the slowest
+    transfer. For paths, two further sets follow: each boundary in turn has the slowest pair of transfers there and
+    back; and one column's transfers take as long as the mean over columns. If hosts of fast GPU types cannot fill the
+    grid, the last sets choose the rows in which a column has its mean number of slow hosts.
     """
     allowed = data.allowed(candidate)
     rows = np.arange(candidate.num_stages) // candidate.block.stages
@@ -116,12 +117,12 @@ def _path_transfers(
     data: ProblemData, candidate: CandidateData, transfers: "Transfers", placed: PlacedTicks
 ) -> Iterator[PlacedTicks]:
     """
-    Yield scenarios of paths, in which a column's transfers cost at least as much as that many distinct links.
+    Yield scenarios for paths in which the transfers of a column cost at least as much as equally many distinct links.
 
     Parameters
     ----------
     placed
-        Scenarios, one for each boundary of the slowest transfer.
+        Scenarios in which each boundary in turn has the slowest transfer.
     """
     assert candidate.paths is not None
     _, D, K = candidate.grid
@@ -134,7 +135,10 @@ def _path_transfers(
     always = np.where(passes, often, UNUSABLE_TICKS).min(axis=1, initial=UNUSABLE_TICKS) * (links > 0)
 
     def adding_up(scenarios: PlacedTicks, more: IntArray, columns: int) -> PlacedTicks:
-        """Raise each path to the least cost of distinct links in this many columns together."""
+        """
+        Raise each path so that its transfers in ``columns`` columns together cost at least that many distinct
+        links.
+        """
         least = {number: least_cost(both, number * columns) // columns for number in np.unique(links).tolist()}
         total = passes @ (scenarios.send_forward + scenarios.send_backward)[between] + more
         lacking = np.maximum(np.array([least[number] for number in links.tolist()])[:, None] - total, 0)
@@ -164,7 +168,7 @@ def _path_transfers(
 
 def least_cost(ticks: IntArray, number: int) -> int:
     """
-    Least cost of ``number`` arcs of which no two share a sender or a receiver; exact.
+    Return the least total ticks of ``number`` arcs with distinct senders and distinct receivers, by min-cost flow.
 
     ``UNUSABLE_TICKS`` if fewer usable arcs exist.
     """
@@ -192,12 +196,13 @@ def _placed(
     candidate: CandidateData, kinds: list[BoolArray], hops: tuple[int, int], send: IntArray, send_back: IntArray
 ) -> PlacedTicks:
     """
-    Build scenarios as columns; a single column is repeated for all. Rings are added later.
+    Return the times of scenarios as array columns, without gradient rings; a single column is repeated for all
+    scenarios.
 
     Parameters
     ----------
     kinds
-        GPU kinds that each stage may have, shape ``(num_kinds, pp)``, one array a scenario.
+        Mask of GPU types that each stage may have, shape ``(num_kinds, pp)``, for each scenario.
     hops
         Ticks of tensor communication of one layer between hosts, forward and backward.
     """
@@ -227,14 +232,14 @@ def _least_more(
     count: int,
 ) -> IntArray:
     """
-    Least additional ticks of each path with ``count`` more rows of hosts of scarce kinds, shape ``(paths, scenarios)``.
+    Return the least ticks that ``count`` more rows of slow hosts add to each path, shape ``(paths, scenarios)``.
 
     Parameters
     ----------
     scarce_hosts, allowed
-        Hosts of scarce kinds, and all hosts, that each row may have.
+        Masks of the slow hosts, and of all hosts, with enough memory for each row.
     chosen
-        Rows of each scenario that already have hosts of scarce kinds.
+        Rows of each scenario that have slow hosts already.
     """
     assert candidate.paths is not None
     rows = candidate.grid[0]
@@ -251,14 +256,20 @@ def _least_more(
 
 
 def _kinds_of(data: ProblemData, candidate: CandidateData, possible: BoolArray) -> BoolArray:
-    """GPU kinds among the hosts that each stage may have (shape ``(pp, num_nodes)``), shape ``(num_kinds, pp)``."""
+    """
+    Return the GPU types of the hosts that each stage may have, shape ``(num_kinds, pp)``; hosts have ``(pp,
+    num_nodes)``.
+    """
     kinds = np.zeros((len(candidate.forward_ticks), len(possible)), dtype=np.bool_)
     np.logical_or.at(kinds, data.kind_of_node, possible.T)
     return kinds
 
 
 def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
-    """Least ticks of one layer's tensor communication between hosts, forward and backward; ``None`` without a link."""
+    """
+    Return the least ticks of one layer's tensor communication between hosts, forward and backward; ``None`` without a
+    link.
+    """
     if candidate.grid[2] == 1:
         return 0, 0
     hops = int(candidate.tensor_forward_ticks.min()), int(candidate.tensor_backward_ticks.min())
@@ -266,7 +277,10 @@ def _least_tensor_hops(candidate: CandidateData) -> tuple[int, int] | None:
 
 
 def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
-    """Least ticks of each stage's reduction on the hosts of its row, shape ``(pp,)``; ``None`` if no ring exists."""
+    """
+    Return the least ticks of each stage's reduction on the hosts of its row, shape ``(pp,)``; ``None`` if no ring
+    exists.
+    """
     _, D, K = candidate.grid
     ring = candidate.ring_floor_ticks.copy()
     if candidate.ring_length == 1:
@@ -284,7 +298,10 @@ def _ring_floor(data: ProblemData, candidate: CandidateData) -> IntArray | None:
 
 
 def least_embedding(candidate: CandidateData) -> int:
-    """Least ticks of the all-reduce of tied embeddings: of its ``D * K`` pairs of distinct hosts, the slowest."""
+    """
+    Return the least ticks of the tied-embedding reduction, which waits for the slowest of ``D * K`` distinct host
+    pairs.
+    """
     if not candidate.embedding_ticks.size:
         return candidate.embedding_floor_ticks
     apart = candidate.embedding_ticks.copy()
@@ -294,10 +311,9 @@ def least_embedding(candidate: CandidateData) -> int:
 
 def _ring_scenarios(data: ProblemData, candidate: CandidateData) -> IntArray | None:
     """
-    Reductions with the slowest hop in each row in turn, ticks, shape ``(pp, scenarios)``; ``None`` if no ring exists.
+    Return reductions with the slowest hop in each row in turn, ticks, shape ``(pp, rows)``; ``None`` if no ring exists.
 
-    With several classes of stages, the slowest hop of each class gives a set of scenarios; the set with the largest sum
-    is returned.
+    Stages with different ring costs give several sets of such scenarios; the set with the largest sum is returned.
     """
     P, D, K = candidate.grid
     base = _ring_floor(data, candidate)

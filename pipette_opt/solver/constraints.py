@@ -1,4 +1,4 @@
-"""Rules of a placement: each is one function, whose docstring is the rule."""
+"""Rules of a placement as CP-SAT constraints; the docstring of each function is its rule."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def add_one_host_per_cell(model: CpModel, data: ProblemData, variables: Variable
 
 
 def add_one_cell_per_host(model: CpModel, data: ProblemData, variables: Variables) -> None:
-    """No host has two cells, nor a class of hosts more than its members."""
+    """No host is in two cells; a class of hosts is in at most as many cells as it has members."""
     for grid in variables.grids:
         for node, copies in enumerate(grid.copies.tolist()):
             cells = grid.cells_on(node)
@@ -59,9 +59,9 @@ def _forbid(
     model: CpModel, grid: GridVariables, tail: Cell, head: Cell, pairs: BoolArray, condition: list[IntVar]
 ) -> None:
     """
-    Under a condition, the two cells are not on these pairs of hosts.
+    Under a condition, the two cells are not on any of the given pairs of hosts.
 
-    Two cells on one host are excluded anyway, unless it stands for a class with several members.
+    Two cells on one host are excluded by another rule, unless the host stands for a class with several members.
     """
     heads = grid.hosts_of(head)
     for node, host in grid.hosts_of(tail).items():
@@ -76,11 +76,11 @@ def _forbid(
 
 def add_first_column_has_least_host(model: CpModel, data: ProblemData, variables: Variables) -> None:
     """
-    The first cell has the host listed first among the hosts of the first row.
+    The first cell has the host with the lowest index among the hosts of the first row.
 
-    Rotating all rings of columns together, or all tensor rings, changes no cost; reversing a ring or the pipeline may,
-    so these symmetries stay. The parts of a context group also keep their order: rings of gradients go through them,
-    column by column.
+    Rotating the rings of all columns together, or all tensor rings, changes no cost, so this rule loses nothing.
+    Reversing a ring or the pipeline may change costs. The parts of a context group keep their order, as gradient rings
+    pass through them column by column.
     """
     for grid in variables.grids:
         _, D, K = grid.shape
@@ -101,7 +101,7 @@ RULES = (
     add_memory_capacity,
     add_links_exist,
 )
-"""Rules of every placement, in the order in which they are added."""
+"""Rules that every placement satisfies, in the order in which they are added."""
 
 CONSTRAINTS = (*RULES, add_first_column_has_least_host)
-"""All rules, and one that breaks the symmetry of equal placements."""
+"""All rules of a placement, and the rule that breaks the symmetry of equal placements."""

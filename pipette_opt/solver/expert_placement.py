@@ -1,9 +1,9 @@
 """
-Placement of experts on expert-parallel ranks with the least load on the busiest rank, by CP-SAT.
+Placement of experts on expert-parallel ranks that minimises the load of the busiest rank, by CP-SAT.
 
-Every rank has equally many slots. An expert takes one slot, or several on different ranks with replicas, which share
-its tokens evenly (FlexMoE, arXiv 2304.03946, replicates hot experts so). No launcher places or replicates experts in
-training. A placement without replicas is a checkpoint with its experts in another order.
+Every rank holds equally many experts (slots). With replicas, copies of an expert on different ranks share its tokens
+evenly (FlexMoE, arXiv 2304.03946, replicates hot experts so). No launcher places or replicates experts in training. A
+placement without replicas is a checkpoint with its experts in another order.
 """
 
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 
 LOAD_RESOLUTION = 100_000
-"""Integer units of a rank's mean load."""
+"""Integer units in the mean load of a rank. Chosen."""
 
 MAX_COPIES = 4
-"""Largest number of slots of one expert. Chosen."""
+"""Largest number of copies of one expert. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertPlacement:
     """
-    Experts of each rank.
+    Placement of one layer's experts.
 
     Parameters
     ----------
     experts_of_rank
-        Expert numbers from 0, ascending.
+        Expert numbers of each rank, from 0, ascending.
     imbalance
         Load of the busiest rank over the mean.
     bound
@@ -43,9 +43,9 @@ class ExpertPlacement:
     @property
     def reduced_experts(self) -> float:
         """
-        Largest volume that a rank sends to keep copies equal, in gradients of one expert.
+        Largest volume that a rank sends to reduce the gradients of copies, in units of one expert's gradients.
 
-        ``2 (c - 1) / c`` for each of its experts with ``c`` copies (a ring all-reduce).
+        Each expert with ``c`` copies adds ``2 (c - 1) / c`` (a ring all-reduce).
         """
         copies = np.bincount([expert for experts in self.experts_of_rank for expert in experts])
         return float(max(sum(2 - 2 / copies[expert] for expert in experts) for experts in self.experts_of_rank))
@@ -53,18 +53,18 @@ class ExpertPlacement:
 
 def place_experts(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> ExpertPlacement:
     """
-    Place one layer's experts with the least load on the busiest rank.
+    Place one layer's experts so that the busiest rank has the least load.
 
     Parameters
     ----------
     loads
-        Load of each expert, shape ``(num_experts,)``, not negative, some above 0.
+        Load of each expert, shape ``(num_experts,)``; not negative, at least one positive.
     ranks
         Number of ranks, a divisor of the number of experts.
     spare_slots
-        Further slots of each rank beside its share of the experts; each holds a copy of an expert that the rank lacks.
+        Number of further experts on each rank; each is a copy of an expert that the rank lacks.
     work
-        CP-SAT's deterministic time, about seconds; afterwards the bound may be below the placement.
+        Limit in CP-SAT's deterministic time, roughly seconds. If it is reached, the bound may be below the placement.
     """
     num_experts = len(loads)
     if ranks < 1 or num_experts % ranks:
@@ -100,7 +100,11 @@ def _least_of_hottest(loads: FloatArray, most_copies: int) -> float:
 
 
 def _greedy(loads: FloatArray, ranks: int, slots: int, most_copies: int) -> list[list[int]]:
-    """Give copies to the experts with most load each; then place copies, most load first, on the least busy rank."""
+    """
+    Return the experts of each rank by a greedy rule.
+
+    Experts with the most load per copy get further copies. Then copies go to the least busy rank, largest load first.
+    """
     copies = np.ones(len(loads), dtype=np.int64)
     for _ in range(ranks * slots - len(loads)):
         each = np.where(copies < most_copies, loads / copies, -1.0)
@@ -126,7 +130,7 @@ def _greedy(loads: FloatArray, ranks: int, slots: int, most_copies: int) -> list
 
 
 def _room(held: list[list[int]], expert: int, rank: int) -> tuple[int, int]:
-    """Return a rank without the expert, and one of its experts that ``rank`` lacks."""
+    """Return a rank without the expert, and an expert of that rank which ``rank`` lacks."""
     for other, its in enumerate(held):
         if expert not in its:
             for moved in its:
@@ -138,7 +142,7 @@ def _room(held: list[list[int]], expert: int, rank: int) -> tuple[int, int]:
 def _solve(
     loads: FloatArray, ranks: int, slots: int, most_copies: int, first: list[list[int]], work: float
 ) -> tuple[list[list[int]], float]:
-    """Solve with CP-SAT from a first placement: return the best placement found, and a bound on the imbalance."""
+    """Return the best placement that CP-SAT finds from a warm start, and a lower bound on the imbalance."""
     model = cp_model.CpModel()
     unit = loads.sum() / ranks / LOAD_RESOLUTION
     counts = range(1, most_copies + 1)
@@ -180,20 +184,23 @@ def _solve(
 
 def place_layers(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> tuple[ExpertPlacement, ...]:
     """
-    Place the experts of each layer.
+    Return a placement of the experts for each layer.
 
     Parameters
     ----------
     loads
-        Loads of experts, shape ``(layers, num_experts)``.
+        Loads of the experts, shape ``(layers, num_experts)``.
     work
-        Deterministic time of all layers together.
+        Limit in CP-SAT's deterministic time, roughly seconds, for all layers together.
     """
     return tuple(place_experts(layer, ranks, spare_slots, work / len(loads)) for layer in loads)
 
 
 def balanced_imbalance(loads: FloatArray, ranks: int, spare_slots: int = 0, work: float = 2.0) -> tuple[float, float]:
-    """Return the mean over the layers of the least imbalance and of its bound; arguments as of :func:`place_layers`."""
+    """
+    Return the mean over layers of the least imbalance found and of its lower bound; arguments as
+    :func:`place_layers`.
+    """
     placed = place_layers(loads, ranks, spare_slots, work)
     imbalances, bounds = zip(*((layer.imbalance, layer.bound) for layer in placed), strict=True)
     return float(np.mean(imbalances)), float(np.mean(bounds))

@@ -1,4 +1,7 @@
-"""Bound of a single family without a CP-SAT model: each path of its schedule limits the units of every stage."""
+"""
+Lower bound on one partition family without a CP-SAT model: each path of the schedule limits the layers of every
+stage.
+"""
 
 from dataclasses import dataclass
 
@@ -11,23 +14,23 @@ from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.layer_model import LayerSplit, fewest_recomputed
 
 FAMILY_MARGIN = 1e-6
-"""Relative margin subtracted from a bound, as bounds are computed in doubles and ticks."""
+"""Relative margin subtracted from a bound, as bounds are computed in doubles and in whole ticks. Chosen."""
 
 HALVINGS = 14
-"""Number of halvings of the interval that contains a family's bound: to 6e-5 of it."""
+"""Number of bisection steps for the bound of a family, which leave 6e-5 of the interval. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FamilyBound:
     """
-    Lower bound on a family's iteration time.
+    Lower bound on the iteration time of a partition family.
 
     Parameters
     ----------
     seconds
-        Lower bound on all partitions, at most the time to beat; infinite if the layers do not fit.
+        Lower bound on all partitions, limited to the time to beat; infinite if the layers do not fit into memory.
     split
-        Partition near the bound that fits on its GPU kinds; ``None`` if none was found or none beats the time to beat.
+        Partition near the bound that fits into memory; ``None`` if none was found or none is fast enough.
     """
 
     seconds: float
@@ -35,7 +38,7 @@ class FamilyBound:
 
 
 def load_kernel() -> None:
-    """Compile the kernels of :func:`family_bound` if needed, by one call with a single stage of a single unit."""
+    """Compile the kernels of :func:`family_bound` if needed, by a call with the smallest possible family."""
     from pipette_opt.solver.family_kernel import least_time
 
     times, whole = np.ones((1, 1, 1)), np.ones((1, 1), dtype=np.int64)
@@ -56,21 +59,21 @@ def family_bound(
     least_s: float = 0.0,
 ) -> FamilyBound:
     """
-    Return the least time in which all units fit, found by bisection.
+    Return the least time in which all layers fit, found by bisection.
 
-    In a given time, every path limits each stage to the units that the rest of the path leaves time for. All stages
-    together have to hold all units (:mod:`pipette_opt.solver.family_kernel`).
+    For a given time, every path limits each stage to the units (one layer in each chunk) for which the rest of the path
+    leaves time. All stages together have to hold all units (:mod:`pipette_opt.solver.family_kernel`).
 
     Parameters
     ----------
     to_beat_s
-        Partitions that are not faster are ignored, seconds.
+        Time to beat, seconds; slower partitions are ignored.
     counts
-        Paths of the schedule, such as critical ones; by default those of every schedule.
+        Paths of the schedule, such as critical paths; by default the paths that every schedule has.
     halvings
-        Halvings of the interval of the bound; 0 only asks whether a partition may be faster than the time to beat.
+        Number of bisection steps; with 0, the bound only tells whether a partition may be faster than the time to beat.
     nodes
-        Node limit of the search over the GPU kinds of all rows, for each halving; 0 for no such search.
+        Node limit of the search over the GPU types of all rows, for each bisection step; 0 for no search.
     least_s
         Known lower bound, seconds.
     """
@@ -126,7 +129,10 @@ def family_bound(
 
 
 def _classes(by_row: IntArray, able: IntArray) -> IntArray:
-    """Assign each row its slowest GPU kind, by index in speed order: fast hosts go where they add the most room."""
+    """
+    Return the slowest GPU type of each row, as an index in speed order; fast hosts go where they add the most
+    units.
+    """
     rows = by_row.shape[1]
     classes, taken = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.bool_)
     for place, count in enumerate(np.diff(able, prepend=0).tolist()):
@@ -138,14 +144,14 @@ def _classes(by_row: IntArray, able: IntArray) -> IntArray:
 
 def _dealt(num_units: int, room: IntArray, caps: IntArray, unit_s: FloatArray) -> tuple[int, ...] | None:
     """
-    Partition all units among stages, near the room that a bound leaves and within memory; ``None`` if impossible.
+    Return the units of each stage, near the limits of a bound and within memory; ``None`` if memory is too small.
 
     Parameters
     ----------
     room
-        Units that the bound leaves to each stage, shape ``(pp,)``.
+        Number of units for which the bound leaves time on each stage, shape ``(pp,)``.
     caps
-        Units that fit into the memory of every host of the stage, shape ``(pp,)``.
+        Number of units that fit into the memory of every host of a stage, shape ``(pp,)``.
     unit_s
         Seconds of one unit on each stage, shape ``(pp,)``.
     """

@@ -1,7 +1,7 @@
 """
-Limits on the units of each stage of one family in a given time, by constraint propagation; compiled.
+Compiled constraint propagation that limits the layers of each stage of a partition family for a given iteration time.
 
-Plain loops: numba compiles array expressions half as fast.
+A unit is one layer in each chunk of a stage. The loops are plain because numba runs array expressions half as fast.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from pipette_opt.base.jit import njit
 from pipette_opt.base.types import FloatArray, IntArray
 
 MAX_ROUNDS = 12
-"""Largest number of propagation rounds; limits are valid after each. Chosen."""
+"""Largest number of propagation rounds; the limits are valid after every round. Chosen."""
 
 
 def least_time(
@@ -34,37 +34,39 @@ def least_time(
     room: IntArray,
 ) -> float:
     """
-    Return a lower bound on the time of every partition, by bisection; ``high`` if no partition is faster than that.
+    Return a lower bound on the time of every partition, seconds, by bisection; ``high`` if no partition is faster.
 
     Not compiled: numba would compile all functions that it calls once more.
 
     Parameters
     ----------
     low, high
-        Interval of the answer, seconds.
+        Interval that contains the answer, seconds.
+    halvings
+        Number of bisection steps.
     base
-        Time of each path outside its stages, shape ``(paths,)``.
+        Seconds of each path outside its stages, shape ``(paths,)``.
     fixed, unit, again
-        Times as in :class:`~pipette_opt.problem.family_paths.FamilyPaths`, GPU kinds in order of speed.
+        Seconds as in :class:`~pipette_opt.problem.family_paths.FamilyPaths`, GPU types in order of speed.
     extra
-        Recomputed units beside the first that a stage with each number of units needs, shape ``(kinds, pp, 1 +
-        units)``; no recomputation if the last axis has length 1.
+        Recomputed units beyond the first that memory requires for each number of units, shape ``(kinds, pp, 1 +
+        units)``. No recomputation if the last axis has length 1.
     most
-        Units that fit into a stage, shape ``(kinds, pp)``.
+        Number of units that fit into each stage, shape ``(kinds, pp)``.
     units
         Total number of units.
     per_row
-        Stages of a grid row.
+        Number of stages in a grid row.
     able
-        Rows that hosts of each kind and all faster kinds can fill, shape ``(kinds,)``.
+        Number of rows that hosts of each GPU type and all faster types can fill, shape ``(kinds,)``.
     spare
-        Hosts of the fastest kind left after filling those rows; -1 if a row is a single host.
+        Number of hosts of the fastest type that filling those rows leaves over; -1 if a row is a single host.
     moved
-        Transfers of each path from a row to the next (cyclic), shape ``(paths, rows)``.
+        Number of transfers of each path from a row to the next (cyclic), shape ``(paths, rows)``.
     links
-        Time of a transfer between two kinds beyond the least, which is in ``base``, shape ``(kinds, kinds)``.
+        Seconds of a transfer between two GPU types beyond the least transfer, which is in ``base``; ``(kinds, kinds)``.
     nodes
-        Node limit of the search over the classes of all rows; 0: classes stay open.
+        Node limit of the search over the GPU types of all rows; with 0, types stay undecided.
     least, room
         Output: least and largest units of each stage at the last feasible time, shape ``(kinds, pp)``.
     """
@@ -91,9 +93,10 @@ def _search(  # type: ignore[no-untyped-def]
     total, base, fixed, unit, again, extra, most, units, per_row, able, spare, moved, links, nodes, least, room
 ):
     """
-    Return whether some assignment of classes to rows keeps every path in time, as far as ``nodes`` search nodes tell.
+    Return whether GPU types can be assigned to rows so that every path ends in time.
 
-    Depth first; a node fixes the classes of some rows. ``least`` and ``room`` are the limits at the last node.
+    The search is depth first; a node fixes the types of some rows. After ``nodes`` nodes, the answer is that without
+    fixed types. ``least`` and ``room`` receive the limits at the last node.
     """
     kinds, pp = most.shape
     rows = pp // per_row
@@ -143,8 +146,9 @@ def _search(  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _are_pure(classes, able, spare):  # type: ignore[no-untyped-def]
     """
-    Return whether all hosts of a row are of its class: rows are single hosts, or no host of the faster kind is left
-    over.
+    Return whether every row has hosts of its own GPU type only.
+
+    True if rows are single hosts, or if the faster of two types fills its rows with no host left over.
     """
     if spare < 0:
         return True
@@ -156,7 +160,10 @@ def _are_pure(classes, able, spare):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _send(base, moved, links, classes, are_pure, sent):  # type: ignore[no-untyped-def]
-    """Store the time of each path outside its stages, with links between rows of known kinds."""
+    """
+    Write to ``sent`` the seconds of each path outside its stages, with links between rows whose GPU types are
+    fixed.
+    """
     rows = len(classes)
     for path in range(len(base)):
         sent[path] = base[path]
@@ -174,10 +181,10 @@ def _in_time(  # type: ignore[no-untyped-def]
     total, base, fixed, unit, again, extra, most, units, per_row, able, spare, least, room
 ):
     """
-    Return whether limits on the units of each stage remain with which every path ends in time.
+    Return whether the units of the stages can be limited so that every path ends in time.
 
-    The class of a row is its slowest kind. ``least`` and ``room`` are the limits of a stage in a row of each class; a
-    row that cannot be of a class has no room there.
+    A row counts as its slowest GPU type. ``least`` and ``room`` receive the limits of each stage for each type of its
+    row; a type that is impossible for the row leaves no room.
     """
     kinds, pp = most.shape
     rows = pp // per_row
@@ -214,7 +221,10 @@ def _in_time(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _of_rows(room, least, per_row, held):  # type: ignore[no-untyped-def]
-    """Store the units that fit into each row in each class; -1 where one of its stages is impossible."""
+    """
+    Write to ``held`` the number of units that fit into each row with each GPU type; -1 if a stage has no valid
+    number.
+    """
     kinds, rows = held.shape
     for kind in range(kinds):
         for row in range(rows):
@@ -229,10 +239,10 @@ def _of_rows(room, least, per_row, held):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _most_held(held, able, without, kind, best):  # type: ignore[no-untyped-def]
     """
-    Upper bound on the layers that all rows can hold if row ``without`` is left out and is of class ``kind``.
+    Return an upper bound on the units that all rows can hold, without row ``without``, which has GPU type ``kind``.
 
-    The rows that gain most may have any class, the next ones any but the fastest, and so on. Very negative if a row has
-    no possible class.
+    The rows that gain most may have any type, the next rows any but the fastest type, and so on. Very negative if some
+    row has no possible type.
     """
     kinds, rows = held.shape
     total, count = 0.0, 0
@@ -266,9 +276,10 @@ def _most_held(held, able, without, kind, best):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _slow_rows(held, able, units, spare):  # type: ignore[no-untyped-def]
     """
-    Return the number of rows of the slower of two kinds, all filled by its hosts; -1 if it is not known.
+    Return the number of rows that hosts of the slower of two GPU types fill alone; -1 if unknown.
 
-    It is known if the units need all rows that the faster kind can fill, and the faster kind has no host left over.
+    The number is known if the units need all rows that the faster type can fill, and the faster type has no host left
+    over.
     """
     kinds, rows = held.shape
     if kinds != 2 or spare > 0 or able[1] < rows:
@@ -285,9 +296,9 @@ def _limit_by_paths(  # type: ignore[no-untyped-def]
     total, base, fixed, unit, again, extra, units, per_row, slow, spare, least, room
 ):
     """
-    Reduce the room of each stage to the units that all paths leave time for. Return whether a limit changed.
+    Reduce the largest number of units of each stage to what all paths leave time for. Return whether a limit changed.
 
-    Each unit is charged the least time of a unit on any stage; each stage is charged its additional time.
+    Each unit costs at least as much as a unit on the fastest stage. Each stage also costs its additional time.
     """
     paths, kinds, pp = fixed.shape
     rows, changed = pp // per_row, False
@@ -341,8 +352,9 @@ def _limit_by_paths(  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _least_of_others(of_row, without, slow, rise):  # type: ignore[no-untyped-def]
     """
-    Least time of all rows but ``without``; with two kinds, exactly ``slow`` rows of the slower kind if that is
-    >= 0.
+    Return the least seconds of all rows except ``without``.
+
+    If ``slow`` is not negative, exactly ``slow`` of these rows have the slower of two GPU types.
     """
     rows = of_row.shape[1]
     total = 0.0

@@ -1,7 +1,8 @@
 """
-Variables and constraints of one family in the joint model; its time is at least each path of its schedule.
+Variables and constraints of one partition family in the joint CP-SAT model.
 
-All variables of a family that is not chosen are zero.
+The time of a family is at least the length of each known path through its schedule. All variables of a family that is
+not chosen are zero. A unit is one layer in each chunk of a stage.
 """
 
 import numpy as np
@@ -12,14 +13,14 @@ from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts
 
 TICKS_TO_BEAT = 10_000_000
-"""Number of ticks in the time to beat; times in the model are whole ticks."""
+"""Number of ticks (integer time units) in the time to beat. Chosen."""
 
 HEAVY = 0.5
-"""Rows with at least this share of a path's busiest row are constrained by each GPU kind separately. Chosen."""
+"""Rows that take at least this fraction of a path's busiest row get a constraint for each GPU type. Chosen."""
 
 
 def num_variables(family: LayerFamily, num_kinds: int) -> int:
-    """Approximate number of variables of a family in a model."""
+    """Return the approximate number of CP-SAT variables of a family."""
     rows, pp = family.grid[0], family.config.pipeline_model_parallel_size
     if num_kinds == 1:
         return pp + 3
@@ -29,12 +30,12 @@ def num_variables(family: LayerFamily, num_kinds: int) -> int:
 
 class FamilyModel:
     """
-    Decisions about one family.
+    CP-SAT variables and constraints of one partition family.
 
     Parameters
     ----------
     hosts_of_kind
-        Number of hosts of each GPU kind.
+        Number of hosts of each GPU type.
     tick_s
         Seconds of one tick.
     name
@@ -45,19 +46,19 @@ class FamilyModel:
     chosen
         1 if the model chooses this family.
     units
-        Units of each stage.
+        Units (layers in each chunk) of each stage.
     step, time
-        Ticks of the optimizer step of the largest stage, and of the iteration.
+        Ticks of the optimizer step of the slowest stage, and of the iteration.
     present, hosts
-        Presence and number of hosts of each kind in each row, by row and kind; empty with one kind.
+        Presence and number of hosts of each GPU type in each row, by row and type; empty with one type.
     fastest
-        Kind that a quick path meets in each row, by row and kind.
+        GPU type of the host in each row on a fast path, by row and type.
     taken, held
-        Units of a stage on the kind that a path takes there, and on each kind present there, by stage and kind.
+        Units of a stage, by stage and GPU type: on the type of a fast path, and on every type in its row.
     further
-        Largest number of recomputed units of a stage beside the first; ``None`` without block recomputation.
+        Largest number of recomputed units of a stage beyond the first; ``None`` without block recomputation.
     again, taken_again, held_again
-        Recomputed units of each stage beside the first; with ``taken`` and ``held`` as for units.
+        Recomputed units of each stage beyond the first; with ``taken`` and ``held`` as for units.
     links
         Ticks of a transfer from one row to the next.
     """
@@ -103,7 +104,7 @@ class FamilyModel:
             model.add(held <= min(cap, family.num_units) * self.chosen)
 
     def _add_kinds(self) -> None:
-        """Divide the hosts of each row by kind; limit the units of a stage by the memory of each kind that holds it."""
+        """Add the number of hosts of each GPU type in each row; the memory of every type in a row limits its stages."""
         model, family, kinds = self.model, self.family, range(self.num_kinds)
         rows, per_row = family.grid[0], family.hosts_per_row
         for row in range(rows):
@@ -138,7 +139,10 @@ class FamilyModel:
         self._add_links()
 
     def _on_kinds(self, stage: int, units: IntVar) -> tuple[list[IntVar], list[IntVar]]:
-        """Return the units of a stage on the kind that a path takes, and on each kind present, within its memory."""
+        """
+        Return variables for the units of a stage by GPU type: on the type of a fast path, and on every type in
+        its row.
+        """
         family = self.family
         model, kinds, row, most = self.model, range(self.num_kinds), stage // family.block.stages, family.num_units
         taken = [model.new_int_var(0, most, f"taken_{stage}_{kind}") for kind in kinds]
@@ -157,7 +161,11 @@ class FamilyModel:
         return taken, held
 
     def _add_recomputation(self) -> None:
-        """Let each stage recompute its first units, up to one number for all; fixed times include the first unit."""
+        """
+        Add recomputed units: each stage recomputes its first units, up to a number that all stages share.
+
+        The fixed times already include one recomputed unit.
+        """
         family = self.family
         most = max(family.num_units - 1, 0)
         further = self.further = self.model.new_int_var(0, most, "further")
@@ -167,7 +175,11 @@ class FamilyModel:
             self.again.append(again)
 
     def _add_fewest(self, fewest: IntArray) -> None:
-        """Require as many recomputed units as the memory of every GPU kind of each stage demands."""
+        """
+        Require as many recomputed units as memory demands on every GPU type of each stage.
+
+        ``fewest`` has the least number for each GPU type, stage and number of units.
+        """
         family = self.family
         assert self.further is not None
         for stage, units in enumerate(self.units):
@@ -184,7 +196,10 @@ class FamilyModel:
                     enough.only_enforce_if(self.present[stage // family.block.stages][kind])
 
     def _add_links(self) -> None:
-        """Bound a transfer between rows by the best link between kinds that the rows have."""
+        """
+        Require that a transfer between rows takes at least as long as the best link between the GPU types of
+        the rows.
+        """
         family = self.family
         ticks = self._floor(np.where(np.isfinite(family.link_s), family.link_s, 0.0))
         least, most = int(ticks.min()), int(ticks.max())
@@ -206,7 +221,7 @@ class FamilyModel:
             self.links.append(link)
 
     def add_paths(self, counts: PathCounts) -> None:
-        """Require that the time is at least each of these paths of its schedule."""
+        """Require that the iteration time is at least the length of each of these paths through the schedule."""
         family = self.family
         overlaps, chunks = family.config.overlap_grad_reduce, family.config.num_chunks
         if not overlaps or chunks == 1:
@@ -224,14 +239,14 @@ class FamilyModel:
 
     def _add_path(self, transfers: IntArray, fixed: IntArray, unit: IntArray, again: IntArray) -> None:
         """
-        Add one path.
+        Require that the iteration time is at least the length of one path.
 
         Parameters
         ----------
         transfers
-            Number of transfers from each stage.
+            Number of transfers from each stage to the next.
         fixed, unit, again
-            Ticks of each kind and stage: without layers, per unit, and per recomputed unit beside the first.
+            Ticks by GPU type and stage: with zero units, per unit, and per recomputed unit beyond the first.
         """
         family = self.family
         optimizer = int(self._floor(np.array(family.optimizer_s))) * self.chosen + self.step
@@ -246,11 +261,11 @@ class FamilyModel:
 
     def _add_mixed_path(self, fixed: IntArray, unit: IntArray, again: IntArray, rest: LinearExpr) -> None:
         """
-        Add a path where a row may have several kinds.
+        Add a path where a row may have hosts of several GPU types.
 
-        Some column has each kind of a row; in its other rows, that column is at least as slow as their fastest kind. So
-        each row and kind gives one constraint: that kind in that row, the fastest kind elsewhere. Rows with little of
-        the path's work are left out.
+        For each GPU type in a row, some column has that type there. In other rows, this column is at least as slow as
+        their fastest type. So each row and type gives a constraint: that type in that row, the fastest type elsewhere.
+        Rows with little of the path's work are left out.
         """
         family = self.family
         per_row = family.block.stages
@@ -280,7 +295,10 @@ class FamilyModel:
                 self.model.add(self.time >= LinearExpr.sum(own) + others)
 
     def _sent(self, transfers: IntArray) -> LinearExpr:
-        """Ticks of a path's transfers from each stage to the next (cyclic)."""
+        """
+        Return the ticks of a path's transfers; ``transfers`` counts those between each stage and the next
+        (cyclic).
+        """
         family = self.family
         pp, per_row = family.config.pipeline_model_parallel_size, family.block.stages
         rows = np.arange(pp) // per_row

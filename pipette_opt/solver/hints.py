@@ -1,4 +1,4 @@
-"""A known solution as warm start of the CP-SAT model."""
+"""Warm start of the CP-SAT placement model from a known solution."""
 
 from ortools.sat.python.cp_model import CpModel
 
@@ -8,7 +8,7 @@ from pipette_opt.solver.variables import Variables
 
 
 def add_hint(model: CpModel, variables: Variables, solution: Solution) -> None:
-    """Hint the choice and the hosts of a solution; its candidate must be in the model."""
+    """Add the candidate and the hosts of a solution as hints; the candidate must be in the model."""
     for index, chosen in variables.chosen.items():
         model.add_hint(chosen, index == solution.candidate)
     for grid in variables.grids:
@@ -20,7 +20,10 @@ def add_hint(model: CpModel, variables: Variables, solution: Solution) -> None:
 
 
 def _turned(nodes: IntArray) -> IntArray:
-    """Rotate the rings of a placement so that the first cell has the least host of the first row."""
+    """
+    Return an equal placement with rotated rings, whose first cell has the host with the lowest index of the
+    first row.
+    """
     first = nodes[0]
     column, part = divmod(int(first.argmin()), first.shape[1])
     turned: IntArray = _roll(nodes, column, part)

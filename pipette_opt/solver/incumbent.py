@@ -1,4 +1,4 @@
-"""Shared state of the engines of one problem: best placements, bound of each candidate, clock."""
+"""State that all engines of a solve share: best placements, lower bounds of the candidates, and the clock."""
 
 import threading
 import time
@@ -15,26 +15,29 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 from pipette_opt.solver.params import SolverParams
 
 WITHOUT_SEARCH = "bounds without a search"
-"""Name under which bounds by best links, matching and lifted rings are reported."""
+"""Name reported for bounds from best links, matching and raised ring costs, which need no search."""
 
 OnProgress = Callable[[float, int | None, int], None]
-"""Called with seconds since the start, the incumbent's ticks (``None`` before the first) and the bound's."""
+"""
+Progress callback: seconds since the start, objective of the best solution (``None`` without one), lower bound;
+ticks.
+"""
 
 
 class Incumbent:
     """
-    Best placements, bounds proven so far, and the clock; safe to update from any thread.
+    Best placements, lower bounds proven so far, and the clock; safe to update from any thread.
 
     The time limit starts when the object is made.
 
     Attributes
     ----------
     data
-        Problem as engines see it: ring costs may be raised, which changes no placement's objective.
+        Problem that the engines solve. Ring costs may be raised, which changes no placement's objective.
     bounds
         Lower bound on every placement of each candidate, ticks, shape ``(num_candidates,)``.
     proven_by
-        Name of the engine that last raised a candidate's bound; without candidates that no engine raised.
+        Name of the engine that last raised each candidate's bound; candidates that no engine raised are absent.
     found
         Best placement of each candidate that has one.
     searched
@@ -61,23 +64,23 @@ class Incumbent:
 
     @property
     def best(self) -> Solution | None:
-        """The best solution so far."""
+        """Best solution so far; ``None`` without one."""
         with self._lock:
             return min(self.found.values(), key=attrgetter("objective_ticks", "candidate"), default=None)
 
     @property
     def upper(self) -> int:
-        """Objective of the best solution so far, ticks; ``UNUSABLE_TICKS`` without any."""
+        """Objective of the best solution so far, ticks; ``UNUSABLE_TICKS`` without one."""
         with self._lock:
             return min((found.objective_ticks for found in self.found.values()), default=UNUSABLE_TICKS)
 
     @property
     def lower(self) -> int:
-        """Lower bound over all candidates, ticks."""
+        """Lower bound on the best objective of all candidates, ticks."""
         return min(self.upper, int(self.bounds.min(initial=UNUSABLE_TICKS)))
 
     def ceiling_of(self, index: int) -> int:
-        """Largest objective of a candidate that would be an improvement, ticks."""
+        """Return the largest objective of a candidate that would improve on the best solution, ticks."""
         return self.upper - 1 if self.found else largest_ticks(self.data.candidates[index])
 
     @property
@@ -97,24 +100,25 @@ class Incumbent:
 
     @property
     def is_over(self) -> bool:
-        """Return whether time is over, the search was stopped, or the gap is small enough."""
+        """Return whether the time limit is reached, the search was stopped, or the gap is within its limit."""
         if self.stop.is_set() or self.seconds_left <= 0:
             return True
         return bool(self.found) and self.upper - self.lower <= self.params.gap_limit * self.upper
 
     def open_candidates(self) -> list[int]:
-        """Return the candidates that may beat the incumbent, least bounds first."""
+        """Return the indices of the candidates that may beat the best solution, smallest lower bounds first."""
         open_ones = np.flatnonzero(self.bounds < self.upper)
         return sorted(open_ones.tolist(), key=lambda index: (int(self.bounds[index]), index))
 
     def is_open(self, index: int) -> bool:
-        """Return whether a candidate may beat the incumbent."""
+        """Return whether a candidate may beat the best solution."""
         return bool(self.bounds[index] < self.upper)
 
     def prove(self, index: int, bound: int, by: str = WITHOUT_SEARCH) -> None:
         """
-        Record a bound of a candidate; a bound above its largest possible objective means that it has no
-        placement.
+        Record a lower bound of a candidate, ticks.
+
+        A bound above its largest possible objective means that the candidate has no placement.
         """
         if bound > largest_ticks(self.data.candidates[index]):
             bound = UNUSABLE_TICKS
@@ -124,7 +128,7 @@ class Incumbent:
             self.report()
 
     def offer(self, solution: Solution) -> None:
-        """Record a solution if it keeps all rules and is the best of its candidate."""
+        """Record a solution if it satisfies all rules and is the best of its candidate."""
         index = solution.candidate
         checked = checked_solution(self.data, index, solution.nodes)
         if checked is None:
@@ -136,14 +140,15 @@ class Incumbent:
                 self.report()
 
     def offer_hosts(self, index: int, nodes: IntArray) -> None:
-        """Record the hosts of each cell of a candidate, in grid order, as :meth:`offer` does."""
+        """Record a placement given as hosts of a candidate's cells in grid order, as :meth:`offer` does."""
         grid = self.data.candidates[index].grid
         self.offer(Solution(candidate=index, nodes=nodes.reshape(grid), objective_ticks=0))
 
     def report(self, batch: Sequence[int] = (), batch_bound: int = 0) -> None:
         """
-        Call the progress callback if incumbent or bound improved; ``batch_bound`` is a better bound of a running
-        batch.
+        Call the progress callback if the best solution or the lower bound improved.
+
+        ``batch_bound`` is a bound in ticks that a running solve has for the candidates of ``batch``.
         """
         if self._on_progress is None:
             return
@@ -157,7 +162,7 @@ class Incumbent:
                 self._on_progress(self.passed_s, upper, 0 if lower >= UNUSABLE_TICKS else lower)
 
     def result(self) -> Result:
-        """Return the present result."""
+        """Return the best solutions and bounds found so far."""
         result = result_of(self.found.values(), self.bounds, self.started)
         number = len(self.data.candidates)
         proven_by = tuple(self.proven_by.get(index, WITHOUT_SEARCH) for index in range(number))

@@ -1,17 +1,18 @@
 """
-Joint model over all families of configurations: layers of each stage and GPU kind of each row, chosen together.
+Joint CP-SAT model over all partition families, which chooses layers per stage and GPU type of each row together.
 
-First, bounds of single families say which of them may win. A CP-SAT model (:mod:`pipette_opt.solver.layer_model`) then
+First, bounds of single families show which of them may win. A CP-SAT model (:mod:`pipette_opt.solver.layer_model`) then
 chooses among these. Its choice is placed on the hosts in their listed order and simulated. The simulator's critical
 path becomes a constraint for every layer partition of every family with that schedule (logic-based Benders
 decomposition: Hooker and Ottosson, Mathematical Programming 96, 2003). So the model's time rises towards the simulated
 time over the best links.
 
-Results: a time to beat, layer partitions worth searching beside the usual ones, and a bound on all others.
+The results are a time to beat, layer partitions worth searching beside the usual (even) ones, and a lower bound on all
+other partitions.
 
-A model chooses one family, so families can be divided among several models ("parts"). The least bound of the parts
-bounds every partition. A part is small enough for CP-SAT to prove it in about a second. The part with the least bound
-comes first; a part that needs more time is halved.
+Since a model chooses one family, the families can be divided among several models ("parts"). The least bound of the
+parts bounds every partition. CP-SAT proves a part in about a second. The part with the least bound comes first; a part
+that needs more time is halved.
 """
 
 import threading
@@ -37,43 +38,40 @@ from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
 UNKNOWN_TIME = 4.0
-"""Largest iteration time in a model before any plan is known, as a multiple of its families' least bound. Chosen."""
+"""Largest iteration time in a model while no plan is known, as a multiple of its families' least bound. Chosen."""
 
 FIRST_CONFIGURATIONS = 512
 """
-Number of configurations bounded before the first model, if that takes at most half the time.
+Number of configurations that are bounded before the first model, if they take at most half of the time. Chosen.
 
-They are ordered by their compute-only bound, which does not see tensor groups over several hosts. With 32 on 16 hosts,
-bounding took as long and the first plan was 2 % slower. Chosen.
+They are ordered by their compute-only bound, which ignores tensor communication between hosts. With 32 configurations
+on 16 hosts, bounding took as long and the first plan was 2 % slower.
 """
 
 BETWEEN_LOOKS = 128
-"""Number of configurations bounded between two checks of the clock. Chosen."""
+"""Number of configurations that are bounded between two checks of the clock. Chosen."""
 
 FAMILIES_GROWTH = 4
-"""Growth factor of the number of configurations from model to model, until the time to beat is settled. Chosen."""
+"""Factor by which the number of bounded configurations grows until none may beat the fastest plan. Chosen."""
 
 MAX_VARIABLES = 1000
 """
-Approximate largest number of variables of one model: some 80 families with one GPU kind, 8 with two.
+Approximate largest number of variables of a model: 80 families with one GPU type, 8 families with two. Chosen.
 
-CP-SAT proves models of 300 variables in a second; in that time it finds no solution of models of 5,000. Chosen.
+CP-SAT proves models of 300 variables in a second; in a second it finds no solution of models of 5,000.
 """
 
 MIN_SLICE_S = 1.0
-"""Least time limit of a CP-SAT call that proves bounds, seconds. Chosen."""
+"""Shortest time limit of a CP-SAT call that proves bounds, seconds. Chosen."""
 
 SLICE_SHARE = 0.1
-"""Share of the remaining time that one CP-SAT call for a proof may take. Chosen."""
+"""Largest fraction of the remaining time that one CP-SAT call may take. Chosen."""
 
 MAX_SPLITS = 24
-"""Largest number of layer partitions handed on to the search beside the usual ones. Chosen."""
+"""Largest number of layer partitions that are passed to the search beside the usual ones. Chosen."""
 
 SETTLED = 1e-3
-"""
-Relative difference of model and simulator below which a proof asks for no further critical paths of a partition.
-Chosen.
-"""
+"""Relative difference of model and simulator below which a partition needs no further critical paths. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,17 +82,17 @@ class Joined:
     Parameters
     ----------
     splits
-        Layers of each stage of partitions that may be faster than all usual ones.
+        Layers per stage of each partition that may be faster than all usual partitions.
     first
-        Fastest simulated plan, on hosts in their listed order; ``None`` if there was none.
+        Fastest simulated plan, on hosts in their listed order; ``None`` if no plan was simulated.
     model
-        Size of the model, and its proof about all other partitions.
+        Size of the model, and its lower bound on all other partitions.
     go_on
-        ``go_on(seconds, upper_bound_s, allow_new_splits)`` continues the proof. A faster plan that it finds is handed
-        on in any case; its partition then also counts in the bound.
+        ``go_on(seconds, upper_bound_s, allow_new_splits)`` continues the proof. The partition of a faster plan is added
+        to ``splits`` in any case.
     split_bound_s
-        Lower bound on the iteration time of a configuration under every choice of overlap, from the bounds of its
-        families, seconds; 0 without a bound.
+        Function from a configuration to a lower bound on its iteration time under every choice of overlap, seconds; 0
+        if no bound is known.
     """
 
     splits: tuple[tuple[int, ...], ...]
@@ -117,16 +115,16 @@ def join(
     work: WorkBounds | None = None,
 ) -> Joined:
     """
-    Choose family, layers and kinds of GPU together.
+    Choose degrees, layers per stage and GPU types together, and bound all layer partitions.
 
     Parameters
     ----------
     candidates
-        Every legal configuration with one of the usual partitions. The proof is about all other partitions.
+        Every legal configuration with one of the usual layer partitions. The proof is about all other partitions.
     loading
-        Context entered when a kind of schedule is simulated for the first time, as that may compile kernels.
+        Context entered when a type of schedule is simulated for the first time, as that may compile kernels.
     work
-        Compute-only bounds computed before; looked up and extended.
+        Cache of compute-only bounds, extended by this call.
     """
     search = _Joint(
         instance=instance,
@@ -145,14 +143,14 @@ def join(
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Part:
     """
-    Families that one model chooses among.
+    Families among which one CP-SAT model chooses.
 
     Parameters
     ----------
     bound_s
-        Lower bound on all partitions of these families that are not searched elsewhere, seconds.
+        Lower bound on all partitions of these families that are not searched otherwise, seconds.
     is_given_up
-        Whether a faster partition may exist, but no more partitions may be handed on.
+        Whether a faster partition may exist, but no more partitions may be passed to the search.
     """
 
     families: list[LayerFamily]
@@ -163,21 +161,21 @@ class _Part:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Joint(OpenFamilies):
-    """State of the sequence of joint models."""
+    """State of the joint search: bounded families, models, and partitions to search."""
 
     report: Callable[[str], None]
     work: WorkBounds
     splits: dict[tuple[int, ...], None] = field(default_factory=dict)
     size: ModelSize = field(default_factory=ModelSize)
     parts: list[_Part] = field(default_factory=list)
-    """Families whose other partitions are not yet ruled out."""
+    """Groups of families, one model each, with partitions that are not ruled out yet."""
     waiting: list[tuple[float, ParallelConfig]] = field(default_factory=list)
-    """Configurations whose families were not bounded yet, each with its compute-only bound in seconds, ascending."""
+    """Compute-only bounds, seconds, and configurations whose families are not bounded yet, ascending."""
     modelled: set[LayerFamily] = field(default_factory=set)
-    """Families that were in a model."""
+    """Families that have been in a CP-SAT model."""
 
     def run(self, candidates: Sequence[ParallelConfig]) -> Joined:
-        """Find a time to beat from the most promising configurations, then prove that no other partition beats it."""
+        """Find a fast plan among the most promising configurations, then prove that no other partition beats it."""
         with self.loading():
             load_kernel()
         self.ends = time.perf_counter() + self.limits.time_limit_s
@@ -204,7 +202,10 @@ class _Joint(OpenFamilies):
         return self._joined()
 
     def _list_first(self) -> None:
-        """Hand on the partition of the fastest simulated plan, so that the search contains that plan."""
+        """
+        Add the partition of the fastest simulated plan to those of the search, so that the search contains this
+        plan.
+        """
         first = None if self.first is None else self.first.config
         if first is not None and not self._is_usual(first) and first.layers_per_stage not in self.splits:
             self._hand_on(first.layers_per_stage, self.parts)
@@ -229,7 +230,7 @@ class _Joint(OpenFamilies):
         return split, bound_s
 
     def _parts(self, families: Sequence[LayerFamily], max_variables: int = MAX_VARIABLES) -> list[_Part]:
-        """Divide families into parts of at most ``max_variables`` variables, those with similar bounds together."""
+        """Return parts of at most ``max_variables`` variables; families with similar bounds share a part."""
         ordered = sorted(families, key=lambda family: self.bounds_s[family])
         return [
             _Part(families=members, bound_s=self.bounds_s[members[0]])
@@ -240,8 +241,8 @@ class _Joint(OpenFamilies):
         self, families: Sequence[LayerFamily], max_variables: int = MAX_VARIABLES
     ) -> Iterator[list[LayerFamily]]:
         """
-        Divide families, in the given order, into groups of at most ``max_variables`` variables and at least
-        one family.
+        Yield consecutive groups of families with at most ``max_variables`` variables; at least one family in each
+        group.
         """
         kinds = len(self.instance.cluster.gpu_kinds)
         members: list[LayerFamily] = []
@@ -258,9 +259,9 @@ class _Joint(OpenFamilies):
 
     def _prove(self, max_splits: int) -> None:
         """
-        Prove a bound on all partitions but the usual ones, and hand on up to ``max_splits`` that may be faster.
+        Raise the lower bound on all but the usual partitions, and pass up to ``max_splits`` faster ones to the search.
 
-        Work on the part with the least bound, until no partition can beat the time to beat or time is over.
+        The part with the least bound comes first, until no partition can beat the fastest plan or the time is over.
         """
         while (part := self._least_part()) is not None and not self.is_over:
             if part.bound_s >= self.to_beat_s or part.is_given_up:
@@ -269,7 +270,10 @@ class _Joint(OpenFamilies):
             self.parts += self._proven(part, max_splits)
 
     def _least_part(self) -> _Part | None:
-        """Return the part with the least bound, after bounding all waiting configurations that may lie below it."""
+        """
+        Return the part with the least bound; first bound all waiting configurations whose compute-only bound is below
+        it.
+        """
         while self.waiting and not self.is_over:
             least_s = min((part.bound_s for part in self.parts), default=self.to_beat_s)
             if self.waiting[0][0] >= min(least_s, self.to_beat_s):
@@ -280,8 +284,8 @@ class _Joint(OpenFamilies):
 
     def _proven(self, part: _Part, max_splits: int) -> list[_Part]:
         """
-        Work on a part for one time slice. Return its remainder: nothing, the part itself, or two halves with a better
-        bound.
+        Search a part for one time slice, and return the parts that are left: none, the part itself, or two
+        halves.
         """
         if part.model is None:
             part.families = self._bound_again(part.families)
@@ -318,7 +322,7 @@ class _Joint(OpenFamilies):
             self._hand_on(config.layers_per_stage, [part, *self.parts])
 
     def _model_of_others(self, families: Sequence[LayerFamily]) -> LayerModel:
-        """Return the model without the usual partitions and those handed on."""
+        """Return a model of the families that excludes the usual partitions and those passed to the search."""
         model, num_layers = self._model(families), self.instance.model.num_layers
         for index, family in enumerate(families):
             config = family.config
@@ -328,7 +332,7 @@ class _Joint(OpenFamilies):
         return model
 
     def _hand_on(self, layers: tuple[int, ...], parts: Sequence[_Part]) -> None:
-        """Add a partition to those searched elsewhere, and exclude it from the models of ``parts``."""
+        """Pass a partition to the search, and exclude it from the models of ``parts``."""
         self.splits[layers] = None
         for part in parts:
             if part.model is not None:
@@ -336,7 +340,7 @@ class _Joint(OpenFamilies):
                     self._exclude(part.model, index, layers)
 
     def _go_on(self, time_limit_s: float, to_beat_s: float, hands_on: bool) -> Joined:
-        """Continue the proof with more time and perhaps a faster plan to beat."""
+        """Continue the proof with a new time limit, and against a faster plan if one is known."""
         self.limits = replace(self.limits, time_limit_s=time_limit_s, to_beat_s=min(to_beat_s, self.to_beat_s))
         self.ends = time.perf_counter() + time_limit_s
         for part in self.parts:
@@ -351,14 +355,14 @@ class _Joint(OpenFamilies):
         return config.layers_per_stage in usual
 
     def _exclude(self, model: LayerModel, index: int, layers: tuple[int, ...]) -> None:
-        """Exclude a partition from a family that can express it."""
+        """Exclude a partition from the model if the family at ``index`` contains it."""
         units = model.families[index].units_of(layers)
         if units is not None:
             model.exclude(index, units)
 
     def _simulate(self, model: LayerModel, split: LayerSplit) -> tuple[float, int]:
         """
-        Return a partition's simulated time on hosts in their listed order, seconds, and the number of its new critical
+        Return the simulated seconds of a partition on hosts in listed order, and the number of new critical
         paths.
         """
         family = model.families[split.family]
@@ -369,7 +373,7 @@ class _Joint(OpenFamilies):
         return seconds, new
 
     def _joined(self) -> Joined:
-        """Return the present result; ``INFEASIBLE`` if no other partition can be faster than the time to beat."""
+        """Return the result so far; its status is ``INFEASIBLE`` if no other partition can beat the fastest plan."""
         waiting = [bound_s for bound_s, _ in self.waiting[:1]]
         bound_s = min([self.to_beat_s, *waiting, *(part.bound_s for part in self.parts)])
         proven = bound_s >= self.to_beat_s * (1 - 2 * FAMILY_MARGIN)
@@ -388,7 +392,7 @@ class _Joint(OpenFamilies):
 
 
 def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator[ParallelConfig]:
-    """Yield one configuration of each family that has several stages to partition layers among."""
+    """Yield one configuration for each family that has several stages, with the fewest layers on each stage."""
     seen = set()
     for config in candidates:
         pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
@@ -400,4 +404,4 @@ def _bases(instance: Instance, candidates: Sequence[ParallelConfig]) -> Iterator
 
 
 _FAMILY = attrgetter(*(option.name for option in fields(ParallelConfig) if option.name not in (*OVERLAPS, *SPLIT)))
-"""Fields in which all configurations of a family agree."""
+"""Fields that are equal for all configurations of a family."""

@@ -1,15 +1,15 @@
 """
-Joint CP-SAT model over all families of configurations that bounds leave open.
+Joint CP-SAT model over all partition families that bounds have not ruled out.
 
-**Decided**: the family (degrees, micro-batch, chunks, recomputation, tiling of the hosts), the layers of each stage,
-with block recomputation the number of recomputed layers, and the number of hosts of each GPU kind in each grid row.
+**Decided**: the family (degrees, micro-batch, chunks, recomputation, host tile), the layers of each stage, the number
+of recomputed layers (with block recomputation), and the number of hosts of each GPU type in each grid row.
 
-**Minimised**: the longest of some paths through the schedule, over the best links between hosts of the chosen kinds.
-Any path is a lower bound on the simulated time, so the optimum bounds every configuration of every family. With the
-simulator's critical paths, it is the simulated time over the best links.
+**Minimised**: the longest of a set of paths through the schedule, over the best links between hosts of the chosen GPU
+types. Any path is a lower bound on the simulated time, so the optimum bounds every configuration of every family. With
+the simulator's critical paths, the optimum equals the simulated time over the best links.
 
 **Subject to**: one family; all layers assigned, at least one to each stage; each stage within the memory of every GPU
-kind that holds it, with the recomputation that this needs; no more hosts of a kind than exist; no excluded partition.
+type in its row, with the recomputation that this requires; no more hosts of a type than exist; no excluded partition.
 
 Variables of families that are not chosen are zero, and the time is the sum over families. So the linear relaxation is
 the convex hull of the families' relaxations, without big-M constants beyond their limits.
@@ -39,18 +39,18 @@ from pipette_opt.solver.stoppable import solve_until
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSplit:
     """
-    Layer partition chosen by the model, or found near a bound.
+    Layer partition that the model chose, or that was found near a bound.
 
     Parameters
     ----------
     units
-        Units of each stage, shape ``(pp,)``.
+        Units (layers in each chunk) of each stage, shape ``(pp,)``.
     kinds
-        Hosts of each GPU kind in each grid row, shape ``(rows, num_kinds)``.
+        Number of hosts of each GPU type in each grid row, shape ``(rows, num_kinds)``.
     bound_s
         Time of the partition in the model, or the bound, seconds.
     recomputed
-        Recomputed units of each stage, in a family with block recomputation.
+        Number of recomputed units of each stage, in a family with block recomputation.
     family
         Index of the family in its model.
     """
@@ -64,7 +64,7 @@ class LayerSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """Size of the largest model, number of solves, and their total seconds."""
+    """Size of the largest CP-SAT model, number of solves, and their total seconds."""
 
     families: int = 0
     variables: int = 0
@@ -73,7 +73,7 @@ class ModelSize:
     seconds: float = 0.0
 
     def joined(self, other: "ModelSize") -> "ModelSize":
-        """Return the size of the larger model and the total time of both."""
+        """Return the larger size of two statistics, with their solves and seconds added up."""
         return ModelSize(
             families=max(self.families, other.families),
             variables=max(self.variables, other.variables),
@@ -85,14 +85,14 @@ class ModelSize:
 
 class LayerModel:
     """
-    Joint model of some families, solved repeatedly as paths are added and partitions excluded.
+    Joint CP-SAT model of several partition families, solved again after each added path or excluded partition.
 
     Parameters
     ----------
     hosts_of_kind
-        Hosts of each kind of GPU, shape ``(num_kinds,)``.
+        Number of hosts of each GPU type, shape ``(num_kinds,)``.
     to_beat_s
-        Partitions that are not faster are ignored, seconds.
+        Time to beat, seconds; slower partitions are ignored.
     """
 
     def __init__(self, families: Sequence[LayerFamily], hosts_of_kind: IntArray, to_beat_s: float) -> None:
@@ -100,7 +100,7 @@ class LayerModel:
         self.tick_s = to_beat_s / TICKS_TO_BEAT
         self.model = CpModel()
         self.size = ModelSize(families=len(families))
-        """Size of the model when last solved, and the time of that solve."""
+        """Size of the model at its last solve, and the time of that solve."""
         self._variables = [
             FamilyModel(self.model, family, self.hosts_of_kind, self.tick_s, str(index))
             for index, family in enumerate(families)
@@ -115,9 +115,7 @@ class LayerModel:
 
     def add_paths(self, schedule: tuple[int, int, int], counts: PathCounts) -> int:
         """
-        Add paths to all families with a schedule.
-
-        Families choose those that end at the first stage, and all paths with the reduction that follows them.
+        Add paths to all families with a given schedule, as constraints on their time.
 
         Returns
         -------
@@ -137,7 +135,7 @@ class LayerModel:
         return len(new)
 
     def exclude(self, index: int, units: Sequence[int]) -> None:
-        """Exclude one partition of a family, which is searched elsewhere."""
+        """Exclude one partition of the family at ``index``, as the search covers it otherwise."""
         variables = self._variables[index]
         if len(variables.units) == 1:
             self.model.add(variables.chosen == 0)
@@ -145,7 +143,7 @@ class LayerModel:
         self.model.add_forbidden_assignments(variables.units, [tuple(int(count) for count in units)])
 
     def below(self, to_beat_s: float) -> None:
-        """Accept only partitions faster than this."""
+        """Require that partitions are faster than ``to_beat_s``."""
         ceiling = int(np.ceil(min(to_beat_s / self.tick_s, TICKS_TO_BEAT))) - 1
         if ceiling < self._ceiling:
             self._ceiling = ceiling
@@ -155,10 +153,10 @@ class LayerModel:
         self, time_limit_s: float, workers: int, seed: int, stop: threading.Event
     ) -> tuple[LayerSplit | None, float]:
         """
-        Return the best remaining partition, and a bound on all remaining ones in seconds.
+        Return the best partition not excluded, and a lower bound on all of them in seconds.
 
-        The partition is ``None`` if none is below the time to beat (the bound is then that time), or none was found in
-        time.
+        The partition is ``None`` if no partition beats the time to beat (the bound is then that time), or if none was
+        found in time.
         """
         solver = CpSolver()
         solver.parameters.num_workers = workers
@@ -197,7 +195,10 @@ class LayerModel:
 
 
 def fewest_recomputed(family: LayerFamily, units: Sequence[int], kinds: IntArray) -> int:
-    """Return the least recomputed units that fit the memory of each stage's GPU kinds; at least 1."""
+    """
+    Return the least number of recomputed units with which each stage fits on all GPU types of its row; at least
+    1.
+    """
     if family.recomputed is None:
         return 1
     fewest = family.recomputed.fewest()

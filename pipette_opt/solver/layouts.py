@@ -1,10 +1,10 @@
 """
-Local search over model chunks of unequal size: chunk layouts near a known plan, by the simulator.
+Local search over unequal model chunks: chunk layouts near a known plan that simulate faster.
 
 With equal chunks, the first stage (with the embedding) and the last one (with the output head) have as many layers as
-any other. The search starts from the plan's own stages and from chunks as equal as possible. It moves single layers
-from chunk to chunk as long as the placed plan becomes faster. A rough time sorts out most moves: the schedule with the
-layer's mean time subtracted from one chunk and added to another. The layouts found are searched beside the usual
+any other stage. The search starts from the plan's own stages and from chunks as equal as possible. It moves single
+layers from chunk to chunk as long as the placed plan becomes faster. An approximate time rules out most moves: the
+layer's mean time is subtracted from one chunk and added to another. The layouts found are searched beside the usual
 partitions, with all degrees and placements; other layouts are not ruled out.
 """
 
@@ -34,10 +34,10 @@ LAYOUTS_AT_ONCE = 64
 """Number of layouts simulated together. Chosen."""
 
 WORTHWHILE = 1e-4
-"""Least relative gain of a moved layer. Chosen."""
+"""Least relative gain for which a layer is moved. Chosen."""
 
 ROUGHLY = 1e-3
-"""Assumed relative error of a layout's rough time against the simulator. Chosen."""
+"""Assumed relative error of a layout's approximate time, compared with the simulator. Chosen."""
 
 
 def near_layouts(
@@ -50,15 +50,15 @@ def near_layouts(
     stop: threading.Event,
 ) -> list[FirstPlan]:
     """
-    Return plans with unequal chunks that are faster than ``first``, fastest first; at most one for each number of
-    chunks.
+    Return plans with unequal chunks that are faster than ``first``, fastest first.
 
-    All have the hosts and degrees of ``first``, and any number of chunks that the space allows.
+    The hosts and degrees are those of ``first``. At most one plan is returned for each number of chunks that the space
+    allows.
 
     Parameters
     ----------
     seconds
-        Time limit.
+        Time limit, seconds.
     """
     ends = time.perf_counter() + seconds
     fits = _room(instance, first, predictor, max_oom_risk)
@@ -83,7 +83,7 @@ def _chunk_counts(space: SearchSpace) -> tuple[int, ...]:
 
 def _starts(instance: Instance, config: ParallelConfig, chunks: int) -> list[ParallelConfig]:
     """
-    Return the legal start layouts: the plan's stages divided into ``chunks`` chunks, and chunks as equal as
+    Return the legal layouts to start from: the plan's stages in ``chunks`` chunks each, and chunks as equal as
     possible.
     """
     pp, layers = config.pipeline_model_parallel_size, sum(config.layers_per_stage)
@@ -109,7 +109,7 @@ def _starts(instance: Instance, config: ParallelConfig, chunks: int) -> list[Par
 def _room(
     instance: Instance, first: FirstPlan, predictor: MemoryPredictor, max_oom_risk: float
 ) -> Callable[[ParallelConfig], bool]:
-    """Return a predicate: a configuration fits into the memory of a plan's hosts."""
+    """Return a predicate: whether a configuration fits into the memory of the hosts of plan ``first``."""
     rows = np.arange(first.config.pipeline_model_parallel_size) // first.block.stages
     nodes = first.nodes.reshape(len(first.nodes), -1)
     capacity = usable_bytes(instance.cluster, predictor)[nodes].min(axis=1)[rows]
@@ -126,7 +126,10 @@ def _room(
 def _climb(
     instance: Instance, plan: FirstPlan, fits: Callable[[ParallelConfig], bool], ends: float, stop: threading.Event
 ) -> FirstPlan | None:
-    """Move single layers as long as the plan gets faster and fits; ``None`` if no visited layout fits."""
+    """
+    Return the plan after moving single layers as long as it gets faster and fits; ``None`` if no visited layout
+    fits.
+    """
     held: IntArray = np.array(plan.config.layers_per_chunk, dtype=np.int64)
     (seconds,) = _times_s(instance, plan, [plan.config])
     is_known, better = fits(plan.config), True
@@ -150,9 +153,11 @@ def _climb(
 
 def _promising(instance: Instance, plan: FirstPlan, held: IntArray, limit_s: float) -> Iterator[list[tuple[int, int]]]:
     """
-    Yield groups of moves of a layer from chunk to chunk whose rough time is below ``limit_s``, the best first.
+    Yield groups of moves (source chunk, target chunk) of a layer whose approximate time is below ``limit_s``, best
+    first.
 
-    An additional layer never makes a plan faster: if removing a layer from a chunk does not help, no move from it does.
+    An additional layer never makes a plan faster. So if removing a layer from a chunk does not help, no move from it
+    does.
     """
     size, limit_s = held.size, limit_s * (1 + ROUGHLY)
     without = _roughly_s(instance, plan, held, np.arange(size), None)
@@ -169,17 +174,18 @@ def _roughly_s(
     instance: Instance, plan: FirstPlan, held: IntArray, sources: IntArray, targets: IntArray | None
 ) -> FloatArray:
     """
-    Approximate time of the plan with one layer less in a chunk, and one more in another; seconds.
+    Return the approximate seconds of the plan after each move of a layer from one chunk to another.
 
-    The removed layer counts as the mean of its chunk. The added one counts as the mean of its stage's fastest chunk
-    without embedding and head, or of the fastest of all.
+    The removed layer counts as the mean of its chunk. The added layer counts as the mean of its stage's fastest chunk
+    without embedding and head, or of the fastest of all chunks.
 
     Parameters
     ----------
     held
         Layers of each chunk of each stage, shape ``(num_chunks, pp)``.
     sources, targets
-        Chunks as ``chunk * pp + stage``, one of each for a move.
+        Chunks as ``chunk * pp + stage``, one entry for each move; with ``targets`` of ``None``, a layer is only
+        removed.
     """
     config, rows, pp = with_layers(plan.config, held), np.arange(len(sources)), held.shape[1]
     batch = placed_batch(instance, [(config, block_placement(config, plan.block, plan.nodes))])
@@ -204,7 +210,10 @@ def _roughly_s(
 
 
 def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:
-    """Return the configuration with the given layers in each chunk of each stage, shape ``(num_chunks, pp)``."""
+    """
+    Return the configuration with the given layers in each chunk of each stage; ``held`` has shape
+    ``(num_chunks, pp)``.
+    """
     return replace(
         config,
         layers_per_stage=tuple(held.sum(axis=0).tolist()),
@@ -213,7 +222,10 @@ def with_layers(config: ParallelConfig, held: IntArray) -> ParallelConfig:
 
 
 def _moved(held: IntArray, source: int, target: int) -> IntArray | None:
-    """Move a layer from chunk ``source`` to ``target``; ``None`` if that leaves a stage without layers."""
+    """
+    Return the layers after moving one from chunk ``source`` to ``target``; ``None`` if a stage would have no
+    layers.
+    """
     after = held.copy()
     after.flat[source] -= 1
     after.flat[target] += 1

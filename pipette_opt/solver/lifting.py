@@ -1,14 +1,14 @@
 """
-Costs of ring hops raised to the least slowest hop of any ring through them; no placement's objective changes.
+Raised costs of ring hops: each becomes the least possible slowest hop of any ring that uses it.
 
 A row's ring takes as long as its slowest hop. So a fast link is worth no more than the other links of its hosts. But
 bounds that look at single hops, or merge hosts into classes, would count the link at its own cost. Each link therefore
-gets the least possible slowest hop of a ring of ``D`` different hosts through it, or a bound on that (``D`` is
-``ring_length``: columns times parts of a context group):
+gets the least slowest hop of a ring of ``D`` different hosts through it, or a lower bound on it. ``D`` is
+``ring_length``, the number of columns times parts of a context group. No placement's objective changes.
 
-- the rest of the ring is a path of ``D - 1`` hops between the link's ends. With one or two hosts in between, the best
-  path is found exactly. For longer paths, the bound is the best walk from either end that never turns back;
-- links of at most a given cost join hosts to groups. After removing dead ends repeatedly, a group must have at least
+- The rest of the ring is a path of ``D - 1`` hops between the link's ends. With one or two hosts in between, the best
+  path is found exactly. For longer paths, the bound is the best walk from either end that never turns back.
+- Links of at most a given cost join hosts to groups. After removing dead ends repeatedly, a group must have at least
   ``D`` hosts.
 """
 
@@ -22,20 +22,20 @@ from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
 MAX_HOSTS_OF_PATHS = 256
-"""Number of hosts above which the exact path of three hops takes too long. Chosen."""
+"""With more hosts than this, the exact path of three hops takes too long. Chosen."""
 
 MAX_STEPS = 8
-"""Largest number of hops of walks; longer ones hardly raise the bound. Chosen."""
+"""Largest number of hops in a walk; longer walks hardly raise the bound. Chosen."""
 
 
 def lift_rings(data: ProblemData, seconds: float = math.inf) -> ProblemData:
     """
-    Return an equivalent problem with raised ring costs; every placement keeps its objective.
+    Return the problem with raised ring costs; the objective of every placement stays equal.
 
     Parameters
     ----------
     seconds
-        Wall time after which the remaining candidates are left unchanged.
+        Wall time, seconds, after which the remaining candidates are left unchanged.
     """
     ends = time.perf_counter() + seconds
     candidates = (_lift(each) if time.perf_counter() < ends else each for each in data.candidates)
@@ -51,14 +51,15 @@ def _lift(candidate: CandidateData) -> CandidateData:
 
 def lifted(ticks: IntArray, length: int) -> IntArray:
     """
-    Lower bound on the slowest hop of a ring of ``length`` hosts through each link, ticks; at least the link's own.
+    Return a lower bound on the slowest hop of any ring of ``length`` hosts through each link, ticks; at least its own
+    cost.
 
     Parameters
     ----------
     ticks
         Ticks of each directed hop, shape ``(n, n)``; the diagonal is kept.
     length
-        Hosts of the ring, 3 or more.
+        Number of hosts of the ring, 3 or more.
     """
     either: IntArray = np.minimum(ticks, ticks.T)
     np.fill_diagonal(either, UNUSABLE_TICKS)
@@ -75,12 +76,15 @@ def lifted(ticks: IntArray, length: int) -> IntArray:
 
 
 def _over_one(either: IntArray) -> IntArray:
-    """Slowest hop of the best path from host to host over one other."""
+    """Return the slowest hop of the best path between each two hosts over one further host, ticks, shape ``(n, n)``."""
     return np.stack([np.maximum(row, either).min(axis=1) for row in either])
 
 
 def _over_two(either: IntArray) -> IntArray:
-    """Slowest hop of the best path from host to host over two others; exact."""
+    """
+    Return the slowest hop of the best path between each two hosts over two further hosts, ticks, shape ``(n,
+    n)``.
+    """
     number = len(either)
     hosts = np.arange(number)
     best = np.full_like(either, UNUSABLE_TICKS)
@@ -98,8 +102,9 @@ def _over_two(either: IntArray) -> IntArray:
 
 def _walks(either: IntArray, steps: int) -> IntArray:
     """
-    Slowest hop of the best walk of ``steps`` hops from each host whose first hop avoids each host, without turning
-    back.
+    Return the slowest hop of the best walk of ``steps`` hops from host i that does not begin with host j.
+
+    Walks never turn back at once. Ticks, shape ``(n, n)``.
     """
     hosts = np.arange(len(either))
     walks = np.zeros_like(either)  # from each host, having come from each
@@ -114,7 +119,7 @@ def _walks(either: IntArray, steps: int) -> IntArray:
 
 
 def _floor(either: IntArray, length: int) -> int:
-    """Lower bound on the slowest hop of any ring of ``length`` hosts, ticks."""
+    """Return a lower bound on the slowest hop of any ring of ``length`` hosts, ticks."""
     levels = np.unique(either)
     low, high = 0, len(levels) - 1
     while low < high:
@@ -127,7 +132,7 @@ def _floor(either: IntArray, length: int) -> int:
 
 
 def _has_core(linked: BoolArray, length: int) -> bool:
-    """Return whether ``length`` hosts are connected, each with at least two links to others of them."""
+    """Return whether ``length`` hosts are connected so that each has at least two links to the others."""
     hosts = np.arange(len(linked))
     while len(hosts) >= length:
         kept = linked[np.ix_(hosts, hosts)].sum(axis=1) >= 2

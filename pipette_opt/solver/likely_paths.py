@@ -1,4 +1,4 @@
-"""Critical paths of random layer partitions, and the hosts on which partitions are simulated."""
+"""Critical paths of random layer partitions, and the hosts on which layer partitions are simulated."""
 
 from typing import cast
 
@@ -13,17 +13,17 @@ from pipette_opt.specs import Instance
 
 LIKELY_PATHS = 10
 """
-Number of random layer partitions whose critical paths a model of a schedule starts with.
+Number of random layer partitions whose critical paths are the first paths of a schedule. Chosen.
 
-Without them, the bounds of interleaved schedules stay at half of the simulated times for many solves. Chosen.
+Without them, the bounds of interleaved schedules stay at half of the simulated times for many solves.
 """
 
 
 def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> PathCounts:
     """
-    Return the longest paths of a schedule for some layer partitions over the best links, each once.
+    Return the critical paths of random layer partitions of a family over the best links, without duplicates.
 
-    Rows get random GPU kinds, as hosts allow. Stages get units by the speed of their kind, times a random factor.
+    Rows get random GPU types that the hosts allow. Stages get units by the speed of their type, times a random factor.
     """
     rng, rows = np.random.default_rng(0), family.grid[0]
     pool = np.repeat(np.arange(len(hosts_of_kind)), np.maximum(hosts_of_kind // family.hosts_per_row, 0))
@@ -40,7 +40,7 @@ def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> 
 
 
 def longest_path(family: LayerFamily, counts: PathCounts, units: FloatArray, kinds: IntArray) -> PathCounts:
-    """Return the longest of the paths in ``counts``, given the units and GPU kind of each stage's row."""
+    """Return the longest path in ``counts`` for the given units of each stage and GPU type of each row."""
     fixed, unit = family.reduced_path_s(counts)
     stages = np.arange(len(units))
     length = (fixed + unit * units)[:, np.repeat(kinds, family.block.stages), stages].sum(axis=1)
@@ -52,9 +52,14 @@ def longest_path(family: LayerFamily, counts: PathCounts, units: FloatArray, kin
 
 def listed_hosts_of_kinds(instance: Instance, family: LayerFamily, kinds: IntArray) -> IntArray:
     """
-    Return hosts in listed order with the given number of each GPU kind in each row; shape of the family's grid.
+    Return hosts in listed order with the given number of each GPU type in each row; shape of the family's grid.
 
-    Each row has its kinds in the same order, so that slow hosts share columns.
+    Each row has its types in one order, so that slow hosts share columns.
+
+    Parameters
+    ----------
+    kinds
+        Number of hosts of each GPU type in each row, shape ``(rows, num_kinds)``.
     """
     cluster, together = instance.cluster, hosts_together(family.config, family.block)
     free, nodes = np.ones(cluster.num_nodes, dtype=np.bool_), []

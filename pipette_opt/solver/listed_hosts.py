@@ -1,8 +1,9 @@
 """
-Hosts in listed order, for plans that no search has placed yet.
+Placement of plans on hosts in their listed order, before any search.
 
-On machines with NVLink domains, a stage is in one domain where one has room. Otherwise each group of ranks that
-exchange tokens is. Simply taking hosts in turn would cut every second group if domains are no multiples of a stage.
+On clusters with NVLink domains, a stage is placed in a single domain that has room for it. If none has, each group of
+ranks that exchange tokens is. Taking hosts strictly in order would cut every second group if a domain's size is no
+multiple of a stage's.
 """
 
 from math import gcd
@@ -17,8 +18,8 @@ from pipette_opt.specs import ClusterSpec
 
 def hosts_together(config: ParallelConfig, block: NodeBlock) -> int:
     """
-    Return the number of hosts, at least 1, of an expert-parallel group of a stage, or of a tensor or context
-    group.
+    Return the number of hosts of the largest expert, tensor or context group; such hosts should share an NVLink
+    domain.
     """
     ranks = config.expert_model_parallel_size * config.expert_tensor_size
     return max(-(-ranks // ranks_of_a_host(config, block)), block.nodes_per_slot)
@@ -26,14 +27,16 @@ def hosts_together(config: ParallelConfig, block: NodeBlock) -> int:
 
 def next_hosts(cluster: ClusterSpec, free: BoolArray, count: int, together: int) -> IntArray | None:
     """
-    Return the next hosts for a row of the grid of stages and replicas, by index; ``None`` if too few are free.
+    Return the indices of the next hosts for a grid row; ``None`` if too few are free.
 
     Parameters
     ----------
     free
-        Hosts that may be taken, shape ``(num_nodes,)``.
+        Mask of hosts that may be used, shape ``(num_nodes,)``.
+    count
+        Number of hosts of the row.
     together
-        Neighbours in the row that share an NVLink domain if the row does not fit into one.
+        Number of neighbours in the row that share an NVLink domain if no domain has room for the row.
     """
     able = np.flatnonzero(free)
     if len(able) < count:

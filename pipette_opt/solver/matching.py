@@ -1,4 +1,4 @@
-"""Bipartite matching: the largest set of arcs without a common sender or receiver, and its bottleneck."""
+"""Bipartite matching: largest set of arcs with distinct senders and distinct receivers, and its slowest arc."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS
 
 def bottleneck_level(ticks: IntArray, number: int) -> int:
     """
-    Return the smallest t such that ``number`` arcs of cost <= t exist of which no two share a sender or a receiver.
+    Return the smallest t for which ``number`` arcs of cost <= t have distinct senders and distinct receivers.
 
     ``UNUSABLE_TICKS`` if fewer usable arcs exist; 0 if ``number`` is 0.
     """
@@ -30,7 +30,10 @@ def bottleneck_level(ticks: IntArray, number: int) -> int:
 
 @njit(cache=True, nogil=True)
 def matching_size(usable):  # type: ignore[no-untyped-def]
-    """Largest number of arcs without a common sender or receiver (augmenting paths, depth first)."""
+    """
+    Return the largest number of usable arcs with distinct senders and receivers, by augmenting paths (depth
+    first).
+    """
     n, m = usable.shape
     sender = np.full(m, -1, np.int64)
     stack = np.empty(n + 1, np.int64)

@@ -1,4 +1,7 @@
-"""Placement model in CP-SAT with a variable for each host, as an engine: few candidates at a time, doubling slices."""
+"""
+Exact CP-SAT placement model with a variable for each host, as an engine: few candidates at a time, doubling
+slices.
+"""
 
 import logging
 import math
@@ -22,22 +25,25 @@ from pipette_opt.solver.variables import Variables
 logger = logging.getLogger(__name__)
 
 MAX_PAIRS = 8_000_000
-"""Largest number of host pairs over all hops of a model; a larger one takes too long to build and to search. Chosen."""
+"""Largest number of host pairs over all hops of a model; larger models take too long to build and solve. Chosen."""
 
 PAIRS_PER_S = 500_000
-"""Host pairs added to a model per second; no model is built that would take half of the remaining time."""
+"""
+Host pairs that are added to a model per second. No model is built that would take half of the remaining time.
+Chosen.
+"""
 
 
 class CpSatModel(Engine):
     """
-    Placement model of a few candidates, which also chooses among them.
+    Exact placement model of a few candidates, which also chooses among them.
 
     Attributes
     ----------
     returns
-        Number of times that a candidate came back unfinished.
+        Number of time slices that ended without a proof, by candidate.
     reach
-        Position of a candidate's ceiling between bound (0) and incumbent (1, the start).
+        Ceiling of a candidate as a fraction of the gap between bound (0) and incumbent (1, the start).
     """
 
     name = "cp-sat-model"
@@ -48,7 +54,7 @@ class CpSatModel(Engine):
         self.reach: dict[int, float] = {}
 
     def suits(self, index: int) -> bool:
-        """Return whether a candidate's model can be built in the remaining time."""
+        """Return whether the model of a candidate can be built in the remaining time."""
         return self._is_possible([index])
 
     def _go_on(self, index: int, given: TimeSlice) -> int:
@@ -56,7 +62,10 @@ class CpSatModel(Engine):
         return int(self.incumbent.bounds[index])
 
     def next_batch(self) -> list[int]:
-        """Return the open candidates with the least bounds; fewer the more often they came back."""
+        """
+        Return the open candidates with the smallest bounds; fewer candidates after each slice that ended without a
+        proof.
+        """
         ranked = self.incumbent.open_candidates()
         if not ranked:
             return []
@@ -65,9 +74,10 @@ class CpSatModel(Engine):
 
     def solve(self, batch: list[int], workers: int | None = None, seconds: float = math.inf) -> bool:
         """
-        Find a better placement than the incumbent, or prove that the batch has none.
+        Find a better placement than the incumbent, or prove that the batch of candidates has none.
 
-        By default with all threads, in a time slice of its own. Return ``False`` if the batch is too large for a model.
+        By default, use all threads and a time slice that doubles from visit to visit. Return ``False`` if the batch is
+        too large for a model.
         """
         if not self._is_possible(batch):
             batch = batch[:1]
@@ -95,7 +105,7 @@ class CpSatModel(Engine):
         return True
 
     def _is_possible(self, batch: list[int]) -> bool:
-        """Return whether a batch's model can be built in the remaining time and this engine is enabled."""
+        """Return whether this engine is enabled and can build the batch's model in the remaining time."""
         data, left_s = self.incumbent.data, max(self.incumbent.seconds_left, 0.0)
         pairs = sum(_num_pairs(data, data.candidates[index]) for index in batch)
         return self.name in self.incumbent.params.engines and pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS)
@@ -104,7 +114,7 @@ class CpSatModel(Engine):
         """
         Return the largest objective to look for, ticks.
 
-        It is below the incumbent, and nearer to the bound after failures: refuting a lower ceiling also raises the
+        It is below the incumbent, and nearer to the bound after failures, as refuting a lower ceiling also raises the
         bound.
         """
         if not self.incumbent.found:
@@ -114,10 +124,10 @@ class CpSatModel(Engine):
 
     def _adapt(self, batch: list[int], run: "_Run", visit: int) -> None:
         """
-        Adapt slice and ceiling to the result of a run.
+        Adapt the next time slice and ceiling to the result of a run.
 
-        After a failure: more time, and a nearer ceiling unless the incumbent came nearer. After an easy success: a
-        ceiling just below the incumbent.
+        A run without a proof gets more time, and a lower ceiling unless it improved the incumbent. A quick proof sets
+        the ceiling just below the incumbent again.
         """
         share = self.reach.get(batch[0], 1.0)
         if run.is_complete:
@@ -130,9 +140,9 @@ class CpSatModel(Engine):
 
     def _wait_for(self, run: "_Run", batch: list[int]) -> None:
         """
-        Run the model in a thread, so that the main thread can take signals.
+        Run the model in a thread, so that the main thread can handle signals.
 
-        Stop it when other engines have proven that the batch has no better placement.
+        Stop the run once other engines have proven that the batch has no better placement.
         """
         ended = threading.Event()
         thread = threading.Thread(target=run.run, args=(ended,), daemon=True)
@@ -150,7 +160,7 @@ class CpSatModel(Engine):
 
 
 class _Run:
-    """One solve of a batch's model."""
+    """One CP-SAT solve of a batch's model."""
 
     def __init__(
         self,
@@ -182,7 +192,7 @@ class _Run:
         return self.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
 
     def run(self, ended: threading.Event) -> None:
-        """Build and solve the model."""
+        """Build and solve the model; set ``ended`` afterwards."""
         try:
             incumbent, model = self.incumbent, cp_model.CpModel()
             variables = build(model, incumbent.data, self.bounds, self.ceiling)
@@ -199,7 +209,7 @@ class _Run:
             ended.set()
 
     def proven(self, beyond: int) -> int:
-        """Lower bound on the batch's objective, ticks; ``beyond`` if the model is infeasible."""
+        """Return a lower bound on the batch's objective, ticks; ``beyond`` if the model is infeasible."""
         if self.status == cp_model.INFEASIBLE:
             return beyond
         if self.status == cp_model.OPTIMAL:
@@ -208,14 +218,14 @@ class _Run:
 
 
 class _Callback(cp_model.CpSolverSolutionCallback):
-    """Callback that hands every solution to the incumbent at once."""
+    """Callback that offers every solution to the incumbent at once."""
 
     def __init__(self, run: _Run, variables: Variables) -> None:
         super().__init__()
         self.run, self.variables = run, variables
 
     def on_solution_callback(self) -> None:
-        """Read candidate and hosts, and compute their objective."""
+        """Read candidate and hosts of a solution, compute its objective, and offer it to the incumbent."""
         incumbent = self.run.incumbent
         index = next(index for index, chosen in self.variables.chosen.items() if self.value(chosen))
         grid = self.variables.grid_of(index)
@@ -234,7 +244,7 @@ def build(
     ceiling: int,
 ) -> Variables:
     """
-    Build the placement model of some candidates.
+    Build the exact placement model of several candidates.
 
     Parameters
     ----------
@@ -253,12 +263,12 @@ def build(
 
 
 def _num_pairs(data: ProblemData, candidate: CandidateData) -> int:
-    """Number of host pairs of all hops."""
+    """Return the number of host pairs over all hops of a candidate's grid."""
     P, D, K = candidate.grid
     hops = (P - 1) * D * K + (candidate.ring_length > 1) * candidate.num_cells + (K > 1) * candidate.num_cells
     return hops * data.num_nodes**2
 
 
 def _whole(bound: float) -> int:
-    """Round CP-SAT's floating-point bound to the integer that it stands for; 0 without a bound."""
+    """Return CP-SAT's floating-point bound as an integer; 0 without a bound."""
     return math.floor(bound + 0.5) if math.isfinite(bound) and bound > 0 else 0

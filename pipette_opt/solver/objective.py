@@ -1,8 +1,8 @@
 """
-Integer objective as linear constraints.
+Integer objective of the exact placement model as linear constraints.
 
-Every time has a non-negative weight. So costs are variables bounded from below, and a maximum is one constraint for
-each of its terms.
+Every time has a non-negative weight. So costs are variables bounded from below, and a maximum becomes one constraint
+for each of its terms.
 """
 
 from dataclasses import dataclass
@@ -28,10 +28,7 @@ def add_objective(model: CpModel, data: ProblemData, variables: Variables) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Transfer:
-    """
-    Ticks of a transfer at one boundary of one column: forward, backward, both together, and the wait if sends
-    block.
-    """
+    """Transfer between two rows of one column, ticks: forward, backward, sum of both, and wait with blocking sends."""
 
     send: Expr
     back: Expr
@@ -40,7 +37,7 @@ class _Transfer:
 
 
 class _CandidateObjective:
-    """Times of one candidate as expressions over its grid's variables."""
+    """Times of one candidate as expressions over the variables of its grid."""
 
     def __init__(self, model: CpModel, data: ProblemData, variables: Variables, index: int) -> None:
         self.model, self.data, self.variables, self.index = model, data, variables, index
@@ -53,7 +50,7 @@ class _CandidateObjective:
         self.rows: list[int] = (np.arange(self.candidate.num_stages) // self.candidate.block.stages).tolist()
 
     def add(self) -> None:
-        """Bound the objective from below by every stage and column, and by their rings."""
+        """Add constraints: the objective is at least the end of every stage of every column."""
         rings = [self._ring(stage) for stage in range(self.candidate.num_stages)]
         if self.candidate.paths is not None:
             self._add_paths(self.candidate.paths, rings)
@@ -67,7 +64,12 @@ class _CandidateObjective:
     def _add_closed(
         self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer], rings: list[Expr]
     ) -> None:
-        """Add round trip and m - 1 periods, minus the work left when a stage is finished, plus its reduction."""
+        """
+        Add the end of each stage by the analytical 1F1B model.
+
+        It is the round trip plus m - 1 periods, minus the work of earlier stages that is left, plus the stage's
+        reduction.
+        """
         period = self._period(forward, backward, transfers)
         periods = (self.candidate.num_microbatches - 1) * period
         for stage in self._stages_that_end_last():
@@ -77,9 +79,9 @@ class _CandidateObjective:
 
     def _add_paths(self, paths: Paths, rings: list[Expr]) -> None:
         """
-        Require that no stage of any column ends before the longest of its paths.
+        Add constraints of the relaxation: no stage of any column ends before the longest of its paths.
 
-        Skip paths that stay below the candidate's bound even on the slowest hosts and links.
+        Paths that stay below the candidate's bound even on the slowest hosts and links are left out.
         """
         known = self.variables.bounds[self.index] - self.candidate.optimizer_ticks
         columns = [self._links(column) for column in range(self.grid.shape[1])]
@@ -98,13 +100,13 @@ class _CandidateObjective:
                     self._ends([count * term for count, term in total] + [self.candidate.optimizer_ticks])
 
     def _path_work(self, paths: Paths, path: int, row: int, column: int) -> tuple[int, Expr]:
-        """Return the work of a path on the stages of a grid row."""
+        """Return the compute of a path on the stages of a grid row, as a weighted term."""
         stages = self.candidate.block.stages
         by_kind = paths.work_ticks[path, :, row * stages : (row + 1) * stages].sum(axis=1)
         return 1, self._slowest_host(row, column, by_kind)
 
     def _links(self, column: int) -> list[tuple[Expr, Expr]]:
-        """Return a column's transfers from each stage to the next (cyclic if interleaved) and back."""
+        """Return the transfer times of a column from each stage to the next (cyclic if interleaved), and back."""
         pp, inside = self.candidate.num_stages, self.candidate.intra_p2p_ticks
         known: dict[int, tuple[Expr, Expr]] = {}
         for row in range(self.grid.shape[0] - 1 + self.candidate.wraps):
@@ -123,10 +125,10 @@ class _CandidateObjective:
 
     def _stages_that_end_last(self) -> list[int]:
         """
-        Return the stages that can decide the end: of a row's stages with equal rings only the first, as later ones end
-        earlier.
+        Return the stages that can decide the end of the iteration.
 
-        The last stage also counts if it has tied embeddings to reduce.
+        Of the stages of a row with equal rings, only the first can, as later stages end earlier. The last stage also
+        can if it has tied embeddings to reduce.
         """
         candidate = self.candidate
         tied = {candidate.num_stages - 1} if candidate.has_tied_stages else set()
@@ -134,7 +136,7 @@ class _CandidateObjective:
         return [stage for stage, key in enumerate(keys) if key not in keys[:stage] or stage in tied]
 
     def _period(self, forward: list[Expr], backward: list[Expr], transfers: list[_Transfer]) -> Expr:
-        """Return the period of a column."""
+        """Return the time between two micro-batches of a column in steady state."""
         if self.candidate.num_microbatches == 1:
             return 0
         period = self._time("period", 0, self.ceiling // (self.candidate.num_microbatches - 1))
@@ -152,7 +154,7 @@ class _CandidateObjective:
         return period
 
     def _work(self, column: int, ticks: IntArray, hops: list[Expr]) -> list[Expr]:
-        """Return the time of each stage: its slowest host, and each layer's tensor communication between hosts."""
+        """Return the time of each stage: its slowest host, plus tensor communication between hosts for each layer."""
         layers = self.candidate.config.layers_per_stage
         times: list[Expr] = []
         for stage, row in enumerate(self.rows):
@@ -176,7 +178,7 @@ class _CandidateObjective:
         return slowest
 
     def _transfers(self, column: int) -> list[_Transfer]:
-        """Return the transfers at each boundary of a column."""
+        """Return the transfers at each boundary between stages of a column."""
         inside = self.candidate.intra_p2p_ticks
         here = _Transfer(send=inside, back=inside, both=2 * inside, wait=inside)
         return [
@@ -198,7 +200,10 @@ class _CandidateObjective:
         return _Transfer(send=send, back=back, both=both, wait=wait)
 
     def _ring(self, stage: int) -> Expr:
-        """Return the gradient reduction of a stage: the slowest hop of its row, for its class."""
+        """
+        Return the gradient reduction of a stage: the slowest hop of its row's rings, or the time inside hosts if
+        longer.
+        """
         floor, ring_class = int(self.candidate.ring_floor_ticks[stage]), int(self.candidate.ring_class[stage])
         row = self.rows[stage]
         hops = ring_hops(self.candidate, row)
@@ -209,7 +214,10 @@ class _CandidateObjective:
         return self._known[row, ring_class, floor]
 
     def _embedding(self, stage: int) -> Expr:
-        """Return the all-reduce of tied embeddings after the reductions of the first and the last stage."""
+        """
+        Return the tied-embedding reduction that follows the reduction of the first or last stage; 0 for other
+        stages.
+        """
         if stage not in (0, self.candidate.num_stages - 1):
             return 0
         if not self.candidate.embedding_ticks.size:
@@ -221,7 +229,7 @@ class _CandidateObjective:
         return self._tied
 
     def _tensor_hop(self, row: int, column: int) -> tuple[Expr, Expr]:
-        """Return the slowest hop of the rings inside a slot between hosts, forward and backward."""
+        """Return the slowest hop between hosts of the rings inside a slot, forward and backward."""
         hops = slot_hops(self.candidate, row, column)
         if not hops:
             return 0, 0
@@ -231,7 +239,10 @@ class _CandidateObjective:
         )
 
     def _slowest_hop(self, hops: list[tuple[Cell, Cell]], ticks: IntArray, floor: int = 0) -> Expr:
-        """Return a variable of at least ``floor`` and the cost of every hop; other rules exclude unusable links."""
+        """
+        Return a variable that is at least ``floor`` and the cost of every hop; another rule excludes unusable
+        links.
+        """
         usable = (ticks < UNUSABLE_TICKS) & pairs_apart(self.variables.copies)
         costs = np.where(usable, np.maximum(ticks, floor), 0)
         least, most = int(costs[usable].min(initial=UNUSABLE_TICKS)), int(costs.max(initial=floor))
@@ -246,8 +257,8 @@ class _CandidateObjective:
         self, time: IntVar, tails: dict[int, IntVar], heads: dict[int, IntVar], costs: IntArray, least: int
     ) -> None:
         """
-        Require that a time is at least the cost between the hosts of two cells: one constraint for each host of the
-        first.
+        Require that a time is at least the cost between the hosts of two cells; one constraint for each host of the
+        first cell.
         """
         for u, tail in tails.items():
             row = [int(costs[u, v]) for v in heads]
@@ -273,7 +284,7 @@ class _CandidateObjective:
 
 
 def _together(terms: list[tuple[int, Expr]]) -> list[tuple[int, Expr]]:
-    """Merge terms: each variable, and the constants, once."""
+    """Return the terms with each variable only once, and with all constants added up."""
     constant, counts = 0, {}  # type: ignore[var-annotated]
     others: list[tuple[int, Expr]] = []
     for count, term in terms:

@@ -1,9 +1,9 @@
 """
-Families of configurations that may win, with their bounds and simulated plans.
+Partition families that may contain the fastest plan, with their lower bounds and simulated plans.
 
-A family is bounded, and the partition nearest to its bound is simulated. The critical path of that partition is a
-further bound on all families with the same schedule. A few rounds take hundredths of a second. They raise a bound to
-about the simulated time over the best links and yield plans to beat.
+A family is bounded, and the layer partition nearest to its bound is simulated. The critical path of that partition
+gives a further bound on all families with an equal schedule. A few rounds take hundredths of a second. They raise a
+bound to about the simulated time over the best links and yield plans to beat.
 """
 
 import threading
@@ -46,33 +46,31 @@ from pipette_opt.specs.layer_kinds import pattern_of
 
 MAX_TRIES = 6
 """
-Times that a family is bounded before a model is made, each with the critical path of the last near-bound partition.
+Number of times that a family is bounded before a model is made. Chosen.
 
-Each takes a hundredth of a second, where a CP-SAT call takes a tenth. Chosen.
+Each time adds the critical path of the last partition near the bound. It takes a hundredth of a second, whereas a
+CP-SAT call takes a tenth.
 """
 
 MAX_NODES = 400
-"""Largest number of nodes of the search over GPU kinds of rows, for one bound of a family. Chosen."""
+"""Node limit of the search over GPU types of rows, for one bound of a family. Chosen."""
 
 FEW_HALVINGS = 6
-"""Halvings of the interval of a bound by that search: to a sixtieth of a family's possible gain. Chosen."""
+"""Number of bisection steps of a bound with that search; they leave a sixtieth of a family's possible gain. Chosen."""
 
 NEARLY_SETTLED = 1e-2
-"""
-Relative difference of model and simulator below which a search for a time to beat asks for no further
-paths. Chosen.
-"""
+"""Relative difference of model and simulator below which the search for a first plan needs no further paths. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointLimits:
     """
-    Time, threads and seed of the joint model.
+    Time limit, threads and seed of the joint model.
 
     Parameters
     ----------
     to_beat_s
-        Ignore partitions that are not faster than this, even before a plan is known.
+        Ignore partitions that are not faster than this, seconds, even before a plan is known.
     """
 
     time_limit_s: float
@@ -83,9 +81,9 @@ class JointLimits:
 
 def family_key(config: ParallelConfig) -> ParallelConfig | None:
     """
-    Return a configuration that stands for all partitions and overlaps of its family; ``None`` outside every family.
+    Return the configuration that represents a family; ``None`` if the configuration belongs to no family.
 
-    Families partition units of one layer in each chunk, and choose the number of recomputed layers themselves.
+    It is equal for all partitions, overlaps and numbers of recomputed layers of a family.
     """
     pp, chunks = config.pipeline_model_parallel_size, config.num_chunks
     if pp == 1 or len(set(config.layers_per_chunk)) > 1:
@@ -97,12 +95,12 @@ def family_key(config: ParallelConfig) -> ParallelConfig | None:
 
 
 def _num_savers(config: ParallelConfig) -> int:
-    """Count the options by which a configuration saves memory at the cost of time."""
+    """Return the number of memory-saving options that cost time: recomputation, offload, no tensor overlap."""
     return (config.recomputation is not None) + (config.offload is not None) + (not config.tp_comm_overlap)
 
 
 def _faster(config: ParallelConfig) -> Iterator[ParallelConfig]:
-    """Yield the configuration without recomputation, offload, or absence of tensor overlap, in all combinations."""
+    """Yield the configuration without recomputation, without offload, and with tensor overlap, in all combinations."""
     for recomputed in (config, without_recomputation(config)):
         for moved in (recomputed, with_offload(recomputed, None)):
             yield from (moved, with_tensor_overlap(moved, True))
@@ -110,7 +108,7 @@ def _faster(config: ParallelConfig) -> Iterator[ParallelConfig]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenFamilies:
-    """Families with their bounds, the fastest simulated plan, and the known critical paths."""
+    """Partition families with their bounds, the fastest simulated plan, and the known critical paths."""
 
     instance: Instance
     space: SearchSpace
@@ -123,36 +121,37 @@ class OpenFamilies:
     learned: dict[tuple[int, int, int], list[PathCounts]] = field(default_factory=dict)
     """Critical paths found by the simulator, by schedule; constraints of every later model."""
     known: dict[tuple[int, int, int], tuple[int, PathCounts]] = field(default_factory=dict)
-    """All paths of a schedule, and the number of sets that they were merged from."""
+    """All paths of each schedule, and the number of path sets from which they were merged."""
     rings: dict[tuple[ParallelConfig, NodeBlock, bool], Rings] = field(default_factory=dict)
-    """Cached reductions and gathers, by configuration, host tile and overlap."""
+    """Cached gradient reductions and parameter gathers, by configuration, host tile and crossing of host groups."""
     loaded: set[tuple[str, bool]] = field(default_factory=set)
-    """Operations already run on plain or interleaved schedules, whose kernels are therefore compiled."""
+    """Operations already run, each with whether the schedule was interleaved; their kernels are compiled."""
     seen: set[tuple[tuple[int, int, int], bytes]] = field(default_factory=set)
-    """Paths learned from near-bound partitions."""
+    """Schedules and paths learned from partitions near a bound."""
     tried: set[tuple[LayerFamily, tuple[int, ...], bytes]] = field(default_factory=set)
-    """Near-bound partitions that were simulated."""
+    """Partitions near a bound that were simulated."""
     ends: float = 0.0
     bounds_s: dict[LayerFamily, float] = field(default_factory=dict)
     """
-    Lower bound on the partitions of a family that are not searched elsewhere, seconds: its own, then of
-    its models.
+    Lower bound on the partitions of each family that the search does not cover otherwise, seconds.
+
+    It comes from the family alone, and later from the models that contain the family.
     """
     roomy: set[ParallelConfig] = field(default_factory=set)
-    """Configurations whose partitions all fit into memory on every GPU kind."""
+    """Configurations for which every layer partition fits into memory on every GPU type."""
     slower: dict[ParallelConfig, ParallelConfig] = field(default_factory=dict)
-    """Configuration that saves memory -> the faster configuration without that option, whose families bound both."""
+    """Faster configuration, by configuration with memory-saving options; the families of the faster one bound both."""
     least_s: dict[LayerFamily, float] = field(default_factory=dict)
-    """Lower bound on all partitions of a family, the usual ones included, seconds."""
+    """Lower bound on all partitions of each family, including the usual ones, seconds."""
 
     @property
     def to_beat_s(self) -> float:
-        """Time that a family has to beat, seconds."""
+        """Time that a partition has to beat, seconds: the limit given, or the fastest simulated plan."""
         return min(self.limits.to_beat_s, float("inf") if self.first is None else self.first.seconds)
 
     @property
     def is_over(self) -> bool:
-        """Return whether time is over or the search was stopped."""
+        """Return whether the time limit is reached or the search was stopped."""
         return self.stop.is_set() or self.seconds_left <= 0
 
     @property
@@ -162,10 +161,10 @@ class OpenFamilies:
 
     def _families(self, bases: Sequence[ParallelConfig]) -> list[LayerFamily]:
         """
-        Bound the families of ``bases``, and return those that may beat the time to beat.
+        Bound the families of ``bases``, and return the families that may beat the fastest plan.
 
-        Recomputation, offload and missing tensor overlap never make a plan faster. Where all partitions fit without
-        them, the families of the faster configuration suffice.
+        Recomputation, offload and missing tensor overlap never make a plan faster. If all partitions fit without such
+        options, the families of the configuration without them suffice.
         """
         families: list[LayerFamily] = []
         for number in range(4):  # of these three memory savers
@@ -203,7 +202,7 @@ class OpenFamilies:
         return more
 
     def _bound(self, family: LayerFamily, halvings: int = HALVINGS, nodes: int = 0) -> FamilyBound:
-        """Bound a family by all known paths of its schedule."""
+        """Return a bound of a family by all known paths of its schedule."""
         paths, least_s = self._known_paths(family.schedule), self.least_s.get(family, 0.0)
         return family_bound(family, self._hosts_of_kind(), self.to_beat_s, paths, halvings, nodes, least_s)
 
@@ -216,7 +215,7 @@ class OpenFamilies:
         return paths
 
     def _bound_again(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
-        """Bound families by all paths known now. Return those that may still beat the time to beat."""
+        """Bound families again by all paths known now. Return the families that may still beat the fastest plan."""
         able = []
         for family in families:
             if self.is_over:
@@ -231,7 +230,11 @@ class OpenFamilies:
         return able
 
     def _narrowed(self, families: Sequence[LayerFamily]) -> list[LayerFamily]:
-        """Bound families by a search over the GPU kinds of their rows. Return those still open, least bounds first."""
+        """
+        Bound families by a search over the GPU types of their rows.
+
+        Return the families that may still beat the fastest plan, smallest bounds first.
+        """
         if len(self._hosts_of_kind()) > 1:
             for family in families:
                 if self.is_over:
@@ -241,7 +244,7 @@ class OpenFamilies:
         return self._able(families)
 
     def _bound_with_tries(self, family: LayerFamily, halvings: int, nodes: int = 0) -> None:
-        """Bound a family, and again with the critical paths of its near-bound partitions, until these are known."""
+        """Bound a family repeatedly, adding the critical path of its partition near the bound, until no path is new."""
         for _ in range(MAX_TRIES):
             found = self._bound(family, halvings, nodes)
             self.bounds_s[family] = max(found.seconds, self.bounds_s[family])
@@ -250,7 +253,7 @@ class OpenFamilies:
                 return
 
     def _able(self, families: Iterable[LayerFamily]) -> list[LayerFamily]:
-        """Return the families that may beat the time to beat, least bounds first."""
+        """Return the families that may beat the fastest plan, smallest bounds first."""
         able = [family for family in families if self.bounds_s[family] < self.to_beat_s]
         return sorted(able, key=lambda family: self.bounds_s[family])
 
@@ -259,7 +262,7 @@ class OpenFamilies:
         return np.bincount(cluster.kind_of_node, minlength=len(cluster.gpu_kinds)).astype(np.int64)
 
     def _learn_likely(self, families: Sequence[LayerFamily]) -> None:
-        """Add paths that are critical at some partitions, for schedules without learned paths."""
+        """Add critical paths of random partitions to schedules that have no learned paths."""
         for family in families:
             if family.schedule not in self.learned:
                 with self._loaded("paths", family):
@@ -267,7 +270,7 @@ class OpenFamilies:
 
     @contextmanager
     def _loaded(self, operation: str, family: LayerFamily) -> Iterator[None]:
-        """Extend the time limit by the time of an operation that may compile kernels for a new kind of schedule."""
+        """Extend the time limit by the time of an operation that may compile kernels for a new type of schedule."""
         sort = operation, family.config.num_chunks > 1
         if sort in self.loaded:
             yield
@@ -280,7 +283,7 @@ class OpenFamilies:
 
     def _try(self, family: LayerFamily, split: LayerSplit) -> bool:
         """
-        Simulate a near-bound partition of a family, unless that was done before; it is often a good plan.
+        Simulate a partition near a family's bound, unless done before; it is often a good plan.
 
         Returns
         -------
@@ -307,8 +310,10 @@ class OpenFamilies:
 
     def _simulated(self, family: LayerFamily, split: LayerSplit) -> tuple[float, PathCounts | None]:
         """
-        Return a partition's simulated time on hosts in listed order, seconds, and critical paths; keep the fastest
+        Return the simulated seconds of a partition on hosts in listed order, and its critical paths; keep the fastest
         plan.
+
+        Infinity and ``None`` if a link was not measured.
         """
         nodes = listed_hosts_of_kinds(self.instance, family, split.kinds)
         config = family.with_units(split.units, split.recomputed)
@@ -326,9 +331,9 @@ class OpenFamilies:
 
     def _is_searched(self, config: ParallelConfig) -> bool:
         """
-        Return whether a configuration fits, and the search keeps it beside those that save less memory.
+        Return whether a configuration fits, and the search keeps it beside faster configurations that save less memory.
 
-        Where all layers of the model are alike, families hold only partitions that fit.
+        If all layers of the model are alike, families contain only partitions that fit.
         """
         is_block, words, overlaps = config.recomputation == "block", self._no_more_than(config), self._overlaps(config)
         is_alone = not is_block and len(words) == len(overlaps) == 1
@@ -347,20 +352,21 @@ class OpenFamilies:
         return any(fitting.config == config for fitting in memory.fitting)
 
     def _no_more_than(self, config: ParallelConfig) -> list[str | None]:
-        """Return the space's choices of offload that move a subset of what the configuration offloads."""
+        """Return the space's offload choices that move a subset of what the configuration offloads."""
         most = offload_of(config.offload)
         return [word for word in self.space.offload or (None,) if most.has_all_of(offload_of(word))]
 
     def _overlaps(self, config: ParallelConfig) -> list[bool]:
-        """Return the space's choices with at least the configuration's tensor overlap."""
+        """Return the space's choices of tensor overlap that include at least the configuration's overlap."""
         tp, sequence_parallel = config.tensor_model_parallel_size, config.sequence_parallel
         choices = tensor_overlaps(self.instance, self.space, tp, sequence_parallel)
         return [overlap for overlap in choices if overlap or not config.tp_comm_overlap]
 
     def _split_bounds(self) -> Callable[[ParallelConfig], float]:
         """
-        Return the bound of single partitions: of their families, or where that is below the time to beat,
-        their own.
+        Return a function from a configuration to a lower bound on its time under every choice of overlap, seconds.
+
+        It takes the bound of the configuration's families, or bounds its own layers if that is below the time to beat.
         """
         of_key: dict[ParallelConfig | None, list[LayerFamily]] = {}
         for family in self.least_s:
@@ -380,8 +386,9 @@ class OpenFamilies:
 
     def _bound_of_split(self, family: LayerFamily, config: ParallelConfig, to_beat_s: float) -> float | None:
         """
-        Lower bound on plans of a family with the configuration's layers, seconds; ``None`` if it cannot
-        express them.
+        Return a lower bound on plans of a family with the configuration's layers, seconds.
+
+        ``None`` if the family does not contain these layers.
         """
         least_s, units = self.least_s[family], family.units_of(config.layers_per_stage)
         if units is None or least_s >= to_beat_s:

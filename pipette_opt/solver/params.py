@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 MODEL = ("cp-sat-model",)
-"""Names of the engines that model single hosts."""
+"""Names of the engines that place single hosts."""
 
 ENGINES = ("class-assignment", *MODEL)
 """Names of all engines; :mod:`~pipette_opt.solver.portfolio` assigns them to grids."""
@@ -18,19 +18,19 @@ class SolverParams:
     Parameters
     ----------
     time_limit_s
-        Wall time, model building included.
+        Wall time limit, seconds; includes model building.
     gap_limit
         Stop when (objective - bound) / objective is at most this, in [0, 1).
     workers
-        Search threads; ``None``: one per core. Processes of a backend have their own number.
+        Search threads; ``None``: one per core. Does not apply to the processes of a backend.
     seed
         Random seed of the search.
     batch_size
         Largest number of candidates in one model.
     first_slice_s
-        Time of a batch's first model, seconds; doubles each time the batch comes back.
+        Time limit of a batch's first model, seconds; doubles with each further model of the batch.
     engines
-        Names of the enabled engines, of :data:`ENGINES`. With fewer engines bounds are weaker, but valid.
+        Names of the enabled engines, from :data:`ENGINES`. With fewer engines, bounds are weaker but valid.
     log
         Whether CP-SAT writes its log to standard output.
     """

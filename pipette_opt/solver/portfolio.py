@@ -1,12 +1,13 @@
 """
-Table of which engine works on which grid, when and for how long, and the turns that follow from it.
+Table that assigns engines to grids with their time, and the turns of the engines.
 
-Read :data:`TABLE` from top to bottom. A candidate's engines are the rows that its grid fits, in that order. Until
-nothing is open, the few candidates with the least bounds get a turn: each row once, in slices that double from turn to
-turn; then the model of single hosts with all of them together. Most plans are proven before any engine has its turn.
+Read :data:`TABLE` from top to bottom. A candidate's engines are the rows that admit its grid size, in that order. The
+few candidates with the least bounds get a turn: each row once, in slices that double from turn to turn. Then the exact
+model gets these candidates together. Turns repeat until no candidate is open. Most plans are proven before any engine
+runs.
 
-Two decisions stand with their engine: the candidates of a turn, and the time of a call of the host model
-(:mod:`~pipette_opt.solver.model`); and the classes of hosts (:mod:`~pipette_opt.solver.class_assignment.search`).
+Two decisions are made by the engines themselves. :mod:`~pipette_opt.solver.model` chooses the candidates of a turn and
+the time of a call of the exact model. :mod:`~pipette_opt.solver.class_assignment.search` chooses the classes of hosts.
 """
 
 import time
@@ -24,36 +25,32 @@ ENGINE_CLASSES: tuple[type[Engine], ...] = (
     ClassAssignment,
     CpSatModel,
 )
-"""All engines; :data:`~pipette_opt.solver.params.ENGINES` has their names."""
+"""Classes of all engines; :data:`~pipette_opt.solver.params.ENGINES` has their names."""
 
 FEW_CELLS = 20
-"""
-Largest number of cells of a small grid, which the CP-SAT model of single hosts often closes.
-
-Chosen by the placement benchmark.
-"""
+"""Largest number of cells of a small grid, which the exact model often proves. Chosen by the placement benchmark."""
 
 NEXT_TO_NOTHING = 0.05
-"""Share of the previous gap that a slice may leave for the next slice to follow at once. Chosen."""
+"""A further slice follows at once if a slice leaves at most this fraction of the gap before the turn. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """
-    Engine for grids of a range of sizes.
+    Engine for grids in a range of sizes.
 
     Parameters
     ----------
     cells
-        Least and largest number of cells of the grid.
+        Smallest and largest number of grid cells.
     slices
-        Length of a slice in ``first_slice_s``; doubles with each visit, shared among the candidates of a turn.
+        Length of a slice in units of ``first_slice_s``; doubles with each visit, shared among the candidates of a turn.
     calls
-        Least number of CP-SAT calls that a slice has time for.
+        Least number of CP-SAT calls for which a slice has time.
     repeats
-        Whether the next slice follows at once while slices leave at most :data:`NEXT_TO_NOTHING`.
+        Whether a further slice follows at once while slices leave at most :data:`NEXT_TO_NOTHING` of the gap.
     ends_turn
-        Whether the turn ends when the engine raises the bound.
+        Whether the turn ends once the engine has raised the bound.
     """
 
     engine: str
@@ -75,15 +72,15 @@ TABLE: tuple[Row, ...] = (
     Row(engine="class-assignment", cells=(FEW_CELLS + 1, 160), slices=1, calls=3, ends_turn=True),
 )
 """
-Engines by grid size.
+Engines by grid size, chosen by the placement benchmark.
 
-Numbers were chosen by the placement benchmark; ``benchmarks/results/engines.md`` has the cost of leaving an engine out.
+``benchmarks/results/engines.md`` has the cost of leaving an engine out.
 """
 
 
 class Portfolio:
     """
-    Engines of one solve, and their turns.
+    Engines of one solve, which take turns on the candidates.
 
     Attributes
     ----------
@@ -99,7 +96,7 @@ class Portfolio:
         self.engines = {engine.name: engine for engine in enabled}
 
     def take_turns(self, batch: Sequence[int]) -> bool:
-        """Give each candidate of a batch a turn. Return whether any engine had something to do."""
+        """Give each candidate of a batch a turn. Return whether any engine ran."""
         worked = False
         for index in batch:
             for row in self._rows(index):
@@ -111,12 +108,12 @@ class Portfolio:
         return worked
 
     def left_to_model(self, batch: Sequence[int]) -> list[int]:
-        """Return the batch's candidates that are still open for the model of single hosts, after the other engines."""
+        """Return the candidates of the batch that are still open after the other engines, for the exact model."""
         able = self.model.name in self.engines
         return [index for index in batch if able and self.incumbent.is_open(index) and self.model.suits(index)]
 
     def _rows(self, index: int) -> list[Row]:
-        """Return a candidate's rows, in their order, whose engines can still do something."""
+        """Return the table rows for a candidate, in their order, whose engines can still improve it."""
         candidate = self.incumbent.data.candidates[index]
         return [
             row
@@ -131,7 +128,7 @@ class Portfolio:
         """
         Run one engine on a candidate for one time slice, again while its bound keeps rising.
 
-        Return whether the last slice raised it. ``number`` candidates share the turn's time.
+        Return whether the last slice raised the bound. The turn's time is shared among ``number`` candidates.
         """
         incumbent, engine = self.incumbent, self.engines[row.engine]
         before = incumbent.ceiling_of(index) - int(incumbent.bounds[index])

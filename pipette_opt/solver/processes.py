@@ -1,7 +1,7 @@
 """
-Proof over a backend of processes, in rounds of independent pieces.
+Proof in several processes, in rounds of independent tasks.
 
-A piece is the open candidates of one grid shape. Each round starts with all plans and bounds of the rounds before.
+A task is the open candidates of one grid shape. Each round starts with all plans and bounds of earlier rounds.
 """
 
 import time
@@ -20,16 +20,16 @@ ROUND_S = 2.0
 """Length of the first round, seconds. Chosen."""
 
 ROUND_GROWTH = 1.5
-"""Growth factor of the length of rounds. Chosen."""
+"""Factor by which each round is longer than the round before. Chosen."""
 
 MIN_ROUND_S = 0.05
-"""Least length of a round, seconds, where time is nearly over. Chosen."""
+"""Least length of a round when time is nearly over, seconds. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Piece:
     """
-    Candidates to prove in a process for some seconds.
+    Candidates that one process proves for a few seconds.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Piece:
     indices
         Indices of the candidates in the whole problem.
     params
-        Limits and seed of the piece.
+        Time limit, engines and seed of the process.
     start
         Known solutions as warm starts.
     """
@@ -51,7 +51,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """Result of a piece, in indices of the whole problem: solutions, and each candidate's bound and engine."""
+    """
+    Result of a process, with indices of the whole problem: solutions, and each candidate's bound (ticks) and
+    engine.
+    """
 
     indices: tuple[int, ...]
     solutions: tuple[Solution, ...]
@@ -60,7 +63,7 @@ class Outcome:
 
 
 def work_on(piece: Piece) -> Outcome:
-    """Solve one piece."""
+    """Solve the candidates of one process."""
     from pipette_opt.solver.solve import solve
 
     result = solve(piece.data, piece.params, hint=piece.start)
@@ -73,7 +76,7 @@ def work_on(piece: Piece) -> Outcome:
 
 
 def prove_in_processes(incumbent: Incumbent, backend: Backend) -> Result:
-    """Run rounds until no candidate is open or time is over."""
+    """Run rounds of processes until no candidate is open or time is over. Return the result."""
     data = incumbent.data
     optimistic = np.array([optimistic_ticks(data, candidate) for candidate in data.candidates], dtype=np.int64)
     incumbent.bounds = optimistic.copy()
@@ -96,7 +99,7 @@ def prove_in_processes(incumbent: Incumbent, backend: Backend) -> Result:
 
 
 def _pieces(incumbent: Incumbent, seconds: float, workers: int, made: int) -> list[Piece]:
-    """Make a piece of each open grid shape, up to the number of workers, least bounds first."""
+    """Return one task for each grid shape with open candidates, up to the number of workers, smallest bounds first."""
     shapes: dict[tuple[int, int, int], list[int]] = {}
     for index in incumbent.open_candidates():
         shapes.setdefault(incumbent.data.candidates[index].grid, []).append(index)

@@ -3,9 +3,9 @@ Pruning before the search: rule out configurations by bounds that ignore reducti
 
 The time to beat is that of a plan simulated on hosts in their listed order; annealing improves it if very many
 configurations are left. The first bound is the compute-only bound and costs microseconds
-(:mod:`pipette_opt.costs.work`). Where it is below the time to beat, the tilings of a configuration get a second bound:
-a relaxation over the best links without gradient reductions. Both hold for every placement and every choice of overlap,
-so configurations that differ only in overlap share them.
+(:mod:`pipette_opt.costs.work`). If it is below the time to beat, each host tile of the configuration gets a second
+bound: a relaxation over the best links without gradient reductions. Both bounds hold for every placement and every
+choice of overlap, so configurations that differ only in overlap share them.
 """
 
 from collections import Counter
@@ -32,47 +32,53 @@ from pipette_opt.specs import ClusterSpec, Instance
 
 MAX_FIRST_PLANS = 24
 """
-Number of configurations simulated on listed hosts to find a time to beat, those with the least bounds.
+Number of configurations that are simulated on listed hosts to find a time to beat, smallest bounds first. Chosen.
 
-Equally many of each number of GPUs, as bounds over the best links do not see which stages fit into NVLink domains.
+Each number of GPUs gets equally many, as bounds over the best links do not see which stages fit into NVLink domains.
 """
 
 KEPT = 12
-"""Configurations kept in any case, those with the least bounds; the alternatives to the best plan are among them."""
+"""Number of configurations with the smallest bounds that are always kept; alternatives to the best plan. Chosen."""
 
 MAX_KEPT = 600
-"""Largest number of configurations kept when time is over; building them takes about ten seconds. Chosen."""
+"""Largest number of configurations kept once time is over; building them takes about ten seconds. Chosen."""
 
 MANY = 100
 """
-Number of remaining configurations above which annealing looks for a better time to beat.
+If more configurations than this remain, annealing looks for a better time to beat. Chosen.
 
-With many hosts, their order changes the time by a few percent, and hundreds of configurations lie in between. Chosen.
+With many hosts, their order changes the time by a few percent, and hundreds of configurations differ by less.
 """
 
 ANNEALED = 8
-"""Number of most promising configurations that are annealed for a better time to beat. Chosen."""
+"""Number of most promising configurations that annealing places for a better time to beat. Chosen."""
 
 UNUSABLY_SLOW = 100.0
-"""Multiple of its own bound above which a plan is no time to beat: it uses links that no search would use."""
+"""A plan slower than this multiple of its own bound is ignored: it uses links that no search would use. Chosen."""
 
 CONFIGURATIONS_AT_ONCE = 64
-"""Number of configurations whose tilings are built together, as they share link times; takes 0.1 s. Chosen."""
+"""Number of configurations that are built together, as they share link times; takes 0.1 s. Chosen."""
 
 FLOAT_MARGIN = 1e-9
-"""Relative margin subtracted from bounds in doubles, and tolerance when a relaxation is compared with the simulator."""
+"""
+Relative margin subtracted from bounds in doubles, and tolerance when comparing a relaxation with the simulator.
+Chosen.
+"""
 
 
 SLOTS_SLACK = 1.05
 """
-Multiple of the time on relaxed hosts up to which configurations are kept when links of single GPUs are
-known. Chosen.
+Configurations are kept up to this multiple of the best time without single-GPU links, where such links exist.
+Chosen.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FirstPlan:
-    """Configuration on hosts, by default in their listed order, with its simulated time in seconds; a warm start."""
+    """
+    Configuration placed on hosts, by default in their listed order, with its simulated time in seconds; a warm
+    start.
+    """
 
     config: ParallelConfig
     block: NodeBlock
@@ -88,18 +94,18 @@ class Pruned:
     Parameters
     ----------
     kept
-        Configurations that may win, and the next best ones.
+        Configurations that may be the fastest, and the next best ones.
     bounds_s
-        Lower bound under every choice of overlap, seconds, by configuration without overlap; infinite if it has no
+        Lower bound under every choice of overlap, seconds, by configuration without overlap; infinite without a
         placement.
     by_work, by_family
-        Configurations without overlap whose bound is compute-only, or that of their family.
+        Configurations without overlap whose bound is the compute-only bound, or the bound of their partition family.
     ruled_out
         Number of configurations not kept.
     bound_s
-        Lower bound on the configurations ruled out, seconds; infinite if there are none.
+        Lower bound on the configurations ruled out, seconds; infinite if none was.
     first
-        Plan that gives the time to beat; ``None`` if nothing was simulated.
+        Plan that gives the time to beat; ``None`` if no plan was simulated.
     """
 
     kept: tuple[FittingCandidate, ...]
@@ -111,7 +117,10 @@ class Pruned:
     first: FirstPlan | None
 
     def joined(self, other: "Pruned") -> "Pruned":
-        """Merge with the result for other configurations, bounded later against a plan that is no slower."""
+        """
+        Return the merged result with that of other configurations, which were bounded later against a plan no
+        slower.
+        """
         return Pruned(
             kept=(*self.kept, *other.kept),
             bounds_s={**self.bounds_s, **other.bounds_s},
@@ -142,23 +151,23 @@ def prune(
     Parameters
     ----------
     keep
-        Predicate of configurations kept regardless of their bound.
+        Predicate of configurations that are kept whatever their bound.
     is_over
-        Predicate: time is over. A few of the most promising bounded configurations are then kept, and the bound on the
-        others may be below the time to beat.
+        Predicate: whether time is over. Then only a few of the most promising bounded configurations are kept, and the
+        bound on the others may be below the time to beat.
     loading
-        Context entered when a kind of schedule is simulated for the first time, as that may compile kernels.
+        Context entered when a type of schedule is simulated for the first time, as that may compile kernels.
     known
         Warm start: a simulated plan whose time has to be beaten.
     annealing_s
-        Seconds for annealing a better time to beat where many configurations are left.
+        Seconds for annealing a better time to beat, if many configurations are left.
     work
-        Compute-only bounds computed before; looked up and extended.
+        Cache of compute-only bounds, extended by this call.
     given
-        Job with the links of single GPUs, where ``instance`` has relaxed hosts. The time to beat may then be out of
-        reach for every order of GPUs, so more is kept.
+        Job with the links of single GPUs, if ``instance`` has relaxed hosts. The time to beat may then be out of reach
+        for every order of GPUs, so more configurations are kept.
     family_bound_s
-        Bound by layers and GPU kinds of all stages together, seconds; 0 if there is none.
+        Function to the bound of a configuration's partition family, seconds; 0 if none is known.
     """
     variants: dict[ParallelConfig, list[FittingCandidate]] = {}
     for candidate in fitting:
@@ -210,8 +219,9 @@ def _to_beat_s(
     given: Instance | None, first: FirstPlan | None, loading: Callable[[], AbstractContextManager[None]]
 ) -> float:
     """
-    Return the time at which configurations are ruled out, seconds; with single links at most that of GPUs in
-    turn.
+    Return the time above which configurations are ruled out, seconds; infinite without a plan.
+
+    With links of single GPUs, it is at most the time of the first plan with GPUs in listed order.
     """
     if first is None or given is None:
         return float("inf") if first is None else first.seconds
@@ -224,12 +234,14 @@ def _to_beat_s(
 @dataclass(frozen=True, slots=True, order=True)
 class BoundedPacking:
     """
-    Bound of one tiling of a configuration, ordered by bound, then by configuration.
+    Lower bound of a configuration with one host tile, ordered by bound, then by configuration.
 
     Parameters
     ----------
+    bound_s
+        Lower bound, seconds.
     number
-        Index of the configuration as given, and of its tiling.
+        Index of the configuration as given, and index of its tile.
     """
 
     bound_s: float
@@ -240,22 +252,25 @@ class BoundedPacking:
 
 class BoundedPackings:
     """
-    Iterator over tilings by their least time over the best links, each once, built as late as the order allows.
+    Iterator over configurations with a host tile, by their least time over the best links; built as late as possible.
 
     Parameters
     ----------
     lower_form, reductions
         Arguments of :func:`~pipette_opt.problem.build.build_problem_data`.
     is_over
-        Predicate: time is over. No further tiling is built then, unless there is none yet.
+        Predicate: whether time is over. Then no further tile is built, unless none has been built.
     work
-        Compute-only bounds computed before.
+        Cache of compute-only bounds.
     family_bound_s
-        Bound by layers and GPU kinds of all stages together, seconds; 0 if there is none.
+        Function to the bound of a configuration's partition family, seconds; 0 if none is known.
     enough_s
-        Configurations whose compute-only bound reaches this are not bounded by their family, seconds.
+        Configurations whose compute-only bound reaches this time are not bounded by their family, seconds.
+
+    Attributes
+    ----------
     of_families_s
-        Bounds of families, for all other configurations, seconds.
+        Bounds by partition families of all other configurations, seconds.
     bounds_s
         Best bound so far of each configuration, seconds: compute-only or of its family, then over the best links.
     waiting
@@ -318,7 +333,7 @@ class BoundedPackings:
         return self.bounds_s[self.waiting[-1]] if self.waiting else float("inf")
 
     def _look_at_links(self) -> None:
-        """Bound the next waiting configurations over the best links."""
+        """Bound the next waiting configurations over the best links, and build their problem data."""
         configs = [self.waiting.pop() for _ in range(min(CONFIGURATIONS_AT_ONCE, len(self.waiting)))]
         data = self._build([self._fitting[config][1] for config in configs])
         before = {config: self.bounds_s[config] for config in configs}
@@ -334,7 +349,8 @@ class BoundedPackings:
 
     def most_promising(self, least: int, to_beat_s: float = 0.0) -> set[ParallelConfig]:
         """
-        Return the ``least`` configurations with the smallest bounds, and every one whose bound is below ``to_beat_s``.
+        Return the ``least`` configurations with the smallest bounds, and every configuration with a bound below
+        ``to_beat_s``.
 
         Return all configurations if fewer than ``least`` have a placement.
         """
@@ -357,7 +373,10 @@ def _first_plan(
     loading: Callable[[], AbstractContextManager[None]],
     best: FirstPlan | None,
 ) -> FirstPlan | None:
-    """Return the fastest of the most promising tilings, with each choice of overlap, on hosts in their listed order."""
+    """
+    Return the fastest plan of the most promising configurations, with each choice of overlap, on hosts in
+    listed order.
+    """
     loaded: set[bool] = set()
     sizes = {config.world_size for config in variants}
     simulated: Counter[int] = Counter()
@@ -393,7 +412,10 @@ def _annealed(
     best: FirstPlan,
     seconds: float,
 ) -> FirstPlan:
-    """Return the fastest plan that annealing finds for the relaxations of some configurations, or the best before."""
+    """
+    Return the fastest plan that annealing finds for the relaxations of the candidates, or ``best`` if none is
+    faster.
+    """
     data = build_problem_data(instance, candidates, capacity_bytes, lower_form=True)
     with loading():
         anneal(data, AnnealingParams(time_limit_s=None, max_moves=1))
@@ -410,7 +432,7 @@ def _annealed(
 
 
 def listed_hosts(cluster: ClusterSpec, data: ProblemData, candidate: CandidateData) -> IntArray | None:
-    """Return the first listed hosts with enough memory, row by row; ``None`` if a row finds too few."""
+    """Return the first listed hosts with enough memory for each row; ``None`` if too few exist for a row."""
     together = hosts_together(candidate.config, candidate.block)
     allowed, free = data.allowed(candidate), np.ones(data.num_nodes, dtype=np.bool_)
     rows, width = candidate.grid[0], candidate.num_cells // candidate.grid[0]

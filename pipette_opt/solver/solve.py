@@ -1,4 +1,4 @@
-"""Solver of the placement problem: prune by bounds, run engines on the rest, keep one certificate."""
+"""Solver of the placement problem: prunes by bounds, runs engines on the rest, and keeps one certificate."""
 
 import threading
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from pipette_opt.solver.portfolio import Portfolio
 from pipette_opt.solver.processes import prove_in_processes
 
 WITHOUT_SEARCH_SHARE = 0.3
-"""Largest share of the time limit for bounds without a search. Chosen."""
+"""Largest fraction of the time limit for bounds without a search. Chosen."""
 
 LIFTING_SHARE = 0.1
-"""Share of the time limit in which ring costs may start to be raised. Chosen."""
+"""Fraction of the time limit after which no further candidate gets raised ring costs. Chosen."""
 
 
 def solve(
@@ -29,23 +29,23 @@ def solve(
     backend: Backend | None = None,
 ) -> Result:
     """
-    Choose one candidate and place it, with a bound over all candidates.
+    Choose a candidate (configuration with a host tile) and place it, with a lower bound over all candidates.
 
     Candidates whose bound reaches the incumbent are pruned, first by bounds without a search. The others come in
-    batches, least bounds first. A batch that is unfinished after its time slice comes back with a longer one.
-    :data:`~pipette_opt.solver.portfolio.TABLE` assigns engines. Good placements come from annealing, as hints.
+    batches, smallest bounds first. A batch without a proof after its time slice comes back with a longer slice.
+    :data:`~pipette_opt.solver.portfolio.TABLE` assigns engines. Good placements come from annealing, as warm starts.
 
     Parameters
     ----------
     hint
-        Known placements as warm starts, best with one for each promising candidate; those that break a rule are
+        Known placements as warm starts, ideally one for each promising candidate. Placements that break a rule are
         ignored.
     on_progress
         Called whenever the incumbent or the bound improves, from any thread.
     stop
         When set, the best placement so far is returned soon. An interrupt from the keyboard sets it.
     backend
-        Processes for the work; ``None``: threads of this process.
+        Processes that do the search; ``None``: threads of this process.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def solve(
 
 
 def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
-    """Compute bounds without a search, then work on batches of the candidates with the least bounds."""
+    """Compute bounds without a search, then let engines search batches of candidates, smallest bounds first."""
     limit_s = max(0.0, incumbent.seconds_left)
     ends = incumbent.ends - (1 - WITHOUT_SEARCH_SHARE) * limit_s
     incumbent.data = lift_rings(incumbent.data, LIFTING_SHARE * limit_s)

@@ -1,4 +1,4 @@
-"""Stoppable CP-SAT solves in a thread of their own, and time slices for models."""
+"""CP-SAT solves in a thread of their own, which can be stopped, and time slices for them."""
 
 import threading
 import time
@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from ortools.sat.python import cp_model
 
 POLL_S = 0.05
-"""Seconds between two checks of the stop event."""
+"""Seconds between two checks of the stop event. Chosen."""
 
 
 class OutOfTimeError(Exception):
-    """Raised when a time slice ended before its model could be solved."""
+    """Error when a time slice ends before its model could be solved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSlice:
     """
-    Time and threads for models.
+    Time and threads for CP-SAT solves.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class TimeSlice:
     stop
         Event that ends the slice early.
     share
-        Share of the remaining time that a model may take.
+        Fraction of the remaining time that one solve may take.
     """
 
     ends: float
@@ -41,11 +41,11 @@ class TimeSlice:
         return self.ends - time.perf_counter()
 
     def part(self, share: float) -> "TimeSlice":
-        """Return a slice with ``share`` of the time that is left when a model is solved."""
+        """Return a slice in which a solve takes at most ``share`` of the time left when it starts."""
         return replace(self, share=share * self.share)
 
     def check(self) -> None:
-        """Raise :class:`OutOfTimeError` if the slice is over or stopped; for work before a model is solved."""
+        """Raise :class:`OutOfTimeError` if the slice is over or stopped; to be called before a model is solved."""
         if self.stop.is_set() or time.perf_counter() >= self.ends:
             raise OutOfTimeError
 
@@ -62,7 +62,10 @@ class TimeSlice:
 
 
 def solve_until(solver: cp_model.CpSolver, model: cp_model.CpModel, stop: threading.Event) -> int:
-    """Solve until the event is set. Return CP-SAT's status. An interrupt from the keyboard sets the event."""
+    """
+    Solve a model until it is solved or ``stop`` is set. Return CP-SAT's status. A keyboard interrupt sets
+    ``stop``.
+    """
     ended, found, errors = threading.Event(), [int(cp_model.UNKNOWN)], []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Least costs of transfers between stages, and a bound on the slowest."""
+"""Lower bounds on the transfers between stages: least cost of each, and a cost that the slowest reaches."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.solver.matching import bottleneck_level
 
 TransferCount = Literal["slower", "sum", "faster"]
-"""Counting of a link's two directions in a bound."""
+"""Cost of a link in a bound, from its two directions: the slower one, their sum, or the faster one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -19,8 +19,8 @@ class Transfers:
     Least costs of a candidate's transfers.
 
     The analytical 1F1B model counts the slower direction of a link (blocking sends) or the sum of both. The forward
-    direction is then taken as fast as any link: of all pairs with that maximum or sum, this one ends every stage
-    earliest. Paths count the directions apart; there the level is that of the faster direction, which both reach.
+    direction is then taken to be as fast as any link: of all pairs with that maximum or sum, this pair ends every stage
+    earliest. Paths of a relaxation count the directions separately; both reach the level of the faster direction.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Transfers:
     between
         Indices of the links between hosts.
     counts
-        Counting of the two directions.
+        Cost of a link from its two directions.
     level
         Cost that at least one transfer reaches, ticks.
     """
@@ -40,7 +40,10 @@ class Transfers:
     level: int
 
     def at_level(self, level: int) -> tuple[IntArray, IntArray]:
-        """Transfers with one of cost ``level`` at each link in turn, two arrays ``(num_links, scenarios)``."""
+        """
+        Return transfers in which each link in turn costs ``level`` ticks: forward and back, each ``(num_links,
+        scenarios)``.
+        """
         number = len(self.between)
         send, back = (np.repeat(side[:, None], max(number, 1), axis=1) for side in self.least)
         here = (self.between, np.arange(number))
@@ -54,14 +57,18 @@ class Transfers:
 
 
 def transfer_count(data: ProblemData, candidate: CandidateData) -> TransferCount:
-    """Return how bounds of a candidate count the two directions of a link."""
+    """Return the cost of a link from its two directions that a candidate's bounds use."""
     if not candidate.has_closed_form:
         return "faster"
     return "slower" if data.p2p == "blocking" else "sum"
 
 
 def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
-    """Cost of each pair of hosts by :func:`transfer_count`, ticks; ``UNUSABLE_TICKS`` if a direction is missing."""
+    """
+    Return the cost of each pair of hosts by :func:`transfer_count`, ticks, shape ``(num_nodes, num_nodes)``.
+
+    ``UNUSABLE_TICKS`` if a direction is missing.
+    """
     forth, home = candidate.p2p_ticks, candidate.p2p_ticks.T
     combine = {"slower": np.maximum, "sum": np.add, "faster": np.minimum}[transfer_count(data, candidate)]
     cost: IntArray = np.where(np.maximum(forth, home) < UNUSABLE_TICKS, combine(forth, home), UNUSABLE_TICKS)
@@ -70,7 +77,7 @@ def transfer_cost(data: ProblemData, candidate: CandidateData) -> IntArray:
 
 
 def least_transfers(data: ProblemData, candidate: CandidateData) -> Transfers | None:
-    """Return the least transfers of a candidate; ``None`` without enough links."""
+    """Return the least costs of a candidate's transfers; ``None`` if too few links exist."""
     rows = np.arange(candidate.num_stages) // candidate.block.stages
     following = np.roll(rows, -1)
     between = np.flatnonzero(rows != following)[: candidate.grid[0] - 1 + candidate.wraps]
@@ -99,6 +106,6 @@ def least_transfers(data: ProblemData, candidate: CandidateData) -> Transfers | 
 
 
 def some_host_has(values: IntArray, allowed: BoolArray, num_used: int) -> int:
-    """Largest value that at least one of any ``num_used`` hosts reaches."""
+    """Return the largest value that at least one of any ``num_used`` allowed hosts must reach."""
     possible = np.sort(values[np.logical_or.reduce(allowed, axis=0)])
     return int(possible[num_used - 1])

@@ -1,4 +1,4 @@
-"""Decision variables of the placement model, behind named questions."""
+"""Decision variables of the placement model, behind methods that name them."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -10,20 +10,20 @@ from pipette_opt.base.types import BoolArray, IntArray
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 
 Cell = tuple[int, int, int]
-"""Pipeline row, data column, part of the slot."""
+"""Cell of a grid: pipeline row, data column, part of the slot."""
 
 HopKind = Literal["transfer", "ring", "slot"]
-"""Traffic of a hop: activations to the next row, gradients around a ring, or a slot's ring inside a layer."""
+"""Traffic of a hop: activations to the next row, gradients around a ring, or tensor and context rings inside a slot."""
 
 
 class GridVariables:
     """
-    Placement variables of one grid shape, shared by the candidates that have it.
+    Placement variables of one grid shape, shared by the candidates with this shape.
 
     Parameters
     ----------
     members
-        Indices of these candidates.
+        Indices of the candidates.
     copies
         Number of cells that each host may be in, shape ``(num_nodes,)``.
     """
@@ -45,7 +45,7 @@ class GridVariables:
         }
 
     def hosts_of(self, cell: Cell) -> dict[int, IntVar]:
-        """Return a literal for each host that may be in the cell."""
+        """Return a literal for each host that may be in the cell, by host."""
         return self._hosts[cell]
 
     def cells_on(self, node: int) -> list[IntVar]:
@@ -54,9 +54,9 @@ class GridVariables:
 
     def hops(self) -> Iterator[tuple[HopKind, Cell, Cell]]:
         """
-        Yield every pair of cells that exchange messages: to the next row, around gradient rings, around rings of slots.
+        Yield every pair of cells that exchange messages: from row to row, around gradient rings, around rings of slots.
 
-        Interleaving adds those from the last row to the first; with two rows they are the same pairs.
+        Interleaving adds the pairs from the last row to the first; with two rows, they are already included.
         """
         P = self.shape[0]
         wraps = P > 2 and any(candidate.wraps for candidate in self.candidates)
@@ -73,9 +73,9 @@ class GridVariables:
 
 class Variables:
     """
-    Variables of the choice among some candidates, and of the placement of each of their grid shapes.
+    Variables for the choice among several candidates, and for the placement of each of their grid shapes.
 
-    ``objective`` is the integer objective of the chosen candidate.
+    ``objective`` is the integer objective of the chosen candidate, ticks.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Variables:
     ceiling
         Largest objective to look for, ticks.
     copies
-        Number of cells that each host may be in, shape ``(num_nodes,)``; ``None``: one. A larger number stands for a
+        Number of cells that each host may be in, shape ``(num_nodes,)``; ``None``: 1. A larger number stands for a
         class of hosts.
     """
 
@@ -121,20 +121,26 @@ class Variables:
         return LinearExpr.sum([self.chosen[index] for index in grid.members])
 
     def condition(self, index: int) -> list[IntVar]:
-        """Return the literals under which a candidate's costs count: that it is chosen; none if it is the only one."""
+        """
+        Return the literals under which a candidate's costs count: its choice, or none if it is the only
+        candidate.
+        """
         return [self.chosen[index]] if len(self.indices) > 1 else []
 
 
 def shape_of(candidate: CandidateData) -> tuple[Cell, int]:
     """
-    Return grid and number of parts of context groups in a slot, which together decide which cells exchange
+    Return the grid and the number of context parts of a slot, which together decide the cells that exchange
     messages.
     """
     return candidate.grid, candidate.block.context_nodes
 
 
 def ring_hops(candidate: CandidateData, row: int) -> list[tuple[Cell, Cell]]:
-    """Return the hops of a row's gradient rings: column by column, in each through the parts of a context group."""
+    """
+    Return the hops of a row's gradient rings: column by column, and in each column through the context parts of the
+    slot.
+    """
     _, D, K = candidate.grid
     if candidate.ring_length == 1:
         return []
@@ -144,7 +150,7 @@ def ring_hops(candidate: CandidateData, row: int) -> list[tuple[Cell, Cell]]:
 
 
 def slot_hops(candidate: CandidateData, row: int, column: int) -> list[tuple[Cell, Cell]]:
-    """Return the hops of the rings inside a slot."""
+    """Return the hops of the tensor or context rings inside a slot; empty if the slot is on one host."""
     K, size = candidate.grid[2], candidate.slot_ring
     if size == 1:
         return []
@@ -153,15 +159,19 @@ def slot_hops(candidate: CandidateData, row: int, column: int) -> list[tuple[Cel
 
 def pairs_apart(copies: IntArray) -> BoolArray:
     """
-    Pairs of hosts on which two cells may be, shape ``(num_nodes, num_nodes)``: a host twice only if it has
-    copies.
+    Return a mask of the host pairs on which two cells may be, shape ``(num_nodes, num_nodes)``.
+
+    A host pairs with itself only if it may be in several cells.
     """
     apart: BoolArray = ~np.diag(copies < 2)
     return apart
 
 
 def usable_hops(candidate: CandidateData, kind: HopKind, tail: Cell, head: Cell, copies: IntArray) -> BoolArray:
-    """Directed host pairs that a candidate may use between two cells, shape ``(num_nodes, num_nodes)``."""
+    """
+    Return a mask of the directed host pairs that a candidate may use between two cells, shape ``(num_nodes,
+    num_nodes)``.
+    """
     if head[0] < tail[0] and not candidate.wraps:
         slowest = np.zeros_like(candidate.p2p_ticks)
     elif kind == "transfer":

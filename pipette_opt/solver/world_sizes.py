@@ -1,8 +1,8 @@
 """
-Numbers of GPUs to search where that is open: all that may be the fastest by their bounds.
+Choice of the numbers of GPUs to search, if the job leaves it free: all numbers whose bounds allow the fastest plan.
 
 A search in a small space over the numbers with the least bounds gives the time to beat. Numbers whose bound reaches it
-cannot win. Their bounds are kept, so that a certificate counts all numbers of GPUs.
+cannot win. Their bounds are kept, so that a certificate covers all numbers of GPUs.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,24 +20,24 @@ from pipette_opt.solver.pruning import FirstPlan, prune
 from pipette_opt.specs import Instance
 
 PROMISING = 1.1
-"""Numbers of GPUs with a bound up to this multiple of the least one are searched for a time to beat. Chosen."""
+"""Numbers of GPUs with a bound up to this multiple of the least bound are searched for a time to beat. Chosen."""
 
 MAX_PROMISING = 3
-"""Largest count of numbers of GPUs searched for a time to beat. Chosen."""
+"""Largest count of different numbers of GPUs that are searched for a time to beat. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSizes:
     """
-    Numbers of GPUs to search.
+    Numbers of GPUs to search, with their bounds.
 
     Parameters
     ----------
     space
-        Search space with ``world_sizes``: that of the fastest known plan first, then ascending bounds. Unchanged where
-        no whole host is legal.
+        Search space with ``world_sizes``: the number of the fastest known plan first, then ascending bounds. Unchanged
+        if no number of whole hosts is legal.
     first
-        Fastest known plan.
+        Fastest known plan; ``None`` if no plan is known.
     bounds_s
         Lower bound on the iteration time of each number of GPUs that was bounded, seconds.
     """
@@ -47,7 +47,10 @@ class WorldSizes:
     bounds_s: Mapping[int, float]
 
     def left_out_s(self, space: SearchSpace) -> float:
-        """Lower bound on plans with other numbers of GPUs than the space has, seconds; infinite without any."""
+        """
+        Return a lower bound on plans with numbers of GPUs that the space leaves out, seconds; infinite if it leaves
+        none out.
+        """
         return min(
             (bound_s for num_gpus, bound_s in self.bounds_s.items() if num_gpus not in space.world_sizes),
             default=float("inf"),
@@ -64,15 +67,15 @@ def choose_world_sizes(
     first: FirstPlan | None,
 ) -> WorldSizes:
     """
-    Choose the numbers of GPUs of a space that leaves them open.
+    Choose the numbers of GPUs to search, for a space that leaves them free.
 
     Parameters
     ----------
     is_over
-        Predicate: time is over. Numbers not bounded yet, except the most promising, are then left out without a bound;
-        the space's ``narrowed`` says so.
+        Predicate: whether time is over. Numbers not bounded yet, except the most promising, are then left out without a
+        bound; the space's ``narrowed`` then contains ``world_sizes``.
     first
-        Known plan.
+        Known plan; ``None`` if no plan is known.
     """
     work = WorkBounds(instance)
     least = LeastTimes(instance, with_shared_parameters(instance, space), work)
@@ -109,7 +112,7 @@ def _first_plan(
     is_over: Callable[[], bool],
     loading: Callable[[], AbstractContextManager[None]],
 ) -> FirstPlan | None:
-    """Return the fastest plan of a few configurations on hosts in listed order; ``None`` if none fits."""
+    """Return the fastest plan of a few configurations on hosts in listed order; ``None`` if no plan fits."""
     if not sizes:
         return None
     few = few_values(instance, replace(space, world_sizes=tuple(sizes)))

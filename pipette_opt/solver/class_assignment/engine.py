@@ -1,4 +1,4 @@
-"""Class assignment as an engine: the host class of each cell, with classes refined step by step."""
+"""Engine that assigns a class of similar hosts to each grid cell and refines the classes step by step."""
 
 from pipette_opt.base.types import IntArray
 from pipette_opt.solver.class_assignment.search import MergedSearch, first_classes
@@ -9,12 +9,14 @@ from pipette_opt.solver.stoppable import TimeSlice
 
 class ClassAssignment(Engine):
     """
-    CP-SAT model with classes of similar hosts in place of hosts; on few hosts, classes are split until it is exact.
+    CP-SAT placement model with classes of similar hosts in place of hosts.
+
+    On few hosts, classes are split until the model is exact.
 
     Attributes
     ----------
     begun
-        Search of each candidate; ``None`` where the hosts do not form a few classes.
+        Search of each candidate; ``None`` if its hosts do not form a few classes.
     """
 
     name = "class-assignment"
@@ -24,7 +26,7 @@ class ClassAssignment(Engine):
         self.begun: dict[int, MergedSearch | None] = {}
 
     def suits(self, index: int) -> bool:
-        """Return whether a candidate's hosts form a few classes whose search has not ended."""
+        """Return whether the hosts of a candidate form a few classes and their search has not ended."""
         incumbent, candidate = self.incumbent, self.incumbent.data.candidates[index]
         if index not in self.begun:
             classes = first_classes(incumbent.data, candidate)

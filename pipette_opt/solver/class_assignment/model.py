@@ -1,4 +1,4 @@
-"""CP-SAT model of a pattern: the host class of each cell."""
+"""CP-SAT model that assigns a host class to each grid cell; such an assignment is called a pattern."""
 
 import itertools
 
@@ -14,12 +14,16 @@ from pipette_opt.solver.objective import add_objective
 from pipette_opt.solver.variables import Cell, GridVariables, Variables
 
 MAX_DOUBLED = 30
-"""Largest number of rows with doubling weights, where a host in one row outweighs any in later rows."""
+"""
+With at most this many rows, the weights that order equal classes double from row to row. Chosen; avoids overflow.
+
+A host in one row then outweighs all hosts in later rows.
+"""
 
 
 def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Variables:
     """
-    Build the placement model with classes as hosts, each in as many cells as it has members.
+    Build the placement model with host classes, each in at most as many cells as it has members.
 
     Interchangeable classes break the symmetry of equal patterns; ordering the columns would cost more than it saves.
 
@@ -46,9 +50,9 @@ def build_merged(model: CpModel, merged: Merged, bound: int, ceiling: int) -> Va
 
 def _add_crossings(model: CpModel, merged: Merged, grid: GridVariables) -> None:
     """
-    Add literals for the two classes that each column has in a row and the next.
+    Add literals for the pair of classes that each column has in two consecutive rows.
 
-    The classes of the cells imply them; they strengthen the linear relaxation.
+    The literals follow from the classes of the cells. They strengthen the linear relaxation.
     """
     ticks = merged.candidate.p2p_ticks
     usable = np.maximum(ticks, ticks.T) < UNUSABLE_TICKS
@@ -63,7 +67,7 @@ def _add_crossings(model: CpModel, merged: Merged, grid: GridVariables) -> None:
 
 
 def _add_order(model: CpModel, grid: GridVariables, classes: tuple[int, ...]) -> None:
-    """Order interchangeable classes: those listed first are in the first rows."""
+    """Require that interchangeable classes with lower numbers are in earlier rows."""
     P = grid.shape[0]
     weight = [2 ** (P - 1 - row) if P <= MAX_DOUBLED else P - row for row in range(P)]
 
@@ -78,7 +82,7 @@ def _add_order(model: CpModel, grid: GridVariables, classes: tuple[int, ...]) ->
 
 
 def pattern_of(solver: CpSolver, grid: GridVariables) -> IntArray:
-    """Return the class of each cell, shape of the grid."""
+    """Return the class of each cell, an array with the shape of the grid."""
     pattern = np.empty(grid.shape, dtype=np.int64)
     cell: Cell
     for cell in grid.cells:

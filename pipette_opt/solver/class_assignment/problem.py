@@ -1,4 +1,4 @@
-"""Problem of one candidate with classes in place of hosts."""
+"""Placement problem of one candidate with classes of similar hosts in place of hosts."""
 
 from dataclasses import dataclass, replace
 
@@ -13,12 +13,12 @@ from pipette_opt.solver.class_assignment.twins import HostClasses
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Merged:
     """
-    Relaxation of one candidate.
+    Relaxed placement problem of one candidate.
 
     Parameters
     ----------
     data
-        Problem of this candidate alone; its hosts are classes, with the least costs of their members.
+        Problem with this candidate only. Its hosts are classes, with the least costs of their members.
     classes
         Partition of the hosts into classes.
     """
@@ -28,18 +28,18 @@ class Merged:
 
     @property
     def candidate(self) -> CandidateData:
-        """Candidate with costs between classes."""
+        """Candidate with link costs between classes."""
         return self.data.candidates[0]
 
 
 def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses, tolerance: float = 0.0) -> Merged:
     """
-    Merge hosts into classes; members of a class have the same GPU kind and memory for the same rows.
+    Return the relaxed problem with classes of hosts; members have one GPU type, and memory for the same grid rows.
 
     Parameters
     ----------
     tolerance
-        Relative difference of costs that are treated as equal, so that racks equal up to noise are equal.
+        Relative difference up to which costs count as equal, so that noise does not make racks different.
     """
     missing = np.maximum(candidate.p2p_ticks, candidate.p2p_ticks.T) >= UNUSABLE_TICKS
 
@@ -64,7 +64,7 @@ def merge(data: ProblemData, candidate: CandidateData, classes: HostClasses, tol
 
 
 def place_classes(merged: Merged, pattern: IntArray) -> PlacedTicks:
-    """Return the times of a pattern; two cells of one class are on different hosts."""
+    """Return the times of a pattern (class of each cell); two cells of one class count as different hosts."""
     cells = np.arange(pattern.size).reshape(pattern.shape)
     flat = pattern.ravel()
     relaxed = merged.candidate
@@ -85,7 +85,10 @@ def place_classes(merged: Merged, pattern: IntArray) -> PlacedTicks:
 
 
 def block_minima(ticks: IntArray, classes: HostClasses) -> IntArray:
-    """Least cost from a host of one class to another host of another, ticks, shape ``(C, C)``."""
+    """
+    Return the least cost from a host of each class to another host of each class, ticks, shape ``(classes,
+    classes)``.
+    """
     apart = np.array(ticks, dtype=np.int64)
     np.fill_diagonal(apart, UNUSABLE_TICKS)
     order = np.argsort(classes.of_host, kind="stable")
@@ -95,7 +98,7 @@ def block_minima(ticks: IntArray, classes: HostClasses) -> IntArray:
 
 
 def merge_levels(ticks: IntArray, tolerance: float) -> IntArray:
-    """Lower costs that differ by at most ``tolerance``, relative, to the least of them."""
+    """Return costs in which values within the relative ``tolerance`` of each other are lowered to the least of them."""
     values = np.unique(ticks)
     levels, level = np.empty_like(values), -1
     for number, value in enumerate(values.tolist()):

@@ -1,4 +1,4 @@
-"""Search over patterns of classes: bounds below which no pattern exists, with classes refined step by step."""
+"""Search over patterns (host class of each cell): raises a lower bound and refines the classes step by step."""
 
 import logging
 import threading
@@ -21,64 +21,68 @@ from pipette_opt.solver.stoppable import TimeSlice
 logger = logging.getLogger(__name__)
 
 FIRST_CLASSES = 8
-"""Largest number of host classes at first. Chosen."""
+"""Largest number of host classes at the start. Chosen."""
 
 MAX_ALIKE = 24
-"""Largest number of host classes at first, on large grids with similar hosts. Chosen."""
+"""Largest number of host classes at the start, on large grids whose hosts are similar. Chosen."""
 
 ALIKE_COSTS = 0.02
-"""Largest relative difference of costs between similar hosts of a class. Chosen."""
+"""Largest relative difference of costs within a class of similar hosts, on large grids. Chosen."""
 
 HOSTS_OF_A_CLASS = 4
-"""Least mean number of hosts of a class, where there are more than :data:`FIRST_CLASSES` classes. Chosen."""
+"""Least mean number of hosts in a class, if a search starts with more than :data:`FIRST_CLASSES` classes. Chosen."""
 
 FIRST_TOLERANCE = 0.01
-"""Relative difference of costs that are equal at first: symmetric models are solved quickly. Chosen."""
+"""Relative difference up to which costs count as equal at the start: symmetric models are solved quickly. Chosen."""
 
 NEAR_PATTERN = 0.125
-"""Largest distance of bound and best pattern, as share of the gap to the ceiling, at which classes are split."""
+"""
+Classes are split if the best pattern is this near to the bound, as a fraction of the gap from bound to ceiling.
+Chosen.
+"""
 
 FIRST_CALL_S = 2.0
-"""Time limit of the first CP-SAT call for up to 32 cells, seconds; grows with the cube of the cells. Chosen."""
+"""Time limit of the first CP-SAT call on up to 32 cells, seconds; grows with the cube of the cells. Chosen."""
 
 MAX_FIRST_CALL_S = 20.0
 """Largest time limit of the first CP-SAT call, seconds. Chosen."""
 
 SLICE_GROWTH = 2.0
-"""Growth factor of the time limit after a call without any result. Chosen."""
+"""Factor by which the time limit grows after a call that was too short. Chosen."""
 
 MAX_MINIMISED = 40
 """
-Largest number of cells at which the model minimises; larger ones only refute ceilings.
+Largest number of cells at which the model minimises; larger models only ask whether a ceiling can be reached.
 
 Chosen by the placement benchmark.
 """
 
 FIRST_REACH = 0.6
 """
-Share of the gap that is refuted first on grids that are not minimised: a small share takes as long as a
-large one.
+First ceiling to refute if the model does not minimise, as a fraction of the gap from bound to ceiling.
+
+Refuting a small fraction takes as long as a large one. Chosen.
 """
 
 MAX_FAR = 80
-"""Number of cells above which a single call takes most of the time. Chosen by the placement benchmark."""
+"""With more cells than this, a single CP-SAT call takes most of the time. Chosen by the placement benchmark."""
 
 NEAR_REACH = 0.1
-"""Share of the gap that is refuted first above :data:`MAX_FAR` cells; a larger one is not refuted in time. Chosen."""
+"""First fraction of the gap to refute above :data:`MAX_FAR` cells; larger ones are not refuted in time. Chosen."""
 
 MIDDLE = 0.5
-"""Share of the gap that is tried afterwards, and first once a call took too long. Chosen."""
+"""Fraction of the gap that later calls refute, and the first call once a call was too short. Chosen."""
 
 OnBound = Callable[[int], None]
-"""Called with each better bound."""
+"""Callback with each better lower bound, ticks."""
 
 OnPattern = Callable[[IntArray], int]
-"""Called with possible hosts of a pattern, shape of the grid. Returns the largest objective to look for, ticks."""
+"""Callback with hosts that match a pattern, shape of the grid; returns the largest objective to look for, ticks."""
 
 
 class MergedSearch:
     """
-    Resumable class-assignment search of one candidate.
+    Class-assignment search of one candidate, which can be continued.
 
     Parameters
     ----------
@@ -92,9 +96,9 @@ class MergedSearch:
     Attributes
     ----------
     slice_s
-        Time limit of a model, seconds.
+        Time limit of one CP-SAT call, seconds.
     ended
-        Whether the search has nothing left to do.
+        Whether the search can improve nothing further.
     """
 
     def __init__(
@@ -120,7 +124,10 @@ class MergedSearch:
         self._random = np.random.default_rng(seed)
 
     def narrow(self, floor: int, ceiling: int, nodes: IntArray | None = None) -> None:
-        """Take a bound and a ceiling found by other engines, and the hosts of a good placement if there is one."""
+        """
+        Take over a better bound and ceiling from other engines, and the hosts of a good placement if one is
+        known.
+        """
         self.bound, self.ceiling = max(self.bound, floor), min(self.ceiling, ceiling)
         if nodes is not None:
             self._nodes = nodes
@@ -134,7 +141,10 @@ class MergedSearch:
         on_bound: OnBound = lambda bound: None,
         on_pattern: OnPattern | None = None,
     ) -> int:
-        """Search for ``seconds``. Return the bound; above the ceiling if no better placement exists."""
+        """
+        Search for ``seconds``. Return the lower bound, ticks; it exceeds the ceiling if no better placement
+        exists.
+        """
         ends = time.perf_counter() + seconds
         stop = stop or threading.Event()
         while self.bound <= self.ceiling and not stop.is_set():
@@ -164,7 +174,7 @@ class MergedSearch:
     def _bisect(
         self, ends: float, workers: int, stop: threading.Event, on_bound: OnBound, on_pattern: OnPattern | None
     ) -> bool:
-        """Look for patterns until the best is near the bound. Return ``False`` if a model took too long."""
+        """Solve models until the best pattern is near the bound. Return ``False`` if a model took too long."""
         complete = True
         if self._nodes is not None:
             self._keep(self.merged.classes.of_host[self._nodes])
@@ -198,8 +208,9 @@ class MergedSearch:
     @property
     def _near(self) -> float:
         """
-        Distance of bound and best pattern at which classes are split; 0 where the pattern's classes are
-        single hosts.
+        Return the distance of bound and best pattern below which classes are split, as a fraction of the gap.
+
+        The distance is 0 if all classes of the best pattern are single hosts.
         """
         if self._best is None:
             return NEAR_PATTERN
@@ -207,9 +218,10 @@ class MergedSearch:
 
     def _solve(self, ceiling: int, seconds: float, workers: int, stop: threading.Event) -> tuple[int, IntArray | None]:
         """
-        Return a bound, and a pattern that costs at most the ceiling.
+        Return a lower bound in ticks, and a pattern that costs at most the ceiling; ``None`` if none was found.
 
-        It is the best pattern while minimising is quick; later any pattern, whose absence is proven much sooner.
+        While minimising is quick, the pattern is the best one. Later any pattern will do, as its absence is proven much
+        sooner.
         """
         model = cp_model.CpModel()
         variables = build_merged(model, self.merged, min(self.bound, ceiling), ceiling)
@@ -229,7 +241,7 @@ class MergedSearch:
         return proven, pattern_of(solver, variables.grid_of(0))
 
     def _keep(self, pattern: IntArray) -> int:
-        """Return a pattern's cost, and remember the best pattern."""
+        """Return the cost of a pattern in ticks, and keep it if it is the best so far."""
         placed = place_classes(self.merged, pattern)
         value = placed_objective_ticks(self.merged.data, self.merged.candidate, placed)
         if self._best is None or value < self._best[0]:
@@ -237,13 +249,13 @@ class MergedSearch:
         return value
 
     def _take(self, pattern: IntArray, on_pattern: OnPattern | None) -> int:
-        """Keep a pattern, and offer hosts for it. Return its cost, ticks."""
+        """Offer hosts for a pattern as a placement, keep the pattern, and return its cost in ticks."""
         if on_pattern is not None:
             self.ceiling = min(self.ceiling, on_pattern(self._hosts(pattern)))
         return self._keep(pattern)
 
     def _hosts(self, pattern: IntArray) -> IntArray:
-        """Choose random hosts of the pattern's classes."""
+        """Return random hosts of the pattern's classes, one for each cell."""
         nodes = np.empty_like(pattern)
         for host_class in np.unique(pattern).tolist():
             here = pattern == host_class
@@ -252,7 +264,10 @@ class MergedSearch:
         return nodes
 
     def _split(self) -> bool:
-        """Drop the tolerance of costs, then split classes. Return ``False`` if all are single hosts."""
+        """
+        Set the cost tolerance to zero; if it is zero already, split classes. Return ``False`` if all are single
+        hosts.
+        """
         assert self._best is not None
         classes: HostClasses | None = self.merged.classes
         if self.tolerance == 0.0:
@@ -273,9 +288,9 @@ def first_classes(data: ProblemData, candidate: CandidateData) -> HostClasses | 
 
 def alike_classes(data: ProblemData, candidate: CandidateData) -> HostClasses | None:
     """
-    Return a finer first partition into classes of similar hosts, such as racks with slow hosts of many kinds.
+    Return a first partition into many classes of similar hosts, such as racks with slow hosts of many sorts.
 
-    Only for large grids with asynchronous sends; elsewhere fewer classes give the same bound sooner.
+    ``None`` unless the grid is large and sends are asynchronous; otherwise fewer classes give an equal bound sooner.
     """
     if data.p2p != "async" or candidate.num_cells <= MAX_FAR:
         return None

@@ -1,9 +1,9 @@
 """
-Choice of the classes to split, given a pattern that looks better than any placement.
+Choice of the host classes to split, for a pattern that costs less than any placement.
 
-For each link of the pattern by itself: how slow may it be before the pattern costs more than the ceiling? Often only
-few of the host pairs that it may stand for are that fast. The two classes are then split into hosts with and without
-such a partner. The links that need the most luck come first.
+For each single link of the pattern, bisection finds how slow the link may be before the pattern costs more than the
+ceiling. Often only a few host pairs of the two classes are that fast. The two classes are then split into hosts with
+and without such a partner. Links for which the fewest host pairs are fast enough come first.
 """
 
 import math
@@ -20,28 +20,31 @@ from pipette_opt.solver.class_assignment.twins import HostClasses
 from pipette_opt.solver.variables import ring_hops, slot_hops
 
 SHARES = (1.0, 0.5, 0.25, 0.125)
-"""Shares of the distance from pattern to ceiling that one link may use; the first that yields a split is used."""
+"""
+Fractions of the distance from pattern cost to ceiling that one link may add. Tried in order until one splits.
+Chosen.
+"""
 
 CLASSES_GROWTH = 1.3
-"""Largest growth factor of the number of classes in one split."""
+"""Largest factor by which one split may raise the number of classes. Chosen."""
 
 SINGLE = 3
-"""Largest class that is split into single hosts."""
+"""Classes with at most this many hosts are split into single hosts. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Hop:
     """
-    One link of a pattern.
+    Link between two cells of a pattern.
 
     Parameters
     ----------
     classes
-        Classes of its two ends.
+        Host classes of the two cells.
     cost
-        Costs that sort host pairs from fast to slow, shape ``(N, N)``.
+        Costs that sort host pairs from fast to slow, ticks, shape ``(num_nodes, num_nodes)``.
     raised
-        Times of the pattern if this link is that of a given host pair.
+        Function from a host pair to the times of the pattern if the link has the cost of that pair.
     """
 
     classes: tuple[int, int]
@@ -53,12 +56,14 @@ def finer(
     data: ProblemData, candidate: CandidateData, merged: Merged, pattern: IntArray, ceiling: int
 ) -> HostClasses | None:
     """
-    Return a finer partition that refutes a pattern; ``None`` if all its hosts are single.
+    Return a finer partition in which the pattern costs more; ``None`` if all classes of the pattern are single hosts.
 
     Parameters
     ----------
     pattern
-        Class of each cell, shape ``candidate.grid``; it costs at most the ceiling.
+        Host class of each cell, shape ``candidate.grid``; the pattern costs at most the ceiling.
+    ceiling
+        Largest objective to look for, ticks.
     """
     placed = place_classes(merged, pattern)
     value = placed_objective_ticks(merged.data, merged.candidate, placed)
@@ -78,7 +83,7 @@ def finer(
 
 
 def _hops(data: ProblemData, candidate: CandidateData, placed: PlacedTicks, pattern: IntArray) -> Iterator[_Hop]:
-    """Yield all links of a pattern, with their costs between hosts."""
+    """Yield all links between cells of a pattern, with their costs between hosts."""
     P, D, K = pattern.shape
     forth = candidate.p2p_ticks
     both = np.where(np.maximum(forth, forth.T) < UNUSABLE_TICKS, forth + forth.T, UNUSABLE_TICKS)
@@ -128,7 +133,11 @@ def _ring(candidate: CandidateData, placed: PlacedTicks, row: int) -> Callable[[
 
 
 def _tensor(candidate: CandidateData, placed: PlacedTicks, row: int, column: int) -> Callable[[int, int], PlacedTicks]:
-    """Return the times if this hop were the slowest of its group, without the group's own time."""
+    """
+    Return a function that adds a tensor hop between two hosts to the times of the pattern.
+
+    The hop counts as the slowest of its group, although the pattern already includes the group's own time.
+    """
     here = slice(row * candidate.block.stages, (row + 1) * candidate.block.stages)
     layers = np.array(candidate.config.layers_per_stage[here])
 
@@ -151,7 +160,10 @@ def _embedding(candidate: CandidateData, placed: PlacedTicks) -> Callable[[int, 
 def _lucky(
     data: ProblemData, merged: Merged, hops: Sequence[_Hop], limit: int
 ) -> Iterator[tuple[float, _Hop, BoolArray]]:
-    """Yield the links for which only some host pairs are fast enough: their share, the link, and these pairs."""
+    """
+    Yield the links for which not all host pairs are fast enough: fraction of fast pairs, link, and mask of fast
+    pairs.
+    """
     of_host = merged.classes.of_host
     for hop in hops:
         a, b = hop.classes
@@ -181,7 +193,11 @@ def _lucky(
 
 
 def _split(classes: HostClasses, votes: Sequence[tuple[tuple[int, int], BoolArray]]) -> HostClasses | None:
-    """Separate hosts with and without a partner, the first votes first, up to the largest number of classes."""
+    """
+    Return classes split into hosts with and without a partner, first votes first, up to a limit on their number.
+
+    ``None`` if no class can be split. A vote is a pair of classes with the mask of its fast host pairs.
+    """
     of_host, number = classes.of_host.copy(), classes.number
     most = math.ceil(number * CLASSES_GROWTH) + 1
     done: set[int] = set()
@@ -206,9 +222,9 @@ def _split(classes: HostClasses, votes: Sequence[tuple[tuple[int, int], BoolArra
 
 def _parts(count: IntArray, by_count: bool) -> IntArray:
     """
-    Split the hosts of a class in two, by the number of their partners: 0 or 1 for each host.
+    Return 0 or 1 for each host of a class, which splits it in two by the number of partners.
 
-    1 for hosts that have any; with ``by_count``, for those with more than the median, or else for the second half.
+    Hosts with any partner get 1. With ``by_count``, hosts above the median get 1, or the second half if all are equal.
     """
     if not by_count:
         return (count > 0).astype(np.int64) if 0 < (count > 0).sum() < len(count) else np.zeros_like(count)

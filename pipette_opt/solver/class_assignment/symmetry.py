@@ -1,4 +1,4 @@
-"""Interchangeable classes of hosts, such as equal racks together with all that belongs to each."""
+"""Detection of interchangeable host classes, such as equal racks together with everything that belongs to them."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,15 +9,16 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.solver.class_assignment.problem import Merged
 
 MAX_CLASSES = 14
-"""Number of classes above which no symmetry is looked for: finer classes are hardly ever equal."""
+"""With more classes than this, no symmetry is looked for: finer classes are hardly ever equal. Chosen."""
 
 
 def interchangeable(merged: Merged) -> tuple[int, ...]:
     """
-    Return classes of which any two can be swapped while the others stay, without changing any pattern's cost.
+    Return classes of which any two can be swapped, with the others fixed, without changing the cost of any pattern.
 
-    Swapping two may require swapping further classes. Of all such sets, the one with the smallest classes and the most
-    members is returned: few slow hosts decide more than many fast ones. Empty if there is none.
+    Swapping two may require swapping further classes. Of all such sets, the set with the smallest classes and then the
+    most members is returned, since few slow hosts matter more than many fast ones. Empty if no two classes are
+    interchangeable.
     """
     number = merged.classes.number
     if number > MAX_CLASSES:
@@ -40,8 +41,9 @@ def interchangeable(merged: Merged) -> tuple[int, ...]:
 
 def _tables(merged: Merged) -> IntArray:
     """
-    Stack all costs of pairs of classes, and properties of classes on diagonals, shape ``(tables, classes,
-    classes)``.
+    Return all costs between classes, and sizes, GPU types and memory of classes on diagonals.
+
+    Shape ``(tables, classes, classes)``.
     """
     relaxed, data = merged.candidate, merged.data
     pairs = [
@@ -56,7 +58,7 @@ def _tables(merged: Merged) -> IntArray:
 
 
 def _swaps(tables: IntArray, a: int, b: int, fixed: list[int]) -> bool:
-    """Return whether swapping ``a`` and ``b``, and perhaps classes that are not fixed, leaves all tables unchanged."""
+    """Return whether a permutation that swaps ``a`` and ``b`` and keeps ``fixed`` leaves all tables unchanged."""
     number = tables.shape[1]
     image = np.full(number, -1, dtype=np.int64)
     image[a], image[b] = b, a
@@ -67,7 +69,7 @@ def _swaps(tables: IntArray, a: int, b: int, fixed: list[int]) -> bool:
 
 
 def _completed(tables: IntArray, image: IntArray) -> Iterator[IntArray]:
-    """Yield complete permutations that extend ``image``, by backtracking."""
+    """Yield permutations that complete ``image`` (-1: undecided) and leave the tables unchanged, by backtracking."""
     unmapped = np.flatnonzero(image < 0)
     if not len(unmapped):
         yield image
@@ -81,7 +83,7 @@ def _completed(tables: IntArray, image: IntArray) -> Iterator[IntArray]:
 
 
 def _agrees(tables: IntArray, image: IntArray) -> bool:
-    """Return whether the classes that have an image have the same costs there."""
+    """Return whether the decided part of a permutation leaves the tables unchanged."""
     known = np.flatnonzero(image >= 0)
     here, images = tables[:, known[:, None], known[None, :]], image[known]
     return bool((here == tables[:, images[:, None], images[None, :]]).all())

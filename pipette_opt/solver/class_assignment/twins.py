@@ -8,23 +8,23 @@ from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.problem.data import CandidateData, ProblemData
 
 TOLERANCES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
-"""Relative differences allowed between links of a class, tried in turn."""
+"""Relative differences of link costs that a class may contain, tried from the smallest. Chosen."""
 
 MAX_COMPARED = 160
-"""Largest number of third hosts whose links are compared, evenly chosen; bounds hold for any partition."""
+"""Largest number of third hosts to which links are compared, evenly spaced. Chosen; bounds hold for any partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostClasses:
     """
-    Partition of the hosts; hosts of a class have the same GPU kind and memory for the same rows.
+    Partition of the hosts; hosts of a class have one GPU type and memory for the same grid rows.
 
     Parameters
     ----------
     of_host
         Class of each host, shape ``(num_nodes,)``.
     tolerance
-        Largest relative difference of links of a class to a compared third host, from the first member's.
+        Largest relative difference, within a class, of link costs to any compared third host.
     """
 
     of_host: IntArray
@@ -35,7 +35,7 @@ class HostClasses:
 
     @property
     def sizes(self) -> IntArray:
-        """Number of hosts of each class."""
+        """Number of hosts of each class, shape ``(classes,)``."""
         return np.bincount(self.of_host).astype(np.int64)
 
     @property
@@ -45,7 +45,10 @@ class HostClasses:
 
 
 def host_classes(data: ProblemData, candidate: CandidateData, most: int) -> HostClasses | None:
-    """Return the finest partition by :data:`TOLERANCES` with at most ``most`` classes; ``None`` if none has so few."""
+    """
+    Return the partition with the smallest of :data:`TOLERANCES` that has at most ``most`` classes; ``None`` if none
+    has.
+    """
     links = _links(candidate)
     alike = _alike(data, candidate)
     for tolerance in TOLERANCES:
@@ -57,8 +60,9 @@ def host_classes(data: ProblemData, candidate: CandidateData, most: int) -> Host
 
 def _links(candidate: CandidateData) -> FloatArray:
     """
-    Distinct cost matrices between hosts, in both directions, scaled to their least, shape ``(kinds, num_nodes,
-    num_nodes)``.
+    Return the different link cost matrices, in both directions, relative to their least entry.
+
+    Shape ``(matrices, num_nodes, num_nodes)``.
     """
     matrices = [candidate.p2p_ticks, *(candidate.ring_ticks if candidate.ring_length > 1 else ())]
     both = [side for ticks in matrices for side in (ticks, ticks.T)]
@@ -71,7 +75,10 @@ def _links(candidate: CandidateData) -> FloatArray:
 
 
 def _alike(data: ProblemData, candidate: CandidateData) -> BoolArray:
-    """Pairs of hosts with the same GPU kind and memory for the same rows."""
+    """
+    Return a mask of host pairs with one GPU type and memory for the same grid rows, shape ``(num_nodes,
+    num_nodes)``.
+    """
     allowed = data.allowed(candidate)
     rooms = np.unique(allowed, axis=1, return_inverse=True)[1].ravel()
     same_rooms: BoolArray = rooms[:, None] == rooms[None, :]
@@ -80,7 +87,10 @@ def _alike(data: ProblemData, candidate: CandidateData) -> BoolArray:
 
 
 def _partition(links: FloatArray, alike: BoolArray, tolerance: float, most: int) -> IntArray | None:
-    """Put each host into the first class whose first member it resembles; ``None`` for more than ``most`` classes."""
+    """
+    Return the class of each host, the first class whose first member it resembles; ``None`` for more than ``most``
+    classes.
+    """
     number = links.shape[1]
     of_host = np.full(number, -1, dtype=np.int64)
     third = np.unique(np.linspace(0, number - 1, min(number, MAX_COMPARED)).astype(np.int64))
