@@ -23,7 +23,6 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "base": (22, 0),
     "parallel": (35, 1),
     "replan": (26, 53),
-    "specs": (122, 19),
     "benchmarks": (257, 311),
     "cli": (18, 44),
     "library": (49, 28),

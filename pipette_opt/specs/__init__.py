@@ -1,4 +1,4 @@
-"""What we are given: the model, the cluster, the training job."""
+"""Inputs of planning: the model, the cluster, the training job and the software stack."""
 
 from pipette_opt.specs.cluster import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
 from pipette_opt.specs.instance import Instance

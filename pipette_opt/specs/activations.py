@@ -1,7 +1,7 @@
 """
-What modules of a layer keep of one micro-batch, by Megatron-Core's names: what may go to the host's memory meanwhile.
+Bytes of activations that offloading moves to host memory, for each module of a layer (Megatron-Core's module names).
 
-Counted are the large tensors; norms' statistics, masks and the attention kernel's sums are not worth the way.
+Only large tensors are counted. Statistics of norms, masks and row sums of attention kernels are too small to matter.
 """
 
 from collections.abc import Mapping
@@ -15,44 +15,47 @@ from pipette_opt.specs.training import TrainingSpec
 
 
 class Degrees(Protocol):
-    """What is asked of a configuration (:class:`~pipette_opt.parallel.ParallelConfig`)."""
+    """
+    Fields of a configuration that activation sizes depend on (:class:`~pipette_opt.parallel.ParallelConfig`
+    has them).
+    """
 
     @property
     def tensor_model_parallel_size(self) -> int:
-        """Ranks that share a layer."""
+        """Tensor-parallel ranks that share a layer."""
 
     @property
     def context_parallel_size(self) -> int:
-        """Ranks that share a sequence."""
+        """Context-parallel ranks that share a sequence."""
 
     @property
     def micro_batch_size(self) -> int:
-        """Sequences at once."""
+        """Sequences in one micro-batch."""
 
     @property
     def sequence_parallel(self) -> bool:
-        """Whether the former share it outside of products, too."""
+        """Return whether tensor-parallel ranks also divide norms and dropout, by the tokens of the sequence."""
 
     @property
     def expert_tensor_size(self) -> int:
-        """Ranks that share an expert."""
+        """Ranks that share one expert (expert tensor parallelism)."""
 
     @property
     def offload(self) -> str | None:
-        """What the host has, where the search chose it; ``None`` for what the job says."""
+        """Offloading that the search chose, as text such as ``optimizer``; ``None`` to use the job's own offloading."""
 
     @property
     def tp_comm_overlap(self) -> bool:
-        """Whether the search chose that tensor-parallel ranks send beside products."""
+        """Return whether the search chose tensor overlap: tensor-parallel ranks send during matrix products."""
 
 
 def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> Mapping[str, float]:
     """
-    Bytes of the inputs of each module of a layer that the backward pass needs.
+    Return the bytes of inputs that each module of one layer keeps for the backward pass of one micro-batch.
 
-    Beside :data:`~pipette_opt.base.offload.OFFLOAD_MODULES` there is ``rest``: the inputs of the MLP's products and
-    of what follows them. Norms that are fused with the product after them (before attention, and before a dense MLP)
-    have no input of their own to move: theirs is with that product's.
+    Keys are the modules of :data:`~pipette_opt.base.offload.OFFLOAD_MODULES` without ``fused_group_mlp``, plus
+    ``rest``: inputs of the MLP's products and of its activation. A norm that is fused with the product after it (before
+    attention, before a dense MLP) has 0 bytes; its input is counted with that product.
     """
     tokens = config.micro_batch_size * training.seq_length // config.context_parallel_size
     tp, element = config.tensor_model_parallel_size, training.parameter_bytes
@@ -85,12 +88,15 @@ def module_inputs(model: ModelSpec, training: TrainingSpec, config: Degrees, kin
 
 
 def host_keeps(training: TrainingSpec, config: Degrees) -> Offload:
-    """What the host has: as the search chose, or as the job says."""
+    """Return what is offloaded to host memory: the configuration's choice, or else the job's options."""
     return training.offload if config.offload is None else offload_of(config.offload)
 
 
 def moved_bytes(model: ModelSpec, training: TrainingSpec, config: Degrees, kind: LayerKind) -> float:
-    """What one layer sends to the host in the forward, and gets back in the backward, of one micro-batch."""
+    """
+    Return the bytes that one layer offloads to the host in the forward pass of one micro-batch, and reloads in the
+    backward.
+    """
     offload = host_keeps(training, config)
     if offload.cpu_offloading_num_layers:
         share = min(offload.cpu_offloading_num_layers / model.num_layers, 1.0)

@@ -1,4 +1,4 @@
-"""The machines and the links between them, as measured."""
+"""Hosts of a cluster, their GPUs, and the links between them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,16 +15,22 @@ from pipette_opt.specs.link_matrix import LinkMatrix as LinkMatrix
 from pipette_opt.specs.link_matrix import summed
 
 MIN_SPEED, MAX_SPEED = 0.01, 1.2
-"""Shares of its kind's peak that a host may be said to run at: more is another kind, less is out of order. Chosen."""
+"""
+Range of a host's ``speed``, as a share of its GPU type's peak. A faster GPU is another type; a slower one is broken.
+Chosen.
+"""
 
 SLOWEST_NVLINK = 100e9
-"""Bytes/s between GPUs of a host below which they have PCIe only: 5.0 has 64 GB/s, NVLink 2 150 GB/s. Chosen."""
+"""
+Bytes/s between GPUs of a host that only NVLink reaches: PCIe 5.0 attains 64 GB/s,
+NVLink 2 attains 150 GB/s. Chosen.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
     """
-    One kind of GPU.
+    One GPU type, at full or reduced speed.
 
     Parameters
     ----------
@@ -35,13 +41,13 @@ class GpuSpec:
     memory_bytes_per_s
         Bandwidth of device memory.
     host_bytes_per_s
-        What it sends to the memory of its host, and gets from there, in one direction, while its neighbours do so, too.
+        Bandwidth between the GPU and host memory in one direction, while all GPUs of the host copy at once.
     source
-        Where the figures come from.
+        Origin of the figures, for people.
     speed
-        Share of the peak of its kind that it runs at; compute and memory are given at this speed.
+        Share of the GPU type's peak at which this GPU runs; ``peak_flops`` and ``memory_bytes_per_s`` include it.
     efficiency
-        What its kernels attain of these figures.
+        Rates that kernels attain on this GPU type, as shares of its peaks.
     """
 
     name: str
@@ -66,11 +72,14 @@ class GpuSpec:
 
     @property
     def kind(self) -> str:
-        """The name without the speed: what was measured for it holds at full speed."""
+        """Name of the GPU type without the speed; measurements of the type hold at full speed."""
         return self.name if self.speed == 1.0 else self.name.rpartition("@")[0]
 
     def at_speed(self, speed: float) -> "GpuSpec":
-        """The same kind at a share of its peak, named ``h100-80gb@0.8``; itself at the speed that it has."""
+        """
+        Return this GPU type at a share of its peak, named like ``h100-80gb@0.8``;
+        itself if it has that speed already.
+        """
         if speed == self.speed:
             return self
         scale = speed / self.speed
@@ -86,12 +95,12 @@ class GpuSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
     """
-    One host: its name, its kind of GPU and how many it has.
+    One host: its name, its GPU type and its number of GPUs.
 
     Parameters
     ----------
     price_per_gpu_hour
-        What an hour of one of its GPUs costs, > 0, in the user's currency; ``None`` where nobody says.
+        Price of one GPU for one hour, > 0, in the user's currency; ``None`` if not given.
     """
 
     host: str
@@ -115,31 +124,32 @@ class ClusterSpec:
     Parameters
     ----------
     nodes
-        In the user's order, which is the identity order of the baselines. All have equally many GPUs.
+        Hosts in the user's order; the identity placement of the baselines follows it. All have equally many GPUs.
     intra_node_bytes_per_s
-        What one GPU sends to another of its host.
+        Bandwidth from one GPU to another GPU of the same host.
     intra_node_latency_s, inter_node_latency_s
-        Fixed cost of one message.
+        Fixed cost of one message inside a host, and between two hosts.
     known_latency_s
-        The same from host i to host j, for pairs whose latency is known by itself, NaN for the others, shape
-        ``(num_nodes, num_nodes)``; none inside NVLink domains. It counts before that of levels.
+        Fixed cost of a message from host i to host j, where known for that pair; NaN elsewhere. Shape
+        ``(num_nodes, num_nodes)``. Not allowed inside NVLink domains. Overrides the latency of levels.
     nics_per_node
         Flows of one host pair that do not share a NIC; used where fewer flows than needed were measured.
     link_matrices
-        At least one unless there is a single host; sorted here by ``concurrent_flows``, which are distinct.
+        Measured bandwidths, one matrix for each number of flows, sorted by ``concurrent_flows``, which are distinct. At
+        least one is needed for several hosts.
     node_bytes_per_s
-        Cap on everything entering, and on everything leaving, one host; ``None`` for no cap.
+        Cap on all traffic into one host, and on all traffic out of it; ``None`` for no cap.
     links_measured
-        Whether the link matrices were measured, and not made from one figure or from nominal rates.
+        Whether the link matrices were measured, not made from a single figure or from nominal rates.
     assumed
-        What was neither measured nor given but assumed, a sentence each.
+        Sentences for people: each names a figure that was assumed, not measured or given.
     gpu_links
-        Links of single GPUs, where they are known; link matrices then have the fastest pair of GPUs of two hosts.
+        Links between single GPUs, if known; ``link_matrices`` then hold the fastest pair of GPUs of each two hosts.
     ring_bytes_per_s
-        Of a cluster made by :meth:`relaxed`: slowest hop of the best ring through so many GPUs of a host, by their
-        number, for one the fastest single flow, shape ``(gpus_per_node + 1,)``; ``None`` for the same everywhere.
+        Set by :meth:`relaxed`. Entry n is the slowest hop of the best ring through n GPUs of a host; entry 1 is the
+        fastest single flow. Shape ``(gpus_per_node + 1,)``; ``None`` if every ring has ``intra_node_bytes_per_s``.
     levels
-        Links of hosts that are near to each other, from inside out; measured pairs count before them.
+        Network levels (NVLink domain, leaf, pod), from inside out; measured host pairs override them.
     """
 
     name: str
@@ -216,19 +226,19 @@ class ClusterSpec:
             raise ValueError(f"latencies must be >= 0 and finite, got {np.nanmin(known):g} to {np.nanmax(known):g} s.")
         domain = self.domain_of_node
         inside = np.argwhere((domain[:, None] == domain) & ~np.isnan(known) & ~np.eye(len(known), dtype=np.bool_))
-        for one, other in inside[:1].tolist():
-            pair = f"{self.nodes[one].host} and {self.nodes[other].host}"
+        for host, other in inside[:1].tolist():
+            pair = f"{self.nodes[host].host} and {self.nodes[other].host}"
             raise ValueError(f"{pair} are in one NVLink domain: their latency is that of level {self.levels[0].name}.")
         object.__setattr__(self, "known_latency_s", known)
 
     @property
     def num_nodes(self) -> int:
-        """Hosts listed."""
+        """Number of hosts."""
         return len(self.nodes)
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of every host."""
+        """Number of GPUs in each host."""
         return self.nodes[0].num_gpus
 
     @property
@@ -238,7 +248,7 @@ class ClusterSpec:
 
     @property
     def gpu_kinds(self) -> tuple[GpuSpec, ...]:
-        """The distinct kinds of GPU, in order of first appearance."""
+        """Distinct GPU types (with speed), in order of first appearance."""
         if not self._kinds_cache:
             kinds: dict[str, GpuSpec] = {}
             for node in self.nodes:
@@ -248,30 +258,33 @@ class ClusterSpec:
 
     @property
     def kind_of_node(self) -> IntArray:
-        """Index into ``gpu_kinds`` of each node, shape ``(num_nodes,)``."""
+        """Index into ``gpu_kinds`` for each host, shape ``(num_nodes,)``."""
         names = [gpu.name for gpu in self.gpu_kinds]
         return np.array([names.index(node.gpu.name) for node in self.nodes], dtype=np.int64)
 
     @property
     def domain_of_node(self) -> IntArray:
-        """NVLink domain of each host, whole numbers from 0, shape ``(num_nodes,)``; each host's own without any."""
+        """
+        NVLink domain of each host, numbered from 0, shape ``(num_nodes,)``; without NVLink domains every host has its
+        own.
+        """
         if self.levels and self.levels[0].scale_up:
             return self.levels[0].group_of_node
         return np.arange(self.num_nodes, dtype=np.int64)
 
     @property
     def most_in_domain(self) -> int:
-        """Hosts of the largest NVLink domain; 1 without any."""
+        """Number of hosts in the largest NVLink domain; 1 without NVLink domains."""
         return int(np.bincount(self.domain_of_node).max())
 
     @property
     def scale_up_gpus(self) -> int:
-        """GPUs of the largest NVLink domain; of a host without any."""
+        """Number of GPUs in the largest NVLink domain; in a host if no domain spans hosts."""
         return self.gpus_per_node * self.most_in_domain
 
     @property
     def has_nvlink(self) -> bool:
-        """Whether the GPUs of a host are connected by more than PCIe, by their bandwidth."""
+        """Return whether NVLink connects the GPUs of a host: ``intra_node_bytes_per_s`` is beyond what PCIe attains."""
         return self.intra_node_bytes_per_s >= SLOWEST_NVLINK
 
     @property
@@ -290,20 +303,21 @@ class ClusterSpec:
 
     @property
     def least_latency_s(self) -> float:
-        """Fixed cost of a message between the two hosts that are nearest."""
+        """Fixed cost of a message between the two nearest hosts."""
         return float(self.pair_latency_s.min())
 
     @property
     def equally_far(self) -> bool:
-        """Whether a message has the same fixed cost between any two hosts."""
+        """Return whether a message has the same fixed cost between any two hosts."""
         return bool((self.pair_latency_s == self.least_latency_s).all())
 
     def relaxed(self) -> "ClusterSpec":
         """
-        The same hosts where every group of GPUs has the best slots that a group of its size can have.
+        Return a copy of the cluster in which every group of n GPUs of a host has the best ring through any n of its
+        GPUs.
 
-        No order of slots makes anything faster, so what is proven of the times on this cluster is proven of this one.
-        Itself where links of single GPUs are not known.
+        No choice of GPUs within hosts is faster than on this copy, so its lower bounds on times hold for the cluster,
+        too. Return the cluster itself if links of single GPUs are not known.
         """
         if self.gpu_links is None:
             return self
@@ -314,8 +328,11 @@ class ClusterSpec:
 
     def with_best_links(self, link_matrices: tuple[LinkMatrix, ...]) -> "ClusterSpec":
         """
-        The same hosts with these links and no levels. With NVLink domains: any hosts that fit the largest are one.
-        Where the links are as fast as the fastest of each number of flows, nothing is faster on the cluster itself.
+        Return the same hosts with these link matrices, the least latency, no cap per host, and no levels.
+
+        With NVLink domains a single level stays: any hosts, up to the number in the largest domain, form a domain. If
+        the matrices have the fastest pair's bandwidth everywhere, lower bounds on times of the copy hold for this
+        cluster.
         """
         least_s = self.least_latency_s
         found = replace(
@@ -329,7 +346,7 @@ class ClusterSpec:
         if self.most_in_domain == 1:
             return found
         apart = self.domain_of_node[:, None] != self.domain_of_node
-        counts = [one.concurrent_flows for one in link_matrices]
+        counts = [matrix.concurrent_flows for matrix in link_matrices]
         fastest = {count: float(np.nanmax(self.pair_bytes_per_s(count)[apart], initial=0.0)) for count in counts}
         one_domain = Level(
             name=self.levels[0].name,
@@ -354,9 +371,10 @@ class ClusterSpec:
 
     def fastest_pair(self) -> "ClusterSpec":
         """
-        Two hosts, between which flows attain what as many attain over the fastest pair of the cluster.
+        Return a cluster of two hosts whose link has the bandwidth and latency of the fastest host pair of this cluster.
 
-        Whatever depends on one link only takes at least as long over any other; itself with two hosts, or levels.
+        A time that depends on a single link is a lower bound for every other pair. Return the cluster itself if it has
+        at most two hosts, or levels.
         """
         if self.num_nodes <= 2 or self.levels:
             return self
@@ -379,9 +397,10 @@ class ClusterSpec:
 
     def with_equal_links(self, flows: Iterable[int]) -> "ClusterSpec | None":
         """
-        The same hosts where so many flows attain between any two of them what they attain over the fastest pair.
+        Return the same hosts with the bandwidth of the fastest host pair on every pair, for each of these numbers of
+        flows.
 
-        ``None`` if no pair was measured for some number of ``flows``.
+        ``None`` if no pair was measured for one of the numbers in ``flows``.
         """
         counts = tuple(sorted(flows))
         if counts not in self._equal_cache:
@@ -398,9 +417,10 @@ class ClusterSpec:
 
     def inside_bytes_per_s(self, members: IntArray | int) -> FloatArray | float:
         """
-        What a GPU sends to the next one in a ring of ``members`` GPUs of a host, at most; 1 for a single message.
+        Return the bandwidth to the next GPU in the best ring through ``members`` GPUs of one host, in bytes/s.
 
-        Arrays give arrays of their shape, unless it is the same everywhere.
+        ``members`` = 1 gives the fastest single flow. An array of sizes gives an array of its shape, unless all rings
+        have the same bandwidth.
         """
         rings = self.ring_bytes_per_s if self.gpu_links is None else self.gpu_links.best_ring_bytes_per_s
         if rings is None:
@@ -410,12 +430,15 @@ class ClusterSpec:
 
     def pair_bytes_per_s(self, num_flows: int) -> FloatArray:
         """
-        What ``num_flows`` concurrent flows attain in sum from host i to host j, shape ``(num_nodes, num_nodes)``.
+        Return the total bandwidth of ``num_flows`` concurrent flows from host i to host j, shape ``(num_nodes,
+        num_nodes)``.
 
-        Measured counts are used as they are, counts between two measured ones are interpolated linearly, counts
-        above the largest measured one get its sum. With a single measured count ``k`` the sum grows in
-        proportion, up to ``max(k, nics_per_node)`` flows. A pair is missing (NaN) where no matrix has it; where
-        some have it, those decide. The host cap applies then, but not to pairs of one NVLink domain, and levels last.
+        Measured numbers of flows are used directly, numbers between two measured ones are interpolated linearly, and
+        larger numbers get the total of the largest. With a single measured number ``k`` the total grows in proportion,
+        up to
+        ``max(k, nics_per_node)`` flows. A pair is NaN if no matrix has it; otherwise only the matrices that have it
+        count. The cap per host applies next, except within NVLink domains, and levels fill the pairs without a
+        measurement.
         """
         cached = self._pair_cache.get(num_flows)
         if cached is None:
@@ -424,9 +447,9 @@ class ClusterSpec:
 
     def fastest_bytes_per_s_of_kinds(self, num_flows: int) -> FloatArray:
         """
-        What ``num_flows`` flows attain between the fastest hosts of each two kinds of GPU, the faster way round.
+        Return the total bandwidth of ``num_flows`` flows between the fastest hosts of each two GPU types, in bytes/s.
 
-        Shape ``(num_kinds, num_kinds)``; 0 where no pair was measured.
+        Shape ``(num_kinds, num_kinds)``, the faster direction of each pair; 0 where no pair was measured.
         """
         if num_flows not in self._of_kinds_cache:
             kinds = range(len(self.gpu_kinds))
@@ -435,15 +458,15 @@ class ClusterSpec:
                 found[:] = np.nan_to_num(self.fastest_pair_bytes_per_s(num_flows))
             else:
                 bytes_per_s, kind_of_node = np.nan_to_num(self.pair_bytes_per_s(num_flows)), self.kind_of_node
-                for one in kinds:
+                for kind in kinds:
                     for other in kinds:
-                        between = bytes_per_s[np.ix_(kind_of_node == one, kind_of_node == other)]
-                        found[one, other] = between.max(initial=0.0)
+                        between = bytes_per_s[np.ix_(kind_of_node == kind, kind_of_node == other)]
+                        found[kind, other] = between.max(initial=0.0)
             self._of_kinds_cache[num_flows] = read_only(np.maximum(found, found.T))
         return self._of_kinds_cache[num_flows]
 
     def fastest_pair_bytes_per_s(self, num_flows: int) -> float:
-        """The largest entry of :meth:`pair_bytes_per_s`; NaN if no pair was measured."""
+        """Return the largest entry of :meth:`pair_bytes_per_s`; NaN if no pair was measured."""
         cached = self._fastest_cache.get(num_flows)
         if cached is None:
             known = self.pair_bytes_per_s(num_flows)
@@ -462,7 +485,10 @@ class ClusterSpec:
 
     @property
     def usable_links(self) -> BoolArray:
-        """Directed host pairs with a measurement or a level, shape ``(num_nodes, num_nodes)``; no host with itself."""
+        """
+        Directed host pairs with a measurement or a level, shape ``(num_nodes, num_nodes)``;
+        False on the diagonal.
+        """
         known = [~np.isnan(matrix.bytes_per_s) for matrix in self.link_matrices]
         known += [level.group_of_node[:, None] == level.group_of_node for level in self.levels]
         usable: BoolArray = np.logical_or.reduce(known) & ~np.eye(self.num_nodes, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""What kernels of a kind of GPU attain of its datasheet: small laws, with constants from kernels measured alone."""
+"""Time of GPU kernels as shares of the datasheet's peaks: short formulas with constants from kernels measured alone."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,29 +7,30 @@ import numpy as np
 
 Origin = Literal["measured", "interpolated", "assumed"]
 """
-Where constants of a GPU are from: its own kernels, those of another GPU of its generation, or those of another one.
+Origin of a GPU type's constants: its own kernels, kernels of another GPU of its generation,
+or of another generation.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductLaw:
     """
-    Time of one matrix product of (m, k) by (k, n), or of several in one launch.
+    Constants for the time of one matrix product of (m, k) by (k, n), or of several in one launch.
 
-    It is ``start_s`` plus the longer of memory and compute. Compute takes ``FLOPs / (share * peak)``, times
-    ``1 + half_inner / k`` since loops over a short inner size do not run warm, and ``1 + half_result / (m * n)`` since
-    few tiles do not fill the chip.
+    Time is ``start_s`` plus the longer of memory traffic and compute. Compute takes ``FLOPs / (share * peak)``, times
+    ``1 + half_inner / k`` (loops over a short inner size run below the full rate) and ``1 + half_result / (m * n)``
+    (few tiles do not fill the GPU).
 
     Parameters
     ----------
     share
-        Of the dense peak that a very large product attains.
+        Share of the dense peak that a very large product attains.
     half_inner
         Inner size at which half of the rate is reached.
     half_result
         Elements of the result at which half of the rate is reached.
     start_s
-        What every product takes beside.
+        Fixed cost of each launch.
     """
 
     share: float
@@ -47,29 +48,32 @@ class ProductLaw:
 
 SOFTMAX_SIZE = 64
 """
-Head size whose products take as long as the softmax of a pair of tokens. Heads of 64 attain 0.75 of what heads of 128
-do on H100, 0.67 on B200, 0.84 on L40S (``data/gpus.yaml``); with it 0.75.
+Head size at which attention's matrix products take as long as its softmax, for heads below the smallest measured size.
+
+Heads of 64 attain 0.75 of the rate of heads of 128 on H100, 0.67 on B200, 0.84 on L40S (``data/gpus.yaml``); this
+constant gives 0.75.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionLaw:
     """
-    Time of fused causal attention, forward.
+    Constants for the forward time of fused causal attention.
 
-    It is ``start_s``, plus queries, keys, values and outputs through memory, plus ``FLOPs / (share * peak)`` times
-    ``1 + half_seq / seq_length``. FLOPs are those of the pairs that the mask leaves.
+    Time is ``start_s``, plus memory traffic of queries, keys, values and outputs, plus ``FLOPs / (share * peak)`` times
+    ``1 + half_seq / seq_length``. Only pairs of tokens inside the mask count as FLOPs.
 
     Parameters
     ----------
     head_sizes, shares
-        Share of the dense peak that long sequences attain, for each head size that was measured, in rising order.
-        Between them it is interpolated. Of smaller ones the softmax decides more; larger ones have the largest's share.
+        Share of the dense peak that long sequences attain, for each measured head size, in rising order. Shares between
+        two sizes are interpolated. Below the smallest size the softmax lowers the share; above the largest it is
+        constant.
     half_seq
         Sequence length at which half of the rate is reached.
     flash2
-        Rate of FlashAttention 2 on this GPU over that of the kernels that were measured; 1 where it is one of them, or
-        where nobody published it.
+        Rate of FlashAttention 2 on this GPU, over that of the measured kernels; 1 if they are FlashAttention 2, or if
+        no figure is published.
     """
 
     head_sizes: tuple[int, ...]
@@ -90,7 +94,7 @@ class AttentionLaw:
             raise ValueError(f"flash2 must be in (0, 1], got {self.flash2}.")
 
     def share(self, head_size: float) -> float:
-        """Of the dense peak, for long sequences."""
+        """Return the share of the dense peak that long sequences attain with this head size."""
         smallest = self.head_sizes[0]
         if head_size < smallest:
             return self.shares[0] * head_size / (head_size + SOFTMAX_SIZE) * (smallest + SOFTMAX_SIZE) / smallest
@@ -100,22 +104,23 @@ class AttentionLaw:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEfficiency:
     """
-    The laws of one kind of GPU.
+    Kernel constants of one GPU type.
 
     Parameters
     ----------
     wide
-        Products in 16 bits, and in 32.
+        Matrix products in 16 and 32 bits.
     narrow
-        Products in fp8 with one scale a tensor; the start includes that of the casts before them.
+        Matrix products in fp8 with one scale per tensor; ``start_s`` includes the casts before them.
     block, fp4
-        Products in fp8 with scales for blocks, and in nvfp4; ``None`` where nobody measured: as ``narrow``.
+        Matrix products in fp8 with scales per block, and in nvfp4; ``None`` to use ``narrow``, where no kernel was
+        measured.
     attention
         Fused attention in 16 bits.
     origin
-        Where the constants are from.
+        Origin of the constants.
     like
-        The GPU whose kernels were measured, a name of the catalogue; empty where it is none of them.
+        Catalogue name of the GPU whose kernels were measured; empty if none was.
     """
 
     wide: ProductLaw
@@ -127,9 +132,12 @@ class GpuEfficiency:
     fp4: ProductLaw | None = None
 
     def law(self, name: Literal["narrow", "block", "fp4"]) -> ProductLaw:
-        """Of products in fewer than 16 bits."""
-        one = {"narrow": self.narrow, "block": self.block, "fp4": self.fp4}[name]
-        return self.narrow if one is None else one
+        """
+        Return the constants of matrix products in fp8 or fp4;
+        those of ``narrow`` if the named ones were not measured.
+        """
+        law = {"narrow": self.narrow, "block": self.block, "fp4": self.fp4}[name]
+        return self.narrow if law is None else law
 
 
 ASSUMED_EFFICIENCY = GpuEfficiency(
@@ -137,6 +145,4 @@ ASSUMED_EFFICIENCY = GpuEfficiency(
     narrow=ProductLaw(share=0.77, half_inner=300, half_result=0, start_s=12e-6),
     attention=AttentionLaw(head_sizes=(64, 128), shares=(0.48, 0.63), half_seq=170, start_s=35e-6),
 )
-"""
-For GPUs that the catalogue does not know: rounded means of A100 and H100, whose constants ``data/gpus.yaml`` has.
-"""
+"""Constants for GPUs without measured kernels: rounded means of A100's and H100's in ``data/gpus.yaml``."""

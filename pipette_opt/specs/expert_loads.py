@@ -1,8 +1,9 @@
 """
-Loads of single experts: which part of the tokens' copies each gets, and how unequal that makes expert-parallel ranks.
+Loads of single experts, and the imbalance between expert-parallel ranks that follows from them.
 
-``ep`` ranks hold equally many experts each. Every layer waits for its busiest rank, so what counts is the mean over the
-layers of the busiest rank's load over the mean load.
+The load of an expert is its share of the token copies that the router sends. Each of ``ep`` ranks holds equally many
+experts, and every layer waits for its busiest rank. Imbalance is the busiest rank's load over the mean load, averaged
+over the layers.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pipette_opt.base.types import FloatArray
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankImbalance:
     """
-    What so many expert-parallel ranks make of the loads.
+    Imbalance of the expert loads for one expert-parallel size.
 
     Parameters
     ----------
@@ -35,9 +36,9 @@ class RankImbalance:
 
 def zipf_loads(num_experts: int, topk: int, exponent: float, seed: int = 0) -> FloatArray:
     """
-    Shares that fall as ``1 / rank ** exponent``, in a random order of the experts, shape ``(1, num_experts)``.
+    Return expert loads that fall as ``1 / rank ** exponent``, shuffled over the experts, shape ``(1, num_experts)``.
 
-    No expert gets a token twice: shares above ``1 / topk`` are cut to it, and the others get what is cut.
+    No expert can get a token twice: loads above ``1 / topk`` are cut to that, and the excess goes to the other experts.
     """
     loads = 1.0 / np.arange(1, num_experts + 1, dtype=np.float64) ** exponent
     loads /= loads.sum()
@@ -55,14 +56,14 @@ def zipf_loads(num_experts: int, topk: int, exponent: float, seed: int = 0) -> F
 
 def listed_imbalance(loads: FloatArray, ranks: int) -> float:
     """
-    The busiest rank's load over the mean where rank ``r`` holds experts ``r * n`` up to ``(r + 1) * n``, as launched.
+    Return the mean imbalance if rank ``r`` holds experts ``r * n`` to ``(r + 1) * n - 1``, as launchers place them.
 
     Parameters
     ----------
     loads
-        Of each expert in each layer, shape ``(layers, num_experts)``, not negative, some above 0 in each layer.
+        Load of each expert in each layer, shape ``(layers, num_experts)``, >= 0, with a positive sum in each layer.
     ranks
-        A divisor of the number of experts.
+        Expert-parallel size; divides the number of experts.
     """
     of_ranks = loads.reshape(len(loads), ranks, -1).sum(axis=2)
     return float((of_ranks.max(axis=1) / of_ranks.mean(axis=1)).mean())

@@ -7,32 +7,36 @@ import numpy as np
 from pipette_opt.base.types import FloatArray, IntArray, read_only
 
 MAX_SLOTS = 12
-"""GPUs of a host up to which links of single GPUs are known: there is a figure for each set of them, 4,096. Chosen."""
+"""
+Most GPUs per host for which links of single GPUs are kept: each of the up to 4,096 sets of GPUs has a figure.
+Chosen.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GpuLinks:
     """
-    What a single flow attains from one GPU to another; a GPU of a host is called by its *slot*, 0, 1, ...
+    Bandwidth of a single flow between any two GPUs; *slots* 0, 1, ... number the GPUs of a host.
 
     Parameters
     ----------
     inside
-        From slot to slot of each host, bytes per second, shape ``(num_nodes, slots, slots)``; the diagonal is ignored.
+        Bytes/s from slot a to slot b of each host, shape ``(num_nodes, slots, slots)``; the diagonal is ignored.
     between
-        From slot a of host i to slot b of host j, bytes per second, at ``[i, a, j, b]``; ``None`` if only pairs of
-        hosts are known. NaN where no pair of GPUs of two hosts was measured.
+        Bytes/s from slot a of host i to slot b of host j at ``[i, a, j, b]``; NaN if no pair of GPUs of the two hosts
+        was measured. ``None`` if links between hosts are only known per host.
     nic_of_slot
-        The NIC that a slot sends and receives through, whole numbers from 0, shape ``(slots,)``.
+        NIC through which each slot sends and receives, numbered from 0, shape ``(slots,)``.
     kind_of_node
-        Which of ``kinds`` a host is, shape ``(num_nodes,)``.
+        Index into ``kinds`` of each host, shape ``(num_nodes,)``.
     kinds
-        The distinct hosts of ``inside``, shape ``(num_kinds, slots, slots)``.
+        Distinct bandwidth matrices of ``inside``, shape ``(num_kinds, slots, slots)``.
     ring_bytes_per_s
-        Slowest hop of the best ring through a set of slots, by kind of host and set (bit a: slot a), shape
-        ``(num_kinds, 2 ** slots)``; infinite for fewer than two.
+        Slowest hop of the best ring through a set of slots, by ``kinds`` index and set (bit a: slot a), shape
+        ``(num_kinds, 2 ** slots)``; infinite for fewer than two slots.
     best_ring_bytes_per_s
-        Of the best set of so many slots of any host, shape ``(slots + 1,)``; for one the fastest single flow.
+        Entry n: slowest hop of the best ring through any n slots of any host, shape ``(slots + 1,)``; entry 1 is the
+        fastest single flow.
     """
 
     inside: FloatArray
@@ -76,40 +80,43 @@ class GpuLinks:
 
     @property
     def num_slots(self) -> int:
-        """GPUs of a host."""
+        """Number of GPUs in each host."""
         return len(self.nic_of_slot)
 
     def of_hosts(self, keep: list[int]) -> "GpuLinks":
-        """The same of some hosts, by index."""
+        """Return the links of the hosts with these indices only."""
         between = None if self.between is None else self.between[keep][:, :, keep]
         return GpuLinks(inside=self.inside[keep], between=between, nic_of_slot=self.nic_of_slot)
 
     def inside_only(self) -> "GpuLinks":
-        """The same where links between hosts are known of hosts only."""
+        """Return a copy without ``between``: links between hosts are then known per host only."""
         return GpuLinks(inside=self.inside, nic_of_slot=self.nic_of_slot)
 
 
 def best_pairs(between: FloatArray) -> FloatArray:
-    """The fastest pair of GPUs of each two hosts, shape ``(num_nodes, num_nodes)``; NaN where none was measured."""
+    """
+    Return the bandwidth of the fastest GPU pair of each two hosts, shape ``(num_nodes, num_nodes)``;
+    NaN if unmeasured.
+    """
     fastest: FloatArray = np.fmax.reduce(np.fmax.reduce(between, axis=3), axis=1)
     return fastest
 
 
 def _best_rings(bytes_per_s: FloatArray) -> FloatArray:
     """
-    Slowest hop of the best ring through each set of slots, shape ``(2 ** slots,)``.
+    Return the slowest hop of the best ring through each set of slots, in bytes/s, shape ``(2 ** slots,)``.
 
-    Dynamic programming over paths that begin at a set's lowest slot (Held and Karp, 1962), with the slowest hop in
-    place of the sum: NCCL looks for the ring of most bandwidth through a host, whatever the order of ranks.
+    Dynamic programming over paths that begin at the lowest slot of a set (Held and Karp, 1962), with the slowest hop in
+    place of the sum. NCCL also looks for the fastest ring through a host, whatever the order of ranks.
     """
     slots = len(bytes_per_s)
     paths = np.zeros((2**slots, slots))
     rings = np.full(2**slots, np.inf)
-    lowest = np.array([(one & -one).bit_length() - 1 for one in range(2**slots)])
+    lowest = np.array([(subset & -subset).bit_length() - 1 for subset in range(2**slots)])
     for slot in range(slots):
         paths[1 << slot, slot] = np.inf
     for count in range(2, slots + 1):
-        of_size = np.array([one for one in range(2**slots) if one.bit_count() == count])
+        of_size = np.array([subset for subset in range(2**slots) if subset.bit_count() == count])
         for last in range(slots):
             ends = of_size[((of_size >> last) & 1 == 1) & (lowest[of_size] != last)]
             before = paths[ends ^ (1 << last)]

@@ -1,4 +1,4 @@
-"""Many host names in few characters."""
+"""Short forms of host names: ranges such as ``gpu[01-16]``, and names for blocks of GPUs of a host."""
 
 import re
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ _NUMBERED = re.compile(r"^(.*(?<!\d)|)(\d+)$")
 
 def compress_hosts(hosts: tuple[str, ...]) -> str:
     """
-    Short form of host names, e.g. ``gpu[01-16,20]``; ``expand_hosts`` gives the same names in the same order.
+    Return host names in short form, e.g. ``gpu[01-16,20]``; ``expand_hosts`` restores them in the same order.
 
-    Runs of one prefix and one width are joined where they follow each other.
+    Neighbouring names with the same prefix and the same number of digits are joined.
     """
     groups: list[tuple[str, list[str]]] = []
     for host in hosts:
@@ -40,20 +40,20 @@ def _group_text(prefix: str, numbers: list[str]) -> str:
 
 
 def block_name(host: str, first: int) -> str:
-    """Name of the block of GPUs of a host that begins with GPU ``first``, e.g. ``gpu01:4``."""
+    """Return the name of a block of GPUs of a host whose first GPU is ``first``, e.g. ``gpu01:4``."""
     return f"{host}:{first}"
 
 
 def host_and_first_gpu(name: str) -> tuple[str, int]:
-    """The host and the first GPU of a block; a name that is no block's is a host, from GPU 0 on."""
+    """Return the host and first GPU that a block name such as ``gpu01:4`` gives; a plain host name gives GPU 0."""
     host, mark, first = name.rpartition(":")
     number = whole_number(first) if mark else None
     return (name, 0) if number is None else (host, number)
 
 
 def with_blocks(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The names, in place of a host whose blocks are known those blocks; what is not known stays as it is."""
+    """Return the names with each host replaced by its known blocks of GPUs; other names stay unchanged."""
     blocks: dict[str, list[str]] = {}
-    for one in known:
-        blocks.setdefault(host_and_first_gpu(one)[0], []).append(one)
-    return [one for name in names for one in ([name] if name in known else blocks.get(name, [name]))]
+    for block in known:
+        blocks.setdefault(host_and_first_gpu(block)[0], []).append(block)
+    return [block for name in names for block in ([name] if name in known else blocks.get(name, [name]))]

@@ -1,4 +1,4 @@
-"""Everything given, together."""
+"""Planning instance: all inputs in one object."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,25 +17,25 @@ from pipette_opt.specs.training import TrainingSpec
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Instance:
     """
-    The model, the cluster and the job, and how they will be launched.
+    Model, cluster and training job, with the launcher and the software stack.
 
     Parameters
     ----------
     p2p
-        Whether stages wait for their sends.
+        ``blocking`` if pipeline stages wait for their sends, ``async`` if they do not.
     launcher
-        Bounds the placement to what it can express.
+        Program that starts the processes; the placement must be one that it can express.
     profile
-        Measured layer times; used where they have the kind of GPU and the sizes.
+        Measured layer times; used for the GPU types and sizes that it covers.
     stack
-        What the software attains of the hardware.
+        Constants of the software stack: rates and overheads on this hardware.
     allreduce
-        How gradients are reduced over several hosts.
+        Algorithm that reduces gradients over several hosts.
     edge_loss_s
-        Seconds that a configuration loses in one iteration where its memory is nearly full; see
-        :mod:`pipette_opt.simulate.fullness`.
+        Function that returns the seconds per iteration that a configuration loses because GPU memory is nearly full;
+        see :mod:`pipette_opt.simulate.fullness`.
     not_modelled
-        Options of the job's own arguments, and parts of its model, that no number counts.
+        Options of the job, and parts of its model, that the estimates leave out.
     """
 
     model: ModelSpec
@@ -50,7 +50,7 @@ class Instance:
     not_modelled: tuple[NotModelled, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what would be timed wrongly."""
+        """Raise ``InputError`` for combinations of inputs whose time cannot be estimated."""
         if self.model.num_experts is not None and self.profile is not None:
             problem = f"has times of dense layers; model {self.model.name} has {self.model.num_experts} experts."
             raise InputError("--profile", problem)

@@ -1,10 +1,10 @@
 """
-Multi-head latent attention: queries, keys and values out of narrow latents (arXiv 2405.04434, section 2.1).
+Multi-head latent attention: queries, keys and values are projected from narrow latents (arXiv 2405.04434, section 2.1).
 
-Each token is projected down to a latent of ``q_lora_rank`` channels and to one of ``kv_lora_rank``, plus
-``qk_pos_emb_head_dim`` channels of a key with positions that all heads share. Both latents are normalised and projected
-up to the heads. Megatron-Core (``multi_latent_attention.py``) holds the down projections whole on every tensor rank,
-where each works on its part of the sequence, and splits the up projections by heads.
+Each token is projected down to a latent of ``q_lora_rank`` channels and to one of ``kv_lora_rank`` channels. A rotary
+key of ``qk_pos_emb_head_dim`` channels, shared by all heads, comes on top. Both latents are normalised and projected up
+to the heads. Megatron-Core (``multi_latent_attention.py``) holds the down projections whole on every tensor rank, each
+for its own tokens, and splits the up projections by heads.
 """
 
 from dataclasses import dataclass, fields
@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields
 from pipette_opt.specs.yarn import YarnScaling
 
 LATENT_SIZES = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
-"""Sizes, as fields and as Megatron-LM's options name them."""
+"""Fields of :class:`LatentAttention` that hold sizes; Megatron-LM's options have the same names."""
 
 
 PLAIN_YARN = YarnScaling()
-"""Scaling with megatron-core's defaults, which is none at all."""
+"""YaRN parameters with megatron-core's defaults; they leave rotary positions unscaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +27,17 @@ class LatentAttention:
     Parameters
     ----------
     q_lora_rank
-        Channels of the queries' latent; ``None`` where queries come from the layer's input in one product.
+        Channels of the queries' latent; ``None`` if queries are projected from the layer's input directly.
     kv_lora_rank
         Channels of the latent of keys and values.
     qk_head_dim
-        Channels of a query's or key's head without positions.
+        Channels per head of a query or key, without the rotary channels.
     qk_pos_emb_head_dim
-        Channels with rotary positions, which come on top.
+        Rotary channels per head, in addition to ``qk_head_dim``.
     v_head_dim
-        Channels of a value's head.
+        Channels per head of a value.
     yarn
-        Scaling of the rotary positions, ``rope_type: yarn``; ``None`` for plain ones.
+        YaRN scaling of the rotary positions, ``rope_type: yarn``; ``None`` for unscaled positions.
     """
 
     q_lora_rank: int | None = None
@@ -63,26 +63,29 @@ class LatentAttention:
 
     @property
     def key_head_size(self) -> int:
-        """Channels of a query's or key's head, those with positions among them."""
+        """Channels per head of a query or key, including the rotary channels."""
         return self.qk_head_dim + self.qk_pos_emb_head_dim
 
     @property
     def latent_size(self) -> int:
-        """Channels of the latents that are normalised, together."""
+        """Channels of both normalised latents together."""
         return (self.q_lora_rank or 0) + self.kv_lora_rank
 
     @property
     def down_size(self) -> int:
-        """Channels of all down projections together, the key with positions among them."""
+        """Output channels of all down projections together, including the rotary key."""
         return self.latent_size + self.qk_pos_emb_head_dim
 
     @property
     def up_head_size(self) -> int:
-        """Channels of a head that come from the latent of keys and values: a key without positions, and a value."""
+        """Channels per head that are projected up from the latent of keys and values: non-rotary key plus value."""
         return self.qk_head_dim + self.v_head_dim
 
     def up_shapes(self, hidden_size: int, heads: int) -> tuple[tuple[int, int], ...]:
-        """Outputs and inputs of the products that tensor ranks split: queries, keys with values, the way back."""
+        """
+        Return (outputs, inputs) of the matrix products that tensor ranks split: queries, keys with values, output
+        projection.
+        """
         return (
             (heads * self.key_head_size, self.q_lora_rank or hidden_size),
             (heads * self.up_head_size, self.kv_lora_rank),
@@ -90,6 +93,6 @@ class LatentAttention:
         )
 
     def down_shapes(self, hidden_size: int) -> tuple[tuple[int, int], ...]:
-        """Outputs and inputs of the products that every tensor rank holds whole."""
+        """Return (outputs, inputs) of the down projections, which every tensor rank holds whole."""
         of_keys = (self.kv_lora_rank + self.qk_pos_emb_head_dim, hidden_size)
         return (of_keys,) if self.q_lora_rank is None else ((self.q_lora_rank, hidden_size), of_keys)

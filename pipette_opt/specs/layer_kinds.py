@@ -1,8 +1,8 @@
 """
-A model as a list of layers: of which kind each is, and how many of each kind some consecutive layers have.
+Layer kinds of a model: which kind each layer has, and how many layers of each kind a range of layers holds.
 
-A layer mixes tokens, and has an MLP, or one of both. Everything that counts layers asks for the counts of each kind
-from one layer to another, which are differences of two sums.
+A layer has a branch that mixes tokens (such as attention), an MLP, or both. Code that counts layers counts them per
+kind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,29 +15,33 @@ import numpy as np
 from pipette_opt.base.types import IntArray, read_only
 
 Mixer = Literal["attention", "windowed_attention", "mamba", "gated_delta_net", "latent_attention", "none"]
-"""What mixes the tokens of a layer."""
+"""Branch of a layer that mixes tokens."""
 
 Mlp = Literal["dense", "experts", "none"]
-"""What comes after it: a dense MLP, or routed experts with shared ones beside them."""
+"""MLP of a layer: dense, or routed experts (with or without shared experts)."""
 
 LayerFrequency = int | tuple[int, ...] | None
-"""Which layers do something: every N-th in Megatron's way, or 0 and 1 for each layer; ``None`` for all the same."""
+"""
+Selection of layers: every N-th layer by Megatron's rule, or 0 or 1 for each layer;
+``None`` if all layers are alike.
+"""
 
 MAX_LEADING = 6
 """
-Largest number of first layers outside of a model's pattern; public models have three at most. Chosen, as the joint
-model has ``2^(n - 1)`` times as many families.
+Most leading layers that may differ from a model's repeating pattern; public models have at most three.
+
+Chosen: n leading layers give the joint CP-SAT model ``2^(n - 1)`` times as many groups of configurations.
 """
 
 
 class LayerKind(NamedTuple):
     """
-    Layers that take the same time and memory.
+    Kind of layer: layers of one kind take the same time and memory.
 
     Parameters
     ----------
     rotary
-        Whether queries and keys are rotated by their position.
+        Whether queries and keys have rotary positions.
     """
 
     mixer: Mixer = "attention"
@@ -46,17 +50,17 @@ class LayerKind(NamedTuple):
 
     @property
     def has_attention(self) -> bool:
-        """Whether the layer has attention of queries to keys, windowed or not."""
+        """Return whether the layer has softmax attention, windowed or not."""
         return self.mixer in ("attention", "windowed_attention", "latent_attention")
 
     @property
     def has_experts(self) -> bool:
-        """Whether the layer has routed experts."""
+        """Return whether the layer has routed experts."""
         return self.mlp == "experts"
 
 
 Layers = tuple[LayerKind, ...]
-"""The layers of a model, first to last."""
+"""Kind of each layer of a model, first to last."""
 
 
 @lru_cache(maxsize=256)
@@ -72,20 +76,21 @@ def layers_of(
     linear: LayerFrequency = None,
 ) -> Layers:
     """
-    The kind of each layer of a model whose layers all have attention and an MLP.
+    Return the kind of each layer of a model whose layers all mix tokens and have an MLP.
 
     Parameters
     ----------
     windowless
-        As ``window_attn_skip_freq``, 0 for no such layer; ``None`` for a model without windows.
+        Layers without a window, as in ``window_attn_skip_freq``; 0 if no layer is, ``None`` for a model without
+        windows.
     experts
-        As ``moe_layer_freq``; ``None`` for a dense model.
+        Layers with experts, as in ``moe_layer_freq``; ``None`` for a dense model.
     attention
-        Of layers without a window.
+        Mixer of layers without a window.
     chunked
-        Whether layers with rotary positions attend to a chunk of the sequence only.
+        Whether layers with rotary positions attend only within a chunk of the sequence.
     linear
-        As ``linear_attention_freq``.
+        Layers with a gated delta net, as in ``linear_attention_freq``.
     """
     found = []
     for layer in range(num_layers):
@@ -111,7 +116,7 @@ PATTERN_LETTERS = "MG*-E"
 
 @lru_cache(maxsize=256)
 def layers_of_pattern(pattern: str, rotary: bool) -> Layers:
-    """The kind of each layer of a hybrid, by its letter."""
+    """Return the kind of each layer of a hybrid model, given by one letter per layer."""
     kinds = {
         "M": LayerKind("mamba", "none"),
         "G": LayerKind("gated_delta_net", "none"),
@@ -123,7 +128,7 @@ def layers_of_pattern(pattern: str, rotary: bool) -> Layers:
 
 
 def expert_frequency(with_experts: Sequence[bool]) -> tuple[int, LayerFrequency]:
-    """``num_dense_layers`` and ``moe_layer_freq`` of layers of which some have experts, as briefly as possible."""
+    """Return the shortest ``num_dense_layers`` and ``moe_layer_freq`` that describe which layers have experts."""
     dense = list(with_experts).index(True)
     if all(with_experts[dense:]):
         return dense, None
@@ -135,9 +140,9 @@ def expert_frequency(with_experts: Sequence[bool]) -> tuple[int, LayerFrequency]
 
 class Pattern(NamedTuple):
     """
-    How a list of layers repeats itself: layer ``i`` is of the kind of ``i + period``, for all ``i >= leading``.
+    Repetition in a list of layers: layers ``i`` and ``i + period`` have the same kind for all ``i >= leading``.
 
-    A list without a period is its own: ``period`` is its length.
+    If nothing repeats, ``period`` is the length of the list.
     """
 
     leading: int
@@ -146,7 +151,7 @@ class Pattern(NamedTuple):
 
 @lru_cache(maxsize=256)
 def pattern_of(layers: Layers) -> Pattern:
-    """The pattern with the fewest layers in which leading layers and period come together, leading ones few."""
+    """Return the repetition with the smallest ``leading + period``, with at most ``MAX_LEADING`` leading layers."""
     number = {kind: index for index, kind in enumerate(dict.fromkeys(layers))}
     codes = np.array([number[kind] for kind in layers])
     found = Pattern(0, len(codes))
@@ -161,21 +166,21 @@ def pattern_of(layers: Layers) -> Pattern:
 @lru_cache(maxsize=256)
 def layers_before(layers: Layers, length: int) -> Mapping[LayerKind, IntArray]:
     """
-    Layers of each kind before each of ``length`` layers, and before the end; shape ``(length + 1,)`` for each kind.
+    Return the number of layers of each kind before layer 0, 1, ..., ``length``; shape ``(length + 1,)`` for each kind.
 
-    Kinds in the order in which they come first. Layers beyond the last one go on as the pattern does.
+    Kinds are ordered by first appearance. Layers beyond the model's last one continue its repeating pattern.
     """
     period = pattern_of(layers).period
     index = np.arange(length)
     inside = np.where(index < len(layers), index, len(layers) - period + (index - len(layers)) % period)
     number = {kind: index for index, kind in enumerate(dict.fromkeys(layers))}
     codes = np.array([number[kind] for kind in layers])[inside]
-    counts = {kind: np.concatenate([[0], np.cumsum(codes == one)]) for kind, one in number.items()}
-    return MappingProxyType({kind: read_only(one, np.int64) for kind, one in counts.items()})
+    counts = {kind: np.concatenate([[0], np.cumsum(codes == index)]) for kind, index in number.items()}
+    return MappingProxyType({kind: read_only(sums, np.int64) for kind, sums in counts.items()})
 
 
 def layer_at(layers: Layers, place: int) -> LayerKind:
-    """The kind of a layer; beyond the last one as the pattern goes on."""
+    """Return the kind of the layer at an index from 0; layers beyond the last one continue the repeating pattern."""
     if place < len(layers):
         return layers[place]
     period = pattern_of(layers).period
@@ -184,10 +189,11 @@ def layer_at(layers: Layers, place: int) -> LayerKind:
 
 def count_layers(layers: Layers, starts: IntArray, ends: IntArray) -> dict[LayerKind, IntArray]:
     """
-    Layers of each kind from each start to each end, of one shape; only kinds that the model has, in its order.
+    Return the number of layers of each kind in ``[starts, ends)``, elementwise; only kinds that the model has, in its
+    order.
 
-    Ends beyond the last layer count as its pattern goes on.
+    Layers beyond the last one continue the model's repeating pattern.
     """
     most = max(int(np.max(ends, initial=0)), len(layers))
     before = layers_before(layers, -(-most // len(layers)) * len(layers))
-    return {kind: one[ends] - one[starts] for kind, one in before.items()}
+    return {kind: sums[ends] - sums[starts] for kind, sums in before.items()}

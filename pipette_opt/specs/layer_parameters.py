@@ -1,4 +1,4 @@
-"""Parameters of one layer of each kind, and FLOPs of a token in it."""
+"""Parameters of one layer of each kind, and its FLOPs per token."""
 
 from typing import TYPE_CHECKING
 
@@ -9,17 +9,20 @@ if TYPE_CHECKING:
 
 
 def norm_parameters(model: "ModelSpec") -> int:
-    """Of one normalisation layer."""
+    """Return the number of parameters of one normalisation layer."""
     return model.hidden_size * (2 if model.normalization == "LayerNorm" else 1)
 
 
 def sharded_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """Parameters of one layer that tensor parallelism splits, routed experts apart."""
+    """Return the parameters of one layer that tensor parallelism splits, without routed experts."""
     return mixer_parameters(model, kind) + mlp_parameters(model, mlp_width(model, kind))
 
 
 def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """Parameters of one layer that every tensor rank holds whole: norms, row-parallel biases, router and latents."""
+    """
+    Return the parameters of one layer that every tensor rank holds whole:
+    norms, row-parallel biases, router, latents.
+    """
     hidden, bias = model.hidden_size, model.hidden_size if model.add_bias_linear else 0
     total = 0
     norms = norm_parameters(model) * (1 + model.more_norms)
@@ -41,29 +44,32 @@ def replicated_parameters(model: "ModelSpec", kind: LayerKind) -> int:
 
 
 def expert_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """Parameters of all routed experts of one layer; they have no biases."""
+    """Return the parameters of all routed experts of one layer; experts have no biases."""
     matrices = 3 if model.gated_linear_unit else 2
     experts = model.num_experts or 0
     return experts * matrices * model.expert_hidden_size * model.expert_ffn_size if kind.has_experts else 0
 
 
 def layer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """All parameters of one layer."""
+    """Return all parameters of one layer of this kind."""
     return sharded_parameters(model, kind) + replicated_parameters(model, kind) + expert_parameters(model, kind)
 
 
 def depth_parameters(model: "ModelSpec") -> tuple[int, int]:
     """
-    Parameters of a depth of multi-token prediction beside its layer: those that tensor parallelism splits, and others.
+    Return the parameters of one multi-token-prediction depth without its layer: (split by tensor ranks, held whole).
 
-    The projection of the last hidden state and the next token's embedding, and norms of both and of the result
-    (``MultiTokenPredictionLayer`` in megatron-core).
+    Split is the projection of the last hidden state and the next token's embedding. Whole are the norms of both inputs
+    and of the result (``MultiTokenPredictionLayer`` in megatron-core).
     """
     return 2 * model.hidden_size**2, 3 * norm_parameters(model)
 
 
 def mixer_parameters(model: "ModelSpec", kind: LayerKind) -> int:
-    """What tensor parallelism splits of what mixes tokens."""
+    """
+    Return the parameters of the token-mixing branch (attention, Mamba-2, gated delta net) that tensor parallelism
+    splits.
+    """
     recurrent = model.recurrent_mixer(kind)
     if recurrent is not None:
         bias = recurrent.in_size if model.add_bias_linear else 0
@@ -81,10 +87,10 @@ def mixer_shapes(
     model: "ModelSpec", kind: LayerKind
 ) -> tuple[tuple[tuple[int, int], ...], int, tuple[tuple[int, int], ...]]:
     """
-    Products of what mixes tokens.
+    Return the matrix products of the token-mixing branch (attention, Mamba-2, gated delta net).
 
-    Outputs and inputs of those into it that tensor parallelism splits, the width that the one out of it gets, and those
-    that every tensor rank does whole.
+    A triple: (outputs, inputs) of the input products that tensor ranks split, the input width of the output product,
+    and (outputs, inputs) of the products that every tensor rank computes whole.
     """
     recurrent = model.recurrent_mixer(kind)
     if recurrent is not None:
@@ -96,20 +102,26 @@ def mixer_shapes(
 
 
 def mlp_width(model: "ModelSpec", kind: LayerKind) -> int:
-    """Width of the MLP that every token passes: the dense one, or the shared experts; 0 for none."""
+    """
+    Return the width of the MLP that every token passes: the dense MLP, or the shared experts;
+    0 without such an MLP.
+    """
     if kind.mlp == "none":
         return 0
     return model.moe_shared_expert_intermediate_size if kind.has_experts else model.ffn_hidden_size
 
 
 def mlp_parameters(model: "ModelSpec", width: int) -> int:
-    """Parameters of a gated or plain MLP of that width, its row-parallel bias apart; 0 for none."""
+    """Return the parameters of a gated or plain MLP of this width, without its row-parallel bias; 0 for width 0."""
     up = 2 * width if model.gated_linear_unit else width
     return model.hidden_size * (up + width) + (up if model.add_bias_linear else 0)
 
 
 def matrix_flops(model: "ModelSpec", kind: LayerKind) -> float:
-    """Multiplications of a token with the matrices of one layer, each counted once; of its experts those it goes to."""
+    """
+    Return the multiplications of one token with a layer's matrices;
+    of the routed experts only those it is sent to.
+    """
     h, width, found = model.hidden_size, mlp_width(model, kind), 0.0
     if kind.has_attention:
         found += sum(n * k for n, k in model.attention_shapes) + model.replicated_attention_matrices
@@ -126,10 +138,10 @@ def matrix_flops(model: "ModelSpec", kind: LayerKind) -> float:
 
 def tokens_seen(model: "ModelSpec", kind: LayerKind, seq_length: int) -> float:
     """
-    Tokens that a token's attention sees, itself and those before it, the mean of the sequence.
+    Return the mean number of tokens that causal attention of one token sees, itself included.
 
-    With a window of ``w`` tokens the first ``w`` see those before them, half of it on average, all others ``w``; in
-    chunks every token sees those before it in its chunk.
+    With a window of ``w`` tokens, the first ``w`` tokens see half of it on average, and all later ones see ``w``. With
+    chunks, a token sees the earlier tokens of its chunk.
     """
     if not kind.has_attention:
         return 0.0

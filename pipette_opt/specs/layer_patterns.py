@@ -1,4 +1,4 @@
-"""Megatron-LM's lists of layers: ``([0]*3+[1])*4`` and the like (``megatron/training/arguments.py``)."""
+"""Parser and writer of Megatron-LM's layer lists, such as ``([0]*3+[1])*4`` (``megatron/training/arguments.py``)."""
 
 import ast
 
@@ -8,9 +8,9 @@ from pipette_opt.specs.model_checks import MAX_LAYERS
 
 def layer_frequency(text: str, option: str, where: str) -> int | tuple[int, ...]:
     """
-    What an option says of layers: a whole number, or a list of 0 and 1.
+    Return the value of an option that selects layers: a whole number, or a list of 0 and 1.
 
-    A list is made of ``[...]``, ``+``, ``* N`` and parentheses, as Megatron evaluates it.
+    A list consists of ``[...]``, ``+``, ``* N`` and parentheses, evaluated as Megatron does.
     """
     try:
         value = _value(ast.parse(text.strip(), mode="eval").body)
@@ -22,7 +22,10 @@ def layer_frequency(text: str, option: str, where: str) -> int | tuple[int, ...]
 
 
 def layer_list(value: int | tuple[int, ...]) -> str:
-    """The same as text for an option: runs of equal numbers, e.g. ``[0]*3+[1]*9``, or ``([0]*1+[1]*1)*24``."""
+    """
+    Return a layer selection as an option's text: runs of equal numbers, e.g. ``[0]*3+[1]*9``,
+    or ``([0]*1+[1]*1)*24``.
+    """
     if isinstance(value, int):
         return str(value)
     size = next(n for n in range(1, len(value) + 1) if value == value[:n] * (len(value) // n))
@@ -38,7 +41,7 @@ def layer_list(value: int | tuple[int, ...]) -> str:
 
 
 def _value(node: ast.expr) -> int | list[int]:
-    """Value of an expression of whole numbers, lists of them, sums of lists and multiples of lists."""
+    """Return the value of an expression of whole numbers, lists of them, sums of lists and multiples of lists."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.List):

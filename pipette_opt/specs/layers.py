@@ -1,4 +1,4 @@
-"""What the layers of some shapes took, beyond the formula: a table that ``calibrate`` learns from runs."""
+"""Correction factors of layer compute time by layer shape, which ``calibrate`` learns from measured runs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,30 +12,31 @@ from pipette_opt.base.types import FloatArray
 
 WIDTH_SCALE, BATCH_SCALE = 1.0, 0.5
 """
-Distance in the logarithm at which a factor says little about another shape: widths by a factor of 2.7, micro-batches
-by 1.6. Which tile a library chooses, and whether the host keeps up, changes with each doubling of the tokens, less with
-the width.
+Scale of distance between shapes, in natural logarithm: a factor of 2.7 for widths, of 1.6 for micro-batches.
+
+Shapes further apart say little about each other. The tile that a library chooses, and whether the host keeps up, change
+with each doubling of the tokens, less with the width.
 """
 
 JITTER = 1e-6
 
 MIN_FACTOR = 0.05
-"""And at most one over it; nothing that was measured is further from the formula."""
+"""Smallest correction factor; the largest is its inverse. No measured layer is further from the formula."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFactor:
     """
-    Measured over predicted time of a layer without experts, in compute, of one shape on one kind of GPU.
+    Measured over predicted compute time of a layer without experts, for one shape on one GPU type.
 
     Parameters
     ----------
     kernels
-        Precision, attention and norms, as one word each.
+        Precision, attention kernel and norm kernel, one word each.
     factor
-        Shrunk towards 1 where few runs tell.
+        Measured over predicted time, shrunk towards 1 if few runs have the shape.
     num_runs
-        Runs that tell.
+        Number of measured runs with the shape.
     """
 
     gpu: str
@@ -54,12 +55,12 @@ class LayerFactor:
 
     @property
     def family(self) -> tuple[str, str, int, bool, int]:
-        """What must be equal for one shape to tell anything about another."""
+        """Fields that two shapes must have in common for the factor of one to say anything about the other."""
         return self.gpu, self.kernels, self.tensor_model_parallel_size, self.sequence_parallel, self.seq_length
 
     @property
     def place(self) -> tuple[float, float, float]:
-        """Where the shape lies in its family; 1 apart is far."""
+        """Coordinates of the shape among comparable shapes (scaled logarithms); a distance of 1 is far."""
         return (
             float(np.log(self.hidden_size)) / WIDTH_SCALE,
             float(np.log(self.ffn_hidden_size)) / WIDTH_SCALE,
@@ -70,30 +71,35 @@ class LayerFactor:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LearnedLayers:
     """
-    Factors of the shapes that runs had; of a shape between or beside them by likeness, 1 far from all.
+    Correction factors of measured shapes, and their interpolation for other shapes.
 
-    None is beyond what the shapes of its family have, and 1.
+    Comparable shapes have the same GPU type, kernels, tensor-parallel size and sequence length. An interpolated factor
+    stays in the range of the comparable shapes and 1; far from all of them it is 1.
     """
 
     shapes: tuple[LayerFactor, ...]
 
     @cached_property
     def _families(self) -> dict[tuple[str, str, int, bool, int], tuple[FloatArray, FloatArray, tuple[float, float]]]:
-        """Places of each family, weights whose sum, by likeness, is the logarithm of the factor, and its limits."""
+        """
+        Interpolation data by group of comparable shapes: coordinates, weights, and limits of the factor's logarithm.
+
+        The sum of the weights, each times the similarity to its shape, is the logarithm of the factor.
+        """
         members: dict[tuple[str, str, int, bool, int], list[LayerFactor]] = {}
-        for one in self.shapes:
-            members.setdefault(one.family, []).append(one)
+        for shape in self.shapes:
+            members.setdefault(shape.family, []).append(shape)
         found = {}
-        for family, ones in members.items():
-            places: FloatArray = np.array([one.place for one in ones])
-            alike = likeness(places, places) + JITTER * np.eye(len(ones))
-            logarithms = np.log([one.factor for one in ones])
+        for family, shapes in members.items():
+            places: FloatArray = np.array([shape.place for shape in shapes])
+            alike = likeness(places, places) + JITTER * np.eye(len(shapes))
+            logarithms = np.log([shape.factor for shape in shapes])
             weights: FloatArray = np.asarray(np.linalg.solve(alike, logarithms), dtype=np.float64)
             found[family] = places, weights, (min(0.0, logarithms.min()), max(0.0, logarithms.max()))
         return found
 
     def factor(self, shape: LayerFactor) -> float:
-        """What the layer takes over what the formula says; the factor of ``shape`` itself does not count."""
+        """Return the interpolated correction factor of a shape; ``shape.factor`` is not read."""
         known = self._families.get(shape.family)
         if known is None:
             return 1.0
@@ -103,7 +109,10 @@ class LearnedLayers:
 
 
 def likeness(left: FloatArray, right: FloatArray) -> FloatArray:
-    """1 for the same place, falling to 0 with distance, shape ``(len(left), len(right))``."""
+    """
+    Return the similarity of shapes by their coordinates: 1 at distance 0, falling to 0; shape ``(len(left),
+    len(right))``.
+    """
     apart = ((left[:, None] - right[None]) ** 2).sum(axis=2)
     alike: FloatArray = np.exp(-0.5 * apart)
     return alike

@@ -1,8 +1,8 @@
 """
-Levels of a network above the host, from inside out: NVLink domain, leaf, spine, pod, region.
+Network levels above the host, from inside out: NVLink domain, leaf, spine, pod, region.
 
 Two hosts have the link of the innermost level that holds both. In a level that scales up (an NVLink domain) every GPU
-has a port of its own, and NCCL takes all hosts for one (``MNNVL`` in NCCL's ``src/init.cc``). Other levels are reached
+has its own port, and NCCL treats all its hosts as one (``MNNVL`` in NCCL's ``src/init.cc``). Other levels are reached
 through the NICs, which the GPUs of a host share.
 """
 
@@ -18,22 +18,23 @@ from pipette_opt.base.types import FloatArray, IntArray, read_only
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Level:
     """
-    Groups of hosts whose links are alike.
+    One network level: groups of hosts that have the same link inside each group.
 
     Parameters
     ----------
     name
-        Such as ``nvlink-domain``, ``leaf``, ``pod``.
+        Name such as ``nvlink-domain``, ``leaf``, ``pod``.
     group_of_node
-        The group that each host is in, whole numbers from 0, shape ``(num_nodes,)``.
+        Group of each host, numbered from 0, shape ``(num_nodes,)``.
     bytes_per_s
-        What a single flow attains from a GPU of one host to a GPU of another of its group, one direction.
+        Bandwidth of a single flow from a GPU of one host to a GPU of another host of its group, one direction.
     latency_s
         Fixed cost of one message.
     scale_up
-        Whether each GPU has a port of its own there.
+        Whether each GPU has its own port at this level.
     most_hosts
-        Of a bound (``ClusterSpec.with_best_links``): any so many hosts of a group are a domain, for each ring its own.
+        Only in lower bounds (``ClusterSpec.with_best_links``): up to this many hosts of a group count as one NVLink
+        domain, chosen anew for each ring. ``None`` otherwise.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Level:
             raise ValueError(f"latency of level {self.name} must be >= 0, got {self.latency_s}.")
 
     def of_hosts(self, keep: Sequence[int]) -> "Level":
-        """The same of some hosts, by index."""
+        """Return the level for the hosts with these indices only."""
         return Level(
             name=self.name,
             group_of_node=self.group_of_node[list(keep)],
@@ -62,7 +63,7 @@ class Level:
 
 
 def check_levels(levels: Sequence[Level], num_nodes: int) -> None:
-    """Raise ``ValueError`` unless each level holds the one before, and is neither faster nor nearer."""
+    """Raise ``ValueError`` unless each level contains the one before, with no more bandwidth and no less latency."""
     for place, level in enumerate(levels):
         if level.group_of_node.shape != (num_nodes,):
             raise ValueError(f"level {level.name} has {len(level.group_of_node)} hosts, the cluster has {num_nodes}.")
@@ -89,18 +90,19 @@ def overlaid(
     measured: bool,
 ) -> FloatArray:
     """
-    What ``num_flows`` flows attain in sum between hosts, with the levels where nothing was measured.
+    Return the total bandwidth of ``num_flows`` flows between hosts, with levels filled in for pairs without a
+    measurement.
 
     Parameters
     ----------
     total
-        Without levels, shape ``(num_nodes, num_nodes)``; the diagonal is NaN.
+        Bandwidth without levels, bytes/s, shape ``(num_nodes, num_nodes)``; the diagonal is NaN.
     ports
-        NICs and GPUs of a host: flows that do not share them.
+        (NICs, GPUs) of a host: how many flows have a port of their own outside and inside an NVLink domain.
     cap
-        On all that leaves a host through its NICs; ``None`` for none.
+        Limit on all traffic that leaves a host through its NICs, bytes/s; ``None`` for no limit.
     measured
-        Whether ``total`` was measured, so that it counts where it is not NaN.
+        Whether ``total`` was measured, so that its entries override the levels.
     """
     nics, gpus = ports
     free = np.isnan(total) if measured else np.ones(total.shape, dtype=np.bool_)

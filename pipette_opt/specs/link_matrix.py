@@ -1,4 +1,4 @@
-"""What several flows at once attain from host to host, as measured, and for numbers of flows between."""
+"""Total bandwidth of several concurrent flows between hosts: measured, and interpolated for other numbers of flows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from pipette_opt.base.types import FloatArray, read_only
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkMatrix:
     """
-    What ``concurrent_flows`` GPU-to-GPU flows from host i to host j attain in sum.
+    Total bandwidth of ``concurrent_flows`` GPU-to-GPU flows from host i to host j.
 
     Parameters
     ----------
     bytes_per_s
-        Directed, shape ``(num_nodes, num_nodes)``; NaN on the diagonal and where nothing was measured.
+        Bandwidth from i to j, shape ``(num_nodes, num_nodes)``; NaN on the diagonal and for unmeasured pairs.
     """
 
     concurrent_flows: int
@@ -38,12 +38,13 @@ class LinkMatrix:
 
 def summed(matrices: Sequence[LinkMatrix], num_flows: int, num_nodes: int, nics: int) -> FloatArray:
     """
-    What ``num_flows`` flows attain in sum, shape ``(num_nodes, num_nodes)``; see ``ClusterSpec.pair_bytes_per_s``.
+    Return the total bandwidth of ``num_flows`` flows, shape ``(num_nodes, num_nodes)``; see
+    ``ClusterSpec.pair_bytes_per_s``.
 
     Parameters
     ----------
     matrices
-        Sorted by their number of flows.
+        Measured matrices, sorted by ``concurrent_flows``.
     nics
         Flows of a host that do not share a NIC.
     """

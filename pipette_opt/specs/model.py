@@ -1,4 +1,4 @@
-"""The model that is trained."""
+"""Model that is trained."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -29,126 +29,127 @@ from pipette_opt.specs.yarn import YarnScaling
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """
-    A decoder-only transformer, in Megatron-Core's words, with the defaults of Megatron-LM's arguments.
+    Decoder-only transformer or hybrid, with Megatron-Core's names and the defaults of Megatron-LM's arguments.
 
-    The first fields shape time and memory. Those from ``activation_func`` on make it the same model where it is
-    trained; the estimates do not know them (:mod:`pipette_opt.specs.model_gaps` lists what that leaves out).
+    The first fields shape time and memory. Fields from ``activation_func`` on are passed to the launch, but the
+    estimates do not depend on them (:mod:`pipette_opt.specs.model_gaps` lists the consequences).
 
     Parameters
     ----------
     name
         Preset or file name; for people.
     kv_channels
-        Size of one attention head. Defaults in readers to ``hidden_size / num_attention_heads``.
+        Channels of one attention head. Readers default to ``hidden_size / num_attention_heads``.
     num_query_groups
         Key-value heads; equal to ``num_attention_heads`` without grouped-query attention.
     gated_linear_unit
-        SwiGLU-like MLP (three matrices) instead of two.
+        SwiGLU-like MLP (three matrices) instead of two matrices.
     untie_embeddings_and_output_weights
-        Whether the output head has weights of its own.
+        Whether the output head has its own weights.
     num_layers_at_start_in_bf16, num_layers_at_end_in_bf16
-        Layers at both ends whose products stay in 16 bits where the training has them in fewer.
+        First and last layers whose products stay in 16 bits when the training uses fp8 or fp4.
     qk_layernorm
-        Queries and keys are normalised, each head by itself, with weights; of latent attention the latents.
+        Queries and keys are normalised per head, with weights; in latent attention the latents are.
     qk_layernorm_across_heads
-        That norm goes over all heads of a token together, with a weight for each channel of each head (OLMo,
-        MiniMax-M2). Megatron-LM has no argument for it.
+        The query and key norms span all heads of a token, with a weight for each channel of each head (OLMo,
+        MiniMax-M2). Megatron-LM has no argument for this.
     multi_latent_attention
-        Sizes of latent attention, which then say all of queries, keys and values; ``kv_channels`` means nothing there.
+        Sizes of latent attention; they replace ``kv_channels``, which is then unused.
     attention_output_gate
-        What attention gives is multiplied by a gate, which the queries' product gives, too (Qwen3-Next).
+        The output of attention is multiplied by a gate, which the query projection also computes (Qwen3-Next).
     mamba
-        Sizes of Mamba-2 layers, the ``M`` of the pattern.
+        Sizes of Mamba-2 layers, ``M`` in the pattern.
     hybrid_layer_pattern
-        A letter for each layer, which has one branch only: ``M`` Mamba-2, ``G`` gated delta net, ``*`` attention, ``-``
-        a dense MLP, ``E`` experts; ``None`` where all layers have both branches.
+        One letter per layer, for layers with a single branch: ``M`` Mamba-2, ``G`` gated delta net, ``*`` attention,
+        ``-`` dense MLP, ``E`` experts. ``None`` if all layers have both a mixer and an MLP.
     gated_delta_net
-        Sizes of gated delta nets, of ``linear_attention_freq`` or the ``G`` of the pattern.
+        Sizes of gated delta nets, from ``linear_attention_freq`` or ``G`` in the pattern.
     linear_attention_freq
-        Layers with a gated delta net in place of attention: all but the last of every N, or those with a 1.
+        Layers with a gated delta net in place of attention: all but the last of every N, or layers marked 1.
     position_embedding_type
-        ``learned_absolute`` adds ``max_position_embeddings * hidden_size`` parameters. ``yarn`` is rotary, too.
+        ``learned_absolute`` adds ``max_position_embeddings * hidden_size`` parameters. ``rope`` and ``yarn`` are
+        rotary.
     num_experts
         Experts of one mixture-of-experts layer; ``None`` for a dense model.
     moe_router_topk
-        Experts that each token goes to.
+        Experts to which each token is sent.
     moe_ffn_hidden_size
         Width of one expert; ``None`` for ``ffn_hidden_size``.
     moe_shared_expert_intermediate_size
-        Width of the shared experts together, which every token passes; 0 without.
+        Width of all shared experts together, which every token passes; 0 without shared experts.
     num_dense_layers
-        First layers, which have no experts.
+        Number of first layers that have no experts.
     moe_layer_freq
-        Layers with experts: the first of every N, or those with a 1, but none of the first ``num_dense_layers``;
-        ``None`` for all others. Both are written as briefly as they can be.
+        Layers with experts: the first of every N, or layers marked 1, except the first ``num_dense_layers``; ``None``
+        for all other layers. Both fields are stored in their shortest form.
     moe_router_pre_softmax
-        The router's softmax goes over all experts before the best are taken, not over those afterwards.
+        The router's softmax runs over all experts before the top-k choice, not over the chosen experts afterwards.
     moe_latent_size
-        Width of tokens on their way to routed experts and back, with a projection before and after; ``None`` for
-        ``hidden_size``. Shared experts and the router work at the model's width.
+        Width of tokens while they are sent to routed experts and back, with a projection before and after; ``None`` for
+        ``hidden_size``. Shared experts and the router use the model's width.
     moe_router_num_groups, moe_router_group_topk
-        Each token goes to experts of so many groups (the latter) of all (the former); ``None`` for no such limit.
+        Number of expert groups, and how many of them a token may use; ``None`` for no such limit.
     mtp_num_layers
-        Depths of multi-token prediction: each has a layer like the model's last, a projection of twice the width, three
-        norms, and a loss of its own with the model's head; 0 for none.
+        Depths of multi-token prediction; 0 for none. Each has a layer like the model's last, a projection of twice the
+        width, three norms, and its own loss with the model's head.
     mtp_layer_pattern
-        Letters of the layers of each depth in place of that layer, as of ``hybrid_layer_pattern``.
+        Letters of the layers of each depth, as in ``hybrid_layer_pattern``, in place of a layer like the model's last.
     mtp_use_repeated_layer
         All depths share one layer and one projection.
     mtp_loss_scaling_factor
-        Weight of these losses.
+        Weight of the losses of multi-token prediction.
     activation_func
-        ``squared_relu`` without a gate, ``quick_gelu`` or ``gelu`` with one; ``None`` is GELU without a gate and SiLU
-        with one.
+        ``squared_relu`` without a gate, ``quick_gelu`` or ``gelu`` with a gate; ``None`` is GELU without a gate and
+        SiLU with a gate.
     glu_linear_offset
-        Added to the half of a gated MLP that is not activated.
+        Offset added to the half of a gated MLP that is not activated.
     activation_func_clamp_value
-        Bound of what enters the activation; ``None`` for none.
+        Bound on the input of the activation; ``None`` for no bound.
     norm_epsilon
-        Of every normalisation layer.
+        Epsilon of every normalisation layer.
     layernorm_zero_centered_gamma
-        Weights of normalisation layers are stored less one.
+        Weights of normalisation layers are stored minus 1.
     rotary_base
-        Megatron's argument takes whole numbers only.
+        Base of rotary frequencies; Megatron's argument takes whole numbers only.
     rotary_percent
         Share of a head's channels that are rotated.
     rotary_interleaved
-        Neighbouring channels are a pair, instead of channels of the first and of the second half.
+        Neighbouring channels form a pair, instead of a channel of the first half and its counterpart in the second.
     rotary_seq_len_interpolation_factor
-        Positions are divided by it (linear scaling); a whole number, as Megatron's argument.
+        Divisor of positions (linear scaling); a whole number, as in Megatron's argument.
     rope_scaling_factor
-        Factor of Llama 3.1's scaling of frequencies (its other three numbers are Megatron's constants: 1, 4 and 8,192
-        tokens); ``None`` without it.
+        Factor of Llama 3.1's scaling of frequencies; ``None`` without scaling. The other three numbers are Megatron's
+        constants: 1, 4 and 8,192 tokens.
     yarn
         Parameters of ``yarn`` positions.
     no_rope_freq
-        Layers without rotary positions: the last of every N, or those with a 1.
+        Layers without rotary positions: the last of every N, or layers marked 1.
     window_size
-        Tokens before and after its own that a token attends to, -1 for all; ``None`` for no window.
+        Tokens before and after a token to which it attends, -1 for all; ``None`` for no window.
     window_attn_skip_freq
-        Layers without a window: the last of every N, or those with a 0; ``None`` for no such layer.
+        Layers without a window: the last of every N, or layers marked 0; ``None`` if every layer has a window.
     attention_chunk_size
-        Tokens of the chunks of which attention with rotary positions sees its own only (Llama 4); ``None`` for none.
-        Megatron-LM has no argument for it.
+        Tokens of a chunk; attention with rotary positions sees its own chunk only (Llama 4). ``None`` for no chunks.
+        Megatron-LM has no argument for this.
     softmax_type
-        Of attention: ``off-by-one`` adds 1 to the denominator, ``learnable`` a parameter of each head.
+        Softmax of attention: ``off-by-one`` adds 1 to the denominator, ``learnable`` adds a parameter per head.
     pre_norms
-        The input of each branch is normalised. Without it only the output is (OLMo 2 and 3), which needs
-        ``post_norms``.
+        The input of each branch is normalised. Otherwise only the output is (OLMo 2 and 3), which needs ``post_norms``.
     post_norms
-        The output of each branch is normalised (Gemma). Megatron-LM has no argument for it.
+        The output of each branch is normalised (Gemma). Megatron-LM has no argument for this.
     local_rotary_base
-        Rotary base of layers with a window, where it is another (Gemma 3); Megatron-LM has no argument for it.
+        Rotary base of windowed layers, if different (Gemma 3); Megatron-LM has no argument for this.
     parallel_residual
         Attention and MLP of a layer read the same input, as in GPT-NeoX. Megatron-Core has no such layer.
     multipliers
         Constant factors of embeddings, residuals, attention scores and logits, each with its name in Hugging Face's
-        config (Granite). No estimate depends on them, and Megatron-LM has no argument for them. ``None`` for none.
+        config (Granite); ``None`` without factors. No estimate depends on them, and Megatron-LM has no arguments for
+        them.
     init_method_std
         Standard deviation of a new model's weights.
     other_arguments
-        Megatron-LM's further arguments of the model, each with its values, as they were given: the router's formula and
-        the like, which no estimate depends on. ``None`` for none.
+        Further model arguments of Megatron-LM with their values, as the user gave them, such as the router's formula;
+        no estimate depends on them. ``None`` if there are none.
     """
 
     name: str
@@ -222,7 +223,7 @@ class ModelSpec:
 
     @property
     def expert_hidden_size(self) -> int:
-        """Width of what routed experts get and give."""
+        """Width of the tokens that routed experts read and write."""
         return self.hidden_size if self.moe_latent_size is None else self.moe_latent_size
 
     @property
@@ -232,7 +233,7 @@ class ModelSpec:
 
     @property
     def layers(self) -> Layers:
-        """The kind of each layer, first to last."""
+        """Kind of each layer, first to last."""
         if self.hybrid_layer_pattern is not None:
             return layers_of_pattern(self.hybrid_layer_pattern, self.has_rotary_positions)
         return layers_of(
@@ -249,59 +250,59 @@ class ModelSpec:
 
     @property
     def wide_share(self) -> float:
-        """Share of the layers whose products stay in 16 bits whatever the training says."""
+        """Share of the layers whose products stay in 16 bits even if the training uses fp8 or fp4."""
         return (self.num_layers_at_start_in_bf16 + self.num_layers_at_end_in_bf16) / self.num_layers
 
     @property
     def depth_layers(self) -> Layers:
-        """The layers of one depth of multi-token prediction."""
+        """Kinds of the layers in one depth of multi-token prediction."""
         if self.mtp_layer_pattern is not None:
             return layers_of_pattern(self.mtp_layer_pattern, self.has_rotary_positions)
         return self.layers[-1:]
 
     @property
     def held_depths(self) -> int:
-        """Depths of multi-token prediction with weights of their own."""
+        """Number of multi-token-prediction depths that have their own weights."""
         return min(self.mtp_num_layers, 1) if self.mtp_use_repeated_layer else self.mtp_num_layers
 
     @property
     def num_moe_layers(self) -> int:
-        """Layers with experts."""
+        """Number of layers with experts."""
         return sum(kind.has_experts for kind in self.layers)
 
     @property
     def has_rotary_positions(self) -> bool:
-        """Whether queries and keys are rotated by their position."""
+        """Return whether queries and keys have rotary positions."""
         return self.position_embedding_type in ("rope", "yarn")
 
     @property
     def num_windowed_layers(self) -> int:
-        """Layers whose attention has a window, or a chunk."""
+        """Number of layers whose attention has a window or is chunked."""
         if self.window_size is None and self.attention_chunk_size is None:
             return 0
         return sum(kind.mixer == "windowed_attention" for kind in self.layers)
 
     @property
     def attention_window(self) -> int:
-        """Tokens that a token of such a layer attends to, its own among them."""
+        """Tokens to which a token of a windowed layer attends, itself included."""
         assert self.window_size is not None
         return self.window_size[0] + 1
 
     @property
     def key_head_size(self) -> int:
-        """Channels of a query's or key's head."""
+        """Channels per head of a query or key."""
         latent = self.multi_latent_attention
         return self.kv_channels if latent is None else latent.key_head_size
 
     @property
     def value_head_size(self) -> int:
-        """Channels of a value's head, and of the attention's output."""
+        """Channels per head of a value, and of the attention's output."""
         latent = self.multi_latent_attention
         return self.kv_channels if latent is None else latent.v_head_dim
 
     @property
     def kv_head_size(self) -> int:
-        """Mean channels of a key's and a value's head, which differ in latent attention only."""
+        """Mean channels per head of a key and a value, which differ in latent attention only."""
         return (self.key_head_size + self.value_head_size) // 2
 
     @property
@@ -311,17 +312,17 @@ class ModelSpec:
 
     @property
     def attention_output_size(self) -> int:
-        """Width of what attention gives to its output projection."""
+        """Width of the attention output that enters the output projection."""
         return self.value_head_size * self.num_attention_heads
 
     @property
     def kv_projection_size(self) -> int:
-        """Width of all key (or value) heads together, the mean of both where they differ."""
+        """Width of all key heads, or of all value heads, together; the mean of both widths where they differ."""
         return self.kv_head_size * self.num_query_groups
 
     @property
     def more_norms(self) -> int:
-        """Norms of a branch beside the first: 1 where both its input and its output are normalised, else 0."""
+        """Norms per branch beyond the first: 1 if both input and output of each branch are normalised, else 0."""
         return self.pre_norms + self.post_norms - 1
 
     @property
@@ -331,7 +332,7 @@ class ModelSpec:
 
     @property
     def attention_shapes(self) -> tuple[tuple[int, int], ...]:
-        """Outputs and inputs of the products of one layer's attention that tensor parallelism splits."""
+        """(Outputs, inputs) of the matrix products of one layer's attention that tensor parallelism splits."""
         h, heads = self.hidden_size, self.num_attention_heads
         if self.multi_latent_attention is not None:
             return self.multi_latent_attention.up_shapes(h, heads)
@@ -339,33 +340,36 @@ class ModelSpec:
         return (query * (1 + self.attention_output_gate) + 2 * self.kv_projection_size, h), (h, query)
 
     def recurrent_mixer(self, kind: LayerKind) -> Mamba | GatedDeltaNet | None:
-        """Sizes of what mixes tokens by a state in layers of a kind; ``None`` for others."""
+        """Return the sizes of the Mamba-2 or gated-delta-net mixer of a layer kind; ``None`` for other kinds."""
         return {"mamba": self.mamba, "gated_delta_net": self.gated_delta_net}.get(kind.mixer)
 
     @property
     def recurrent_mixers(self) -> tuple[Mamba | GatedDeltaNet, ...]:
-        """All of them that the model has."""
-        return tuple(one for one in (self.mamba, self.gated_delta_net) if one is not None)
+        """Sizes of all Mamba-2 and gated-delta-net mixers that the model has."""
+        return tuple(mixer for mixer in (self.mamba, self.gated_delta_net) if mixer is not None)
 
     @property
     def replicated_attention_shapes(self) -> tuple[tuple[int, int], ...]:
-        """The same of the products that every tensor rank holds whole: down projections of latent attention."""
+        """(Outputs, inputs) of the down projections of latent attention, which every tensor rank holds whole."""
         latent = self.multi_latent_attention
         return () if latent is None else latent.down_shapes(self.hidden_size)
 
     @property
     def replicated_attention_matrices(self) -> int:
-        """Parameters of these."""
+        """Parameters of the down projections of latent attention in one layer."""
         return sum(n * k for n, k in self.replicated_attention_shapes)
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
-        """Vocabulary padded as Megatron pads it: to a multiple of ``make_vocab_size_divisible_by * tp``."""
+        """
+        Return the vocabulary size padded as Megatron pads it:
+        to a multiple of ``make_vocab_size_divisible_by * tp``.
+        """
         multiple = self.make_vocab_size_divisible_by * tensor_model_parallel_size
         return ceil_div(self.vocab_size, multiple) * multiple
 
     @property
     def num_parameters(self) -> int:
-        """All parameters, those of multi-token prediction among them, vocabulary unpadded."""
+        """Number of all parameters, including multi-token prediction, with the vocabulary unpadded."""
         embedding = self.vocab_size * self.hidden_size
         position = (
             self.max_position_embeddings * self.hidden_size if self.position_embedding_type == "learned_absolute" else 0
@@ -376,7 +380,7 @@ class ModelSpec:
 
     @property
     def num_mtp_parameters(self) -> int:
-        """Parameters of multi-token prediction, which published counts often leave out."""
+        """Number of parameters of multi-token prediction, which published counts often leave out."""
         of_depth = sum(layer_parameters(self, kind) for kind in self.depth_layers)
         return self.held_depths * (of_depth + sum(depth_parameters(self)))
 
@@ -384,19 +388,18 @@ class ModelSpec:
         self, seq_length: int, *, causal: bool = True, recompute: RecomputeGranularity | None = None
     ) -> float:
         """
-        FLOPs of one token, forward and backward.
+        Return the FLOPs of one token, forward and backward.
 
-        Six per matrix parameter that multiplies it (the output head counts, the embedding look-up does not), plus
-        ``12 * num_layers * query_width * seq_length`` for attention scores and their product with the values
-        (Narayanan et al., arXiv 2104.04473, equation 3; where keys and values differ, the mean of both widths), half of
-        that if ``causal``: a token sees those before it, half of the sequence on average, or what its window leaves of
-        them. Of the experts those count that the token goes to. Each depth of multi-token prediction has a layer, a
-        projection and the head.
+        Each matrix parameter costs six FLOPs per token; the output head counts, the embedding look-up does not, and of
+        the routed experts only those that the token is sent to. Attention scores and their product with the values add
+        ``12 * num_layers * query_width * seq_length`` (Narayanan et al., arXiv 2104.04473, equation 3; the mean of key
+        and value width where they differ). ``causal`` halves this, since a token sees half of the sequence on average,
+        or less with a window. Each depth of multi-token prediction adds a layer, a projection and the head.
 
         Parameters
         ----------
         recompute
-            Count the second forward, too: of the attention scores (``selective``), or of whole layers (``full``).
+            Also count the second forward pass: of the attention scores (``selective``), or of whole layers (``full``).
         """
         of_layers, of_scores = 8.0 if recompute == "full" else 6.0, 16.0 if recompute else 12.0
         of_heads = (self.query_projection_size + self.attention_output_size) / 2

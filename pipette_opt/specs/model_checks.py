@@ -1,4 +1,4 @@
-"""What goes together in a model."""
+"""Checks that the fields of a model are valid and fit together."""
 
 import math
 from dataclasses import fields
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from pipette_opt.specs.model import ModelSpec
 
 LARGEST, MAX_LAYERS = 2**31 - 1, 100_000
-"""Sizes beyond them are no model's; what counts layers or bytes need not expect them."""
+"""
+Largest accepted size, and largest number of layers; no model has more. Chosen,
+so that counts and bytes stay small.
+"""
 
 ROTARY_FIELDS = (
     "rotary_base",
@@ -20,11 +23,11 @@ ROTARY_FIELDS = (
     "rope_scaling_factor",
     "no_rope_freq",
 )
-"""Fields that say something only where positions are rotary."""
+"""Fields that are only allowed with rotary positions."""
 
 
 def check_model(model: "ModelSpec") -> None:
-    """Raise ``ValueError`` for a field that is wrong, or that does not go with another one."""
+    """Raise ``ValueError`` for a field that is invalid or contradicts another field."""
     for field in (
         "num_layers",
         "hidden_size",
@@ -68,12 +71,15 @@ def check_model(model: "ModelSpec") -> None:
     _check_window(model)
     for field in ("norm_epsilon", "init_method_std"):
         _check_positive(field, getattr(model, field))
-    if model.other_arguments == () or any(not one or one[0][:2] != "--" for one in model.other_arguments or ()):
+    if model.other_arguments == () or any(not words or words[0][:2] != "--" for words in model.other_arguments or ()):
         raise ValueError(f"other_arguments must be lists that begin with an option, got {model.other_arguments}.")
 
 
 def _check_lists(model: "ModelSpec") -> None:
-    """What says which layers have a state fits the layers, and has sizes."""
+    """
+    Raise ``ValueError`` unless layer patterns fit the number of layers, and Mamba and delta-net sizes are given if
+    used.
+    """
     pattern, linear = model.hybrid_layer_pattern, model.linear_attention_freq
     letters = pattern or ""
     if pattern is not None:
@@ -96,7 +102,10 @@ def _check_lists(model: "ModelSpec") -> None:
 
 
 def _check_norms(model: "ModelSpec") -> None:
-    """Each branch has a norm; a norm over all heads is one of queries and keys."""
+    """
+    Raise ``ValueError`` unless each branch has a norm, and ``qk_layernorm_across_heads`` and ``multipliers``
+    are valid.
+    """
     if not (model.pre_norms or model.post_norms):
         raise ValueError("pre_norms=False needs post_norms=True: each branch has a norm.")
     if model.qk_layernorm_across_heads and (not model.qk_layernorm or model.multi_latent_attention is not None):
@@ -106,7 +115,10 @@ def _check_norms(model: "ModelSpec") -> None:
 
 
 def _check_latent(model: "ModelSpec") -> None:
-    """Latent attention has a key and a value for each head, no biases of its own, and positions of its own."""
+    """
+    Raise ``ValueError`` for fields that latent attention excludes:
+    grouped queries, QKV biases, ``yarn`` positions.
+    """
     if model.num_query_groups != model.num_attention_heads:
         raise ValueError(
             f"multi_latent_attention has num_query_groups = num_attention_heads = {model.num_attention_heads}, "
@@ -119,7 +131,10 @@ def _check_latent(model: "ModelSpec") -> None:
 
 
 def _check_depths(model: "ModelSpec") -> None:
-    """Without depths of prediction nothing else may speak of them."""
+    """
+    Raise ``ValueError`` unless the fields of multi-token prediction are valid,
+    and unset without ``mtp_num_layers``.
+    """
     depths = model.mtp_num_layers
     if not isinstance(depths, int) or isinstance(depths, bool) or not 0 <= depths <= MAX_LAYERS:
         raise ValueError(f"mtp_num_layers must be a whole number from 0 to {MAX_LAYERS:,}, got {depths!r}.")
@@ -141,7 +156,7 @@ def _check_depths(model: "ModelSpec") -> None:
 
 
 def _check_activation(model: "ModelSpec") -> None:
-    """Megatron has one activation with a gate and one without beside the usual ones."""
+    """Raise ``ValueError`` unless the activation and its parameters fit an MLP with, or without, a gate."""
     wanted = {"squared_relu": False, "quick_gelu": True, "gelu": True, None: model.gated_linear_unit}
     if wanted.get(model.activation_func) is not model.gated_linear_unit:
         raise ValueError(
@@ -158,7 +173,7 @@ def _check_activation(model: "ModelSpec") -> None:
 
 
 def _check_positions(model: "ModelSpec") -> None:
-    """Fields of rotary positions, which others do not have."""
+    """Raise ``ValueError`` unless the fields of rotary positions are valid, and unset for other positions."""
     if not model.has_rotary_positions:
         defaults = {field.name: field.default for field in fields(model)}
         for field in ROTARY_FIELDS:
@@ -202,7 +217,7 @@ def _check_window(model: "ModelSpec") -> None:
 
 
 def _check_frequency(model: "ModelSpec", field: str, *, divides: bool) -> None:
-    """A whole number, or one of 0 and 1 for every layer."""
+    """Raise ``ValueError`` unless a layer selection is ``None``, a whole number >= 1, or 0 or 1 for every layer."""
     value: LayerFrequency = getattr(model, field)
     if isinstance(value, tuple):
         if len(value) != model.num_layers or not {0, 1}.issuperset(value):
@@ -217,7 +232,7 @@ def _check_frequency(model: "ModelSpec", field: str, *, divides: bool) -> None:
 
 
 def _check_experts(model: "ModelSpec") -> None:
-    """Without experts nothing else may speak of them."""
+    """Raise ``ValueError`` unless the fields of experts are valid, and unset without ``num_experts``."""
     for field in ("moe_shared_expert_intermediate_size", "num_dense_layers"):
         value = getattr(model, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -268,7 +283,10 @@ def _check_experts(model: "ModelSpec") -> None:
 
 
 def _check_groups(model: "ModelSpec", num_experts: int) -> None:
-    """Groups of experts are equal, and those that a token goes to have enough of them (``moe_utils.py``)."""
+    """
+    Raise ``ValueError`` unless expert groups are of equal size, and the chosen groups hold enough experts
+    (``moe_utils.py``).
+    """
     groups, chosen = model.moe_router_num_groups, model.moe_router_group_topk
     if groups is not None and num_experts % groups:
         raise ValueError(f"moe_router_num_groups={groups} must divide num_experts={num_experts}.")

@@ -1,4 +1,4 @@
-"""What of a model changes its time or its memory, and no number here counts."""
+"""Parts of a model that change its time or memory, but that the estimates do not count."""
 
 from pipette_opt.specs.model import ModelSpec
 from pipette_opt.specs.not_modelled import NotModelled
@@ -7,12 +7,12 @@ from pipette_opt.specs.training import TrainingSpec
 
 def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[NotModelled, ...]:
     """
-    Parts of a model that the estimates leave out, named by Megatron-LM's arguments.
+    Return the parts of a model that the estimates leave out, named by Megatron-LM's arguments.
 
     Parameters
     ----------
     training
-        Without it sequences are taken to be longer than any window.
+        Training job; ``None`` assumes that sequences are longer than any window.
     """
     return (
         *_window(model, training),
@@ -26,7 +26,7 @@ def not_modelled_of(model: ModelSpec, training: TrainingSpec | None) -> tuple[No
 
 
 def _window(model: ModelSpec, training: TrainingSpec | None) -> tuple[NotModelled, ...]:
-    """A window that holds the whole sequence changes nothing, and fused kernels leave out what is outside."""
+    """Return a note if unfused attention is counted over the whole sequence although layers have a shorter window."""
     if model.window_size is None or not model.num_windowed_layers:
         return ()
     if training is None or training.attention_kernel == "flash":
@@ -117,7 +117,10 @@ def _norm_across_heads(model: ModelSpec) -> tuple[NotModelled, ...]:
 
 
 def _recurrent(model: ModelSpec) -> tuple[NotModelled, ...]:
-    """What is counted from kernels: published times are longer (``docs/layer-lists.md``), and no peak was measured."""
+    """
+    Return notes for Mamba-2 and delta-net layers: published times are longer than counted (``docs/layer-lists.md``),
+    and no peak of memory was measured.
+    """
     if not model.recurrent_mixers:
         return ()
     option = "--experimental-attention-variant" if model.mamba is None else "--hybrid-layer-pattern"

@@ -1,4 +1,4 @@
-"""Options of a job that change its time or its memory, and that no number here counts."""
+"""Options of a job that change its time or memory, but that the estimates do not count."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,20 +10,20 @@ Direction = Literal["less", "more", "either"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotModelled:
     """
-    One option, or one key of a model's file, that the numbers leave out.
+    One option, or one key of a model file, that the estimates leave out.
 
     Parameters
     ----------
     option
-        As the user wrote it, e.g. ``--tp-comm-overlap`` or ``sliding_window``.
+        Option or key as the user wrote it, e.g. ``--tp-comm-overlap`` or ``sliding_window``.
     value
-        Its value as text; empty for a flag.
+        Value of the option as text; empty for a flag.
     effect
-        What of the real job differs from the numbers.
+        Whether the time, the memory, or both of the real job differ from the estimates.
     direction
-        Whether the real job takes less or more of it than the numbers say.
+        Whether the real job takes less or more than estimated.
     why
-        One sentence for people: what the option does that is not counted.
+        One sentence for people: the part of the option's work that is not counted.
     """
 
     option: str

@@ -1,16 +1,16 @@
-"""What a plan is to be best at."""
+"""Objectives: the quantity that ``solve`` optimises."""
 
 from enum import StrEnum
 
 
 class Objective(StrEnum):
     """
-    What ``solve`` minimises or maximises.
+    Quantity that ``solve`` minimises or maximises.
 
-    ``TIME``: seconds of an iteration, on all hosts or on as many as are worth it. ``TOKENS_PER_GPU``: tokens per second
-    and GPU used, over every number of hosts. ``COST``: price of an iteration, by the prices of the hosts used.
-    ``ROBUST``: the upper end of the band of the iteration time. ``PROGRESS``: tokens per second that are left of a job
-    whose hosts are lost, over every number of hosts.
+    ``TIME``: seconds per iteration, on all hosts or on fewer where that is faster. ``TOKENS_PER_GPU``: tokens per
+    second and GPU used, over every number of hosts. ``COST``: price of an iteration on the hosts used. ``ROBUST``:
+    upper end of the band of the iteration time. ``PROGRESS``: tokens per second after losses from failing hosts, over
+    every number of hosts.
     """
 
     TIME = "time"
@@ -21,5 +21,5 @@ class Objective(StrEnum):
 
     @property
     def is_rate(self) -> bool:
-        """Whether it is told as a rate, of which more is better."""
+        """Return whether the objective is a rate, which is maximised."""
         return self in (Objective.TOKENS_PER_GPU, Objective.PROGRESS)

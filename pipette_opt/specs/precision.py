@@ -1,8 +1,8 @@
 """
-Recipes of Transformer Engine for matrix products in fewer bits, as one table.
+Transformer Engine's recipes for matrix products in fp8 and fp4, as one table.
 
-A recipe is for the products of projections, MLPs and experts. Attention, the router, embeddings and the head stay in
-the training's precision; results are written in it. Names are those of Megatron-Core's ``--fp8-recipe`` and
+A recipe applies to the products of projections, MLPs and experts. Attention, the router, embeddings and the head stay
+in the training's precision, and so do results. Names are those of Megatron-Core's ``--fp8-recipe`` and
 ``--fp4-recipe``.
 """
 
@@ -19,26 +19,26 @@ NVFP4 = "nvfp4"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRecipe:
     """
-    What is in which format, and what is moved to get there; bytes are those of one element, scales included.
+    Formats and memory traffic of one recipe; all bytes are per element, scales included.
 
     Parameters
     ----------
     peak
-        The GPU's rate of such products in the catalogue; a GPU without it has no such products.
+        Key of the recipe's FLOP rate in the GPU catalogue; a GPU type without the key cannot use the recipe.
     law
-        Which law of :class:`~pipette_opt.specs.efficiency.GpuEfficiency` they follow.
+        Field of :class:`~pipette_opt.specs.efficiency.GpuEfficiency` with the kernel constants of the recipe.
     element_bytes
-        Of an operand in one direction.
+        Size of an operand, in one of its directions.
     copies
-        Directions in which weights are kept: by rows for one product, by columns for another.
+        Directions in which weights are stored: by rows for one product, by columns for another.
     cast_bytes
-        Read and written to cast an operand in both directions, from 16 bits.
+        Read and written to cast an operand from 16 bits in both directions.
     norm_cast_bytes
-        The same of the output of a fused norm; 0 where the norm writes it so.
+        Read and written to cast the output of a fused norm; 0 if the norm writes the format itself.
     gather_bytes
-        Of a parameter on its way from the rank that owns it, if weights are kept in this format only.
+        Size of a parameter in the all-gather of the distributed optimizer, if weights are kept in this format only.
     multiple
-        Sizes of products are multiples of it.
+        Sizes of matrix products must be multiples of this number.
     """
 
     peak: str
@@ -52,21 +52,29 @@ class PrecisionRecipe:
 
 
 ANY_LAYOUT = "mxfp8"
-"""A GPU whose products take operands in any layout has this format, too (Transformer Engine: compute capability 10)."""
+"""
+Format that marks a GPU type whose products take operands in any layout (Transformer Engine:
+compute capability 10).
+"""
 
 
 def fp8_copies(peaks: Iterable[Collection[str]]) -> int:
     """
-    Directions in which a matrix in fp8 with one scale is kept on GPUs with such formats, 2 or 1.
+    Return how many directions of an fp8 matrix with one scale per tensor are stored on these GPU types: 2 or 1.
 
-    Where every GPU's products take operands in any layout there is no transposed copy (``is_non_tn_fp8_gemm_supported``
-    in Transformer Engine).
+    1 only if every type's products take operands in any layout, which saves the transposed copy
+    (``is_non_tn_fp8_gemm_supported`` in Transformer Engine).
+
+    Parameters
+    ----------
+    peaks
+        Formats that each GPU type has a FLOP rate for.
     """
-    return 1 if all(ANY_LAYOUT in one for one in peaks) else 2
+    return 1 if all(ANY_LAYOUT in formats for formats in peaks) else 2
 
 
 def _blocks(element: float, scale: float, size: int) -> float:
-    """An element with its part of the scale of its block."""
+    """Return the bytes of an element plus its share of the scale of a block of ``size`` elements."""
     return element + scale / size
 
 
@@ -106,13 +114,13 @@ PRECISION_RECIPES: Mapping[str, PrecisionRecipe] = {
     ),
 }
 """
-All recipes by name (Transformer Engine 2.x, ``transformer_engine/common/recipe`` and ``pytorch/tensor``).
+Recipes by name (Transformer Engine 2.x, ``transformer_engine/common/recipe`` and ``pytorch/tensor``).
 
-``delayed``: one scale a tensor, from the steps before: one pass that reads 16 bits and writes rows and columns.
-``tensorwise``: the scale of the tensor at hand, so its largest element is looked for in a pass of its own, but for a
-norm, which finds it on the way. ``blockwise``: an fp32 scale for 128 elements (of weights 128 x 128). ``mxfp8``: a
-scale of one byte for 32 elements, along the inner size of each product, so rows and columns are cast from 16 bits both;
-that is why parameters are gathered in 16 bits (into the buffer of gradients, ``--reuse-grad-buf-for-mxfp8-param-ag``).
-``nvfp4``: half a byte, a scale of one byte for 16 elements (of weights 16 x 16, so that columns are made of rows) and
-one of the tensor, which takes a pass of its own (arXiv 2509.25149).
+- ``delayed``: one scale per tensor, from earlier steps. One pass reads 16 bits and writes rows and columns.
+- ``tensorwise``: one scale per tensor, from its own largest element. Finding that takes a pass, except after a norm.
+- ``blockwise``: an fp32 scale per 128 elements (per 128 x 128 for weights).
+- ``mxfp8``: a 1-byte scale per 32 elements along the inner size of each product. Rows and columns are therefore both
+  cast from 16 bits, and parameters are gathered in 16 bits (``--reuse-grad-buf-for-mxfp8-param-ag``).
+- ``nvfp4``: half a byte per element, a 1-byte scale per 16 elements (16 x 16 for weights, so columns follow from
+  rows), and a scale per tensor, which takes a pass (arXiv 2509.25149).
 """

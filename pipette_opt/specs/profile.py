@@ -1,4 +1,4 @@
-"""Measured layer times, which override the roofline."""
+"""Measured layer times, which replace the estimated ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileKey:
-    """What a measured layer time holds for: the kind of GPU, the tensor-parallel size, the micro-batch, the length."""
+    """Conditions of a measured layer time: GPU type, tensor-parallel size, micro-batch size and sequence length."""
 
     gpu: str
     tensor_model_parallel_size: int
@@ -17,7 +17,7 @@ class ProfileKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeProfile:
     """
-    Seconds of one transformer layer of the instance's model, without communication.
+    Measured times of one transformer layer of the instance's model, without communication.
 
     Parameters
     ----------

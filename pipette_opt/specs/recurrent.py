@@ -1,17 +1,16 @@
 """
-Layers that mix tokens by a state: Mamba-2 and the gated delta net.
+Layers that mix tokens through a recurrent state: Mamba-2 and the gated delta net.
 
-Both have one product into the layer (queries, keys, values, gates), a short convolution over the tokens before, a scan
-over chunks of the sequence, a gated norm, and one product out of it. Tensor parallelism splits heads and groups.
-
-Mamba-2 (Dao and Gu, arXiv 2405.21060) is ``core/ssm/mamba_mixer.py`` of Megatron-Core, the gated delta net (Yang et
-al., arXiv 2412.06464; Qwen3-Next) its ``core/ssm/gated_delta_net.py``.
+Both have an input product (queries, keys, values, gates), a short convolution over earlier tokens, a scan over chunks
+of the sequence, a gated norm, and an output product. Tensor parallelism splits heads and groups. Mamba-2 (Dao and Gu,
+arXiv 2405.21060) is ``core/ssm/mamba_mixer.py`` of Megatron-Core. The gated delta net (Yang et al., arXiv 2412.06464;
+Qwen3-Next) is its ``core/ssm/gated_delta_net.py``.
 """
 
 from dataclasses import dataclass, fields
 
 MAMBA_CHUNK, DELTA_CHUNK = 128, 64
-"""Tokens of a chunk of the scan: ``MambaMixer``'s ``chunk_size``; flash-linear-attention's."""
+"""Tokens per chunk of the scan: ``chunk_size`` of ``MambaMixer``, and the chunk of flash-linear-attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +21,15 @@ class Mamba:
     Parameters
     ----------
     state_dim
-        Channels of the state of each channel of a head.
+        State channels for each channel of a head.
     head_dim
-        Channels of a head.
+        Channels per head.
     num_groups
-        Groups of heads that share how they write to the state and read from it.
+        Groups of heads; the heads of a group share the projections that write and read the state.
     num_heads
-        Heads.
+        Number of heads.
     conv_kernel_dim
-        Tokens that the convolution sees.
+        Tokens in the window of the convolution.
     """
 
     state_dim: int = 128
@@ -46,22 +45,28 @@ class Mamba:
 
     @property
     def out_size(self) -> int:
-        """Channels of all heads, which the product out of the layer gets."""
+        """Channels of all heads, the inputs of the output product."""
         return self.num_heads * self.head_dim
 
     @property
     def conv_size(self) -> int:
-        """Channels of the convolution: values, and both sides of the state."""
+        """Channels of the convolution: values, plus the write and read projections of the state."""
         return self.out_size + 2 * self.num_groups * self.state_dim
 
     @property
     def in_size(self) -> int:
-        """Outputs of the product into the layer: those channels, a gate for each of a head, a step for each head."""
+        """
+        Outputs of the input product: the convolution's channels, a gate per head channel,
+        and a step size per head.
+        """
         return self.conv_size + self.out_size + self.num_heads
 
     @property
     def split_vectors(self) -> int:
-        """Parameters beside both products: convolution with bias, step, decay and skip of each head, gated norm."""
+        """
+        Parameters that tensor ranks split, without both products: convolution with bias; step, decay and skip per head;
+        norm.
+        """
         return self.conv_size * (self.conv_kernel_dim + 1) + 3 * self.num_heads + self.out_size
 
     @property
@@ -71,36 +76,43 @@ class Mamba:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Numbers that tensor ranks must divide."""
+        """Numbers that the tensor-parallel size must divide: heads and groups."""
         return self.num_heads, self.num_groups
 
     @property
     def model_flops(self) -> float:
-        """Multiplications of the recurrence for a token, as Megatron-LM counts them (``mamba_layer_flops``): 7 / 2."""
+        """
+        Multiplications of the recurrence per token, by Megatron-LM's count (``mamba_layer_flops``): 7 / 2 per state
+        channel.
+        """
         return 3.5 * self.out_size * self.state_dim
 
     @property
     def scan_flops(self) -> float:
         """
-        FLOPs of the chunked scan for a token, forward (arXiv 2405.21060, section 6).
+        FLOPs of the chunked scan per token, forward (arXiv 2405.21060, section 6).
 
-        In a chunk scores of each group and their product with the values of each head; into the state and out of it.
+        Inside a chunk: scores of each group, and their product with the values of each head. Between chunks: writing to
+        the state and reading from it.
         """
         inside = 2.0 * MAMBA_CHUNK * (self.num_groups * self.state_dim + self.out_size)
         return inside + 4.0 * self.state_dim * self.out_size
 
     @property
     def scan_bytes(self) -> float:
-        """Bytes that the scan reads and writes for a token, forward: 16-bit rows, states of chunks in fp32, thrice."""
+        """
+        Bytes that the forward scan reads and writes per token: inputs and outputs in 16 bits, chunk states in fp32
+        three times.
+        """
         states = 3 * 4.0 * self.out_size * self.state_dim / MAMBA_CHUNK
         return 2.0 * (2 * self.out_size + 2 * self.num_groups * self.state_dim) + states
 
     def kept_bytes(self, element: int) -> float:
         """
-        Activations for a token that the layer keeps, its input apart.
+        Return the bytes of activations per token that the layer keeps for the backward pass, without its input.
 
-        What comes out of the first product, of the scan, and of the gated norm (``mamba_split_conv1d_scan_combined``,
-        which makes all between anew).
+        Kept are the outputs of the input product, of the scan and of the gated norm;
+        ``mamba_split_conv1d_scan_combined`` recomputes the rest.
         """
         return element * (self.in_size + 2.0 * self.out_size)
 
@@ -113,11 +125,11 @@ class GatedDeltaNet:
     Parameters
     ----------
     conv_kernel_dim
-        Tokens that the convolution sees.
+        Tokens in the window of the convolution.
     key_head_dim, value_head_dim
-        Channels of a head's queries and keys, and of its values.
+        Channels per head of queries and keys, and of values.
     num_key_heads, num_value_heads
-        Heads of queries and keys, each of which is shared by equally many heads of values.
+        Heads of queries and keys, and heads of values; equally many value heads share each key head.
     """
 
     conv_kernel_dim: int = 4
@@ -136,7 +148,7 @@ class GatedDeltaNet:
 
     @property
     def out_size(self) -> int:
-        """Channels of all values, which the product out of the layer gets."""
+        """Channels of all values, the inputs of the output product."""
         return self.num_value_heads * self.value_head_dim
 
     @property
@@ -146,12 +158,15 @@ class GatedDeltaNet:
 
     @property
     def in_size(self) -> int:
-        """Outputs of the product into the layer: those channels, a gate for each value, two numbers for each head."""
+        """
+        Outputs of the input product: the convolution's channels, a gate per value channel, and two numbers per value
+        head.
+        """
         return self.conv_size + self.out_size + 2 * self.num_value_heads
 
     @property
     def split_vectors(self) -> int:
-        """Parameters beside both products: convolution, step and decay of each head."""
+        """Parameters that tensor ranks split, without both products: convolution; step and decay per value head."""
         return self.conv_size * self.conv_kernel_dim + 2 * self.num_value_heads
 
     @property
@@ -161,21 +176,24 @@ class GatedDeltaNet:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Numbers that tensor ranks must divide."""
+        """Numbers that the tensor-parallel size must divide: key heads and value heads."""
         return self.num_key_heads, self.num_value_heads
 
     @property
     def model_flops(self) -> float:
-        """Multiplications of the recurrence for a token: decay, delta, update and query of each head's state."""
+        """
+        Multiplications of the recurrence per token: decay, delta, update and query,
+        each over the state of every head.
+        """
         return 4.0 * self.out_size * self.key_head_dim
 
     @property
     def scan_flops(self) -> float:
         """
-        FLOPs of the chunked scan for a token, forward (arXiv 2412.06464, section 3.3).
+        FLOPs of the chunked scan per token, forward (arXiv 2412.06464, section 3.3).
 
-        In a chunk keys times keys, queries times keys, both sides of the triangular solution, scores times values; the
-        state is read twice and written once.
+        Inside a chunk: keys times keys, queries times keys, both sides of the triangular solve, scores times values.
+        Between chunks: the state is read twice and written once.
         """
         keys = self.num_value_heads * self.key_head_dim
         inside = 2.0 * DELTA_CHUNK * (3 * keys + 2 * self.out_size)
@@ -183,18 +201,20 @@ class GatedDeltaNet:
 
     @property
     def scan_bytes(self) -> float:
-        """Bytes that the scan reads and writes for a token, forward: 16-bit rows between its kernels, states twice."""
+        """
+        Bytes that the forward scan reads and writes per token: tensors between its kernels and, twice, chunk states; 16
+        bits.
+        """
         keys = self.num_value_heads * self.key_head_dim
         states = 2.0 * self.out_size * self.key_head_dim / DELTA_CHUNK
         return 2.0 * (2 * self.num_key_heads * self.key_head_dim + 5 * self.out_size + 2 * keys + states)
 
     def kept_bytes(self, element: int) -> float:
         """
-        Activations for a token that the layer keeps, its input apart.
+        Return the bytes of activations per token that the layer keeps for the backward pass, without its input.
 
-        What comes out of the first product and of the convolution, queries and keys repeated for every head of values,
-        the triangular solution of each chunk, what comes out of the scan and of the gated norm; two fp32 numbers for
-        each head.
+        Kept are the outputs of the input product, convolution, scan and gated norm, queries and keys repeated for every
+        value head, the triangular solution of each chunk, and two fp32 numbers per value head.
         """
         repeated = 2 * self.num_value_heads * self.key_head_dim
         rows = self.in_size + self.conv_size + repeated + self.num_value_heads * DELTA_CHUNK + 2 * self.out_size

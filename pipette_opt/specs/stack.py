@@ -1,4 +1,4 @@
-"""What a software stack attains of the hardware: a handful of named constants."""
+"""Constants of a software stack: kernel rates, latencies and overheads on given hardware."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -10,93 +10,93 @@ from pipette_opt.base.typed import Positive, check_limits
 from pipette_opt.specs.layers import LearnedLayers
 
 MIN_SPEED, MAX_COST = 1e-9, 1e15
-"""Smallest speed, share and latency of a stack, below which times are no numbers any more; largest constant. Chosen."""
+"""Smallest speed, share or latency, so that times stay finite, and largest constant of a stack. Chosen."""
 
 Speed = Annotated[float, Meta(ge=MIN_SPEED, le=MAX_COST)]
-"""A rate over that of kernels measured alone, or another constant that must not be zero."""
+"""Kernel rate relative to the kernels measured alone, or another constant that must be positive."""
 
 Attained = Annotated[float, Meta(ge=MIN_SPEED, le=1)]
-"""A share of what the hardware data promises."""
+"""Share of a hardware rate, in (0, 1]."""
 
 Cost = Annotated[float, Meta(ge=0, le=MAX_COST)]
-"""Seconds, or another constant that may be zero."""
+"""Time in seconds, or another constant that may be zero."""
 
 Origin = Literal["measured", "interpolated", "assumed"]
-"""Where a constant is from."""
+"""Origin of a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackSpec:
     """
-    Constants of one software stack on one kind of cluster; shares are of what the hardware data promises.
+    Constants of one software stack on one type of cluster; shares are of the hardware's given rates.
 
     Parameters
     ----------
     matmul_speed
         Rate of matrix products over that of the GPU's kernels measured alone (``specs/efficiency.py``).
     attention_speed, attention_backward_speed
-        The same of fused attention of the second version, which also does the softmax.
+        Rate of FlashAttention 2 kernels, softmax included, over that of the kernels measured alone, in each pass.
     flash1
-        Speed of the first version of fused attention, as a share of the second's.
+        Rate of FlashAttention 1 over that of FlashAttention 2.
     streaming
         Share of the memory bandwidth that streaming kernels attain.
     elementwise
-        Bytes that element-wise kernels move, over those of Megatron-Core's fused ones.
+        Bytes that element-wise kernels move, over those of Megatron-Core's fused kernels.
     kernel_s
-        Start-up of one kernel on the device, beside products and fused attention, which have their own.
+        Start-up time of one kernel on the GPU; matrix products and fused attention have their own.
     host_kernel_s
-        Time of the host to launch one kernel; a layer takes no less than its launches.
+        Host time to launch one kernel; a layer takes at least its launches.
     host_collective_s
-        The same for one collective.
+        Host time to launch one collective.
     pipelined_wait_s
-        What each rank of a tensor-parallel group adds to the launch of a collective while the pipeline's messages
-        cross hosts, as do the two threads at each step of its ring to another host: the group waits for all of them.
+        Time that each rank of a tensor-parallel group, and each inter-host step of its ring twice, adds to the launch
+        of a collective while pipeline messages cross hosts: the group waits for all of them.
     group_wait_s
-        What a collective of a tensor-parallel group adds to its launch for each pair of its ranks (their number
-        squared): every rank waits for the slowest of the hosts' threads, each time anew.
+        Time that a collective of a tensor-parallel group adds to its launch, per pair of its ranks (number squared):
+        every rank waits for the slowest host thread.
     flush_s
-        What a job at the edge of its memory loses in each micro-batch, in a deep pipeline: the allocator gives its
-        blocks back and asks again.
+        Time lost per micro-batch in a deep pipeline whose GPU memory is nearly full: the allocator returns its blocks
+        and requests them again.
     refill_s
-        What a job near the end of its memory loses once in an iteration, in the mean.
+        Mean time lost once per iteration if GPU memory is nearly full.
     refill_s_per_billion
-        The same for each billion parameters that a rank of its largest stage holds, where the framework frees its
-        gradients after each step and they are larger than the blocks that activations leave.
+        Time lost per iteration for each billion parameters on a rank of the largest stage, if the framework frees
+        gradients after each step and they are larger than the memory blocks that activations leave.
     refill_half_gpus
-        GPUs of a job that loses the latter with a chance of a half: a job waits for its slowest rank, so it loses if
-        any rank does. 0: every job does.
+        GPUs of a job that has the ``refill_s_per_billion`` loss with probability one half; a job loses time if any of
+        its ranks does. 0: every job does.
     micro_batch_s
-        What one stage adds to each micro-batch: bookkeeping, and the wait for the host around its messages.
+        Time that one stage adds to each micro-batch: bookkeeping, and host waits around messages.
     iteration_s
-        What is added to each iteration: the launches of the optimizer, norms of gradients, logging.
+        Time added to each iteration: launches of the optimizer, gradient norms, logging.
     collective_s
-        Start-up of one collective.
+        Start-up time of one collective.
     intra_node, inter_node
-        Share of the measured bandwidth that collectives attain inside a host and between hosts.
+        Share of the measured bandwidth that collectives attain inside a host, and between hosts.
     overlap_slowdown
-        Extra time of compute beside collectives, a share. The hardware profile that Hetu-Galvatron ships
+        Extra time of compute that runs beside collectives, as a share. The hardware profile that Hetu-Galvatron ships
         (``overlap_coefficient.json``) measures 0.126.
     straggling
-        Extra time for each doubling of the hosts: the slowest of many decides.
+        Extra time, as a share, for each doubling of the number of hosts: the slowest host decides.
     assumed_links
-        Share of the nominal rate of its network cards that a host attains, for runs whose links nobody measured; the
-        cards are those of the host in which the GPU is usually sold (``data/gpus.yaml``). Reduce-scatters and
-        all-gathers over all ranks of 2 and 4 hosts of Hugging Face's Ultra-Scale sweep attain 210 to 228 of 400 GB/s
-        where nothing else slowed them (``bandwidth/hf_ultrascale_job_collectives.csv``).
+        Share of the nominal NIC rate that a host attains, for runs without measured links. The NICs are those of the
+        host in which the GPU is usually sold (``data/gpus.yaml``). Unhindered reduce-scatters and all-gathers over all
+        ranks of 2 and 4 hosts of Hugging Face's Ultra-Scale sweep attain 210 to 228 of 400 GB/s
+        (``bandwidth/hf_ultrascale_job_collectives.csv``).
     assumed_latency_s
-        Fixed cost of one message between hosts, for the same runs.
+        Fixed cost of one message between hosts, for runs without measured links.
     name, source
-        Where the constants come from, for people.
+        Name of the stack, and where its constants come from; for people.
     fitted
-        How they were found: number of runs, ranges, errors of cross-validation. Free form; ``None`` by hand.
+        Record of the fit: number of runs, ranges, cross-validation errors. Free form; ``None`` if set by hand.
     memory
-        Constants of the same stack for the prediction of memory; their names belong to ``memory/``.
+        Constants of the memory prediction for the same stack; ``memory/`` defines their names.
     layers
-        What layers of the shapes that runs had took beyond the formula.
+        Correction factors of layer times, for the shapes of measured runs.
     origins
-        Where constants are from, ``measured`` or ``interpolated``, by name; those that are not named are assumed.
+        ``measured`` or ``interpolated`` by constant name; unnamed constants are assumed.
     versions
-        Iteration times of runs of other versions of the software, over those of the stack's; for back-tests.
+        Iteration time with other versions of the software over that with the stack's version; for back-tests.
     """
 
     matmul_speed: Speed = 1.0
@@ -144,16 +144,16 @@ class StackSpec:
 
     @property
     def loses_near_full_memory(self) -> bool:
-        """Whether its jobs are known to lose time where memory is nearly full."""
+        """Return whether the stack has constants for the time lost when GPU memory is nearly full."""
         return self.memory is not None and bool(self.flush_s or self.refill_s or self.refill_s_per_billion)
 
     def with_constants(self, values: Mapping[str, float]) -> "StackSpec":
-        """A copy with some constants changed."""
+        """Return a copy with these constants changed."""
         return replace(self, **values)  # type: ignore[arg-type]
 
 
 OTHERS = ("name", "source", "fitted", "memory", "layers", "versions", "origins")
 CONSTANTS = tuple(field.name for field in fields(StackSpec) if field.name not in OTHERS)
-"""The numbers of a stack that belong to the clock, in the order of the class."""
+"""Names of a stack's time constants, in the order of the class."""
 
 DEFAULT_STACK = StackSpec()

@@ -1,4 +1,4 @@
-"""What is trained in one iteration, and in which number formats."""
+"""Training job: batch, sequence length, number formats and options of one iteration."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,27 +10,30 @@ from pipette_opt.specs.expert_loads import RankImbalance
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, Fp8Recipe, PrecisionRecipe
 
 StateDtype = Literal["fp32", "fp16", "bf16", "fp8"]
-"""Formats of Adam's moments."""
+"""Number format of Adam's moments."""
 
 STATE_DTYPES = ("fp32", "fp16", "bf16", "fp8")
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-"""Bytes of one element."""
+"""Bytes of one element in each number format."""
 
 Dispatcher = Literal["alltoall", "allgather", "flex"]
 DISPATCHERS = ("alltoall", "allgather", "flex")
-"""How tokens get to their experts, by Megatron-Core's names; what each sends is in ``costs/experts.py``."""
+"""Token dispatchers for experts, by Megatron-Core's names; ``costs/experts.py`` has the traffic of each."""
 
 Backend = Literal["deepep", "hybridep"]
 BACKENDS = ("deepep", "hybridep")
-"""Kernels of the ``flex`` dispatcher; what they attain is in ``costs/token_kernels.py``."""
+"""Kernel libraries of the ``flex`` dispatcher; ``costs/token_kernels.py`` has their rates."""
 
 DISPATCHER_WORDS = (*DISPATCHERS, *BACKENDS)
-"""What people call a dispatcher: ``flex`` also by its kernels."""
+"""Accepted names of a dispatcher: Megatron-Core's, and the kernel libraries of ``flex``."""
 
 ContextKind = Literal["p2p", "all_gather", "a2a"]
 CONTEXT_KINDS = ("p2p", "all_gather", "a2a")
-"""How context-parallel ranks exchange, by Megatron-Core's names; what each sends is in ``costs/context.py``."""
+"""
+Communication types of context parallelism, by Megatron-Core's names;
+``costs/context.py`` has the traffic of each.
+"""
 
 _CHOICES: dict[str, tuple[object, ...]] = {
     "precision": ("bf16", "fp16", "fp32"),
@@ -61,17 +64,17 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 }
 
 LARGEST = 10**9
-"""No iteration has more sequences, and no sequence more tokens."""
+"""Largest accepted sequence length and global batch size; no iteration has more. Chosen."""
 
 
 @lru_cache(maxsize=64)
 def in_16_bits(training: "TrainingSpec") -> "TrainingSpec":
-    """The training without products in fewer bits."""
+    """Return a copy of the training without fp8 and fp4."""
     return replace(training, fp8=False, fp4=False, fp8_param_gather=False)
 
 
 def dispatcher_fields(word: str) -> dict[str, Any]:
-    """Fields of :class:`TrainingSpec` for one of ``DISPATCHER_WORDS``."""
+    """Return the fields of :class:`TrainingSpec` for a name in ``DISPATCHER_WORDS``."""
     if word in BACKENDS:
         return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": word}
     return {"moe_token_dispatcher_type": word}
@@ -80,7 +83,7 @@ def dispatcher_fields(word: str) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
     """
-    One training iteration.
+    Options of one training iteration.
 
     Parameters
     ----------
@@ -91,66 +94,64 @@ class TrainingSpec:
     precision
         Format of parameters and activations.
     accumulate_allreduce_grads_in_fp32
-        Gradients kept and reduced in fp32 (Megatron's rule with bf16).
+        Gradients are kept and reduced in fp32 (Megatron's rule with bf16).
     attention_kernel
-        ``flash`` does not store the score matrix, ``unfused`` does.
+        ``unfused`` stores the attention score matrix, ``flash`` does not.
     flash_version
-        1 and 2: of FlashAttention, which the GPU may have faster kernels than; 3: the fastest usual kernels of the GPU
-        (FlashAttention 3 or cuDNN's on Hopper, the second version on Ampere).
+        1 or 2: FlashAttention of that version. 3: the fastest usual kernels of the GPU (FlashAttention 3 or cuDNN's on
+        Hopper, FlashAttention 2 on Ampere).
     fused_softmax
         Unfused attention scales, masks and normalises in one kernel.
     fused_norm
-        Normalisation layers are one kernel each.
+        Each normalisation layer is a single kernel.
     fp8
-        Matrix products of the layers in fp8, as Transformer Engine does them: parameters stay as ``precision`` says and
-        have fp8 copies, inputs are kept in fp8.
+        Matrix products of the layers run in fp8, as in Transformer Engine: parameters keep ``precision`` and have fp8
+        copies, and inputs are kept in fp8.
     fp8_recipe
-        Which scales fp8 has (:data:`~pipette_opt.specs.precision.PRECISION_RECIPES`); nothing without ``fp8``.
+        Scaling recipe of fp8 (:data:`~pipette_opt.specs.precision.PRECISION_RECIPES`); no effect without ``fp8``.
     fp8_copies
-        Directions in which fp8 with one scale a tensor is kept, by the GPUs
+        Directions in which an fp8 matrix with one scale per tensor is stored; depends on the GPUs
         (:func:`~pipette_opt.specs.precision.fp8_copies`).
     fp4
-        The same products in nvfp4; in place of ``fp8``.
+        Matrix products of the layers run in nvfp4; excludes ``fp8``.
     fp8_param_gather
-        Weights of these products are kept in the recipe's format only, and gathered so (also ``--fp4-param-gather``).
+        Weights of fp8 or fp4 products are kept and gathered in that format only (also ``--fp4-param-gather``).
     optimizer
-        ``adam``; ``muon`` for the matrices of layers, which then have no second moment, and Adam for the rest.
+        ``adam``, or ``muon``: Muon for the matrices of layers, without a second moment, and Adam for the rest.
     use_precision_aware_optimizer
         Transformer Engine's Adam keeps the states (Megatron-Core's option of that name).
     main_params_dtype, exp_avg_dtype, exp_avg_sq_dtype
-        Formats of the optimizer's master copy and moments, where it does.
+        Formats of the master copy and of both moments, with ``use_precision_aware_optimizer``.
     moe_token_dispatcher_type
-        How tokens get to their experts, one of ``DISPATCHERS``.
+        Token dispatcher for experts, one of ``DISPATCHERS``.
     moe_flex_dispatcher_backend, moe_flex_dispatcher_num_sms
-        Whose kernels ``flex`` calls, one of ``BACKENDS``, and on how many multiprocessors; ``None``: as many as usual.
+        Kernel library of ``flex``, one of ``BACKENDS``, and its number of multiprocessors; ``None`` for the default.
     overlap_moe_expert_parallel_comm
-        Whether tokens travel beside the compute of another micro-batch (Megatron-Core's option of that name).
+        Tokens are sent during the compute of another micro-batch (Megatron-Core's option of that name).
     cuda_graph, cuda_graph_modules
-        Whether layers are launched as CUDA graphs, so that the host's time for single kernels does not count; and which
-        parts of them, by Megatron-Core's names (``attn``, ``mlp``, ``moe_router``, ...), none for all.
+        Whether layers are launched as CUDA graphs, so that host time per kernel does not count; and their parts in
+        graphs, by Megatron-Core's names (``attn``, ``mlp``, ``moe_router``, ...), empty for all.
     expert_imbalance
-        Tokens of the busiest expert-parallel rank over the mean of all, at least 1; on more ranks than it says, all
-        go to one of them.
+        Tokens of the busiest expert-parallel rank over the mean, at least 1. Capped at the expert-parallel size: all
+        tokens then go to one rank.
     rank_imbalances
-        The same by expert-parallel size, where loads of single experts are known; other sizes have
+        Imbalance by expert-parallel size, where loads of single experts are known; other sizes use
         ``expert_imbalance``.
     expert_placement
-        Which experts a rank holds: the next ones as ``listed``, which launchers do, or ``balanced`` by their loads.
-        Tokens of the busiest expert-parallel rank over the mean of all, at least 1.
+        Experts of each rank: consecutive (``listed``), as launchers place them, or ``balanced`` by their loads.
     tp_comm_overlap
-        Whether tensor ranks with sequence parallelism send beside the products (Transformer Engine's user buffers).
+        Tensor ranks with sequence parallelism send during matrix products (Transformer Engine's user buffers).
     cp_comm_type
-        How context-parallel ranks exchange, one of ``CONTEXT_KINDS``, in every layer.
+        Communication type of context parallelism in every layer, one of ``CONTEXT_KINDS``.
     cpu_offloading_num_layers
-        Layers whose activations are in the host's memory between the passes (Transformer Engine's offloading).
+        Layers whose activations are in host memory between the passes (Transformer Engine's offloading).
     offload_modules
-        Modules of every layer whose inputs are there (Megatron-Core's fine-grained offloading).
+        Modules of every layer whose inputs are offloaded (Megatron-Core's fine-grained offloading).
     optimizer_offload_fraction, overlap_cpu_optimizer_d2h_h2d
-        Share of the optimizer's states that the host keeps and steps; whether what travels for it does so beside that
-        step.
+        Share of the optimizer's states that the host keeps and steps; whether their copies overlap that step.
     other_arguments
-        Megatron-LM's further arguments of the training, each with its values, as they were given: what no number counts
-        (a plan's notes have it) is part of the launch still. ``None`` for none.
+        Further training arguments of Megatron-LM with their values, as the user gave them; ``None`` if there are none.
+        The launch has them, but no estimate counts them (a plan's notes list them).
     unequal_microbatches
         Whether replicas may run different numbers of micro-batches, so that any number of replicas can share a batch.
         No launcher does so by itself (Megatron-Core, DeepSpeed and torchtitan want equal numbers).
@@ -207,7 +208,7 @@ class TrainingSpec:
             raise ValueError(f"moe_flex_dispatcher_num_sms must be >= 1, got {self.moe_flex_dispatcher_num_sms}.")
         if not 1.0 <= self.expert_imbalance < float("inf"):
             raise ValueError(f"expert_imbalance must be >= 1, got {self.expert_imbalance}.")
-        if self.other_arguments == () or any(not one or one[0][:2] != "--" for one in self.other_arguments or ()):
+        if self.other_arguments == () or any(not words or words[0][:2] != "--" for words in self.other_arguments or ()):
             raise ValueError(f"other_arguments must be lists that begin with an option, got {self.other_arguments}.")
         if self.optimizer == "muon" and (self.use_precision_aware_optimizer or self.precision == "fp16"):
             raise ValueError("optimizer=muon goes neither with use_precision_aware_optimizer nor with fp16.")
@@ -223,7 +224,7 @@ class TrainingSpec:
 
     @property
     def offload(self) -> Offload:
-        """What the host has, by the job's own options."""
+        """Offloading to host memory that the job's own options set."""
         if not (self.optimizer_offload_fraction or self.cpu_offloading_num_layers or self.offload_modules):
             return NOTHING
         return Offload(
@@ -234,7 +235,7 @@ class TrainingSpec:
 
     @property
     def recipe(self) -> PrecisionRecipe | None:
-        """How products of the layers are done in fewer bits; ``None`` where they are not."""
+        """Recipe of the layers' fp8 or fp4 products; ``None`` if the training uses neither."""
         name = NVFP4 if self.fp4 else self.fp8_recipe if self.fp8 else None
         if name is None:
             return None
@@ -243,8 +244,8 @@ class TrainingSpec:
         return replace(found, copies=1, cast_bytes=found.cast_bytes - found.element_bytes) if is_one else found
 
     def imbalance(self, ranks: int) -> float:
-        """Tokens of the busiest of so many expert-parallel ranks over the mean, from 1 to ``ranks``."""
-        known = {one.ranks: one.imbalance for one in self.rank_imbalances}
+        """Return the tokens of the busiest of ``ranks`` expert-parallel ranks over the mean, from 1 to ``ranks``."""
+        known = {of_size.ranks: of_size.imbalance for of_size in self.rank_imbalances}
         return min(known.get(ranks, self.expert_imbalance), float(ranks))
 
     @property
@@ -254,7 +255,7 @@ class TrainingSpec:
 
     @property
     def gather_bytes(self) -> float:
-        """Bytes of one weight of the layers' products as it is gathered by the distributed optimizer."""
+        """Bytes per weight of the layers' products in the all-gather of the distributed optimizer."""
         return self.recipe.gather_bytes if self.recipe is not None and self.fp8_param_gather else self.parameter_bytes
 
     @property
@@ -267,7 +268,7 @@ class TrainingSpec:
         """
         Bytes of Adam's state per parameter: two moments, and a master copy unless training in fp32.
 
-        Of an fp32 master copy Transformer Engine's Adam keeps the 16 bits that a bf16 parameter lacks
+        Transformer Engine's Adam stores only the 16 bits of an fp32 master copy that a bf16 parameter lacks
         (``store_param_remainders``).
         """
         moments = BYTES[self.exp_avg_dtype] + BYTES[self.exp_avg_sq_dtype]
@@ -279,16 +280,17 @@ class TrainingSpec:
     @property
     def _adam_has_masters(self) -> bool:
         """
-        Whether Transformer Engine's Adam keeps the master copies and takes gradients as they are.
+        Return whether Transformer Engine's Adam keeps the master copies and reads gradients in their own format.
 
-        With scales of the tensor at hand or of blocks Megatron-Core does (``OptimizerConfig.__post_init__``).
+        Megatron-Core keeps fp32 master copies itself with fp8 recipes other than ``delayed``
+        (``OptimizerConfig.__post_init__``).
         """
         scaled = self.fp8 and self.fp8_recipe != "delayed"
         return self.use_precision_aware_optimizer and not (scaled and self.main_params_dtype == "fp32")
 
     @property
     def narrow_states(self) -> int:
-        """Optimizer states per parameter that are kept in less than fp32."""
+        """Number of optimizer states per parameter that are kept in a format narrower than fp32."""
         kept = [self.exp_avg_dtype, self.exp_avg_sq_dtype]
         if self.precision != "fp32":
             kept.append(self.main_params_dtype)
@@ -297,10 +299,10 @@ class TrainingSpec:
     @property
     def step_bytes(self) -> int:
         """
-        Bytes per owned parameter that the optimizer step needs meanwhile.
+        Bytes of temporary copies per owned parameter during the optimizer step.
 
-        fp32 copies of 16-bit gradients, unless Transformer Engine's ``FusedAdam`` takes them as they are; and of each
-        state in less than fp32.
+        fp32 copies of 16-bit gradients, unless Transformer Engine's ``FusedAdam`` reads them directly, and fp32 copies
+        of each state in a narrower format.
         """
         as_they_are = self._adam_has_masters or self.narrow_states
         copies = 4 if self.gradient_bytes < 4 and not as_they_are else 0

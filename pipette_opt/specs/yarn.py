@@ -12,15 +12,15 @@ class YarnScaling:
     Parameters
     ----------
     rotary_scaling_factor
-        How many times longer sequences may be.
+        Factor by which sequences may be longer than originally.
     original_max_position_embeddings
-        Sequence length before, in tokens.
+        Original maximum sequence length, tokens.
     beta_fast, beta_slow
-        Rotations over that length above which a frequency is kept, and below which it is divided by the factor.
+        Rotations over the original length: a faster frequency stays, a slower one is divided by the factor.
     mscale, mscale_all_dim
         Weights of the attention scale in its numerator and its denominator.
     correction_range_round_to_int
-        The channels between both are whole numbers.
+        Whether the channels that correspond to ``beta_fast`` and ``beta_slow`` are rounded to whole numbers.
     """
 
     rotary_scaling_factor: float = 1.0
