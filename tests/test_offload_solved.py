@@ -183,7 +183,7 @@ def test_where_nothing_fits_it_is_offered() -> None:
     [
         (("disk",), "must be some of none, optimizer, optimizer:0.5, layers:8, or modules .*; got disk"),
         (("optimizer:2",), r"optimizer_offload_fraction must be in \[0, 1\], got 2"),
-        (("optimizer:0",), "has optimizer:0, which keeps nothing on the host; say none"),
+        (("optimizer:0",), "has optimizer:0, which keeps nothing on the host; write none"),
         (("layers:1.5",), "got layers:1.5"),
         (("optimizer+optimizer:0.5",), r"got optimizer\+optimizer:0.5"),
         (("attn_proj",), "attn_proj needs core_attn"),

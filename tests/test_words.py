@@ -20,8 +20,6 @@ PARAMETER = re.compile(rf"^ *\*{{0,2}}[a-z_]\w*(?:, [a-z_]\w*)*\n +{VAGUE}", re.
 NAMES = {"one", "some", "there", "said", "told", "what"}
 """Variables, parameters and attributes that say nothing of what they hold."""
 BUDGETS: dict[str, tuple[int, int]] = {
-    "base": (22, 0),
-    "parallel": (35, 1),
     "replan": (26, 53),
     "benchmarks": (257, 311),
     "cli": (18, 44),

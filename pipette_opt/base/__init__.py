@@ -1,1 +1,4 @@
-"""What every room may use: array types, units, errors, atomic files, shipped files, compiled kernels, processes."""
+"""
+Tools that every package may import: array types, units, errors, atomic files, shipped files, compiled kernels,
+processes.
+"""

@@ -1,8 +1,8 @@
 """
-Where independent pieces of work run: on the cores of this machine through joblib, or on a Ray cluster.
+Backends that run independent tasks in processes: on this machine through joblib, or on a Ray cluster.
 
-A piece that is lost with the process or the machine that ran it is run again, elsewhere if need be. A piece that is
-lost every time is left out, with a warning: pieces only add to what is known, so a run without it is still right.
+A task whose process or machine is lost runs again, on another machine if needed. A task that is lost on every attempt
+is skipped with a warning. The result is then still correct, since a task can only add bounds and plans.
 """
 
 import logging
@@ -18,35 +18,35 @@ logger = logging.getLogger(__name__)
 BackendName = Literal["threads", "joblib", "ray"]
 
 MAX_ATTEMPTS = 3
-"""How often a piece is tried."""
+"""Number of attempts for a task whose process or machine is lost. Chosen."""
 
 POLL_S = 0.1
-"""How often a stop is looked for."""
+"""Seconds between checks of the stop event. Chosen."""
 
 Work = Callable[[Any], Any]
-"""What is done with a piece; a function of a module, as it is sent to other processes."""
+"""Function that computes one task; it must be defined at module level, as it is pickled for other processes."""
 
 
 class Backend(Protocol):
-    """Runs pieces of work in processes of their own."""
+    """Interface of a backend: runs tasks in separate processes."""
 
     @property
     def num_workers(self) -> int:
-        """Pieces that run at once."""
+        """Number of tasks that run at once."""
 
     def run(self, work: Work, pieces: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
         """
-        The number and the result of each piece, as they come.
+        Yield the index and the result of each task, in order of completion.
 
-        Errors of the work itself are raised; when ``stop`` is set, what runs is given up.
+        Errors that ``work`` raises are raised to the caller. When ``stop`` is set, running tasks are cancelled.
         """
 
 
 def backend_of(name: BackendName, workers: int, ray_address: str | None = None) -> Backend | None:
     """
-    The backend of that name; ``None`` for threads of this process.
+    Return the backend of this name; ``None`` for ``threads``, which run in this process.
 
-    Raises ``InputError`` if Ray is asked for and is not installed, or cannot be reached.
+    Raises ``InputError`` if Ray is asked for but not installed or not reachable.
     """
     if name == "threads":
         return None
@@ -54,13 +54,13 @@ def backend_of(name: BackendName, workers: int, ray_address: str | None = None) 
 
 
 class JoblibBackend:
-    """Processes of this machine; with a single worker the work is done in this one."""
+    """Backend of joblib: processes on this machine; with one worker the tasks run in the calling process."""
 
     def __init__(self, workers: int) -> None:
         self.num_workers = workers
 
     def run(self, work: Work, pieces: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
-        """See :class:`Backend`."""
+        """Yield indexes and results as :meth:`Backend.run` does."""
         from joblib.externals.loky.process_executor import BrokenProcessPool
 
         left = dict(enumerate(pieces))
@@ -70,14 +70,17 @@ class JoblibBackend:
                     del left[number]
                     yield number, result
             except BrokenProcessPool as error:
-                logger.warning("a worker process was lost (%s); %d pieces run again", type(error).__name__, len(left))
+                logger.warning("a worker process was lost (%s); %d tasks run again", type(error).__name__, len(left))
                 continue
             return
         if left and not stop.is_set():
-            logger.warning("%d of %d pieces were lost %d times and are left out", len(left), len(pieces), MAX_ATTEMPTS)
+            logger.warning("%d of %d tasks were lost %d times and are skipped", len(left), len(pieces), MAX_ATTEMPTS)
 
     def _once(self, work: Work, pieces: dict[int, Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
-        """Results as they come, read in a thread of its own so that a stop is seen."""
+        """
+        Yield results of one attempt in order of completion; a reader thread collects them so that a stop is
+        noticed.
+        """
         from joblib import Parallel, delayed
 
         results: queue.SimpleQueue[tuple[int, Any] | BaseException | None] = queue.SimpleQueue()
@@ -114,7 +117,7 @@ class JoblibBackend:
 
 
 def end_joblib_workers() -> None:
-    """End the processes that joblib keeps for the next call, which starts others."""
+    """End joblib's worker processes; the next call starts new ones."""
     from joblib.externals.loky import get_reusable_executor
 
     get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
@@ -126,12 +129,12 @@ def _numbered(work: Work, number: int, piece: Any) -> tuple[int, Any]:
 
 class RayBackend:
     """
-    The machines of a Ray cluster, one core for each piece.
+    Backend of Ray: machines of a cluster, with one core per task.
 
     Parameters
     ----------
     address
-        Of the cluster, e.g. ``auto`` or ``ray://head:10001``; without one Ray starts on this machine.
+        Address of the Ray cluster, such as ``auto`` or ``ray://head:10001``; ``None`` starts Ray on this machine.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -149,11 +152,11 @@ class RayBackend:
 
     @property
     def num_workers(self) -> int:
-        """Cores of the cluster now."""
+        """Number of CPU cores that the cluster has now."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def run(self, work: Work, pieces: Sequence[Any], stop: threading.Event) -> Iterator[tuple[int, Any]]:
-        """See :class:`Backend`."""
+        """Yield indexes and results as :meth:`Backend.run` does."""
         ray = self._ray
         task = ray.remote(num_cpus=1, max_retries=0)(_numbered)
         attempts = dict.fromkeys(range(len(pieces)), 1)
@@ -168,10 +171,10 @@ class RayBackend:
                     raise error.as_instanceof_cause() from None
                 except ray.exceptions.RayError as error:
                     if attempts[number] >= MAX_ATTEMPTS:
-                        logger.warning("piece %d was lost %d times and is left out", number, MAX_ATTEMPTS)
+                        logger.warning("task %d was lost %d times and is skipped", number, MAX_ATTEMPTS)
                         continue
                     logger.warning(
-                        "a Ray worker or node was lost (%s); piece %d runs again", type(error).__name__, number
+                        "a Ray worker or node was lost (%s); task %d runs again", type(error).__name__, number
                     )
                     attempts[number] += 1
                     running[task.remote(work, number, pieces[number])] = number

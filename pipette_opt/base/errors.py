@@ -1,4 +1,4 @@
-"""What can go wrong for a user, each class with the exit code that the command line gives it."""
+"""Errors that users can cause, each class with the exit code of the command line."""
 
 import re
 import reprlib
@@ -14,9 +14,9 @@ class PipetteError(Exception):
 
 class InputError(PipetteError, ValueError):
     """
-    A file, field or option is wrong.
+    File, field or option with a wrong value.
 
-    The message names the place, the value found and what would be right.
+    The message names the place, the value found and the values allowed.
     """
 
     def __init__(self, where: str, problem: str) -> None:
@@ -26,7 +26,10 @@ class InputError(PipetteError, ValueError):
 
 
 class OverwriteError(PipetteError):
-    """An output is an input of the command, too; no reader takes this for a fault of the file."""
+    """
+    Output file that is also an input of the command. Not an ``InputError``:
+    the content of the file is not at fault.
+    """
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
@@ -35,34 +38,34 @@ class OverwriteError(PipetteError):
 
 
 class MissingLinkError(InputError):
-    """A placement uses a link without a measurement."""
+    """Link that a placement uses but that has no measurement."""
 
 
 class InfeasibleError(PipetteError):
-    """No plan satisfies every constraint; the message says which constraint rules out how many candidates."""
+    """No plan satisfies all constraints; the message says how many configurations each constraint rules out."""
 
     exit_code = 3
 
 
 class NoPlanInTimeError(InfeasibleError):
-    """The time limit came before any plan was found; there may be one."""
+    """No plan was found within the time limit; a plan may still exist."""
 
     exit_code = 5
 
 
 class PlanError(PipetteError):
-    """A finished plan breaks a rule; raised by ``verify``."""
+    """A plan breaks a rule; raised by ``verify``."""
 
 
 MAX_MESSAGE = 2_000
-"""Longest place or problem of a message, characters; the middle of a longer text is left out. Chosen."""
+"""Longest place or problem in an error message, characters; the middle of a longer text is left out. Chosen."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""Characters that move a terminal's cursor, reorder or hide its text, or cannot be written at all."""
+"""Characters that move a terminal's cursor, reorder or hide text, or cannot be encoded."""
 
 
 def printable(text: str) -> str:
-    """Return a text with its control characters escaped; tabs and line ends stay."""
+    """Return a text with its control characters escaped, except tabs and line ends."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
@@ -76,9 +79,9 @@ MAX_SHOWN = 60
 
 def shown(value: object) -> str:
     """
-    Return a value for an error message, short; empty fields are called so.
+    Return a short text of a value for an error message; ``None`` is written as ``nothing``.
 
-    Takes no longer for a large value, or for lists inside each other, than for a small one.
+    A large or deeply nested value takes no longer than a small value.
     """
     if value is None:
         return "nothing"
@@ -90,7 +93,11 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Near matches as a phrase that follows a full stop, or nothing; ``node5`` is ``node05`` before all others."""
+    """
+    Return the near matches of a name as a sentence " Did you mean ...?", or an empty text.
+
+    Names that differ only in leading zeros, such as ``node5`` and ``node05``, come before all other matches.
+    """
     import difflib  # 3 ms that most commands do not need
 
     known = list(known)
@@ -101,12 +108,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _unpadded(name: str) -> str:
-    """A name without the zeros that its numbers begin with."""
+    """Return a name in lower case without leading zeros in its numbers."""
     return re.sub(r"(?<![0-9])0+(?=[0-9])", "", name.lower())
 
 
 class _Short(reprlib.Repr):
-    """``repr`` that looks at the first few parts only."""
+    """``repr`` that reads only the first items of a container and the first characters of a text."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reading users' files; writing so that a reader never sees half of one, and never over what the command read."""
+"""Reading of users' files, and atomic writing that never replaces an input of the same command."""
 
 import errno
 import hashlib
@@ -15,34 +15,34 @@ from pipette_opt.base.errors import InputError, OverwriteError
 from pipette_opt.base.units import MIB
 
 MAX_FILE_BYTES = 256 * MIB
-"""Largest file that is read: logs of a week of a large job are smaller. Chosen."""
+"""Largest file that is read, bytes; a week of logs of a large job is smaller. Chosen."""
 
 STDOUT = "-"
-"""Name that stands for standard output, as usual for programs."""
+"""File name that stands for standard output, a convention of Unix programs."""
 
 
 def is_stdout(path: str | Path | None) -> bool:
-    """Whether a name stands for standard output."""
+    """Return whether a file name stands for standard output."""
     return str(path) == STDOUT
 
 
 @dataclass(slots=True)
 class FilesOfRun:
     """
-    Files that a run of a command has used.
+    Files that one run of a command reads and writes.
 
     Parameters
     ----------
     inputs
-        Files that the command read, or that what it read names, by device and inode.
+        Files that the command read, and files that these name; by device and inode.
     targets
-        Files that were there before and that the command will write, by device and inode, as the command names them.
+        Existing files that the command will replace: path as given, by device and inode.
     written
-        Files that the command wrote, or goes on with, resolved.
+        Resolved paths that the command wrote, or whose earlier content it continues.
     replaced
-        Files that were there before the command wrote them, as the command names them.
+        Paths, as given, of files that existed before the command wrote them.
     hashes
-        SHA-256 of each input that was read, by its resolved path.
+        SHA-256 of each input that was read, by resolved path.
     """
 
     inputs: set[tuple[int, int]] = field(default_factory=set)
@@ -53,15 +53,15 @@ class FilesOfRun:
 
 
 _runs: list[FilesOfRun] = []
-"""The run of a command at hand, last; empty when the package is used as a library."""
+"""Runs of commands in progress, the innermost last; empty when the package is used as a library."""
 
 
 @contextmanager
 def files_of_run() -> Iterator[FilesOfRun]:
     """
-    Protect what a command reads from what it writes, from here to the end of the block.
+    Protect the inputs of a command from its outputs until the end of the ``with`` block.
 
-    Only commands open such a block. A program that uses the package as a library may write where it read before.
+    Only commands open such a block. A program that uses the package as a library may overwrite files that it read.
     """
     run = FilesOfRun()
     _runs.append(run)
@@ -73,9 +73,9 @@ def files_of_run() -> Iterator[FilesOfRun]:
 
 def note_input(path: str | Path) -> None:
     """
-    Protect a file that the command at hand read, or that what it read names; nothing outside of a command.
+    Record an input of the current command, or a file that an input names, as protected; no effect outside a command.
 
-    ``OverwriteError`` if the command said before that it will write there.
+    Raises ``OverwriteError`` if the file was announced as an output by :func:`note_targets`.
     """
     file = _file_of(path) if _runs else None
     if file is None or Path(path).resolve() in _runs[-1].written:
@@ -86,7 +86,10 @@ def note_input(path: str | Path) -> None:
 
 
 def note_targets(*paths: str | Path | None) -> None:
-    """Say what the command at hand will write, before it reads anything: an input among it is then refused at once."""
+    """
+    Announce the outputs of the current command before it reads anything;
+    reading any of them then raises an error.
+    """
     check_targets(*paths)
     for path in paths if _runs else ():
         file = None if path is None or is_stdout(path) else _file_of(path)
@@ -95,13 +98,13 @@ def note_targets(*paths: str | Path | None) -> None:
 
 
 def note_continued(path: str | Path) -> None:
-    """Let the command at hand replace a file that it reads: it goes on with what an earlier run wrote there."""
+    """Allow the current command to replace a file that it reads, because it continues the work of an earlier run."""
     if _runs:
         _runs[-1].written.add(Path(path).resolve())
 
 
 def check_targets(*paths: str | Path | None) -> None:
-    """Raise ``OverwriteError`` for a target that the command at hand read, or that what it read names."""
+    """Raise ``OverwriteError`` if an output is a file that the current command read, or that an input names."""
     for path in paths:
         if _runs and path is not None and not is_stdout(path) and _file_of(path) in _runs[-1].inputs:
             raise _is_input(path)
@@ -113,7 +116,7 @@ def _is_input(path: str | Path) -> OverwriteError:
 
 
 def _file_of(path: str | Path) -> tuple[int, int] | None:
-    """Device and inode of a regular file; ``None`` for a name that is none."""
+    """Return device and inode of a regular file; ``None`` for any other path."""
     try:
         status = Path(path).stat()
     except (OSError, ValueError):
@@ -122,7 +125,10 @@ def _file_of(path: str | Path) -> tuple[int, int] | None:
 
 
 def is_file(path: str | Path) -> bool:
-    """Return whether a path is a regular file; a text that cannot be a path, as one too long for a name, is none."""
+    """
+    Return whether a text is the path of a regular file; ``False`` for texts that cannot be a path, such as too long
+    ones.
+    """
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -130,7 +136,7 @@ def is_file(path: str | Path) -> bool:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Return whether a path is a folder; a text that cannot be a path is none."""
+    """Return whether a text is the path of a folder; ``False`` for texts that cannot be a path."""
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
@@ -139,10 +145,11 @@ def is_folder(path: str | Path) -> bool:
 
 def read_bytes(path: str | Path) -> bytes:
     """
-    Return the content of an input; ``OSError`` if it cannot be opened, :class:`InputError` if it may have no end.
+    Return the content of an input file.
 
-    Every file of a user is read here. A pipe is opened without waiting for a writer, and refused unless it is one of
-    this process's own. Of a command, the content is that of the first time, or an ``InputError`` says that it changed.
+    Raises ``OSError`` if the file cannot be opened, and :class:`InputError` for devices, for pipes of other processes,
+    and for files larger than ``MAX_FILE_BYTES``. In a command, a file that changed since it was first read also raises
+    :class:`InputError`.
     """
     note_input(path)
     content = read_output(path)
@@ -152,7 +159,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def _check_unchanged(path: Path, content: bytes) -> None:
-    """Raise ``InputError`` if another program replaced an input between two looks of the command at hand."""
+    """Raise ``InputError`` if an input changed since the current command first read it."""
     place = path.resolve()
     if _file_of(place) is None or place in _runs[-1].written:
         return
@@ -162,7 +169,10 @@ def _check_unchanged(path: Path, content: bytes) -> None:
 
 
 def read_output(path: str | Path) -> bytes:
-    """Return the content of a file that the command at hand may write to, as :func:`read_bytes` does of an input."""
+    """
+    Return the content of a file that the command may replace;
+    like :func:`read_bytes`, but without protecting the file.
+    """
     own = str(path).startswith(("/dev/fd/", "/proc/self/fd/")) or str(path) == "/dev/stdin"
     handle = os.open(path, os.O_RDONLY | (0 if own else os.O_NONBLOCK))
     with os.fdopen(handle, "rb") as file:
@@ -181,7 +191,7 @@ def read_output(path: str | Path) -> bytes:
 
 
 def _note_output(path: str | Path, target: Path) -> None:
-    """Remember a target right before it is replaced."""
+    """Record an output right before it is replaced."""
     if not _runs:
         return
     if target.exists() and target not in _runs[-1].written:
@@ -191,11 +201,11 @@ def _note_output(path: str | Path, target: Path) -> None:
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
     """
-    Write a text (UTF-8, newlines as given) or bytes to a temporary file beside ``path``, then move it there.
+    Write a text (UTF-8, newlines as given) or bytes to a temporary file beside ``path``, then rename it to ``path``.
 
-    A link stays, and the file that it points to is replaced; what is no file (a pipe, a terminal, ``/dev/null``) is
-    written to, and ``-`` is standard output. Raises ``OSError`` with the target's name, and ``OverwriteError`` for a
-    file that the command at hand read; the old file is then untouched.
+    A symbolic link stays, and its target is replaced. Pipes, terminals and ``/dev/null`` are written directly; ``-`` is
+    standard output. Raises ``OSError`` with the path, and ``OverwriteError`` for an input of the current command; the
+    old file is then unchanged.
     """
     if is_stdout(path):
         sys.stdout.write(content if isinstance(content, str) else content.decode())
@@ -206,9 +216,9 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 def write_together(contents: Mapping[Path, str | bytes]) -> None:
     """
-    Write several files, of which none makes sense with an old one beside it: all, or none if one fails.
+    Write several files that belong together: all are prepared first, so that a failed write replaces none of them.
 
-    Raises as :func:`write_atomically` does; the old files are then untouched.
+    Raises the errors of :func:`write_atomically`.
     """
     check_targets(*contents)
     with ExitStack() as temporaries:
@@ -232,15 +242,10 @@ def write_together(contents: Mapping[Path, str | bytes]) -> None:
 
 def write_with_parts(path: Path, text: str, parts: Mapping[str, str]) -> None:
     """
-    Write a file and, beside it, the files that it names: all, or none if one fails.
+    Write a file together with the files beside it that it names.
 
-    The names of parts follow from the file's. ``InputError`` for a part that is there although no file of this name
-    names it: it belongs to something else.
-
-    Parameters
-    ----------
-    parts
-        Text of each part, by its name in the folder of the file.
+    ``parts`` maps file names in the same folder to texts. Raises ``InputError`` if a part exists already and the old
+    file does not name it, since it then belongs to something else.
     """
     old = read_output(path) if path.is_file() else b""
     for name in parts:
@@ -257,7 +262,7 @@ def _encoded(content: str | bytes) -> bytes:
 
 @contextmanager
 def _temporary(target: Path, content: str | bytes) -> Iterator[Path]:
-    """A file beside the target with its content and permissions; gone at the end unless it was moved."""
+    """Yield a temporary file beside the target with its content and permissions; deleted at the end unless renamed."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     temporary = Path(name)
     try:
@@ -270,7 +275,7 @@ def _temporary(target: Path, content: str | bytes) -> Iterator[Path]:
 
 
 def _usual_mode(target: Path) -> int:
-    """Permissions of the file that is replaced, or those of a new file under the current mask."""
+    """Return the permissions of the file to replace, or those that a new file gets by the umask."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)

@@ -1,10 +1,10 @@
 """
-Compiled functions, cached by what they are compiled from.
+Compiled numba functions (kernels) with a disk cache that is keyed by source content.
 
-numba keys its cache by path and date of the file of a function alone, so a kernel would outlive a change of the kernels
-that it calls in other files, and would be compiled again for each installation. Here the folder of the cache is named
-after the contents of all that a kernel can see: the files that hold kernels and the files of this package that those
-import. All installations with these contents share it.
+numba keys its cache by the path and date of a function's own file. A cached kernel would then survive changes of
+kernels that it calls in other files, and each installation would compile again. This module names the cache folder
+after the content of all files that hold kernels, and of the files of this package that those import. Installations with
+the same content share the folder.
 """
 
 import atexit
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
-"""The folder of this package."""
+"""Folder of this package."""
 
 KERNELS = re.compile(rf"^from {PACKAGE.name}\.base\.jit import njit$", re.MULTILINE)
-"""The line by which a file that holds kernels is known."""
+"""Import line that marks a file that holds kernels."""
 
 IMPORTS = re.compile(rf"^from {PACKAGE.name}\.([\w.]+) import", re.MULTILINE)
-"""The modules of this package that a file imports from."""
+"""Import line that names a module of this package."""
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """:func:`numba.njit` with the package's own cache folder; takes keyword arguments only."""
+    """Return a decorator like :func:`numba.njit` that uses the package's cache folder; takes keyword arguments only."""
     import numba
     import numba.core.config as config  # a module whose attributes numba makes at run time
 
@@ -51,7 +51,10 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _find_by_contents(compiled: Any, folder: Path) -> None:
-    """Keep a kernel in a folder that already says its contents, in place of one that numba names by path and date."""
+    """
+    Set a kernel's cache folder and drop numba's check of the source date;
+    the folder's name already covers the content.
+    """
     from numba.core import caching
 
     cached = compiled._cache
@@ -61,7 +64,7 @@ def _find_by_contents(compiled: Any, folder: Path) -> None:
 
 
 def is_cached(compiled: Any) -> bool:
-    """Whether there is a cached kernel of a function, for whatever arguments."""
+    """Return whether the cache has a compiled version of a function, for any argument types."""
     function = compiled.py_func
     name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-*.nbi"
     return any(True for _ in cache_folder().rglob(name))
@@ -70,11 +73,11 @@ def is_cached(compiled: Any) -> bool:
 @cache
 def cache_folder() -> Path:
     """
-    Return the folder of compiled kernels, made if need be.
+    Return the folder of compiled kernels; created if needed.
 
-    Below ``NUMBA_CACHE_DIR`` if that is set, else in the user's cache folder, else in a folder for temporary files. An
-    index of kernels is a pickle, so whoever writes there runs code here: a folder that is a link, belongs to somebody
-    else or may be written by others is passed over. If all are, kernels are compiled into a new folder of this process.
+    Below ``NUMBA_CACHE_DIR`` if set, else in the user's cache folder, else in the folder for temporary files. Cache
+    entries are pickles, so whoever can write them runs code in this process. A folder that is a link, has another
+    owner, or is writable by others is skipped. If all are skipped, a new temporary folder serves this process only.
     """
     import numba
 
@@ -91,7 +94,7 @@ def cache_folder() -> Path:
 
 
 def _made_private(folder: Path) -> bool:
-    """Make a folder, if it is not there, and return whether nobody but its owner, this user, can write to it."""
+    """Create a folder if needed, and return whether it belongs to this user and only this user can write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -102,7 +105,7 @@ def _made_private(folder: Path) -> bool:
 
 
 def seen_by_kernels() -> list[Path]:
-    """The files that hold kernels and those of this package that they import functions or constants from."""
+    """Return the files that hold kernels, and the files of this package that they import from."""
     texts = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     holders = {path: text for path, text in texts.items() if KERNELS.search(text)}
     imported = {name.replace(".", "/") for text in holders.values() for name in IMPORTS.findall(text)}

@@ -1,4 +1,7 @@
-"""What the host's memory has in place of the GPU's, as one word: optimizer states, inputs of modules, whole layers."""
+"""
+Offloading to host memory, written as one word: optimizer states, inputs of modules,
+or activations of whole layers.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,27 +18,28 @@ OFFLOAD_MODULES = (
     "fused_group_mlp",
 )
 """
-Modules whose inputs can be moved (``offload_modules`` of ``TransformerConfig``, megatron-core 0.16). The last one is
-later: experts in one operation, counted as its two parts before it.
+Modules whose inputs can be offloaded (``offload_modules`` of ``TransformerConfig``, megatron-core 0.16).
+
+``fused_group_mlp`` is newer: experts as one operation, counted as ``expert_fc1`` plus ``moe_act``.
 """
 
 OFFLOAD_WORDS = f"none, optimizer, optimizer:0.5, layers:8, or modules ({', '.join(OFFLOAD_MODULES)}), joined by +"
-"""What a choice of offload may be, for messages."""
+"""Allowed offloading words, as text for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
     """
-    What is in the host's memory. Raises ``ValueError`` for what does not go together.
+    Parts of the training state in host memory. Raises ``ValueError`` for fields that contradict each other.
 
     Parameters
     ----------
     optimizer_offload_fraction
         Share of the optimizer's states that the host keeps and steps, 0 to 1.
     cpu_offloading_num_layers
-        Layers whose activations are there between the passes (Transformer Engine's offloading).
+        Layers whose activations are in host memory between forward and backward (Transformer Engine's offloading).
     offload_modules
-        Modules of every layer whose inputs are there (Megatron-Core's fine-grained offloading).
+        Modules of every layer whose inputs are in host memory (Megatron-Core's fine-grained offloading).
     """
 
     optimizer_offload_fraction: float = 0.0
@@ -57,12 +61,12 @@ class Offload:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether all is in the GPU's memory."""
+        """Return whether nothing is offloaded."""
         return self == NOTHING
 
     @property
     def word(self) -> str | None:
-        """The choice as search spaces name it, in one order; ``None`` for nothing."""
+        """Offloading as a word of search spaces, its parts in a fixed order; ``None`` if nothing is offloaded."""
         share, parts = self.optimizer_offload_fraction, []
         if share:
             parts.append("optimizer" if share == 1 else f"optimizer:{share:g}")
@@ -72,7 +76,10 @@ class Offload:
         return "+".join(parts) or None
 
     def has_all_of(self, other: "Offload") -> bool:
-        """Whether the host has whatever it has by another choice, too: no less memory is saved, and no time."""
+        """
+        Return whether everything that ``other`` offloads is offloaded here too: then no more GPU memory and no less
+        time.
+        """
         return (
             self.optimizer_offload_fraction >= other.optimizer_offload_fraction
             and self.cpu_offloading_num_layers >= other.cpu_offloading_num_layers
@@ -81,12 +88,12 @@ class Offload:
 
 
 NOTHING = Offload()
-"""All is in the GPU's memory."""
+"""Offloading of nothing: all state stays in GPU memory."""
 
 
 @lru_cache(maxsize=256)
 def offload_of(word: str | None) -> Offload:
-    """The choice that a word stands for, such as ``optimizer:0.5+core_attn``; ``ValueError`` for an unknown one."""
+    """Return the offloading for a word such as ``optimizer:0.5+core_attn``; ``ValueError`` for an unknown word."""
     fields: dict[str, Any] = {}
     modules = []
     for part in () if word in (None, "none") else str(word).split("+"):
@@ -102,5 +109,5 @@ def offload_of(word: str | None) -> Offload:
         except ValueError:
             raise ValueError(f"must be some of {OFFLOAD_WORDS}; got {word}.") from None
         if not fields[key] > 0:
-            raise ValueError(f"has {part}, which keeps nothing on the host; say none.")
+            raise ValueError(f"has {part}, which keeps nothing on the host; write none.")
     return Offload(offload_modules=tuple(dict.fromkeys(modules)), **fields)

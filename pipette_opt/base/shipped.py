@@ -1,4 +1,4 @@
-"""Where the shipped files are: ``data/`` and ``models/``, in a checkout or inside the installed package."""
+"""Paths of shipped files: ``data/`` and ``models/``, in a checkout or inside the installed package."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 def shipped_path(*parts: str) -> Path:
     """
-    Path of a shipped file or folder, e.g. ``shipped_path("data", "gpus.yaml")``.
+    Return the path of a shipped file or folder, e.g. ``shipped_path("data", "gpus.yaml")``.
 
-    The wheel carries the two folders as ``pipette_opt/_shipped/``; a checkout has them beside the package.
+    A wheel holds the two folders as ``pipette_opt/_shipped/``; a checkout has them beside the package.
     """
     installed = _PACKAGE / "_shipped"
     root = installed if installed.is_dir() else _PACKAGE.parent

@@ -1,9 +1,9 @@
 """
-Content of a file as the types that it is read into.
+Conversion of file content to typed objects, with errors for people.
 
-A dataclass, or a ``msgspec.Struct``, is all that says which fields a file has: their types, their limits
-(``Annotated``), and by their defaults which of them may be missing. msgspec reads and writes them; what is here names
-the field, the value found and what would be right where content does not fit.
+A dataclass or ``msgspec.Struct`` describes the fields of a file: types, limits (``Annotated``), and defaults of
+optional fields. msgspec converts the content. This module adds errors that name the field, the value found and the
+values allowed.
 """
 
 import types
@@ -21,52 +21,52 @@ from pipette_opt.base.types import LARGEST_EXACT
 T = TypeVar("T")
 
 Count = Annotated[int, Meta(ge=0)]
-"""A whole number >= 0."""
+"""Whole number >= 0."""
 
 Size = Annotated[int, Meta(ge=1)]
-"""A whole number >= 1."""
+"""Whole number >= 1."""
 
 Positive = Annotated[float, Meta(gt=0)]
-"""A number > 0."""
+"""Number > 0."""
 
 NotNegative = Annotated[float, Meta(ge=0)]
-"""A number >= 0."""
+"""Number >= 0."""
 
 Share = Annotated[float, Meta(ge=0, le=1)]
-"""A number in [0, 1]."""
+"""Number in [0, 1]."""
 
 LARGEST = 1e18
-"""Largest time, rate or size of a file; sums of larger numbers could overflow."""
+"""Largest number that a file may hold, in any unit; sums of larger numbers could overflow. Chosen."""
 
 _EXACT = {int: "a whole number from -2^53 to 2^53", float: f"a finite number from -{LARGEST:g} to {LARGEST:g}"}
-"""Numbers that a file may have."""
+"""Allowed range of numbers in files by Python type, as text for messages."""
 
 
 def typed(
     kind: type[T], content: object, where: str, path: str = "", *, closed: bool = False, needed: Collection[str] = ()
 ) -> T:
     """
-    Return content of a file as a type.
+    Return content of a file as an object of a type.
 
     Parameters
     ----------
     kind
         A dataclass, a ``msgspec.Struct``, or a list or mapping of them.
     content
-        Plain values as JSON or YAML gives them.
+        Plain values from JSON or YAML.
     where
         File and place; the start of every error message.
     path
         Path of ``content`` in the file, e.g. ``memory[2]``; empty at the top.
     closed
-        Refuse fields that the type does not have. Otherwise they are left out.
+        Refuse fields that the type does not have; otherwise they are ignored.
     needed
-        Fields that must be there although the type has a default for them.
+        Fields that must be present even if the type has a default for them.
 
     Raises
     ------
     InputError
-        If a field is missing, or of another type, or if the type refuses its value.
+        If a field is missing, has another type, or has a value that the type refuses.
     """
     if closed:
         _refuse_unknown(kind, content, where, path)
@@ -82,7 +82,7 @@ def typed(
 
 
 def _are_exact(content: object) -> bool:
-    """Return whether every number is finite and read alike by all readers of JSON (RFC 8259, section 6)."""
+    """Return whether every number is finite and read alike by all JSON readers (RFC 8259, section 6)."""
     parts: list[Any] = [[content]]
     while parts:  # no recursion: a plan has a dozen thousand values
         part = parts.pop()
@@ -108,7 +108,7 @@ def _fits(kind: Any, content: object) -> bool:
 
 
 def _refuse_unknown(kind: Any, content: object, where: str, path: str) -> None:
-    """Raise ``InputError`` for a field that a dataclass does not have, at any depth, with the nearest names."""
+    """Raise ``InputError``, with similar names, for a field at any depth that its dataclass does not have."""
     known = _fields(_plain(kind))
     for name in content if known and isinstance(content, Mapping) else ():
         if name not in known:
@@ -119,7 +119,7 @@ def _refuse_unknown(kind: Any, content: object, where: str, path: str) -> None:
 
 
 def _fault(kind: Any, content: object, path: str) -> str:
-    """Path and problem of the innermost part that does not fit."""
+    """Return the error text (path and problem) for the innermost value that does not fit its type."""
     for part_path, part_kind, part in _parts(kind, content, path):
         if not _fits(part_kind, part):
             return _fault(part_kind, part, part_path)
@@ -138,7 +138,7 @@ def _fault(kind: Any, content: object, path: str) -> str:
 
 
 def _parts(kind: Any, content: object, path: str) -> Iterator[tuple[str, Any, object]]:
-    """Path, type and content of each part of a mapping or list, if the type has such parts."""
+    """Yield path, type and content of each item of a mapping or list; nothing for other content."""
     kind = _plain(kind)
     inner = (Any, Any) if kind is Any else get_args(kind)
     if isinstance(content, Mapping):
@@ -155,7 +155,7 @@ def _joined(path: str, name: object) -> str:
 
 
 def _plain(kind: Any) -> Any:
-    """Return a type without limits, and without ``None`` beside it."""
+    """Return a type without its limits and without ``None``."""
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if get_origin(kind) in (Union, types.UnionType):
@@ -166,7 +166,10 @@ def _plain(kind: Any) -> Any:
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Type of each field by its name in the file, and whether it is required; nothing for other types."""
+    """
+    Return the type of each field by its name in the file, and whether it is required;
+    empty for types without fields.
+    """
     if not (isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, msgspec.Struct))):
         return {}
     hints, info = get_type_hints(kind, include_extras=True), inspect.type_info(kind)
@@ -175,7 +178,7 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
 
 
 def _words(kind: inspect.Type) -> str:
-    """Return a type for people."""
+    """Return the description of a type for an error message, such as ``a whole number >= 1``."""
     match kind:
         case inspect.Metadata():
             return _words(kind.type)
@@ -200,7 +203,7 @@ def _words(kind: inspect.Type) -> str:
 
 
 def _limits(kind: inspect.IntType | inspect.FloatType) -> str:
-    """Limits of a number, as words that follow it."""
+    """Return the limits of a number as text, such as `` in [0, 1]`` or `` >= 1``; empty without limits."""
     if kind.ge is not None and kind.le is not None:
         return f" in [{kind.ge:g}, {kind.le:g}]"
     signs = {">": kind.gt, ">=": kind.ge, "<": kind.lt, "<=": kind.le}
@@ -208,7 +211,7 @@ def _limits(kind: inspect.IntType | inspect.FloatType) -> str:
 
 
 def check_limits(spec: Hashable) -> None:
-    """Raise ``ValueError`` if a number of a dataclass is outside the limits of its type, ``ge`` and perhaps ``le``."""
+    """Raise ``ValueError`` if a number in a dataclass is outside the limits ``ge`` and ``le`` of its field's type."""
     for name, least, most, right in _limits_of(type(spec)):
         value = getattr(spec, name)
         if not least <= value <= most:
@@ -217,7 +220,10 @@ def check_limits(spec: Hashable) -> None:
 
 @cache
 def _limits_of(kind: type) -> list[tuple[str, float, float, str]]:
-    """Field, limits and words of each number of a dataclass whose type has a lower limit."""
+    """
+    Return name, lower limit, upper limit and description of each number field of a dataclass that has a lower
+    limit.
+    """
     found = []
     for name, (hint, _) in _fields(kind).items():
         info = inspect.type_info(hint)

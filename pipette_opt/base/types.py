@@ -1,4 +1,4 @@
-"""Array types and the words that several parts share."""
+"""Array types, and option values that several packages share."""
 
 import math
 from typing import Literal, TypeGuard
@@ -11,16 +11,19 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 P2PMode = Literal["blocking", "async"]
-"""Whether a stage waits for its sends (Megatron-Core's 1F1B without interleaving) or hides them."""
+"""
+Pipeline sends: ``blocking`` if a stage waits for them (Megatron-Core's 1F1B without interleaving),
+else ``async``.
+"""
 
 Collective = Literal["ring", "hierarchical", "tree"]
-"""How gradients are reduced over several hosts; see ``costs/collectives.py``."""
+"""Algorithm that reduces gradients over several hosts; see ``costs/collectives.py``."""
 
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 """Megatron-Core's two rank orders, fastest dimension first; the second is ``--use-tp-pp-dp-mapping``."""
 
 Launcher = Literal["torchrun", "slurm", "mpi"]
-"""What starts the processes: ``torchrun`` gives each node contiguous ranks, the others any rank map."""
+"""Program that starts the processes: ``torchrun`` gives each node contiguous ranks, the others allow any rank map."""
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -30,13 +33,15 @@ RecomputeMethod = Literal["uniform", "block"]
 
 Recomputation = str
 """
-What is recomputed in a search space, beside nothing: ``selective``, the attention core; ``block``, the first layers of
-each chunk, as few as memory asks for; ``full``, all layers; or modules of all layers, as ``moe_act+layernorm``.
+Recomputation word of a search space.
+
+``selective`` recomputes the attention core; ``block`` the fewest first layers of each chunk with which memory suffices;
+``full`` all layers; other words name modules of all layers, such as ``moe_act+layernorm``.
 """
 
 
 def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.ndarray:
-    """Return a C-contiguous read-only copy of ``array``, or itself if it is one already."""
+    """Return a C-contiguous read-only copy of ``array``; ``array`` itself if it already is such an array."""
     if (
         isinstance(array, np.ndarray)
         and array.base is None
@@ -51,11 +56,11 @@ def read_only(array: np.ndarray, dtype: type | np.dtype | None = None) -> np.nda
 
 
 LARGEST_EXACT = 2**53
-"""Whole numbers up to here are the same in every reader of JSON (RFC 8259, section 6)."""
+"""Largest whole number that every JSON reader reads exactly (RFC 8259, section 6)."""
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether ``value`` is a finite number that a float can hold; true and false are none."""
+    """Return whether ``value`` is a finite number that a float can hold; false for booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -65,10 +70,12 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 Prefer = Literal["simple", "fastest"]
-"""Which of the plans that are as good as the fastest is shown: the plainest, or the fastest itself."""
+"""Choice among plans that are as good as the fastest: show the plainest (``simple``), or the fastest itself."""
 
 ProofStep = Literal["work alone", "best links", "judge over best links", "any layers", "search"]
 """
-Which bound rules a configuration out, from the cheapest on: its work, a form or the simulator over the best links, a
-family of the joint model, or a search.
+Proof step that rules a configuration out, cheapest first.
+
+``work alone``: compute without messages; ``best links``: formula with the fastest links; ``judge over best links``:
+simulator with the fastest links; ``any layers``: joint CP-SAT model; ``search``: search over placements.
 """

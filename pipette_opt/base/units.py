@@ -1,4 +1,4 @@
-"""Units: base units inside (bytes, seconds, bytes/s, FLOP/s), people's units at the edges."""
+"""Units: bytes, seconds, bytes/s and FLOP/s inside the package; GiB and GB/s only in input and output."""
 
 import math
 import re
@@ -12,24 +12,28 @@ US = 1e-6
 
 
 def gib(num_bytes: float) -> float:
-    """Bytes as GiB."""
+    """Return a number of bytes in GiB."""
     return num_bytes / GIB
 
 
 def counted(number: int, word: str) -> str:
-    """``1 flow``, ``1,024 flows``."""
+    """Return a number with its noun, in the plural if needed: ``1 flow``, ``1,024 flows``."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits without an exponent: ``66.0``, ``0.0123``, ``7,940``."""
+    """Return a number with three significant digits and without an exponent: ``66.0``, ``0.0123``, ``7,940``."""
     mantissa, exponent = f"{value:.2e}".split("e")
     decimals = 2 - int(exponent)
     return f"{float(f'{mantissa}e{exponent}'):,.{max(decimals, 0)}f}"
 
 
 def percent(share: float, sign: str = "") -> str:
-    """Three digits, at most two of them after the point, and never rounded to nothing; ``sign`` as in a format."""
+    """
+    Return a share as a percentage with three significant digits, at most two of them decimals: ``0.35%``, ``56.1%``.
+
+    A positive share below 0.01 % gives ``< 0.01%``. ``sign`` is a sign option of a format, such as ``+``.
+    """
     if 0 < share < 1e-4:
         return "< 0.01%"
     size = abs(share)
@@ -37,11 +41,11 @@ def percent(share: float, sign: str = "") -> str:
 
 
 MAX_DIGITS = 18
-"""More digits than any size has; Python itself refuses to read numbers of thousands."""
+"""Most digits of an accepted whole number; no size has more. Python refuses numbers of thousands of digits."""
 
 
 def whole_number(text: str) -> int | None:
-    """A number of the digits 0 to 9 and nothing else, at most 18 of them; ``None`` for any other text."""
+    """Return the whole number that a text of at most 18 digits 0 to 9 stands for; ``None`` for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
@@ -49,7 +53,10 @@ _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?
 
 
 def number_of(text: str) -> float:
-    """Return the decimal number of a text; ``ValueError`` for ``nan``, ``inf``, ``1_0`` and digits beyond 0 to 9."""
+    """
+    Return the decimal number in a text; ``ValueError`` for ``nan``, ``inf``,
+    ``1_0`` and digits other than 0 to 9.
+    """
     value = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]!r} is no number")
@@ -57,5 +64,5 @@ def number_of(text: str) -> float:
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
-    """Integer quotient, rounded up."""
+    """Return the integer quotient, rounded up."""
     return -(-numerator // denominator)

@@ -1,4 +1,4 @@
-"""What we decide: the parallel configuration, and which GPU each rank gets."""
+"""Choices that planning makes: the parallel configuration, and the GPU of each rank."""
 
 from pipette_opt.parallel.chunks import fit_chunks
 from pipette_opt.parallel.config import (

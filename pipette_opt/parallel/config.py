@@ -1,4 +1,4 @@
-"""One way to split the training of a model."""
+"""Parallel configuration: degrees, micro-batch and memory savers of one way to split the training of a model."""
 
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -15,10 +15,10 @@ from pipette_opt.parallel.layout import layout_layers, layout_of
 from pipette_opt.parallel.recompute import CORE, modules_in_order
 
 OuterSharding = Literal["no_shard", "optim"]
-"""What groups of replicas share with each other, by Megatron-Core's names."""
+"""Sharding between groups of replicas, by Megatron-Core's names."""
 
 SHARDING_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-"""What replicas share, by ZeRO stage: ``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
+"""Sharding among replicas by ZeRO stage 0 to 3: ``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
 
 COUNTS = (
     "tensor_model_parallel_size",
@@ -30,55 +30,57 @@ COUNTS = (
     "expert_tensor_size",
     "recompute_num_layers",
 )
-"""Fields of a configuration that are whole numbers of at least one."""
+"""Fields of a configuration that must be whole numbers >= 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
     """
-    Parallel degrees, micro-batch and memory savers, in Megatron-Core's words.
+    Parallel degrees, micro-batch and memory savers, with Megatron-Core's names.
 
     Parameters
     ----------
     virtual_pipeline_model_parallel_size
         Model chunks per stage; ``None`` (never 1) without interleaving.
     layers_per_stage
-        Transformer layers of each pipeline stage, all its chunks together, length
-        ``pipeline_model_parallel_size``. With interleaving the chunks of a stage are equal, except that the embedding
-        may count as a layer of the first chunk of all, and the head as one of the last; or a layout says what each
-        chunk has. ``layers_per_chunk`` has them.
+        Transformer layers of each pipeline stage, all its chunks together, length ``pipeline_model_parallel_size``.
+        With interleaving the chunks of a stage are equal, except that the embedding may count as a layer of the very
+        first chunk, and the output head as a layer of the very last; or ``pipeline_model_parallel_layout`` sets each
+        chunk. ``layers_per_chunk`` gives the result.
     recompute_granularity
         ``selective`` recomputes modules of each layer, ``full`` whole layers from their inputs.
     recompute_modules
-        With ``selective``: which ones (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`); kept in their order.
+        Modules that ``selective`` recomputes (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`), in that
+        order.
     recompute_method, recompute_num_layers
-        With ``full``: ``uniform`` recomputes all layers, that many at a time from the first one's input; ``block`` the
-        first layers of each chunk, up to that many and one at a time, and keeps the activations of the others. There is
-        one number for all stages (Megatron-Core, ``TransformerBlock._checkpointed_forward``).
+        With ``full``: ``uniform`` recomputes all layers, this number at a time from the input of the first; ``block``
+        recomputes the first layers of each chunk, up to this number and one at a time, and keeps the activations of the
+        others. All stages share the number (Megatron-Core, ``TransformerBlock._checkpointed_forward``).
     expert_tensor_parallel_size
         Tensor-parallel ranks of one expert; ``None`` for ``tensor_model_parallel_size``.
     zero_stage
-        What replicas share: nothing (0), optimizer states (1), gradients too (2), parameters too (3). ``None``: what
-        ``use_distributed_optimizer`` says, 1 or 0.
+        State that replicas share: nothing (0), optimizer states (1), also gradients (2), also parameters (3). ``None``
+        means 1 with ``use_distributed_optimizer``, else 0.
     num_distributed_optimizer_instances, outer_dp_sharding_strategy
-        Groups of consecutive replicas that each share gradients and parameters among themselves (hybrid sharding), and
-        whether optimizer states are divided over the groups too (``optim``) or not (``no_shard``). From stage 2 on.
+        Number of groups of consecutive replicas that share gradients and parameters within the group (hybrid sharding),
+        and whether optimizer states are also divided over the groups (``optim``) or not (``no_shard``). Needs ZeRO
+        stage 2 or 3.
     overlap_grad_reduce, overlap_param_gather
-        Gradients are reduced beside the last backward, parameters gathered beside the next forward; the latter needs
-        the former and the distributed optimizer.
+        Gradients are reduced during the last backward pass, parameters gathered during the next forward pass. The
+        latter needs the former and the distributed optimizer.
     ddp_bucket_size
-        Parameters of one bucket of gradients; ``None`` for Megatron-Core's own size.
+        Parameters per gradient bucket; ``None`` for Megatron-Core's default.
     overlap_p2p_communication
-        Whether the interleaved schedule goes on while it sends; without interleaving it plays no role.
+        Whether interleaved stages compute while they send; no effect without interleaving.
     offload
-        What the host's memory has in place of the GPU's, where the search chose it: ``optimizer``, ``layers:8``,
-        modules joined by ``+`` (:mod:`~pipette_opt.base.offload`); ``None`` for what the training says.
+        Offloading to host memory that the search chose: ``optimizer``, ``layers:8``, modules joined by ``+``
+        (:mod:`~pipette_opt.base.offload`); ``None`` for the training's own options.
     tp_comm_overlap
-        Whether tensor-parallel ranks send beside products, where the search chose it; a training may say so, too
-        (:mod:`~pipette_opt.specs.user_buffers`).
+        Whether the search chose tensor overlap: tensor-parallel ranks send during matrix products. The training may
+        also set it (:mod:`~pipette_opt.specs.user_buffers`).
     pipeline_model_parallel_layout
-        What each chunk of each stage holds, as Megatron-Core writes it (:mod:`~pipette_opt.parallel.layout`). It is
-        kept in its shortest form, and only where the chunks of a stage are unequal; otherwise it becomes ``None``.
+        Contents of each chunk of each stage, in Megatron-Core's notation (:mod:`~pipette_opt.parallel.layout`). Stored
+        in its shortest form, and ``None`` if the chunks are those of the default division.
     """
 
     tensor_model_parallel_size: Size
@@ -161,11 +163,11 @@ class ParallelConfig:
         ):
             raise ValueError(
                 f"{vpp} chunks must divide the layers of every stage (or of equal stages, of which the first and the "
-                f"last may have one layer less), got {self.layers_per_stage}; a layout may say more."
+                f"last may have one layer less), got {self.layers_per_stage}; other chunks need a layout."
             )
 
     def _check_instances(self) -> None:
-        """Groups of replicas are equal, and share something."""
+        """Raise ``ValueError`` unless groups of replicas are equal in size and share gradients (ZeRO stage 2 or 3)."""
         groups, outer = self.num_distributed_optimizer_instances, self.outer_dp_sharding_strategy
         if outer not in ("no_shard", "optim"):
             raise ValueError(f"outer_dp_sharding_strategy must be no_shard or optim, got {outer!r}.")
@@ -188,7 +190,10 @@ class ParallelConfig:
             )
 
     def _keep_layout(self, layout: str) -> None:
-        """A layout that agrees with stages and chunks, in its shortest form; none where chunks are equal anyway."""
+        """
+        Store a layout in its shortest form, or ``None`` if it is the default division; ``ValueError`` if it contradicts
+        stages.
+        """
         try:
             held = layout_layers(layout, self.pipeline_model_parallel_size)
         except ValueError as error:
@@ -203,7 +208,10 @@ class ParallelConfig:
         object.__setattr__(self, "pipeline_model_parallel_layout", _shortest_layout(held))
 
     def _counts(self) -> tuple[int, ...]:
-        """The values of :data:`COUNTS`; written out, as searches make a hundred thousand configurations."""
+        """
+        Return the values of :data:`COUNTS`; written out for speed,
+        as searches make a hundred thousand configurations.
+        """
         return (
             self.tensor_model_parallel_size,
             self.pipeline_model_parallel_size,
@@ -217,7 +225,7 @@ class ParallelConfig:
 
     @property
     def world_size(self) -> int:
-        """Ranks, hence GPUs."""
+        """Number of ranks, and so of GPUs."""
         return (
             self.tensor_model_parallel_size
             * self.context_parallel_size
@@ -233,33 +241,36 @@ class ParallelConfig:
 
     @property
     def sharding_stage(self) -> int:
-        """What replicas share, as ZeRO counts it, 0 to 3."""
+        """ZeRO stage, 0 to 3: the state that replicas share."""
         return int(self.use_distributed_optimizer) if self.zero_stage is None else self.zero_stage
 
     @property
     def data_parallel_sharding_strategy(self) -> str:
-        """What replicas share, by Megatron-FSDP's word."""
+        """Sharding among replicas, by Megatron-FSDP's name."""
         return SHARDING_STRATEGIES[self.sharding_stage]
 
     @property
     def sharing_ranks(self) -> int:
-        """Ranks that share what is divided among replicas: data- and context-parallel ones of one group of replicas."""
+        """Ranks over which sharded state is divided: data- times context-parallel ranks of one group of replicas."""
         return self.data_parallel_size * self.context_parallel_size // self.num_distributed_optimizer_instances
 
     @property
     def state_groups(self) -> int:
-        """Groups of replicas over which optimizer states are divided once more; 1 if they are not."""
+        """Groups of replicas over which optimizer states are also divided; 1 if they are not."""
         return self.num_distributed_optimizer_instances if self.outer_dp_sharding_strategy == "optim" else 1
 
     def layers_recomputed_at_once(self) -> int:
-        """Layers that one recomputation brings back; 0 without full recomputation."""
+        """Return the number of layers that are recomputed at a time; 0 without full recomputation."""
         if self.recompute_granularity != "full":
             return 0
         return self.recompute_num_layers if self.recompute_method == "uniform" else 1
 
     @property
     def recomputation(self) -> Recomputation | None:
-        """What is recomputed, as search spaces name it."""
+        """
+        Recomputation as search spaces name it, such as ``selective``, ``block``,
+        ``full`` or ``moe_act+layernorm``.
+        """
         if self.recompute_granularity == "full" and self.recompute_method == "block":
             return "block"
         if self.recompute_granularity == "selective" and self.recompute_modules != CORE:
@@ -267,14 +278,14 @@ class ParallelConfig:
         return self.recompute_granularity
 
     def recomputes(self, module: str) -> bool:
-        """Whether every layer's backward computes a module again, be it with all else of the layer."""
+        """Return whether every layer recomputes this module in the backward pass, alone or with the whole layer."""
         if self.recompute_granularity == "selective":
             return module in self.recompute_modules
         return self.recompute_granularity == "full"
 
     @property
     def recomputed_per_chunk(self) -> tuple[tuple[int, ...], ...]:
-        """Layers of each chunk that are recomputed whole, the first ones of it, shape ``(num_chunks, pp)``."""
+        """Number of layers at the start of each chunk that are recomputed whole, shape ``(num_chunks, pp)``."""
         most = {"full": sum(self.layers_per_stage), "block": self.recompute_num_layers}
         limit = most.get(self.recomputation or "", 0)
         return tuple(tuple(min(layers, limit) for layers in chunk) for chunk in self.layers_per_chunk)
@@ -286,48 +297,57 @@ class ParallelConfig:
 
     @property
     def layers_per_chunk(self) -> tuple[tuple[int, ...], ...]:
-        """Transformer layers of each chunk of each stage, shape ``(num_chunks, pp)``; chunks go round the stages."""
+        """
+        Transformer layers of each chunk of each stage, shape ``(num_chunks, pp)``; the data passes chunk 0 of all
+        stages first.
+        """
         if self.pipeline_model_parallel_layout is not None:
             return layout_layers(self.pipeline_model_parallel_layout, self.pipeline_model_parallel_size)
         return deal_layers(self.layers_per_stage, self.num_chunks)
 
     @property
     def chunk_shares(self) -> FloatArray:
-        """Part of each stage's layers that each chunk holds, shape ``(num_chunks, pp)``; equal ones without layers."""
+        """
+        Share of a stage's layers in each of its chunks, shape ``(num_chunks, pp)``; equal shares for a stage without
+        layers.
+        """
         held = np.array(self.layers_per_chunk, dtype=np.float64)
         shares: FloatArray = np.where(held.sum(axis=0) > 0, held / np.maximum(held.sum(axis=0), 1), 1 / len(held))
         return shares
 
     @property
     def counts_embedding(self) -> bool:
-        """Whether the embedding takes the place of a layer of the first chunk."""
+        """Return whether the embedding counts as a layer of the very first chunk."""
         is_equal = self.pipeline_model_parallel_layout is None
         return is_equal and missing_layers(self.layers_per_stage, self.num_chunks)[0] > 0
 
     @property
     def counts_loss(self) -> bool:
-        """Whether the output head takes the place of a layer of the last chunk."""
+        """Return whether the output head counts as a layer of the very last chunk."""
         is_equal = self.pipeline_model_parallel_layout is None
         return is_equal and missing_layers(self.layers_per_stage, self.num_chunks)[-1] > 0
 
     @property
     def microbatch_group_size(self) -> int:
-        """Micro-batches that only go together: one for each stage with interleaving, else 1."""
+        """
+        Number that a replica's micro-batches must be a multiple of:
+        the number of stages with interleaving, else 1.
+        """
         return 1 if self.virtual_pipeline_model_parallel_size is None else self.pipeline_model_parallel_size
 
     def num_microbatches(self, global_batch_size: int, *, unequal: bool = False) -> int:
         """
-        Micro-batches of one replica in one iteration; of those that have most where replicas may differ.
+        Return the micro-batches of one replica in one iteration; of the largest replica if they may differ.
 
         Parameters
         ----------
         unequal
-            Whether replicas may have different numbers, as :meth:`microbatches_of_replicas` deals them.
+            Whether replicas may have different numbers, as :meth:`microbatches_of_replicas` divides them.
 
         Raises
         ------
         ValueError
-            If micro-batches do not come out whole, or if a replica has none.
+            If the global batch does not divide into whole micro-batches, or if a replica gets none.
         """
         per_step = self.data_parallel_size * self.micro_batch_size
         if unequal:
@@ -341,10 +361,11 @@ class ParallelConfig:
 
     def microbatches_of_replicas(self, global_batch_size: int) -> tuple[int, ...]:
         """
-        The global batch dealt to the replicas as evenly as whole groups of micro-batches can be, the most first.
+        Return the micro-batches of each replica, as even as whole groups of micro-batches allow, largest first.
 
         Shape ``(data_parallel_size,)``; the sum is ``global_batch_size / micro_batch_size``, and two replicas differ by
-        one group at most. Raises ``ValueError`` if groups do not come out whole, or if a replica has none.
+        at most one group (``microbatch_group_size``). Raises ``ValueError`` if the batch is not a whole number of
+        groups, or if a replica gets none.
         """
         size, dp = self.microbatch_group_size, self.data_parallel_size
         groups, rest = divmod(global_batch_size, self.micro_batch_size * size)
@@ -358,7 +379,7 @@ class ParallelConfig:
         return ((each + 1) * size,) * more + (each * size,) * (dp - more)
 
     def label(self) -> str:
-        """Short name for tables, e.g. ``tp8 pp2 dp4 mbs1 vpp2 sp full dopt``."""
+        """Return a short name for tables, e.g. ``tp8 pp2 dp4 mbs1 vpp2 sp full dopt``."""
         parts = [
             f"tp{self.tensor_model_parallel_size}",
             f"pp{self.pipeline_model_parallel_size}",
@@ -408,31 +429,35 @@ class ParallelConfig:
 
 @lru_cache(maxsize=1 << 12)
 def _shortest_layout(held: tuple[tuple[int, ...], ...]) -> str | None:
-    """The shortest text of such chunks; none where they are equal anyway."""
+    """Return the shortest layout text for these layers per chunk; ``None`` if they are the default division."""
     stages = tuple(map(sum, zip(*held, strict=True)))
     is_usual = fit_chunks(stages, len(held)) and held == deal_layers(stages, len(held))
     return None if is_usual else layout_of(held)
 
 
 def without_recomputation(config: ParallelConfig) -> ParallelConfig:
-    """The same where all activations are kept."""
+    """Return a copy of the configuration without recomputation."""
     return _changed(
         config, recompute_granularity=None, recompute_method="uniform", recompute_num_layers=1, recompute_modules=CORE
     )
 
 
 def with_offload(config: ParallelConfig, word: str | None) -> ParallelConfig:
-    """The same with another choice of what the host has, which is known to hold together; copied as in the above."""
+    """Return a copy with this offloading word, which must be valid; nothing is checked, as in :func:`with_overlap`."""
     return _changed(config, offload=word)
 
 
 def with_tensor_overlap(config: ParallelConfig, is_on: bool) -> ParallelConfig:
-    """The configuration with or without tensor-parallel communication beside products, unchecked as in the above."""
+    """Return a copy with or without tensor overlap; nothing is checked, as in :func:`with_overlap`."""
     return config if config.tp_comm_overlap == is_on else _changed(config, tp_comm_overlap=is_on)
 
 
 def without_overlap(config: ParallelConfig) -> ParallelConfig:
-    """The configuration that sends nothing beside compute; what shares it has the same memory and the same bound."""
+    """
+    Return a copy that overlaps no gradient or parameter traffic with compute.
+
+    All configurations with the same copy have the same memory and share a lower bound on their times.
+    """
     if not config.overlap_grad_reduce:
         return config
     return with_overlap(config, grad_reduce=False)
@@ -442,16 +467,16 @@ def with_overlap(
     config: ParallelConfig, *, grad_reduce: bool, param_gather: bool = False, ddp_bucket_size: int | None = None
 ) -> ParallelConfig:
     """
-    The configuration with another choice of what is sent beside compute.
+    Return a copy with another overlap of gradient and parameter traffic with compute.
 
-    Other fields were checked already: they are copied as they are, as searches do this a hundred thousand times.
+    Other fields are copied unchecked, for speed: searches do this a hundred thousand times.
 
     Parameters
     ----------
     param_gather
-        Needs ``grad_reduce`` and a distributed optimizer.
+        Gather parameters during the next forward pass; needs ``grad_reduce`` and the distributed optimizer.
     ddp_bucket_size
-        As in :class:`ParallelConfig`.
+        Parameters per gradient bucket; ``None`` for Megatron-Core's default.
     """
     if param_gather and not (grad_reduce and config.use_distributed_optimizer):
         raise ValueError("overlap_param_gather needs overlap_grad_reduce and use_distributed_optimizer.")
@@ -461,12 +486,12 @@ def with_overlap(
 
 
 def with_whole_layers(config: ParallelConfig, method: str, number: int) -> ParallelConfig:
-    """The same with full recomputation, by one method or the other, of so many layers; copied as in the above."""
+    """Return a copy with full recomputation by this method and number of layers; nothing is checked."""
     return _changed(config, recompute_granularity="full", recompute_method=method, recompute_num_layers=number)
 
 
 def _changed(config: ParallelConfig, **values: Any) -> ParallelConfig:
-    """A copy with other values of some fields, without a check."""
+    """Return a copy with these fields changed, without any check."""
     changed = object.__new__(ParallelConfig)
     for name, slot in _SLOTS.items():
         slot.__set__(changed, values[name] if name in values else slot.__get__(config))
@@ -474,10 +499,10 @@ def _changed(config: ParallelConfig, **values: Any) -> ParallelConfig:
 
 
 OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size")
-"""Fields that :func:`with_overlap` chooses."""
+"""Fields that :func:`with_overlap` sets."""
 
 SPLIT = ("layers_per_stage", "pipeline_model_parallel_layout")
-"""Fields that say which layers are where."""
+"""Fields that assign layers to stages and chunks."""
 
-_SLOTS = {one.name: getattr(ParallelConfig, one.name) for one in fields(ParallelConfig)}
-"""The slots of all fields."""
+_SLOTS = {field.name: getattr(ParallelConfig, field.name) for field in fields(ParallelConfig)}
+"""Slot descriptor of each field; reads and writes it without the checks of the class."""

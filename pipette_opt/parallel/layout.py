@@ -1,9 +1,9 @@
 """
-Megatron-Core's text of which model chunk holds what, ``pipeline_model_parallel_layout``.
+Megatron-Core's notation for the contents of model chunks, ``pipeline_model_parallel_layout``.
 
-Parts between bars go round the stages: part ``c * pp + s`` is chunk ``c`` of stage ``s``. In a part ``E`` is the
-embedding, ``t`` a transformer layer, ``m`` a head that predicts further tokens, ``L`` the output head and loss. ``t*3``
-and ``(tt|)*4`` repeat, parentheses first and neither nested; commas mean nothing
+A layout is a list of parts between bars: part ``c * pp + s`` is chunk ``c`` of stage ``s``. In a part ``E`` is the
+embedding, ``t`` a transformer layer, ``m`` a multi-token-prediction layer, ``L`` the output head and loss. ``t*3`` and
+``(tt|)*4`` repeat; parentheses are expanded first, and neither can be nested. Commas are ignored
 (``megatron/core/transformer/pipeline_parallel_layer_layout.py``, 0.16).
 """
 
@@ -13,17 +13,17 @@ from functools import lru_cache
 from itertools import groupby
 
 LETTERS = "EtmL"
-"""What a part may hold."""
+"""Letters that a part of a layout may have."""
 
 MAX_LETTERS = 100_000
-"""Largest number of letters and bars that a layout may be written out to; more is a slip of the pen. Chosen."""
+"""Most letters and bars of an expanded layout; a longer layout is a typing error. Chosen."""
 
 
 def layout_parts(layout: str) -> tuple[str, ...]:
     """
-    The parts of a layout, written out.
+    Return the parts of a layout, with repeats expanded.
 
-    Raises ``ValueError`` for letters that Megatron-Core does not know; what the parts hold is not looked at.
+    Raises ``ValueError`` for letters that Megatron-Core does not know; the order of letters is not checked.
     """
     text = layout.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
@@ -39,14 +39,14 @@ def layout_parts(layout: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1 << 12)
 def layout_layers(layout: str, num_stages: int) -> tuple[tuple[int, ...], ...]:
     """
-    Transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
+    Return the transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
 
-    Heads that predict further tokens are in the last part, and not counted: :func:`layout_depths`.
+    Multi-token-prediction layers are not counted; :func:`layout_depths` gives their number.
 
     Raises
     ------
     ValueError
-        If Megatron-Core would refuse the layout, or such heads have a part of their own.
+        If Megatron-Core would refuse the layout, or if ``m`` is not in the last part.
     """
     parts = layout_parts(layout)
     if len(parts) % num_stages:
@@ -62,15 +62,15 @@ def layout_layers(layout: str, num_stages: int) -> tuple[tuple[int, ...], ...]:
 
 
 def layout_depths(layout: str) -> int:
-    """Heads that predict further tokens."""
+    """Return the number of multi-token-prediction layers in a layout."""
     return "".join(layout_parts(layout)).count("m")
 
 
 def layout_of(layers_per_chunk: Sequence[Sequence[int]], depths: int = 0) -> str:
     """
-    The shortest usual text of such chunks: ``Et*4|(t*3|)*6t*2L``; runs of three and more parts are repeats.
+    Return the shortest layout text for these layers per chunk, such as ``Et*4|(t*3|)*6t*2L``.
 
-    ``depths``: heads that predict further tokens, in the last part.
+    Three or more equal parts become a repeat. ``depths``: multi-token-prediction layers in the last part.
     """
     held = [f"t*{layers}" if layers > 1 else "t" * layers for chunk in layers_per_chunk for layers in chunk]
     held[0] = f"E{held[0]}"

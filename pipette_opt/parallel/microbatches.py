@@ -1,4 +1,4 @@
-"""How many micro-batches a replica runs in one iteration of a job."""
+"""Number of micro-batches that a replica runs in one iteration of a job."""
 
 from typing import Protocol
 
@@ -7,22 +7,22 @@ from pipette_opt.parallel.config import ParallelConfig
 
 
 class Batch(Protocol):
-    """What a job says of its global batch, as :class:`~pipette_opt.specs.TrainingSpec` does."""
+    """Fields of a job that describe its global batch; :class:`~pipette_opt.specs.TrainingSpec` has them."""
 
     @property
     def global_batch_size(self) -> int:
-        """Sequences of one iteration."""
+        """Sequences per iteration over all replicas."""
 
     @property
     def unequal_microbatches(self) -> bool:
-        """Whether replicas may run different numbers of micro-batches."""
+        """Return whether replicas may run different numbers of micro-batches."""
 
 
 def microbatches_of(batch: Batch, config: ParallelConfig) -> int:
     """
-    Micro-batches of one replica in one iteration; of those that have most where the job lets replicas differ.
+    Return the micro-batches of one replica in one iteration; of the largest replica if the job lets them differ.
 
-    Raises ``InputError`` if micro-batches do not come out whole, or if a replica has none.
+    Raises ``InputError`` if the global batch does not divide into whole micro-batches, or if a replica gets none.
     """
     try:
         return config.num_microbatches(batch.global_batch_size, unequal=batch.unequal_microbatches)

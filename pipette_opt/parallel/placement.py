@@ -1,4 +1,4 @@
-"""Which GPU each rank gets."""
+"""Placement: the GPU of each rank."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from pipette_opt.parallel.ranks import RankGrid
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Placement:
     """
-    A GPU for every rank.
+    GPU of every rank.
 
     Parameters
     ----------
     order
-        Rank order that the launched job uses.
+        Rank order of the launched job.
     node
-        Index of the host of each rank, shape ``(world_size,)``.
+        Host index of each rank, shape ``(world_size,)``.
     local_rank
-        GPU of that host, shape ``(world_size,)``.
+        Index of the rank's GPU in its host, shape ``(world_size,)``.
     """
 
     order: RankOrder
@@ -46,24 +46,24 @@ class Placement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBlock:
     """
-    What one host holds: a rectangle of the (stage, replica) grid, or a part of one slot.
+    Part of the model on each host: a rectangle of the (stage, replica) grid, or a part of one stage of one replica.
 
-    A slot is the tensor- and context-parallel ranks of one stage of one replica.
+    The tensor- and context-parallel ranks of one stage of one replica form a *slot*.
 
     Parameters
     ----------
     stages
-        Consecutive pipeline stages on the host.
+        Number of consecutive pipeline stages on the host.
     replicas
-        Consecutive data-parallel replicas on the host.
+        Number of consecutive data-parallel replicas on the host.
     nodes_per_slot
         Hosts that one slot spans; above 1 only if ``stages == replicas == 1``.
     order
-        Rank order under which the map is launched.
+        Rank order of the launch.
     contiguous
         Whether each host's ranks are consecutive in that order, as torchrun needs.
     context_nodes
-        Equal parts of the context-parallel groups of a slot, each on hosts of its own; divides ``nodes_per_slot``.
+        Equal parts into which the hosts of a slot divide its context-parallel groups; divides ``nodes_per_slot``.
     """
 
     stages: int
@@ -75,11 +75,11 @@ class NodeBlock:
 
     @property
     def tensor_nodes(self) -> int:
-        """Hosts that one tensor-parallel group spans; they follow one another among those of the slot."""
+        """Hosts that one tensor-parallel group spans; they are consecutive among the hosts of the slot."""
         return self.nodes_per_slot // self.context_nodes
 
     def node_grid(self, config: ParallelConfig) -> tuple[int, int, int]:
-        """Shape of the grid of hosts: (pipeline, data, part of the slot)."""
+        """Return the shape of the grid of hosts: (pipeline, data, hosts per slot)."""
         return (
             config.pipeline_model_parallel_size // self.stages,
             config.data_parallel_size // self.replicas,
@@ -88,30 +88,30 @@ class NodeBlock:
 
 
 def gpus_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
-    """GPUs used on each host."""
+    """Return the number of GPUs used on each host."""
     slot = config.tensor_model_parallel_size * config.context_parallel_size // block.nodes_per_slot
     return slot * block.stages * block.replicas
 
 
 def ranks_of_a_host(config: ParallelConfig, block: NodeBlock) -> int:
-    """Ranks of one stage on each host that has it."""
+    """Return the ranks of one stage on each host that holds a part of that stage."""
     return gpus_of_a_host(config, block) // block.stages
 
 
 def ring_members(config: ParallelConfig, block: NodeBlock) -> int:
-    """Ranks of one data-parallel group (context included) on each host that has some."""
+    """Return the ranks of one data-parallel group (context included) on each host that holds any of them."""
     return block.replicas * config.context_parallel_size // block.context_nodes
 
 
 def node_blocks(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) -> Iterator[NodeBlock]:
     """
-    Every way to pack whole hosts with equal rectangles of the (stage, replica) grid, or slots with whole hosts.
+    Yield every way to fill hosts with equal rectangles of the (stage, replica) grid, or to spread slots over whole
+    hosts.
 
-    A slot larger than a host takes whole hosts: each has whole tensor-parallel groups, or a part of one.
-
-    Yields nothing if the world does not fill whole hosts (except a world smaller than one host), or if no
-    packing can be expressed by the launcher. Equal tilings always exist for whole hosts when the
-    tensor-parallel size divides the host: each prime factor of the slots divides ``pp * dp``.
+    A slot larger than a host takes whole hosts, each with whole tensor-parallel groups or a part of one. Nothing is
+    yielded if the ranks do not fill whole hosts (except if they fit on one host), or if the launcher cannot express any
+    of the ways. Whole hosts can always be filled if the tensor-parallel size divides the GPUs of a host: each prime
+    factor of the number of slots divides ``pp * dp``.
     """
     slot = config.tensor_model_parallel_size * config.context_parallel_size
     pp, dp = config.pipeline_model_parallel_size, config.data_parallel_size
@@ -157,15 +157,15 @@ def block_placement(
     config: ParallelConfig, block: NodeBlock, nodes: IntArray, slots: IntArray | None = None
 ) -> Placement:
     """
-    Ranks on GPUs, from hosts in a grid.
+    Return the placement of all ranks for a grid of hosts.
 
     Parameters
     ----------
     nodes
-        Host index of each cell of the node grid, shape ``block.node_grid(config)``.
+        Host index of each cell of the grid, shape ``block.node_grid(config)``.
     slots
-        Of each cell the GPUs of its host in rank order, shape ``(*nodes.shape, gpus_of_a_host(config, block))``;
-        0, 1, ... by default.
+        GPUs of each cell's host in rank order, shape ``(*nodes.shape, gpus_of_a_host(config, block))``; 0, 1, ... by
+        default.
     """
     if nodes.shape != block.node_grid(config):
         raise ValueError(f"nodes must have shape {block.node_grid(config)}, got {nodes.shape}.")
@@ -185,7 +185,10 @@ def block_placement(
 
 
 def identity_placement(config: ParallelConfig, gpus_per_node: int, nodes: IntArray, order: RankOrder) -> Placement:
-    """Ranks 0, 1, 2, ... fill the given hosts one after the other; the order of a launch without a rank map."""
+    """
+    Return the placement of a launch without a rank map: ranks 0, 1, 2,
+    ... fill the given hosts one after the other.
+    """
     needed = -(-config.world_size // gpus_per_node)
     if len(nodes) < needed:
         raise ValueError(f"{config.world_size} ranks need {needed} hosts of {gpus_per_node} GPUs, got {len(nodes)}.")
@@ -194,7 +197,7 @@ def identity_placement(config: ParallelConfig, gpus_per_node: int, nodes: IntArr
 
 
 def _number_within_node(node_of: IntArray) -> IntArray:
-    """Position of each rank among the ranks of its host, in rank order."""
+    """Return the position of each rank among the ranks of its host, in rank order, shape ``(world_size,)``."""
     local = np.empty_like(node_of)
     for node in np.unique(node_of):
         members = np.flatnonzero(node_of == node)

@@ -1,4 +1,7 @@
-"""What a backward pass computes again, as one word: nothing, parts of layers, the first layers of each chunk, all."""
+"""
+Recomputation in the backward pass, as one word: none, modules of layers, first layers of each chunk,
+or all layers.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,20 +10,26 @@ from pipette_opt.base.types import Recomputation
 
 RECOMPUTE_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 """
-Parts of a layer that Megatron-Core can compute again (``recompute_modules`` of ``TransformerConfig``), in one order.
+Modules of a layer that Megatron-Core can recompute (``recompute_modules`` of ``TransformerConfig``), in a fixed order.
 
-``core_attn``: scores, softmax, their product with the values. ``moe_act``: the activation of routed experts.
-``layernorm``: norms that are not fused with the product after them, before experts and before latent attention.
-``mla_up_proj``: up-projections and positions of latent attention. ``mlp``: the MLP of layers without experts. ``moe``:
-all that a layer has for its experts, what it sends included. ``shared_experts``: of these the shared ones.
+- ``core_attn``: scores, softmax, and the product with the values.
+- ``moe_act``: activation of routed experts.
+- ``layernorm``: norms that are not fused with the product after them (before experts and before latent attention).
+- ``mla_up_proj``: up-projections and positions of latent attention.
+- ``mlp``: MLP of layers without experts.
+- ``moe``: the whole expert branch, including its communication.
+- ``shared_experts``: shared experts of that branch only.
 """
 
 CORE = ("core_attn",)
-"""What ``selective`` alone means."""
+"""Modules that ``selective`` recomputes by default."""
 
 
 def modules_in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Each module once, in the order of :data:`RECOMPUTE_MODULES`; ``ValueError`` for an unknown one, or for none."""
+    """
+    Return each module once, in the order of :data:`RECOMPUTE_MODULES`;
+    ``ValueError`` for an unknown name or no name.
+    """
     found = set(names)
     unknown = sorted(found - set(RECOMPUTE_MODULES))
     if unknown or not found:
@@ -31,9 +40,10 @@ def modules_in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 def recomputation_fields(word: Recomputation | None) -> dict[str, Any]:
     """
-    Fields of a configuration by a word of search spaces; ``ValueError`` for an unknown one.
+    Return the configuration fields for a recomputation word; ``ValueError`` for an unknown word.
 
-    ``None``, ``selective`` (the attention core), ``block``, ``full``, or modules as in ``moe_act+layernorm``.
+    Words are ``None``, ``selective`` (the attention core), ``block``, ``full``, or modules such as
+    ``moe_act+layernorm``.
     """
     if word in (None, "selective", "full"):
         return {"recompute_granularity": word, "recompute_method": "uniform"}
@@ -47,13 +57,16 @@ def recomputation_fields(word: Recomputation | None) -> dict[str, Any]:
 
 
 def known_word(word: Recomputation | None) -> Recomputation | None:
-    """The word with its modules in order; ``ValueError`` for an unknown one."""
+    """Return a recomputation word with its modules in fixed order; ``ValueError`` for an unknown word."""
     modules = recomputation_fields(word).get("recompute_modules")
     return word if modules is None else "selective" if modules == CORE else "+".join(modules)
 
 
 def amount(word: Recomputation | None) -> int:
-    """Where a word stands from the one that computes least again: nothing, modules by their number, ``block``, all."""
+    """
+    Return the rank of a recomputation word by amount of recompute:
+    none, then modules by number, ``block``, ``full``.
+    """
     if word is None:
         return 0
     ends = {"block": len(RECOMPUTE_MODULES) + 1, "full": len(RECOMPUTE_MODULES) + 2}

@@ -1,11 +1,11 @@
 """
-Pipeline schedules as data: which stage does what, in which order, and how much it holds meanwhile.
+Pipeline schedules as data: the operations of each stage in order, and the activations that each stage holds.
 
-The orders of 1F1B are those of Megatron-Core 0.16.1, ``core/pipeline_parallel/schedules.py``: a stage does its warm-up
+1F1B orders are those of Megatron-Core 0.16.1, ``core/pipeline_parallel/schedules.py``. A stage runs its warm-up
 forwards, then one forward and one backward in turn, then the remaining backwards. Without interleaving stage ``s``
-warms up with ``min(pp - s - 1, m)`` forwards; with ``v`` chunks with ``min(2 (pp - s - 1) + (v - 1) pp, m v)``,
-the micro-batches in groups of ``pp`` that pass chunk 0, chunk 1, ... (backwards in the reverse order of chunks).
-Other orders are in ``simulate/orders.py``. The simulator and the memory of a stage are both read from this object.
+warms up with ``min(pp - s - 1, m)`` forwards; with ``v`` chunks with ``min(2 (pp - s - 1) + (v - 1) pp, m v)``. With
+chunks, micro-batches run in groups of ``pp`` through chunk 0, chunk 1, ... (backwards in the reverse order of chunks).
+Other orders are in ``simulate/orders.py``. The simulator and the memory prediction both read this object.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,10 @@ import numpy as np
 from pipette_opt.base.types import BoolArray, IntArray, read_only
 
 FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
-"""Kinds of operations: a forward, a whole backward, or its halves: gradients of the inputs, of the weights."""
+"""
+Kinds of operations: forward, whole backward, and the two halves of a backward:
+gradients of inputs, and of weights.
+"""
 
 LETTERS = "FBIW"
 
@@ -27,26 +30,27 @@ Layout = Literal["loop", "vee"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
     """
-    What each stage does, in order; every array has shape ``(pp, num_ops)`` unless stated otherwise.
+    Operations of each stage in order; every array has shape ``(pp, num_ops)`` unless stated otherwise.
 
     Parameters
     ----------
     num_microbatches
-        ``m``, per replica.
+        ``m``, micro-batches per replica.
     num_chunks
         Model chunks per stage, 1 without interleaving.
     kind
-        What is done: ``FORWARD``, ``BACKWARD``, or its halves ``INPUT`` and ``WEIGHT``.
+        Kind of each operation: ``FORWARD``, ``BACKWARD``, or the halves ``INPUT`` and ``WEIGHT``.
     microbatch, chunk
-        On what.
+        Micro-batch and chunk of each operation.
     num_warmup
-        Forwards before forwards and backwards alternate, shape ``(pp,)``; of other orders than 1F1B those before the
-        first backward.
+        Forwards before forwards and backwards alternate, shape ``(pp,)``; in orders other than 1F1B, forwards before
+        the first backward.
     layout
-        Where the layers are. ``loop``: chunk ``c`` of stage ``s`` is layer group ``c * pp + s``. ``vee``: odd chunks go
-        back, chunk ``c`` of stage ``s`` is group ``c * pp + pp - 1 - s``, so the last stage keeps its activations.
+        Assignment of consecutive layer groups to chunks. ``loop``: chunk ``c`` of stage ``s`` has group ``c * pp + s``.
+        ``vee``: odd chunks run backwards over the stages, with group ``c * pp + pp - 1 - s``, so that the last stage
+        passes its activations to itself.
     group_size
-        Micro-batches of a group of interleaved 1F1B; ``None`` for one a stage, and for other orders.
+        Micro-batches per group of interleaved 1F1B; ``None`` for ``pp``, and for other orders.
     """
 
     num_microbatches: int
@@ -69,22 +73,22 @@ class Schedule:
 
     @property
     def num_stages(self) -> int:
-        """Pipeline stages."""
+        """Number of pipeline stages."""
         return len(self.kind)
 
     @property
     def backward(self) -> BoolArray:
-        """Whether an operation is a backward or a half of one."""
+        """Return whether each operation is a backward or a half of a backward, shape ``(pp, num_ops)``."""
         is_backward: BoolArray = self.kind != FORWARD
         return is_backward
 
     @property
     def group(self) -> IntArray:
-        """Layer group that each operation works on."""
+        """Layer group of each operation, shape ``(pp, num_ops)``."""
         return self.group_of(np.arange(self.num_stages)[:, None], self.chunk)
 
     def group_of(self, stage: IntArray, chunk: IntArray) -> IntArray:
-        """Layer group of a chunk of a stage; arguments broadcast."""
+        """Return the layer group of a chunk of a stage; arguments broadcast."""
         back = (chunk % 2 == 1) & (self.layout == "vee")
         group: IntArray = chunk * self.num_stages + np.where(back, self.num_stages - 1 - stage, stage)
         return group
@@ -99,7 +103,7 @@ class Schedule:
 
     def text(self) -> str:
         """
-        One line per stage for people and tests, e.g. ``F0 F1 B0 B1``; ``F0.1`` is chunk 1 with interleaving.
+        Return the schedule as text, one line per stage, e.g. ``F0 F1 B0 B1``; ``F0.1`` is chunk 1 with interleaving.
 
         ``I`` and ``W`` are the halves of a backward: gradients of inputs and of weights.
         """
@@ -122,10 +126,10 @@ def num_warmup_forwards(
     group_size: IntArray | None = None,
 ) -> IntArray:
     """
-    Forwards of a stage before forwards and backwards alternate in 1F1B, interleaved with more than one chunk.
+    Return the warm-up forwards of a stage in 1F1B, interleaved if ``num_chunks`` is above 1.
 
-    All arguments broadcast. Interleaved forwards are those of one chunk; groups have ``num_stages`` micro-batches
-    unless ``group_size`` says otherwise.
+    All arguments broadcast. With interleaving a forward is that of one chunk. ``group_size`` is the number of
+    micro-batches per group, by default ``num_stages``.
     """
     behind = num_stages - 1 - stage
     group = num_stages if group_size is None else group_size
@@ -135,14 +139,18 @@ def num_warmup_forwards(
 
 
 def num_in_flight(num_stages: IntArray, stage: IntArray, num_chunks: IntArray, num_microbatches: IntArray) -> IntArray:
-    """:func:`max_in_flight` of 1F1B without building it: the warm-up and one more; arguments broadcast."""
+    """
+    Return the largest number of activations that a 1F1B stage holds, without building the schedule.
+
+    Equals :func:`max_in_flight`: the warm-up forwards plus one. Arguments broadcast.
+    """
     warmup = num_warmup_forwards(num_stages, stage, num_chunks, num_microbatches)
     counts: IntArray = np.minimum(warmup + 1, num_microbatches * num_chunks)
     return counts
 
 
 def check_interleaving(num_stages: int, num_microbatches: int, num_chunks: int, group_size: int | None = None) -> None:
-    """Raise ``ValueError`` for an interleaved schedule that Megatron-Core does not have."""
+    """Raise ``ValueError`` for an interleaved schedule that Megatron-Core cannot run."""
     if num_chunks == 1:
         return
     if group_size is not None:
@@ -160,7 +168,7 @@ def check_interleaving(num_stages: int, num_microbatches: int, num_chunks: int, 
 
 def has_group(num_stages: int, num_microbatches: int, group_size: int) -> bool:
     """
-    Whether Megatron-Core interleaves groups of that size (``microbatch_group_size_per_vp_stage``).
+    Return whether Megatron-Core interleaves groups of this many micro-batches (``microbatch_group_size_per_vp_stage``).
 
     ``forward_backward_pipelining_with_interleaving`` refuses a last group with fewer micro-batches than stages.
     """
@@ -169,7 +177,10 @@ def has_group(num_stages: int, num_microbatches: int, group_size: int) -> bool:
 
 
 def smallest_group(num_stages: int, num_microbatches: int) -> int | None:
-    """The smallest group that :func:`has_group` allows, which holds fewest activations; ``None`` without any."""
+    """
+    Return the smallest group size that :func:`has_group` allows, which needs the fewest activations; ``None`` if none
+    is.
+    """
     sizes = range(num_stages, num_microbatches + 1)
     return next((size for size in sizes if has_group(num_stages, num_microbatches, size)), None)
 
@@ -179,10 +190,10 @@ def build_schedule(
     num_stages: int, num_microbatches: int, num_chunks: int = 1, group_size: int | None = None
 ) -> Schedule:
     """
-    1F1B, interleaved if ``num_chunks`` is above 1, in Megatron-Core's order.
+    Return the 1F1B schedule in Megatron-Core's order, interleaved if ``num_chunks`` is above 1.
 
-    Interleaving needs at least two stages and whole groups of ``num_stages`` micro-batches, or a ``group_size`` that
-    :func:`has_group` allows; ``ValueError`` if not.
+    Interleaving needs at least two stages, and whole groups of ``num_stages`` micro-batches or a ``group_size`` that
+    :func:`has_group` allows; otherwise ``ValueError``.
     """
     if min(num_stages, num_microbatches, num_chunks) < 1:
         raise ValueError(
@@ -220,7 +231,7 @@ def build_schedule(
 
 
 def _positions(num_warmup: IntArray, number: IntArray) -> tuple[IntArray, IntArray]:
-    """Where in its stage's order the n-th backward and the n-th forward stand, shapes ``(pp, m * v)``."""
+    """Return the positions of the n-th backward and the n-th forward in each stage's order, shapes ``(pp, m * v)``."""
     steady = number.shape[1] - num_warmup
     forward = np.where(number < num_warmup, number, 2 * number - num_warmup)
     backward = np.where(number < steady, num_warmup + 2 * number + 1, num_warmup + steady + number)
@@ -229,9 +240,9 @@ def _positions(num_warmup: IntArray, number: IntArray) -> tuple[IntArray, IntArr
 
 def in_flight(schedule: Schedule) -> IntArray:
     """
-    Activations (of one chunk and micro-batch each) that a stage holds during each operation, shape ``(pp, num_ops)``.
+    Return the activations (each of one chunk and one micro-batch) held during each operation, shape ``(pp, num_ops)``.
 
-    They live from the start of the forward to the end of the backward, or of its weight half.
+    An activation lives from the start of its forward to the end of its backward, or of the weight half.
     """
     frees = (schedule.kind == BACKWARD) | (schedule.kind == WEIGHT)
     held = np.cumsum((schedule.kind == FORWARD).astype(np.int64) - frees, axis=1)
@@ -240,6 +251,9 @@ def in_flight(schedule: Schedule) -> IntArray:
 
 
 def max_in_flight(schedule: Schedule) -> IntArray:
-    """Most activations (of one chunk and micro-batch each) that a stage holds at once, shape ``(pp,)``."""
+    """
+    Return the most activations (each of one chunk and one micro-batch) that a stage holds at once,
+    shape ``(pp,)``.
+    """
     most: IntArray = in_flight(schedule).max(axis=1)
     return most

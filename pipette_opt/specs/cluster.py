@@ -204,7 +204,7 @@ class ClusterSpec:
                 )
         if self.gpu_links is not None and self.gpu_links.inside.shape[:2] != (len(self.nodes), self.gpus_per_node):
             raise ValueError(
-                f"links of GPUs are given of hosts x slots = {self.gpu_links.inside.shape[:2]}, the cluster has "
+                f"links of GPUs are given for hosts x GPUs = {self.gpu_links.inside.shape[:2]}, the cluster has "
                 f"{(len(self.nodes), self.gpus_per_node)}."
             )
         if self.levels and self.gpu_links is not None:

@@ -91,9 +91,9 @@ def _check_lists(model: "ModelSpec") -> None:
             )
         for field in ("linear_attention_freq", "moe_layer_freq", "window_size", "no_rope_freq"):
             if getattr(model, field) is not None:
-                raise ValueError(f"{field} does not go with hybrid_layer_pattern, which says it of each layer.")
+                raise ValueError(f"{field} does not go with hybrid_layer_pattern, which sets it for each layer.")
         if model.num_dense_layers:
-            raise ValueError("num_dense_layers does not go with hybrid_layer_pattern, which says it of each layer.")
+            raise ValueError("num_dense_layers does not go with hybrid_layer_pattern, which sets it for each layer.")
     for field, wanted in (("mamba", "M" in letters), ("gated_delta_net", "G" in letters or linear is not None)):
         if (getattr(model, field) is not None) is not wanted:
             raise ValueError(f"{field} must be given if and only if some layer is of that kind.")
@@ -127,7 +127,9 @@ def _check_latent(model: "ModelSpec") -> None:
     if model.add_qkv_bias and not model.add_bias_linear:
         raise ValueError("add_qkv_bias=True does not go with multi_latent_attention, whose projections have none.")
     if model.position_embedding_type == "yarn":
-        raise ValueError("position_embedding_type: yarn is said in multi_latent_attention where that is given.")
+        raise ValueError(
+            "position_embedding_type: yarn does not go with multi_latent_attention; set its yarn field instead."
+        )
 
 
 def _check_depths(model: "ModelSpec") -> None:
@@ -297,7 +299,7 @@ def _check_groups(model: "ModelSpec", num_experts: int) -> None:
     if model.moe_router_topk % chosen or model.moe_router_topk > chosen * (num_experts // groups):
         raise ValueError(
             f"moe_router_topk={model.moe_router_topk} must be a multiple of moe_router_group_topk={chosen}, and no "
-            f"more than the {chosen * (num_experts // groups)} experts of so many groups."
+            f"more than the {chosen * (num_experts // groups)} experts of that many groups."
         )
 
 
