@@ -26,9 +26,9 @@ from pipette_opt.calibrate.memory import (
     usable_for_memory,
 )
 from pipette_opt.calibrate.memory_runs import MemoryRun
-from pipette_opt.memory.columns import link_share, num_groups
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import COLUMNS, MOMENTS
+from pipette_opt.memory.framework import MOMENTS, REGRESSORS
+from pipette_opt.memory.regressors import link_share, num_groups
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.run_models import run_model
@@ -109,10 +109,10 @@ def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
         "gathered_per_layer": passes * attentions * (1 - stored_split) * 2 * tokens * run.hidden,
     }
     step = held | {"counted": STEP_STATE_BYTES * value["params_on_rank"]}
-    columns = np.array([[moment.get(name, 0.0) for name in COLUMNS] for moment in (weights, step)]) / GIB
-    formula = float(columns[:, COLUMNS.index("counted")].max())
+    regressors = np.array([[moment.get(name, 0.0) for name in REGRESSORS] for moment in (weights, step)]) / GIB
+    formula = float(regressors[:, REGRESSORS.index("counted")].max())
     return MemoryRun(
-        columns=columns,
+        regressors=regressors,
         measured_rows=np.arange(MOMENTS),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
@@ -211,7 +211,7 @@ def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
     if tuned is None or run.gpu is None:
         return None
     configs, training = [tuned.config], tuned.training
-    columns = shipped_predictor().columns(
+    regressors = shipped_predictor().regressors(
         tuned.model,
         training,
         configs,
@@ -220,7 +220,7 @@ def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
     )
     formula = formula_bytes(stage_table(tuned.model, training, configs, stage=tuned.stage)).total / GIB
     return MemoryRun(
-        columns=columns[:, tuned.stage],
+        regressors=regressors[:, tuned.stage],
         measured_rows=np.arange(MOMENTS),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,

@@ -16,7 +16,7 @@ from benchmarks.memory.residual import STEPS, learn_residual
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_calibration import SPREADS, fit_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
-from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
+from pipette_opt.memory.framework import REGRESSORS, SHOWN, Framework
 from pipette_opt.read.runs import MeasuredRun
 
 Choose = Callable[[MeasuredRun], bool]
@@ -158,7 +158,7 @@ def _few_constants(runs: Sequence[MemoryRun], say: FloatArray) -> Framework:
     base = Framework()
     rows = np.stack([_measured_row(run) for run in runs])
     peaks = np.array([run.peak_gib for run in runs], dtype=np.float64)
-    chosen = [COLUMNS.index(name) for name in FEW]
+    chosen = [REGRESSORS.index(name) for name in FEW]
     scale = np.sqrt(say / say.mean()) / peaks / base.spread
     rest = peaks - rows @ (base.vector() * SHOWN)
     priors = np.diag([1 / SPREADS[name] for name in FEW])
@@ -170,7 +170,7 @@ def _few_constants(runs: Sequence[MemoryRun], say: FloatArray) -> Framework:
 
 def _measured_row(run: MemoryRun) -> FloatArray:
     """Of the measured rows the one that takes most."""
-    rows = run.columns[run.measured_rows]
+    rows = run.regressors[run.measured_rows]
     row: FloatArray = rows[int((rows @ (Framework().vector() * SHOWN)).argmax())]
     return row
 
@@ -178,8 +178,8 @@ def _measured_row(run: MemoryRun) -> FloatArray:
 def _features(runs: Sequence[MemoryRun]) -> FloatArray:
     """Columns over the counted tensors, by the priors' widths, and the logarithm of these; shape ``(num_runs, n)``."""
     rows = np.stack([_measured_row(run) for run in runs])
-    counted = rows[:, COLUMNS.index("counted")]
-    shares = rows[:, 1:] * np.array([SPREADS[name] for name in COLUMNS[1:]]) / counted[:, None]
+    counted = rows[:, REGRESSORS.index("counted")]
+    shares = rows[:, 1:] * np.array([SPREADS[name] for name in REGRESSORS[1:]]) / counted[:, None]
     features: FloatArray = np.column_stack([np.log1p(shares), np.log(counted)])
     return features
 
@@ -187,7 +187,7 @@ def _features(runs: Sequence[MemoryRun]) -> FloatArray:
 def _log_ratio(runs: Sequence[MemoryRun], framework: Framework | None = None) -> FloatArray:
     """``log(measured / predicted)``, of what tensors take however small the device."""
     constants = (framework or Framework()).vector() * SHOWN
-    rows = np.array([float((run.columns[run.measured_rows] @ constants).max()) for run in runs])
+    rows = np.array([float((run.regressors[run.measured_rows] @ constants).max()) for run in runs])
     ratio: FloatArray = np.log(np.array([run.peak_gib for run in runs], dtype=np.float64) / rows)
     return ratio
 

@@ -14,7 +14,7 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors, predict_me
 from pipette_opt.calibrate.memory_spread import FOLDS, fit_framework
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import COLUMNS, SHOWN, Framework
+from pipette_opt.memory.framework import REGRESSORS, SHOWN, Framework
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import MeasuredRun
@@ -181,12 +181,12 @@ class _Lesson:
         if run.peak_gib is None:
             return None
         stages = measured_stages(case.run, case.config.pipeline_model_parallel_size)
-        weights = run.columns[run.measured_rows] * (framework.vector() * SHOWN)
+        weights = run.regressors[run.measured_rows] * (framework.vector() * SHOWN)
         totals = weights.sum(axis=1)
         fullest = int(totals.argmax())
         if fullest >= len(stages) or totals[fullest] > predict_memory(framework, run).usable_gib:
             return None
-        share = weights[fullest, COLUMNS.index("counted")] / totals[fullest]
+        share = weights[fullest, REGRESSORS.index("counted")] / totals[fullest]
         change = np.clip(np.log(run.peak_gib / totals[fullest]) / share, -MAX_CHANGE, MAX_CHANGE)
         table = stage_table(case.instance.model, case.instance.training, [case.config], stage=int(stages[fullest]))
         row = table_features(table, formula_bytes(table))

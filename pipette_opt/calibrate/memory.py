@@ -51,9 +51,9 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
     assert run.gpu is not None
     link = run.gpu.intra_node_bytes_per_s
 
-    def columns_of(training: TrainingSpec) -> FloatArray:
+    def regressors_of(training: TrainingSpec) -> FloatArray:
         return np.concatenate(
-            chosen.columns(
+            chosen.regressors(
                 instance.model, training, [config], gpus_per_node=run.gpus_per_node, intra_node_bytes_per_s=link
             )
         )
@@ -62,7 +62,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
     pp = config.pipeline_model_parallel_size
     stages = measured_stages(run, pp)
     return MemoryRun(
-        columns=columns_of(instance.training),
+        regressors=regressors_of(instance.training),
         measured_rows=np.concatenate([stages + moment * pp for moment in range(MOMENTS)]),
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
@@ -72,9 +72,9 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         num_gpus=run.num_gpus,
         version=run.extra.get(VERSION_COLUMN, ""),
         formula_gib=(float(formula[stages].max()), float(formula.max())),
-        other_columns=None
+        other_regressors=None
         if run.attention_kernel
-        else columns_of(replace(instance.training, attention_kernel=UNFUSED)),
+        else regressors_of(replace(instance.training, attention_kernel=UNFUSED)),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
-from pipette_opt.memory.framework import COLUMNS, HIDDEN, LOWEST, NEEDED, SHOWN, Framework, needed, normal_beyond
+from pipette_opt.memory.framework import HIDDEN, LOWEST, NEEDED, REGRESSORS, SHOWN, Framework, needed, normal_beyond
 
 SPREADS = {
     "counted": 0.03,
@@ -173,7 +173,7 @@ def _state(framework: Framework) -> FloatArray:
 
 def _prior_precision() -> FloatArray:
     """Inverse covariance of the priors of the free numbers."""
-    names = (*COLUMNS, "unusable_gib")
+    names = (*REGRESSORS, "unusable_gib")
     precision = np.diag([SPREADS[name] ** -2.0 for name in names])
     difference = np.array([float(name == ALIKE[0]) - float(name == ALIKE[1]) for name in names])
     total: FloatArray = precision + np.outer(difference, difference) / ALIKE_WITHIN**2
@@ -193,14 +193,14 @@ class _Posterior:
         without_optional: bool = False,
     ) -> None:
         self.spread = spread
-        self.fitted = np.array([not (without_optional and name == OPTIONAL) for name in (*COLUMNS, "unusable_gib")])
+        self.fitted = np.array([not (without_optional and name == OPTIONAL) for name in (*REGRESSORS, "unusable_gib")])
         self.centre = _state(base)
         self.precision = _prior_precision() / doubt**2
-        self.lowest = np.array([LOWEST.get(name, 0.0) for name in (*COLUMNS, "unusable_gib")])
+        self.lowest = np.array([LOWEST.get(name, 0.0) for name in (*REGRESSORS, "unusable_gib")])
         peaks = [run for run in runs if run.peak_gib is not None]
         labels = [run for run in runs if run.ran_out is not None]
-        self.peaks = _Stacked([run.columns[run.measured_rows] for run in peaks], peaks)
-        self.labels = _Stacked([run.columns for run in labels], labels)
+        self.peaks = _Stacked([run.regressors[run.measured_rows] for run in peaks], peaks)
+        self.labels = _Stacked([run.regressors for run in labels], labels)
         self.measured = np.array([run.peak_gib for run in peaks], dtype=np.float64)
         self.ran_out = np.array([run.ran_out for run in labels], dtype=bool)
 
@@ -222,7 +222,7 @@ class _Posterior:
                     state, loss = self._along(state, loss, alone)
             if before - loss < SMALLEST_GAIN * (1 + abs(before)):
                 break
-        values = dict(zip((*COLUMNS, "unusable_gib"), state.tolist(), strict=True))
+        values = dict(zip((*REGRESSORS, "unusable_gib"), state.tolist(), strict=True))
         return replace(start, **values)
 
     def _along(self, state: FloatArray, loss: float, step: FloatArray) -> tuple[FloatArray, float]:
@@ -306,7 +306,7 @@ class _Stacked:
     """Rows of many runs as one matrix, and the row numbers of each run, padded with a missing row."""
 
     def __init__(self, parts: Sequence[FloatArray], runs: Sequence[MemoryRun]) -> None:
-        self.rows = np.concatenate(parts) if parts else np.zeros((0, len(COLUMNS)))
+        self.rows = np.concatenate(parts) if parts else np.zeros((0, len(REGRESSORS)))
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
         within = np.arange(sizes.max(initial=0))
         starts = np.cumsum(sizes) - sizes

@@ -23,8 +23,8 @@ class MemoryRun:
 
     Parameters
     ----------
-    columns
-        Regressors: memory of one unit of each constant in each row, GiB, shape ``(num_rows, len(COLUMNS))``; a row is
+    regressors
+        Memory of one unit of each constant in each row, GiB, shape ``(num_rows, len(REGRESSORS))``; a row is
         a stage at one of its moments.
     measured_rows
         Rows among which the measured peak is the largest.
@@ -43,11 +43,11 @@ class MemoryRun:
         GPUs of the job, and version of the stack; empty if not known.
     formula_gib
         Formula alone, of the measured stages and of the fullest stage, for comparison.
-    other_columns
+    other_regressors
         Regressors of the kernels with the largest memory, if the row does not name its kernels.
     """
 
-    columns: FloatArray
+    regressors: FloatArray
     measured_rows: IntArray
     capacity_gib: float
     peak_gib: float | None = None
@@ -57,7 +57,7 @@ class MemoryRun:
     num_gpus: int = 1
     version: str = ""
     formula_gib: tuple[float, float] | None = None
-    other_columns: FloatArray | None = None
+    other_regressors: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,22 +94,22 @@ def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
     """Predict the memory that a run shows and needs."""
     usable = run.capacity_gib - framework.unusable_gib
     constants = framework.vector()
-    columns = run.columns * framework.factor(run.version)
-    needs = as_twins_take(framework, columns, constants * NEEDED, run.work) @ (constants * NEEDED)
+    regressors = run.regressors * framework.factor(run.version)
+    needs = as_twins_take(framework, regressors, constants * NEEDED, run.work) @ (constants * NEEDED)
     fullest = int(needs.argmax())
-    rows = as_twins_take(framework, columns, constants * SHOWN, run.work)[run.measured_rows]
+    rows = as_twins_take(framework, regressors, constants * SHOWN, run.work)[run.measured_rows]
     room = max(usable - float((rows @ (constants * HIDDEN)).max()), 1e-3)
     widths = framework.widths(rows, constants * SHOWN, run.num_gpus)
     taken, seen = _taken(rows, constants, room, widths)
     more = 1.0
-    if run.other_columns is not None and not framework.largest_job:
-        more = max(_taken(run.other_columns[run.measured_rows], constants, room, widths)[0] / taken, 1.0)
+    if run.other_regressors is not None and not framework.largest_job:
+        more = max(_taken(run.other_regressors[run.measured_rows], constants, room, widths)[0] / taken, 1.0)
     return RunMemory(
         taken_gib=taken,
         needed_gib=float(needs[fullest]),
         usable_gib=usable,
         taken_spread=float(widths[seen]),
-        needed_spread=float(framework.widths(columns[fullest], constants * NEEDED, run.num_gpus)),
+        needed_spread=float(framework.widths(regressors[fullest], constants * NEEDED, run.num_gpus)),
         shift=framework.shift if run.num_gpus > framework.largest_job > 0 else 1.0,
         more=more,
     )

@@ -136,7 +136,7 @@ def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
     errors, parts = np.zeros(len(measured)), np.zeros((len(measured), len(KINDS)))
     work = []
     for index, run in enumerate(measured):
-        rows = run.columns[run.measured_rows]
+        rows = run.regressors[run.measured_rows]
         errors[index] = np.log((run.peak_gib or 0.0) / predict_memory(framework, run).taken_gib)
         fullest = int((rows @ constants).argmax())
         parts[index] = shares(rows[fullest], constants)

@@ -45,4 +45,4 @@ def version_offsets(runs: Sequence[MemoryRun], base: Framework) -> tuple[tuple[s
 def as_last_version(runs: Sequence[MemoryRun], offsets: tuple[tuple[str, float], ...]) -> list[MemoryRun]:
     """Return the runs with regressors in units of the last version, and without a version."""
     factors = {version: np.exp(offset) for version, offset in offsets}
-    return [replace(run, columns=run.columns * factors.get(run.version, 1.0), version="") for run in runs]
+    return [replace(run, regressors=run.regressors * factors.get(run.version, 1.0), version="") for run in runs]

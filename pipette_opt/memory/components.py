@@ -4,7 +4,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.memory.formula import FormulaBytes
-from pipette_opt.memory.framework import COLUMNS
+from pipette_opt.memory.framework import REGRESSORS
 
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "buffers", "other")
 """
@@ -16,7 +16,7 @@ gradients, outputs of collectives. Other: workspaces, gaps of the allocator, NCC
 component, because a GPU's capacity excludes it.
 """
 
-_OF_COLUMN = {
+_COMPONENT_REGRESSORS = {
     "gradients": ("parameter_bytes", "gradient_copy_bytes"),
     "buffers": (
         "placeholders",
@@ -42,7 +42,7 @@ def stage_components(
     counted_bytes
         Bytes of the tensors of the passes, from formula and network or from a trace; shape ``(num_rows,)``.
     contributions
-        Bytes of each of ``COLUMNS`` at the fullest moment, shape ``(num_rows, len(COLUMNS))``.
+        Bytes of each of ``REGRESSORS`` at the fullest moment, shape ``(num_rows, len(REGRESSORS))``.
     moment
         0 where the passes are fullest, 1 where the optimizer step is; shape ``(num_rows,)``.
     """
@@ -51,13 +51,13 @@ def stage_components(
     activations = np.where(in_step, 0.0, formula.saved + np.maximum(formula.recomputed, formula.head))
     held = np.stack([formula.weights, formula.gradients, formula.optimizer, activations], axis=1)
     parts: FloatArray = np.column_stack([held, total - held.sum(axis=1), np.zeros(len(total))])
-    counted = contributions[:, COLUMNS.index("counted")]
+    counted = contributions[:, REGRESSORS.index("counted")]
     scale = counted / total
     parts *= np.minimum(scale, 1.0)[:, None]
     parts[:, COMPONENTS.index("other")] += np.maximum(counted - total, 0.0)
-    for number, name in enumerate(COLUMNS):
+    for number, name in enumerate(REGRESSORS):
         if name != "counted":
-            component = next((part for part, names in _OF_COLUMN.items() if name in names), "activations")
+            component = next((part for part, names in _COMPONENT_REGRESSORS.items() if name in names), "activations")
             parts[:, COMPONENTS.index(component)] += contributions[:, number]
     lacking = np.minimum(parts, 0.0).sum(axis=1)  # e.g. gradients that stay in 16 bits
     parts = np.maximum(parts, 0.0)

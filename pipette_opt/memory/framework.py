@@ -187,27 +187,27 @@ class Framework:
             raise ValueError(f"alike must be <= 1, got {self.alike}.")
 
     def vector(self) -> FloatArray:
-        """Return the constants of the regressors in the order of ``COLUMNS``."""
-        return np.array([getattr(self, name) for name in COLUMNS])
+        """Return the constants of the regressors in the order of ``REGRESSORS``."""
+        return np.array([getattr(self, name) for name in REGRESSORS])
 
     def factor(self, version: str) -> float:
         """Return the memory of a version of the stack over that of the constants' version; 1 for an unknown version."""
         return float(np.exp(dict(self.versions).get(version, 0.0)))
 
-    def widths(self, columns: FloatArray, constants: FloatArray, num_gpus: float | FloatArray = 1.0) -> FloatArray:
+    def widths(self, regressors: FloatArray, constants: FloatArray, num_gpus: float | FloatArray = 1.0) -> FloatArray:
         """
         Return the standard deviation of ``log(real / predicted)`` of every row.
 
         Parameters
         ----------
-        columns
-            Regressors, shape ``(..., len(COLUMNS))``.
+        regressors
+            Regressors, shape ``(..., len(REGRESSORS))``.
         constants
-            Constants of the regressors, 0 for the excluded ones; shape ``(len(COLUMNS),)``.
+            Constants of the regressors, 0 for the excluded ones; shape ``(len(REGRESSORS),)``.
         num_gpus
             GPUs of the whole job.
         """
-        parts = shares(columns, constants)
+        parts = shares(regressors, constants)
         kinds = np.array([getattr(self, name) for name in KINDS])
         beyond = np.log2(np.maximum(num_gpus / self.largest_job, 1.0)) if self.largest_job else 0.0
         variance = (self.spread**2 + (parts**2) @ kinds**2) * (1 + self.growth * beyond)
@@ -215,7 +215,7 @@ class Framework:
         return width
 
 
-COLUMNS = (
+REGRESSORS = (
     "counted",
     "base_gib",
     "parameter_bytes",
@@ -278,9 +278,9 @@ HIGHEST = 1e4
 
 
 def but(names: Iterable[str]) -> BoolArray:
-    """Return the mask of every regressor except ``names``, shape ``(len(COLUMNS),)``."""
+    """Return the mask of every regressor except ``names``, shape ``(len(REGRESSORS),)``."""
     left_out = set(names)
-    return np.array([name not in left_out for name in COLUMNS])
+    return np.array([name not in left_out for name in REGRESSORS])
 
 
 NEEDED, SHOWN, HIDDEN = but(RETURNED), but(UNSEEN), ~but(OUTSIDE)
@@ -293,10 +293,10 @@ def needed(constants: FloatArray) -> FloatArray:
     return vector
 
 
-def shares(columns: FloatArray, constants: FloatArray) -> FloatArray:
+def shares(regressors: FloatArray, constants: FloatArray) -> FloatArray:
     """Return the fraction of each row's memory in each group of ``KINDS``, shape ``(..., len(KINDS))``."""
-    weights = np.abs(columns * constants)
-    total = np.maximum((columns * constants).sum(axis=-1), 1e-9)
+    weights = np.abs(regressors * constants)
+    total = np.maximum((regressors * constants).sum(axis=-1), 1e-9)
     members = np.array([~but(names) for names in KINDS.values()], dtype=np.float64)
     parts: FloatArray = weights @ members.T / total[..., None]
     return parts

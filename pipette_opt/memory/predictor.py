@@ -14,11 +14,11 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.base.units import GIB
-from pipette_opt.memory.columns import StageFacts, link_share, stage_columns
 from pipette_opt.memory.components import COMPONENTS, stage_components, whole_components
 from pipette_opt.memory.features import table_features
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes
 from pipette_opt.memory.framework import NEEDED, Framework, normal_beyond
+from pipette_opt.memory.regressors import StageFacts, link_share, stage_regressors
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.memory.table import stage_table
 from pipette_opt.memory.twins import as_anchored, as_twins_take, work_keys
@@ -162,8 +162,8 @@ class MemoryPredictor:
         work = work_keys(table, facts) if self.framework.twins or self.framework.anchors else ()
         if self.framework.anchors:
             counted = as_anchored(self.framework, counted, work)
-        columns = stage_columns(table, formula, counted, facts)
-        predicted, spread, parts = self._fullest(formula, counted, columns, configs, work)
+        regressors = stage_regressors(table, formula, counted, facts)
+        predicted, spread, parts = self._fullest(formula, counted, regressors, configs, work)
         sending = np.repeat(
             [
                 token_buffer_bytes(model, training, config) + user_buffer_bytes(model, training, config)
@@ -193,15 +193,15 @@ class MemoryPredictor:
         self,
         formula: FormulaBytes,
         counted_bytes: FloatArray,
-        columns: FloatArray,
+        regressors: FloatArray,
         configs: Sequence[ParallelConfig],
         work: Sequence[str],
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the bytes of each stage at its fullest moment, the deviation of their log, and their components."""
         constants = self.framework.vector() * NEEDED
-        columns = np.stack([as_twins_take(self.framework, moment, constants, work) for moment in columns])
-        moment, rows = (columns @ constants).argmax(axis=0), np.arange(columns.shape[1])
-        fullest = columns[moment, rows]
+        regressors = np.stack([as_twins_take(self.framework, moment, constants, work) for moment in regressors])
+        moment, rows = (regressors @ constants).argmax(axis=0), np.arange(regressors.shape[1])
+        fullest = regressors[moment, rows]
         num_gpus = np.repeat(
             np.array([config.world_size for config in configs], dtype=np.float64),
             [config.pipeline_model_parallel_size for config in configs],
@@ -249,7 +249,7 @@ class MemoryPredictor:
         formula = formula_bytes(table)
         return self._counted(table, formula)[0], formula.placeholders
 
-    def columns(
+    def regressors(
         self,
         model: ModelSpec,
         training: TrainingSpec,
@@ -258,11 +258,11 @@ class MemoryPredictor:
         gpus_per_node: int | None = None,
         intra_node_bytes_per_s: float | None = None,
     ) -> FloatArray:
-        """Return the memory per unit of each memory constant in every stage, GiB; see ``columns.stage_columns``."""
+        """Return the memory per unit of each memory constant in every stage, GiB; see :func:`stage_regressors`."""
         table = stage_table(model, training, configs)
         formula = formula_bytes(table)
         facts = _stage_facts(table, training, configs, gpus_per_node, intra_node_bytes_per_s)
-        return stage_columns(table, formula, self._counted(table, formula)[0], facts)
+        return stage_regressors(table, formula, self._counted(table, formula)[0], facts)
 
     def _counted(self, table: StageTable, formula: FormulaBytes) -> tuple[FloatArray, BoolArray]:
         """Return the tensor bytes of every row, and the mask of rows outside the range of the training data."""

@@ -20,8 +20,8 @@ from hashlib import blake2b
 import numpy as np
 
 from pipette_opt.base.types import FloatArray
-from pipette_opt.memory.columns import StageFacts
 from pipette_opt.memory.framework import Framework
+from pipette_opt.memory.regressors import StageFacts
 from pipette_opt.memory.stage_rows import StageTable
 
 REPLICA_FIELDS = ("replicas", "expert_replicas", "state_shards")
@@ -54,24 +54,26 @@ def work_keys(table: StageTable, facts: StageFacts) -> tuple[str, ...]:
     return tuple(blake2b(row.tobytes(), digest_size=KEY_BYTES).hexdigest() for row in numbers)
 
 
-def as_twins_take(framework: Framework, columns: FloatArray, constants: FloatArray, work: Sequence[str]) -> FloatArray:
+def as_twins_take(
+    framework: Framework, regressors: FloatArray, constants: FloatArray, work: Sequence[str]
+) -> FloatArray:
     """
     Scale each row's regressors by the expected error that equal-work runs show.
 
     Parameters
     ----------
-    columns
-        Regressors, shape ``(num_rows, len(COLUMNS))``.
+    regressors
+        Regressors, shape ``(num_rows, len(REGRESSORS))``.
     constants
-        Constants of the regressors, 0 for the excluded ones; shape ``(len(COLUMNS),)``.
+        Constants of the regressors, 0 for the excluded ones; shape ``(len(REGRESSORS),)``.
     work
         Work key of each row; empty if unknown.
     """
     if not framework.twins or not work:
-        return columns
+        return regressors
     known = dict(framework.twins)
-    offsets = np.array([known.get(key, 0.0) for key in work]) * framework.widths(columns, constants)
-    scaled: FloatArray = columns * np.exp(offsets)[:, None]
+    offsets = np.array([known.get(key, 0.0) for key in work]) * framework.widths(regressors, constants)
+    scaled: FloatArray = regressors * np.exp(offsets)[:, None]
     return scaled
 
 

@@ -20,7 +20,7 @@ from pipette_opt.calibrate.memory import (
     usable_for_memory,
 )
 from pipette_opt.memory.formula import parameters
-from pipette_opt.memory.framework import COLUMNS, MOMENTS, Framework, numbers_of
+from pipette_opt.memory.framework import MOMENTS, REGRESSORS, Framework, numbers_of
 from pipette_opt.memory.predictor import stage_works
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
@@ -135,7 +135,7 @@ def test_rows_and_plans_name_work_alike(tmp_path: Path) -> None:
     training = TrainingSpec(global_batch_size=256, seq_length=4096)
     work = stage_works(read_model("llama-3-8b"), training, [plan], gpus_per_node=8)
     assert eight.work == sixteen.work == work * MOMENTS
-    assert len(eight.work) == len(eight.columns)
+    assert len(eight.work) == len(eight.regressors)
 
 
 def test_notes_say_how_alike_twins_are() -> None:
@@ -186,9 +186,9 @@ def test_unnamed_kernels_have_other_columns(tmp_path: Path) -> None:
     (case,) = make_cases(read_runs(path), read_stack())
     assert isinstance(case, Case)
     unnamed = memory_run(case)
-    assert unnamed.other_columns is not None
-    counted = COLUMNS.index("counted")
-    assert (unnamed.other_columns[:, counted] >= unnamed.columns[:, counted]).all()
-    assert unnamed.other_columns[:, counted].max() > unnamed.columns[:, counted].max()
+    assert unnamed.other_regressors is not None
+    counted = REGRESSORS.index("counted")
+    assert (unnamed.other_regressors[:, counted] >= unnamed.regressors[:, counted]).all()
+    assert unnamed.other_regressors[:, counted].max() > unnamed.regressors[:, counted].max()
     named = replace(case, run=replace(case.run, attention_kernel="flash_attention2"))
-    assert memory_run(named).other_columns is None
+    assert memory_run(named).other_regressors is None

@@ -22,7 +22,7 @@ def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = Tru
     for index in range(count):
         static, saved, gathered = rng.uniform(2, 40), rng.uniform(1, 40, 2), rng.uniform(0, 0.5)
         logits = (0.0, rng.uniform(0, 1.0))
-        columns = np.stack(
+        regressors = np.stack(
             [
                 row(
                     counted=static + saved[stage],
@@ -34,11 +34,11 @@ def random_runs(count: int, seed: int, *, noise: float = 0.02, peaks: bool = Tru
                 for stage in range(2)
             ]
         )
-        need = columns @ needed(TRUTH.vector()) * np.exp(rng.normal(0, noise))
+        need = regressors @ needed(TRUTH.vector()) * np.exp(rng.normal(0, noise))
         ran_out = bool(need.max() + TRUTH.unusable_gib > 80)
         runs.append(
             MemoryRun(
-                columns=columns,
+                regressors=regressors,
                 measured_rows=np.array([0, 1]),
                 capacity_gib=80.0,
                 peak_gib=float(need.max()) if peaks and not ran_out else None,
@@ -56,16 +56,16 @@ def gathering_runs(kept: float, seed: int, *, peaks: bool = True) -> list[Memory
     runs = []
     for index in range(40):
         gathered, layers = rng.uniform(0.05, 0.3), int(rng.integers(8, 49))
-        columns = row(
+        regressors = row(
             counted=rng.uniform(2, 70),
             base_gib=1.0,
             gathered_per_layer=gathered * layers,
             run_ahead_buffers=gathered,
         )[None]
-        need = float((columns @ needed(truth.vector()))[0] * np.exp(rng.normal(0, 0.02)))
+        need = float((regressors @ needed(truth.vector()))[0] * np.exp(rng.normal(0, 0.02)))
         runs.append(
             MemoryRun(
-                columns=columns,
+                regressors=regressors,
                 measured_rows=np.array([0]),
                 capacity_gib=80.0,
                 peak_gib=need if peaks and need < 75 else None,
@@ -146,7 +146,7 @@ def test_a_device_has_what_was_reserved_on_it() -> None:
     """Peaks of up to 79 of 80 GiB leave at most one to context and groups, whatever was assumed."""
     runs = [
         MemoryRun(
-            columns=row(counted=peak, group_gib=3.0)[None],
+            regressors=row(counted=peak, group_gib=3.0)[None],
             measured_rows=np.array([0]),
             capacity_gib=80.0,
             peak_gib=peak,
@@ -162,13 +162,13 @@ def test_a_device_has_what_was_reserved_on_it() -> None:
 def test_kernels_that_nobody_names_widen_bounds_until_a_fit() -> None:
     """50 GiB as assumed, 75 with the other kernel: half as much more, which a fitted stack leaves out."""
     run = MemoryRun(
-        columns=row(base_gib=50.0)[None],
+        regressors=row(base_gib=50.0)[None],
         measured_rows=np.array([0]),
         capacity_gib=80.0,
-        other_columns=row(base_gib=75.0)[None],
+        other_regressors=row(base_gib=75.0)[None],
     )
     stack = replace(Framework(), base_gib=1.0)
-    alone = upper_gib(stack, predict_memory(stack, replace(run, other_columns=None)), 0.05)
+    alone = upper_gib(stack, predict_memory(stack, replace(run, other_regressors=None)), 0.05)
     assert upper_gib(stack, predict_memory(stack, run), 0.05) == pytest.approx(1.5 * alone)
     assert predict_memory(stack, run).taken_gib == pytest.approx(50.0, rel=1e-5)
     assert predict_memory(replace(stack, largest_job=8.0), run).more == 1.0
@@ -180,9 +180,9 @@ def test_one_queue_behind_two_constants() -> None:
     runs = []
     for index in range(40):
         base, unit = rng.uniform(5, 20), rng.uniform(0.1, 0.5)
-        columns = row(counted=base, pile_up_buffers=unit)[None]
+        regressors = row(counted=base, pile_up_buffers=unit)[None]
         taken = 1.02 * base + 50 * unit
-        runs.append(MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=taken,
+        runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=taken,
                               group=str(index)))  # fmt: skip
     fitted = fit_constants(runs, Framework())
     assert fitted.pile_up_buffers == pytest.approx(50, abs=3)
@@ -195,9 +195,9 @@ def test_a_term_that_needs_a_start_is_found() -> None:
     runs = []
     for index in range(40):
         static, saved, size = rng.uniform(5, 20), rng.uniform(1, 12), rng.uniform(1, 6)
-        columns = np.stack([row(counted=static + saved), row(counted=static, step_state_bytes=size)])
+        regressors = np.stack([row(counted=static + saved), row(counted=static, step_state_bytes=size)])
         taken = max(1.02 * (static + saved), 1.02 * static + 5 * size)
-        runs.append(MemoryRun(columns=columns, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=taken,
+        runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=taken,
                               group=str(index)))  # fmt: skip
     assert fit_constants(runs, Framework()).step_state_bytes == pytest.approx(5, abs=0.3)
 
@@ -230,19 +230,19 @@ def test_parts_of_memory_stay_physical_with_few_peaks(count: int) -> None:
     for index in range(count):
         static, saved, size = rng.uniform(5, 20), rng.uniform(5, 12), rng.uniform(1, 6)
         unit = rng.uniform(0.1, 0.5)
-        columns = np.stack(
+        regressors = np.stack(
             [
                 row(counted=static + saved, run_ahead_buffers=unit, activations=saved),
                 row(counted=static, step_state_bytes=size),
             ]
         )
         taken = (static + saved) * float(np.exp(0.03 * rng.normal()))
-        runs.append(MemoryRun(columns=columns, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=taken,
+        runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0, 1]), capacity_gib=80.0, peak_gib=taken,
                               group=str(index)))  # fmt: skip
     found = fit_framework(runs, Framework())
     assert found.step_state_bytes < 1.0
     assert found.run_ahead_buffers < 5.0
     assert found.activations > -0.2
     for run in runs:
-        passes, step = run.columns @ found.vector()
+        passes, step = run.regressors @ found.vector()
         assert passes > step

@@ -44,8 +44,8 @@ def test_blocks_returned_again_and_again_leave_less() -> None:
 def shown(*moments: dict[str, float]) -> tuple[float, float]:
     """What is taken and needed on a device of 70 GiB, where each unit is 1 GiB."""
     pile = replace(Framework(), base_gib=1.0, pile_up_buffers=1.0, step_bytes=1.0, unusable_gib=2.0, spread=0.01)
-    columns = np.stack([row(**weights) for weights in moments])
-    run = MemoryRun(columns=columns, measured_rows=np.arange(len(columns)), capacity_gib=72.0)
+    regressors = np.stack([row(**weights) for weights in moments])
+    run = MemoryRun(regressors=regressors, measured_rows=np.arange(len(regressors)), capacity_gib=72.0)
     memory = predict_memory(pile, run)
     return memory.taken_gib, memory.needed_gib
 
@@ -55,8 +55,8 @@ def test_groups_take_room_that_no_peak_shows() -> None:
     stack = replace(Framework(), base_gib=1.0, group_gib=1.0, step_bytes=1.0, unusable_gib=2.0, spread=0.001)
 
     def memory(base: float) -> RunMemory:
-        columns = row(base_gib=base, group_gib=2.0, step_bytes=10.0)[None]
-        return predict_memory(stack, MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=72.0))
+        regressors = row(base_gib=base, group_gib=2.0, step_bytes=10.0)[None]
+        return predict_memory(stack, MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=72.0))
 
     assert (memory(50.0).taken_gib, memory(50.0).needed_gib) == pytest.approx((60.0, 52.0), rel=1e-5)
     assert (memory(59.0).taken_gib, memory(59.0).needed_gib) == pytest.approx((59.0, 61.0), rel=1e-5)
@@ -64,7 +64,7 @@ def test_groups_take_room_that_no_peak_shows() -> None:
 
 def test_a_job_that_cannot_fit_is_shown_with_its_need() -> None:
     """Far beyond the device nothing is cut off: people want to know by how much."""
-    run = MemoryRun(columns=row(base_gib=150.0)[None], measured_rows=np.array([0]), capacity_gib=80.0)
+    run = MemoryRun(regressors=row(base_gib=150.0)[None], measured_rows=np.array([0]), capacity_gib=80.0)
     memory = predict_memory(Framework(base_gib=1.0), run)
     assert memory.taken_gib == memory.needed_gib == 150.0
     assert oom_probability(memory) > 0.999

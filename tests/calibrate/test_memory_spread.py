@@ -8,9 +8,9 @@ import pytest
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability, quantile_limit, upper_gib
-from pipette_opt.memory.framework import COLUMNS, KINDS, Framework
+from pipette_opt.memory.framework import KINDS, REGRESSORS, Framework
 
-CERTAIN, BUFFERS = COLUMNS.index("counted"), COLUMNS.index("run_ahead_buffers")
+CERTAIN, BUFFERS = REGRESSORS.index("counted"), REGRESSORS.index("run_ahead_buffers")
 START = Framework(counted=1.0, run_ahead_buffers=1.0)
 
 
@@ -20,13 +20,13 @@ def runs(count: int, seed: int, *, num_gpus: int = 16, shift: float = 0.0) -> li
     found = []
     for index in range(count):
         total, share = rng.uniform(10, 60), rng.choice([0.0, 0.5])
-        columns = np.zeros((1, len(COLUMNS)))
-        columns[0, CERTAIN], columns[0, BUFFERS] = total * (1 - share), total * share
-        real = columns[0, CERTAIN] * np.exp(rng.normal(0, 0.015 + shift))
-        real += columns[0, BUFFERS] * np.exp(rng.normal(0, 0.3))
+        regressors = np.zeros((1, len(REGRESSORS)))
+        regressors[0, CERTAIN], regressors[0, BUFFERS] = total * (1 - share), total * share
+        real = regressors[0, CERTAIN] * np.exp(rng.normal(0, 0.015 + shift))
+        real += regressors[0, BUFFERS] * np.exp(rng.normal(0, 0.3))
         found.append(
             MemoryRun(
-                columns=columns,
+                regressors=regressors,
                 measured_rows=np.array([0]),
                 capacity_gib=1e3,
                 peak_gib=float(real),
@@ -50,8 +50,8 @@ def test_uncertain_terms_get_wider_bounds() -> None:
     assert fitted.spread < 0.03
     assert fitted.buffer_spread > 0.15
     unseen = runs(600, 2)
-    plain = [run for run in unseen if not run.columns[0, BUFFERS]]
-    mixed = [run for run in unseen if run.columns[0, BUFFERS]]
+    plain = [run for run in unseen if not run.regressors[0, BUFFERS]]
+    mixed = [run for run in unseen if run.regressors[0, BUFFERS]]
     tight, wide = (predict_memory(fitted, part[0]).taken_spread for part in (plain, mixed))
     assert wide > 3 * tight
     for part in (plain, mixed):
@@ -126,9 +126,11 @@ def test_few_peaks_keep_usual_widths() -> None:
 def test_room_decides_the_risk() -> None:
     """A job with room for two standard deviations has a probability of 2 % of running out; its bound is wider."""
     framework = replace(START, spread=0.05, base_gib=0.0, unusable_gib=0.0)
-    columns = np.zeros((1, len(COLUMNS)))
-    columns[0, CERTAIN] = 50.0
+    regressors = np.zeros((1, len(REGRESSORS)))
+    regressors[0, CERTAIN] = 50.0
     capacity = 50.0 * np.exp(2.0537 * 0.05)
-    memory = predict_memory(framework, MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=capacity))
+    memory = predict_memory(
+        framework, MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=capacity)
+    )
     assert oom_probability(memory) == pytest.approx(0.02, rel=1e-3)
     assert upper_gib(framework, memory, 0.02) == pytest.approx(50.0 * np.exp(2.9985 * 0.05), rel=1e-4)

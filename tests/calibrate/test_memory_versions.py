@@ -7,7 +7,7 @@ import pytest
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework
-from pipette_opt.memory.framework import COLUMNS, Framework, framework_of, numbers_of
+from pipette_opt.memory.framework import REGRESSORS, Framework, framework_of, numbers_of
 
 pytestmark = pytest.mark.search
 
@@ -18,10 +18,10 @@ def sweep(factors: dict[str, float], count: int) -> list[MemoryRun]:
     runs = []
     for version, factor in factors.items():
         for index in range(count):
-            columns = np.zeros((1, len(COLUMNS)))
-            columns[0, COLUMNS.index("counted")] = size = rng.uniform(5, 60)
+            regressors = np.zeros((1, len(REGRESSORS)))
+            regressors[0, REGRESSORS.index("counted")] = size = rng.uniform(5, 60)
             peak = 1.04 * factor * size * np.exp(rng.normal(0, 0.01))
-            runs.append(MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=200.0, peak_gib=peak,
+            runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=200.0, peak_gib=peak,
                                   group=str(index), version=version))  # fmt: skip
     return runs
 

@@ -10,7 +10,7 @@ from models.memory.sample import sample_point
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.components import COMPONENTS
 from pipette_opt.memory.formula import formula_bytes
-from pipette_opt.memory.framework import COLUMNS, Framework
+from pipette_opt.memory.framework import REGRESSORS, Framework
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.framework import read_framework
@@ -22,7 +22,7 @@ JOB = TrainingSpec(global_batch_size=64, seq_length=4096)
 def stack_of(seed: int) -> Framework:
     """A stack with random constants."""
     rng = np.random.default_rng(seed)
-    spare = {name: float(rng.uniform(0, 2)) for name in COLUMNS if name not in ("counted", "parameter_bytes")}
+    spare = {name: float(rng.uniform(0, 2)) for name in REGRESSORS if name not in ("counted", "parameter_bytes")}
     return Framework(counted=rng.uniform(0.8, 1.2), parameter_bytes=rng.uniform(-2, 1), **spare)
 
 

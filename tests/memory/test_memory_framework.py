@@ -8,7 +8,7 @@ import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
-from pipette_opt.memory.framework import COLUMNS, NEEDED, SHOWN, Framework, framework_of, needed, numbers_of
+from pipette_opt.memory.framework import NEEDED, REGRESSORS, SHOWN, Framework, framework_of, needed, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -41,12 +41,12 @@ CONFIG = ParallelConfig(
 )
 
 
-def columns(
+def regressors(
     config: ParallelConfig = CONFIG, training: TrainingSpec = TRAINING, moment: int = 0
 ) -> dict[str, np.ndarray]:
     """GiB of one unit of each constant, by stage: while passes run, or in the optimizer step."""
-    table = MemoryPredictor.load().columns(MODEL, training, [config], gpus_per_node=8)
-    return dict(zip(COLUMNS, table[moment].T, strict=True))
+    table = MemoryPredictor.load().regressors(MODEL, training, [config], gpus_per_node=8)
+    return dict(zip(REGRESSORS, table[moment].T, strict=True))
 
 
 def test_units_weigh_what_they_say() -> None:
@@ -55,7 +55,7 @@ def test_units_weigh_what_they_say() -> None:
 
     4 * 1024^2 + 3 * 1024 * 4096 = 16777216 a layer; a gathered micro-batch is 4096 tokens * 1024 * 2 bytes.
     """
-    found = columns()
+    found = regressors()
     parameters = 4 * (16777216 / 2 + 2 * 1024) + 32768 * 1024 / 2
     assert found["parameter_bytes"][0] * GIB == pytest.approx(parameters)
     assert found["gradient_copy_bytes"][0] * GIB == pytest.approx(parameters)
@@ -67,52 +67,52 @@ def test_units_weigh_what_they_say() -> None:
     assert found["table_bytes"].tolist() == pytest.approx([32768 * 1024 / 2 / GIB, 0.0])
     assert found["logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / 2 / GIB])
     assert found["whole_logit_bytes"].tolist() == pytest.approx([0.0, 4096 * 32768 / GIB])
-    assert columns(replace(CONFIG, tensor_model_parallel_size=1))["whole_logit_bytes"].tolist() == [0.0, 0.0]
+    assert regressors(replace(CONFIG, tensor_model_parallel_size=1))["whole_logit_bytes"].tolist() == [0.0, 0.0]
     assert found["norm_bytes"].tolist() == [0.0, 0.0]
     assert found["base_gib"].tolist() == [1.0, 1.0]
 
 
 def test_sharded_optimizer_swaps_copies_for_the_step() -> None:
     """With it, what the step leaves counts; without it, the second copy of gradients, if anyone is there to share."""
-    sharded = columns(replace(CONFIG, use_distributed_optimizer=True))
+    sharded = regressors(replace(CONFIG, use_distributed_optimizer=True))
     assert sharded["gradient_copy_bytes"].tolist() == [0.0, 0.0]
     assert (sharded["step_bytes"] > 0).all()
-    alone = columns(replace(CONFIG, data_parallel_size=1))
+    alone = regressors(replace(CONFIG, data_parallel_size=1))
     assert alone["gradient_copy_bytes"].tolist() == [0.0, 0.0]
 
 
 def test_logits_have_spare_room_without_a_pipeline() -> None:
     """4096 tokens of half a vocabulary of 32768; the last stage of a pipeline needs what shows."""
-    single = columns(replace(CONFIG, pipeline_model_parallel_size=1, layers_per_stage=(8,)))
+    single = regressors(replace(CONFIG, pipeline_model_parallel_size=1, layers_per_stage=(8,)))
     assert single["loss_spare_bytes"].tolist() == single["logit_bytes"].tolist() == [4096 * 32768 / 2 / GIB]
-    assert columns()["logit_bytes"][1] > 0
-    assert columns()["loss_spare_bytes"].tolist() == [0.0, 0.0]
+    assert regressors()["logit_bytes"][1] > 0
+    assert regressors()["loss_spare_bytes"].tolist() == [0.0, 0.0]
 
 
 def test_unfused_norms_and_recomputation() -> None:
     """Unfused norms weigh two inputs a layer and pass; with recomputed layers none."""
     unfused = replace(TRAINING, fused_norm=False)
-    assert columns(training=unfused)["norm_bytes"][1] * GIB == pytest.approx(2 * 4 * 2048 * 1024)
-    recomputed = columns(replace(CONFIG, recompute_granularity="full"), unfused)
+    assert regressors(training=unfused)["norm_bytes"][1] * GIB == pytest.approx(2 * 4 * 2048 * 1024)
+    recomputed = regressors(replace(CONFIG, recompute_granularity="full"), unfused)
     assert recomputed["norm_bytes"].tolist() == recomputed["attention_copies"].tolist() == [0.0, 0.0]
 
 
 def test_the_step_has_no_activations() -> None:
     """A row of its own: 6 bytes a parameter, 12 / 4 of state, and what a sharded step works with; nothing of passes."""
-    step = columns(replace(CONFIG, use_distributed_optimizer=True), moment=1)
+    step = regressors(replace(CONFIG, use_distributed_optimizer=True), moment=1)
     size = step["parameter_bytes"]
     assert step["counted"] == pytest.approx(9 * size)
     assert step["step_state_bytes"] == pytest.approx(size)
     assert not any(step[name].any() for name in ("activations", "logit_bytes", "run_ahead_buffers", "table_bytes"))
-    assert not columns(moment=1)["step_state_bytes"].any()
+    assert not regressors(moment=1)["step_state_bytes"].any()
 
 
 def test_large_activations_leave_room_for_the_step() -> None:
     """Gradients of a step find freed blocks where micro-batches are large; small ones leave most of them without."""
     sharded = replace(CONFIG, use_distributed_optimizer=True, tensor_model_parallel_size=1)
     small, large = (
-        columns(replace(sharded, micro_batch_size=mbs), replace(TRAINING, seq_length=seq))["step_bytes"]
-        / columns(replace(sharded, micro_batch_size=mbs), replace(TRAINING, seq_length=seq))["parameter_bytes"]
+        regressors(replace(sharded, micro_batch_size=mbs), replace(TRAINING, seq_length=seq))["step_bytes"]
+        / regressors(replace(sharded, micro_batch_size=mbs), replace(TRAINING, seq_length=seq))["parameter_bytes"]
         for mbs, seq in ((1, 512), (8, 4096))
     )
     # By hand: 4 * 1024 / (2 * 512 * 1.4) = 2.857, squared over one more than that.
@@ -128,20 +128,20 @@ def test_hosts_run_ahead() -> None:
     Across hosts collectives hold the hosts back where gradients are reduced.
     """
     single = replace(CONFIG, pipeline_model_parallel_size=1, layers_per_stage=(8,))
-    assert columns(single)["pile_up_buffers"][0] == 0
+    assert regressors(single)["pile_up_buffers"][0] == 0
     late = 4096 * 1024 * 2 * (1 + 1 / 2)  # whole and, of two tensor ranks, half
-    assert columns(single)["run_ahead_buffers"][0] * GIB == pytest.approx(late)
+    assert regressors(single)["run_ahead_buffers"][0] * GIB == pytest.approx(late)
     busy = replace(CONFIG, micro_batch_size=16)
-    idle, working = columns()["pile_up_buffers"], columns(busy)["pile_up_buffers"]
+    idle, working = regressors()["pile_up_buffers"], regressors(busy)["pile_up_buffers"]
     assert (working / 8 > idle).all()
     predictor = MemoryPredictor.load()
-    across = predictor.columns(MODEL, TRAINING, [busy], gpus_per_node=1)
-    assert not across[:, :, COLUMNS.index("pile_up_buffers")].any()
-    on_one_host = predictor.columns(MODEL, TRAINING, [CONFIG], gpus_per_node=CONFIG.world_size)
+    across = predictor.regressors(MODEL, TRAINING, [busy], gpus_per_node=1)
+    assert not across[:, :, REGRESSORS.index("pile_up_buffers")].any()
+    on_one_host = predictor.regressors(MODEL, TRAINING, [CONFIG], gpus_per_node=CONFIG.world_size)
     four_layers = late / np.sqrt(2)
-    assert on_one_host[0, :, COLUMNS.index("pile_up_buffers")] * GIB == pytest.approx([four_layers] * 2)
+    assert on_one_host[0, :, REGRESSORS.index("pile_up_buffers")] * GIB == pytest.approx([four_layers] * 2)
     wide = replace(single, micro_batch_size=16)
-    flows = [predictor.columns(MODEL, TRAINING, [one], gpus_per_node=1)[0, 0, COLUMNS.index("run_ahead_buffers")]
+    flows = [predictor.regressors(MODEL, TRAINING, [one], gpus_per_node=1)[0, 0, REGRESSORS.index("run_ahead_buffers")]
              for one in (wide, replace(wide, data_parallel_size=1))]  # fmt: skip
     assert flows[0] < 0.1 * flows[1]
 
@@ -149,29 +149,29 @@ def test_hosts_run_ahead() -> None:
 def test_fused_softmax_has_a_term() -> None:
     """Per score of one kernel; not where it does not apply."""
     unfused = replace(TRAINING, attention_kernel="unfused")
-    scores = columns(training=unfused)
+    scores = regressors(training=unfused)
     assert scores["fused_score_bytes"][1] * GIB == pytest.approx(4 * 8 * 2048**2 * 2)
     assert not scores["score_bytes"].any()
-    several = columns(training=replace(unfused, fused_softmax=False))
+    several = regressors(training=replace(unfused, fused_softmax=False))
     assert several["score_bytes"] == pytest.approx(scores["fused_score_bytes"])
 
 
 def test_need_leaves_out_what_is_returned() -> None:
     """Step leftovers and gaps are not needed, late buffers are; spare room for the loss is needed and never seen."""
     vector = Framework(step_bytes=3.0, pile_up_buffers=2.0, activations=0.2).vector()
-    kept = dict(zip(COLUMNS, needed(vector), strict=True))
+    kept = dict(zip(REGRESSORS, needed(vector), strict=True))
     assert kept["step_bytes"] == 0.0
     assert (kept["activations"], kept["pile_up_buffers"]) == (0.2, 2.0)
-    assert NEEDED[COLUMNS.index("loss_spare_bytes")]
-    assert not SHOWN[COLUMNS.index("loss_spare_bytes")]
+    assert NEEDED[REGRESSORS.index("loss_spare_bytes")]
+    assert not SHOWN[REGRESSORS.index("loss_spare_bytes")]
 
 
 def test_groups_weigh_by_their_links() -> None:
     """Three groups of several ranks, or one; PCIe of 20 GB/s opens a twelfth of A100's channels, H100 a third more."""
 
     def groups(config: ParallelConfig, link: float | None) -> float:
-        table = MemoryPredictor.load().columns(MODEL, TRAINING, [config], intra_node_bytes_per_s=link)
-        weights = table[:, :, COLUMNS.index("group_gib")]
+        table = MemoryPredictor.load().regressors(MODEL, TRAINING, [config], intra_node_bytes_per_s=link)
+        weights = table[:, :, REGRESSORS.index("group_gib")]
         assert (weights == weights[0, 0]).all()
         return float(weights[0, 0])
 
@@ -180,15 +180,15 @@ def test_groups_weigh_by_their_links() -> None:
     assert groups(alone, None) == 1.0
     assert groups(alone, 20e9) == pytest.approx(20 / 235)
     assert groups(alone, 360e9) == pytest.approx(4 / 3)
-    assert NEEDED[COLUMNS.index("group_gib")]
-    assert not SHOWN[COLUMNS.index("group_gib")]
+    assert NEEDED[REGRESSORS.index("group_gib")]
+    assert not SHOWN[REGRESSORS.index("group_gib")]
 
 
 def test_widths_follow_shares() -> None:
     """Half certain, half buffers at 30 %: sqrt(0.02^2 + (0.5 * 0.3)^2)."""
     framework = Framework(counted=1.0, run_ahead_buffers=1.0, spread=0.02, buffer_spread=0.3)
-    row = np.zeros(len(COLUMNS))
-    row[COLUMNS.index("counted")] = row[COLUMNS.index("run_ahead_buffers")] = 10.0
+    row = np.zeros(len(REGRESSORS))
+    row[REGRESSORS.index("counted")] = row[REGRESSORS.index("run_ahead_buffers")] = 10.0
     assert framework.widths(row, framework.vector()) == pytest.approx(np.hypot(0.02, 0.15))
 
 

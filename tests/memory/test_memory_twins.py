@@ -7,7 +7,7 @@ import pytest
 
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_framework, oom_probability
-from pipette_opt.memory.framework import COLUMNS, MAX_OF_TWIN, SHOWN, Framework, framework_of, numbers_of
+from pipette_opt.memory.framework import MAX_OF_TWIN, REGRESSORS, SHOWN, Framework, framework_of, numbers_of
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
 from pipette_opt.memory.twins import as_twins_take, believed, likeliest_alike, twin_offsets, twin_share, without_twins
 from pipette_opt.parallel import ParallelConfig
@@ -37,9 +37,9 @@ CONFIG = ParallelConfig(
 
 def run(size: float, work: str, *, peak: float | None = None, group: str = "", num_gpus: int = 8) -> MemoryRun:
     """Counted tensors of so many GiB on 80 GiB."""
-    columns = np.zeros((1, len(COLUMNS)))
-    columns[0, COLUMNS.index("counted")] = size
-    return MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=peak, group=group,
+    regressors = np.zeros((1, len(REGRESSORS)))
+    regressors[0, REGRESSORS.index("counted")] = size
+    return MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=peak, group=group,
                      work=(work,) if work else (), num_gpus=num_gpus)  # fmt: skip
 
 
@@ -115,12 +115,12 @@ def test_few_micro_batches_are_other_work() -> None:
 def test_rows_are_scaled_by_their_width() -> None:
     """0.8 widths of 5 %: 4 % more, of that work; others and unknown ones stay."""
     framework = Framework(spread=0.05, twins=(("a", 0.8),))
-    columns = np.concatenate([run(10.0, "").columns] * 2)
+    regressors = np.concatenate([run(10.0, "").regressors] * 2)
     constants = framework.vector() * SHOWN
-    found = as_twins_take(framework, columns, constants, ("a", "b"))
+    found = as_twins_take(framework, regressors, constants, ("a", "b"))
     assert found.sum(axis=1) == pytest.approx([10 * np.exp(0.04), 10])
-    assert as_twins_take(framework, columns, constants, ()) is columns
-    assert as_twins_take(Framework(), columns, constants, ("a", "b")) is columns
+    assert as_twins_take(framework, regressors, constants, ()) is regressors
+    assert as_twins_take(Framework(), regressors, constants, ("a", "b")) is regressors
 
 
 def test_what_a_twin_took_is_predicted() -> None:

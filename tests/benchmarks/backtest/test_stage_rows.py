@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.backtest.stage_rows import known_rows, stage_row_memory, tuned_row_memory, tuned_stage
 from pipette_opt.base.units import GIB
-from pipette_opt.memory.framework import COLUMNS
+from pipette_opt.memory.framework import REGRESSORS
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.stack import read_stack
 
@@ -37,7 +37,7 @@ def test_stages_of_tuned_plans(tmp_path: Path) -> None:
     assert tuned.model.hidden_dropout == tuned.model.attention_dropout == 0
     found = tuned_row_memory(run)
     assert found is not None
-    assert found.columns.shape[0] == len(found.measured_rows) == 2
+    assert found.regressors.shape[0] == len(found.measured_rows) == 2
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_stages_of_operators_by_hand(
     path.write_text(aceso_row(again), encoding="utf-8")
     found = stage_row_memory(read_runs(path)[0])
     assert found is not None
-    passes, step = (dict(zip(COLUMNS, row * GIB, strict=True)) for row in found.columns)
+    passes, step = (dict(zip(REGRESSORS, row * GIB, strict=True)) for row in found.regressors)
     unit, all_scores = 2048 * 1024, 2048 * 2048 * 16 / 2
     stored = 2 * unit * (split * 32 + whole * 25)
     back = (unit * (10 + 24 / 2) + 5 * all_scores) * (again > 0)
@@ -113,4 +113,4 @@ def test_rows_of_stages_and_of_jobs(tmp_path: Path) -> None:
     path.write_text(aceso_row(0) + job + aceso_row(4).split("\n")[1] + "\n", encoding="utf-8")
     found = known_rows(read_runs(path), read_stack())
     assert [run.row for run, _ in found] == [0, 1, 2]
-    assert [len(memory.columns) for _, memory in found] == [2, 4, 2]
+    assert [len(memory.regressors) for _, memory in found] == [2, 4, 2]

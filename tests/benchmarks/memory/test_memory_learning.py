@@ -11,7 +11,7 @@ from benchmarks.memory.learning import (
     reliability_rows,
 )
 from pipette_opt.calibrate.memory_runs import MemoryRun
-from pipette_opt.memory.framework import COLUMNS, Framework
+from pipette_opt.memory.framework import REGRESSORS, Framework
 
 pytestmark = pytest.mark.search
 
@@ -24,14 +24,14 @@ def runs(count: int, seed: int, noise: float = 0.05) -> list[MemoryRun]:
     found = []
     for index in range(count):
         static, saved = rng.uniform(20, 60), rng.uniform(1, 30)
-        columns = np.zeros((1, len(COLUMNS)))
-        columns[0, COLUMNS.index("counted")] = static + saved
-        columns[0, COLUMNS.index("activations")] = saved
-        need = float((columns @ TRUTH.vector())[0] * np.exp(rng.normal(0, noise)))
+        regressors = np.zeros((1, len(REGRESSORS)))
+        regressors[0, REGRESSORS.index("counted")] = static + saved
+        regressors[0, REGRESSORS.index("activations")] = saved
+        need = float((regressors @ TRUTH.vector())[0] * np.exp(rng.normal(0, noise)))
         ran_out = need + TRUTH.unusable_gib > 80
         found.append(
             MemoryRun(
-                columns=columns,
+                regressors=regressors,
                 measured_rows=np.array([0]),
                 capacity_gib=80.0,
                 peak_gib=None if ran_out else need,
@@ -67,11 +67,11 @@ def test_true_probabilities_are_reliable() -> None:
 @pytest.mark.parametrize(("risk", "missed", "false"), [(0.5, 1, 0), (1e-7, 0, 1)])
 def test_verdicts_by_hand(risk: float, missed: int, false: int) -> None:
     """A job of 50 GiB that died and one of 60 that ran: at even odds one is missed, at no risk one is refused."""
-    columns = np.zeros((1, len(COLUMNS)))
+    regressors = np.zeros((1, len(REGRESSORS)))
     pair = []
     for size, ran_out in ((50.0, True), (60.0, False)):
-        row = columns.copy()
-        row[0, COLUMNS.index("counted")] = size
-        pair.append(MemoryRun(columns=row, measured_rows=np.array([0]), capacity_gib=80.0, ran_out=ran_out))
+        row = regressors.copy()
+        row[0, REGRESSORS.index("counted")] = size
+        pair.append(MemoryRun(regressors=row, measured_rows=np.array([0]), capacity_gib=80.0, ran_out=ran_out))
     found = label_verdicts(TRUTH, pair, risk)
     assert (found.missed, found.false, found.ran_out, found.fitted) == (missed, false, 1, 1)

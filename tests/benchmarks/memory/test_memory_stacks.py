@@ -17,9 +17,9 @@ def stack(seed: int, truth: Framework, count: int = 20) -> list[MemoryRun]:
     runs = []
     for _ in range(count):
         saved = rng.uniform(1, 30)
-        columns = row(counted=saved + rng.uniform(2, 30), base_gib=1.0, activations=saved)[None]
-        taken = float((columns @ truth.vector())[0])
-        runs.append(MemoryRun(columns=columns, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=taken))
+        regressors = row(counted=saved + rng.uniform(2, 30), base_gib=1.0, activations=saved)[None]
+        taken = float((regressors @ truth.vector())[0])
+        runs.append(MemoryRun(regressors=regressors, measured_rows=np.array([0]), capacity_gib=80.0, peak_gib=taken))
     return runs
 
 

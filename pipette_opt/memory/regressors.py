@@ -12,7 +12,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
 from pipette_opt.memory.formula import FormulaBytes, parameters
-from pipette_opt.memory.framework import COLUMNS
+from pipette_opt.memory.framework import REGRESSORS
 from pipette_opt.memory.stage_rows import StageTable
 
 BUSY_MULTIPLY_ADDS = 4.5e11
@@ -77,9 +77,11 @@ class StageFacts:
     unfused_softmax: FloatArray
 
 
-def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts) -> FloatArray:
+def stage_regressors(
+    table: StageTable, formula: FormulaBytes, counted_bytes: FloatArray, facts: StageFacts
+) -> FloatArray:
     """
-    Return the memory per unit of each constant, GiB, shape ``(MOMENTS, num_rows, len(COLUMNS))``.
+    Return the memory per unit of each constant, GiB, shape ``(MOMENTS, num_rows, len(REGRESSORS))``.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def stage_columns(table: StageTable, formula: FormulaBytes, counted_bytes: Float
         always | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded},
     )
     moments[0]["activations"] = formula.saved
-    rows = [np.stack([moment.get(name, zero) for name in COLUMNS], axis=1) for moment in moments]
+    rows = [np.stack([moment.get(name, zero) for name in REGRESSORS], axis=1) for moment in moments]
     return np.stack(rows) / GIB
 
 
