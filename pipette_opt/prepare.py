@@ -1,8 +1,9 @@
 """
-Preparation of the search: legal configurations, joint model, memory, pruning, and the problem in integers.
+Preparation of the search: legal configurations, joint model, memory, pruning, and the integer placement problem.
 
-Before the joint model runs, a time to beat is looked for among configurations with one stage, which have no layers to
-partition; with 256 hosts or more, among all. Bounds of single configurations follow after the joint model.
+Before the joint model runs, a time to beat is searched among configurations with one stage, which have no layers to
+partition. With 256 hosts or more, it is searched among all configurations. Single configurations are bounded after the
+joint model.
 """
 
 import os
@@ -43,55 +44,58 @@ from pipette_opt.solver.world_sizes import WorldSizes, choose_world_sizes
 from pipette_opt.specs import ClusterSpec, Instance
 
 WORLD_SIZES_SHARE = 0.25
-"""Share of the remaining time for bounding numbers of GPUs. Chosen."""
+"""Fraction of the remaining time for bounding numbers of GPUs. Chosen."""
 
 BOUNDING_SHARE = 0.1
-"""Share of the remaining time for bounding configurations. Chosen."""
+"""Fraction of the remaining time for bounding configurations. Chosen."""
 
 BOUNDING_AGAIN_SHARE = 0.5
 """
-Share of the remaining time for bounding after a search, when only unbounded configurations keep the gap
-open. Chosen.
+Fraction of the remaining time for bounding after a search, if only configurations without bound keep the gap.
+Chosen.
 """
 
 FIRST_SHARE = 0.05
-"""Share of the remaining time for annealing a better time to beat, where very many configurations may win. Chosen."""
+"""
+Fraction of the remaining time for annealing a better time to beat, if very many configurations may be best.
+Chosen.
+"""
 
 MAX_FIRST_S = 10.0
 """Largest time for annealing a better time to beat, seconds. Chosen."""
 
 BUILDING_SHARE = 0.15
-"""Share of the time left afterwards for building the problems of kept configurations. Chosen."""
+"""Fraction of the time left after pruning for building the problems of kept configurations. Chosen."""
 
 LAYOUT_SHARE = 0.2
 """
-Time for moving layers between the chunks of the joint model's plan, as share of the joint model's limit. Chosen.
+Time for moving layers between the chunks of the joint model's plan, as a fraction of the joint model's limit. Chosen.
 
-It comes on top of that limit.
+The time is added to that limit.
 """
 
 MANY_HOSTS = 256
 """
-Number of hosts from which a time to beat is looked for among all configurations before the joint model. Chosen.
+With at least this many hosts, a time to beat is searched among all configurations before the joint model. Chosen.
 
-The joint model only simulates hosts in listed order. Over many hosts, that loses more than its partitions gain.
+The joint model only simulates hosts in listed order. With many hosts, that loses more than its partitions gain.
 """
 
 MEMORY_SHARE = 0.15
 """
-Share of the machine's memory for link costs between hosts. Chosen.
+Fraction of the machine's memory for link costs between hosts. Chosen.
 
-Searches copy the costs of the candidates that they look at, so the process takes about twice as much.
+Searches copy the costs of the candidates that they place, so the process takes about twice as much.
 """
 
 MAX_LINK_BYTES = 3 << 30
-"""Largest number of bytes of link costs between hosts. Chosen."""
+"""Largest size of the link costs between hosts, bytes. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:
     """
-    Input of the search: legal configurations, those that fit, and the problem in integers.
+    Input of the search: legal configurations, those that fit, and the integer placement problem.
 
     Parameters
     ----------
@@ -100,21 +104,21 @@ class Prepared:
     lower
         Each candidate with its relaxation.
     pruned
-        Result of pruning, with the configurations left out of both; ``None`` without pruning.
+        Result of pruning, with the configurations left out of both problems; ``None`` without pruning.
     space
         Searched space, with the partitions that the joint model chose.
     joined
         Result of the joint model; ``None`` if it did not run.
     instance
-        The job; on relaxed hosts where links of single GPUs are known.
+        The job; on relaxed hosts if links of single GPUs are known.
     given_cluster
-        Hosts as given, where links of single GPUs are known.
+        Hosts as given, if links of single GPUs are known; else ``None``.
     other_sizes_s
-        Lower bound on plans with other numbers of GPUs, seconds; infinite where the search did not choose the number.
+        Lower bound on plans with other numbers of GPUs, seconds; infinite if the search did not choose the number.
     other_splits_s
-        Lower bound on plans with other layer partitions, seconds, where it does not come from the joint model.
+        Lower bound on plans with other layer partitions, seconds, if it does not come from the joint model.
     proven_s
-        Lower bounds on configurations from an earlier certificate of the same hosts and more, seconds.
+        Lower bounds on configurations from an earlier certificate, on these hosts and possibly more, seconds.
     """
 
     instance: Instance
@@ -133,17 +137,17 @@ class Prepared:
 
     @property
     def given(self) -> Instance:
-        """The job on the hosts as given, with the links of single GPUs."""
+        """Job on the hosts as given, with the links of single GPUs if known."""
         return self.instance if self.given_cluster is None else replace(self.instance, cluster=self.given_cluster)
 
     @property
     def has_slots(self) -> bool:
-        """Return whether links of single GPUs are known, so that a rank's GPU inside its host matters."""
+        """Return whether links of single GPUs are known, so that the GPU of each rank inside its host matters."""
         return self.given_cluster is not None
 
     @property
     def ruled_out_s(self) -> float:
-        """Lower bound on all plans left out of the problem, seconds; infinite if none was."""
+        """Lower bound on all plans that are not in the problem, seconds; infinite if all are."""
         return self.other_sizes_s if self.pruned is None else min(self.pruned.bound_s, self.other_sizes_s)
 
     @property
@@ -163,7 +167,7 @@ class Prepared:
 
     @cached_property
     def without_closed_form(self) -> ProblemData:
-        """Problem with only the candidates that have a relaxation alone."""
+        """Problem with only the candidates that have a relaxation and no analytical model."""
         return _only(self.problem, closed=False)
 
 
@@ -182,9 +186,9 @@ def prepare(
     chooses_sizes: bool = False,
 ) -> Prepared:
     """
-    Enumerate configurations, drop those that do not fit or cannot win, and put the rest into integers.
+    Enumerate configurations, drop those that do not fit or cannot be best, and build the integer problem of the rest.
 
-    Raises ``InfeasibleError`` with the reasons if nothing is legal or nothing fits, and ``InputError`` if nothing is
+    Raises ``InfeasibleError`` with the reasons if no configuration is legal or fits. Raises ``InputError`` if none is
     legal because pins contradict each other or the job.
 
     Parameters
@@ -192,24 +196,24 @@ def prepare(
     report
         Called with the name of each step.
     keep
-        Predicate of configurations kept even if a cheap bound shows that they cannot win; by default all.
+        Predicate of configurations that are kept even if a cheap bound rules them out; by default all.
     seconds_left
         Remaining seconds of the time limit. A space too large for it is narrowed first
         (:mod:`~pipette_opt.candidates.narrowing`), unless no configuration of the narrowed space fits. Bounding takes
-        at most a share of it; configurations that it does not reach are left out, with weaker bounds.
+        at most a fraction of this time; configurations that it does not reach are left out, with weaker bounds.
     loading
         Context entered where compiled kernels are loaded, as that may compile them.
     joint
-        Limits of the joint model; ``None``: it does not run. Nor does it where layers per stage are pinned.
+        Limits of the joint model; ``None``: it does not run. It also does not run if layers per stage are pinned.
     stop
         Event that ends the joint model soon.
     first
         Warm start: a known plan of this job, whose time has to be beaten.
     like
-        Earlier preparation of the same space and job, without a joint model, on hosts of one kind. Its legal and
+        Earlier preparation of the same space and job, without a joint model, on hosts of one type. Its legal and
         fitting configurations are reused; the number of hosts and their links may have changed.
     chooses_sizes
-        Whether to choose numbers of GPUs where the space leaves them open (:mod:`~pipette_opt.solver.world_sizes`).
+        Whether to choose numbers of GPUs if the space leaves them free (:mod:`~pipette_opt.solver.world_sizes`).
     """
     sizes = None
     if chooses_sizes and like is None and space.num_gpus is None and not space.world_sizes:
@@ -242,7 +246,7 @@ def _chosen_sizes(
     loading: Callable[[], AbstractContextManager[None]],
     first: FirstPlan | None,
 ) -> WorldSizes:
-    """Choose numbers of GPUs by time, in a share of the remaining time."""
+    """Return the numbers of GPUs to search, chosen in a fraction of the remaining time."""
     rest_s = (1 - WORLD_SIZES_SHARE) * seconds_left()
     return choose_world_sizes(
         replace(instance, cluster=instance.cluster.relaxed()),
@@ -258,7 +262,10 @@ def _chosen_sizes(
 def _bound_of_other_sizes_s(
     instance: Instance, space: SearchSpace, seconds_left: Callable[[], float], first: FirstPlan | None
 ) -> float:
-    """Lower bound on plans with other numbers of GPUs than the space's, seconds."""
+    """
+    Return a lower bound on plans with numbers of GPUs that the space leaves out, seconds; infinite if it leaves none
+    out.
+    """
     if not space.world_sizes:
         return float("inf")
     rest_s, enough_s = (1 - WORLD_SIZES_SHARE) * seconds_left(), float("inf") if first is None else first.seconds
@@ -288,7 +295,7 @@ def _prepare(
     first: FirstPlan | None,
     like: Prepared | None,
 ) -> Prepared:
-    """Prepare a space, as :func:`prepare` does, without narrowing it."""
+    """Prepare a space as :func:`prepare` does, without narrowing it."""
     if like is None:
         space = with_shared_parameters(instance, space)
     given = None if instance.cluster.gpu_links is None else instance
@@ -301,7 +308,7 @@ def _prepare(
     is_open = not all(keep(config) for config in enumeration.candidates)
 
     def bounded(memory: MemoryCheck, *, anneals: bool = True) -> Pruned:
-        """Prune by cheap bounds, in a share of the remaining time."""
+        """Prune configurations by cheap bounds, in a fraction of the remaining time."""
         rest_s = (1 - BOUNDING_SHARE) * seconds_left()
         return prune(
             with_edge_loss(instance, memory),
@@ -384,7 +391,7 @@ def bound_again(
     """
     Bound the configurations that the first pass had no time for, against a known plan, in half of the remaining time.
 
-    Until then only their compute-only bound is known.
+    Before, only their compute-only bound is known.
     """
     instance, memory, joined = prepared.instance, prepared.memory, prepared.joined
     rest_s = (1 - BOUNDING_AGAIN_SHARE) * seconds_left()
@@ -413,14 +420,14 @@ def with_splits(
     least_s: float = 0.0,
 ) -> Prepared:
     """
-    Add the layer partitions that the joint model handed on since, and the fastest plan that it simulated.
+    Add the layer partitions that the joint model found since, and the fastest plan that it simulated.
 
     Parameters
     ----------
     known
         Fastest known plan of the other searches.
     is_over
-        Predicate: no time is left to bound and build more than that plan.
+        Predicate: whether no time is left to bound and build more than that plan.
     least_s
         Lower bound on plans with a new partition, seconds.
     """
@@ -470,7 +477,7 @@ def with_splits(
 
 
 def _too_large(num_bytes: int) -> bool:
-    """Return whether link costs exceed their share of memory."""
+    """Return whether link costs of ``num_bytes`` exceed their fraction of the machine's memory."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return num_bytes > min(MEMORY_SHARE * machine, MAX_LINK_BYTES)
 
@@ -484,9 +491,10 @@ def _build_kept(
     links: SharedLinks | None = None,
 ) -> tuple[BothForms, Pruned]:
     """
-    Build both forms of the configurations that pruning kept, the most promising first, within memory and time.
+    Build the problems of the configurations that pruning kept, most promising first, within memory and time.
 
-    The rest is left out with its bounds. Configurations that must be kept come first, whatever the time.
+    The configurations that are not built are left out, with their bounds. Configurations that must be kept come first,
+    whatever the time.
     """
     kept, bounds = pruned.kept, pruned.bounds_s
     first = None if pruned.first is None else pruned.first.config
@@ -525,9 +533,9 @@ def _refusal(instance: Instance, fitting: list[FittingCandidate]) -> InputError:
 
 def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
     """
-    Load the shipped memory predictor, with the memory constants of the instance's stack if it has any.
+    Load the shipped memory predictor, with the memory constants of the instance's software stack if it has any.
 
-    Raises ``InputError`` for a risk below what its data can support; 1 means that memory does not count.
+    Raises ``InputError`` for a risk below what its data supports; a risk of 1 means that memory does not count.
     """
     predictor = stack_predictor(instance.stack)
     if not SMALLEST_RISK <= max_oom_risk <= IGNORED_RISK:
@@ -538,7 +546,7 @@ def load_predictor(max_oom_risk: float, instance: Instance) -> MemoryPredictor:
 
 
 def fitting_candidates(memory: MemoryCheck) -> list[FittingCandidate]:
-    """Return the configurations that fit as input of :func:`~pipette_opt.problem.build.build_problem_data`."""
+    """Return the configurations that fit, as input of :func:`~pipette_opt.problem.build.build_problem_data`."""
     return [FittingCandidate(config=fits.config, need_bytes=fits.need_bytes) for fits in memory.fitting]
 
 
@@ -550,15 +558,15 @@ def _only(problem: ProblemData, *, closed: bool) -> ProblemData:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateRow:
     """
-    One configuration before any search.
+    Overview of a configuration before any search.
 
     Parameters
     ----------
     fastest_s
-        Time on the best hosts and links (relaxation for interleaved schedules), seconds; ``None`` if it does not fit or
-        has no placement.
+        Time on the best hosts and links (relaxation for interleaved schedules), seconds; ``None`` if the configuration
+        does not fit or has no placement.
     need_gib
-        Upper bound on the memory of its fullest stage, GiB.
+        Upper bound on the memory of the fullest stage, GiB.
     """
 
     config: ParallelConfig
@@ -571,9 +579,9 @@ def candidate_overview(
     instance: Instance, space: SearchSpace, max_oom_risk: float, top: int | None = None
 ) -> tuple[Enumeration, list[CandidateRow]]:
     """
-    Return the first ``top`` legal configurations, or all: those that fit first, by their best possible time.
+    Return the first ``top`` legal configurations, or all: configurations that fit first, by their best possible time.
 
-    Configurations after the first ``top`` only get their compute-only bound.
+    Configurations beyond the first ``top`` only get their compute-only bound.
     """
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)

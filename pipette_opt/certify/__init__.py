@@ -1,8 +1,9 @@
 """
-Certificate of the simulator: a proven bound below which no plan of the searched space has a simulated time.
+Certificate of the simulated time: a proven lower bound on the simulated time of every plan in the searched space.
 
 The simulated time is a maximum over paths through the event graph of a schedule. Every path is linear in the times of
-work and links. So each candidate starts with a few paths, a relaxation, and three steps repeat:
+compute and links. So each candidate (configuration with a host tile) starts with a few paths, a relaxation, and three
+steps repeat:
 
 1. place the candidate for the longest of its paths;
 2. simulate the placement;
@@ -11,11 +12,11 @@ work and links. So each candidate starts with a few paths, a relaxation, and thr
 Annealing places first: it is quick and finds most of the paths that matter. Then the solver proves. When the solver's
 optimum is a placement whose relaxation equals the simulated time, the gap is closed.
 
-Some relaxations never become exact. Where expert-parallel groups span hosts, they count all-to-alls over the best
-links. Where collectives overlap with compute, they count waits for parameters, slowdown and queued reductions over the
-best rings that the rows of the grid can have at once. Such candidates are simulated on every placement if these are
-few, which settles them. Otherwise hosts are swapped by local search, and the relaxation, or the simulator over the best
-links, remains their bound.
+Some relaxations never become exact. If expert-parallel groups span hosts, relaxations count all-to-alls over the best
+links. If collectives overlap with compute, relaxations count waits for parameters, slowdown and queued reductions over
+the best rings that the grid rows can have together. Such candidates are simulated on every placement if these are few,
+which settles them. Otherwise local search swaps hosts, and the relaxation, or the simulator over the best links,
+remains their bound.
 
 Candidates that cannot beat the best plan are not placed. They are ruled out by their paths over the best links, or by
 simulating with all links as fast as the fastest: no operation starts later when a time gets shorter. After the proof,

@@ -1,10 +1,9 @@
 """
-Plans beside the fastest: plainer ones, less risky ones, and the next best of other kinds.
+Search for plans beside the fastest: plainer plans, less risky plans, and the next best with other degrees.
 
 The proof of the fastest plan rules most configurations out without placing them. This search places those whose bounds
-admit an answer. Each question is about a group of configurations: which of their plans is the fastest? The
-configuration with the least bound is bounded by the simulator over the best links, then placed, until no bound of the
-group is below the best plan found.
+admit an answer. Each question asks for the fastest plan of a group of configurations. The configuration with the least
+bound is bounded by the simulator over the best links, then placed, until no bound of the group is below the best plan.
 """
 
 import threading
@@ -30,20 +29,20 @@ from pipette_opt.problem.ticks import SharedLinks
 from pipette_opt.simulate.solutions import SimulatedSolution, best_first
 
 SHARES = (0.5, 0.4, 1.0)
-"""Shares of the remaining time for plainer plans, less risky ones and the next best, in this order. Chosen."""
+"""Fractions of the remaining time for plainer plans, less risky plans and the next best, in this order. Chosen."""
 
 RANK_SHARE = 0.5
 """
-Share of the time for plainer plans that one rank of plainness may take.
+Fraction of the time for plainer plans that configurations of one plainness may take. Chosen.
 
-It keeps loose bounds of plain configurations from taking all of it. Chosen.
+It keeps loose bounds of plain configurations from taking all of the time.
 """
 
 PLACING_SHARE = 0.25
-"""Share of a question's remaining time for placing one configuration. Chosen."""
+"""Fraction of a question's remaining time for placing one configuration. Chosen."""
 
 Kind = tuple[object, ...]
-"""Degrees, micro-batch and kind of recomputation (:func:`~pipette_opt.plans.plainness.kind_of`)."""
+"""Degrees, micro-batch size and type of recomputation (:func:`~pipette_opt.plans.plainness.kind_of`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +55,7 @@ class Beside:
     simulated
         Placements found.
     bounds_s
-        Lower bound on all searched plans of a kind of configuration, seconds.
+        Lower bound on all searched plans with given degrees, micro-batch size and recomputation, seconds.
     """
 
     simulated: tuple[SimulatedSolution, ...] = ()
@@ -64,7 +63,7 @@ class Beside:
 
 
 def risk_levels(max_oom_risk: float) -> tuple[float, ...]:
-    """Return the out-of-memory risks for which the fastest plan is looked for; none where memory does not count."""
+    """Return the out-of-memory risks for which the fastest plan is searched; empty if memory does not count."""
     if max_oom_risk >= IGNORED_RISK:
         return ()
     return tuple(sorted({max_oom_risk, RISK_SHARE * max_oom_risk, SMALLEST_RISK}, reverse=True))
@@ -82,7 +81,7 @@ def look_beside(
     seed: int = 0,
 ) -> Beside:
     """
-    Look for plainer plans, for less risky ones, and for the next best.
+    Search for plainer plans, for less risky plans, and for the next best.
 
     Parameters
     ----------
@@ -91,9 +90,9 @@ def look_beside(
     reasons
         Bounds of configurations, as in the certificate.
     num_alternatives
-        Number of kinds of configuration wanted beside that of the plan.
+        Number of alternatives to find that differ from the plan in degrees, micro-batch size or recomputation.
     seconds
-        Wall time of all three questions.
+        Wall time of all three searches, seconds.
     """
     finder = _Finder(prepared, simulated, reasons, preference, stop, loading, seed)
     plainer, safer, others = SHARES
@@ -116,9 +115,9 @@ class _Finder:
     checked
         Configurations that fit the cluster with the accepted risk.
     found
-        Placements found, in their order.
+        Placements found, in order of discovery.
     ends_s
-        Time of :attr:`elapsed_s` at which the present question is given up.
+        Value of :attr:`elapsed_s` at which the present search ends.
     """
 
     def __init__(
@@ -153,11 +152,11 @@ class _Finder:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start, without the compilation of kernels."""
+        """Seconds since the start, without kernel compilation."""
         return time.perf_counter() - self._begun
 
     def part_of(self, ends_s: float, share: float) -> float:
-        """Return the end of a share of the time until ``ends_s``."""
+        """Return the value of :attr:`elapsed_s` after a fraction ``share`` of the time until ``ends_s``."""
         now_s = self.elapsed_s
         return now_s + share * max(ends_s - now_s, 0.0)
 
@@ -167,27 +166,30 @@ class _Finder:
 
     @property
     def simulated(self) -> list[SimulatedSolution]:
-        """Best plan of each configuration, the fastest first."""
+        """Best plan of each configuration, fastest first."""
         return best_first(list(self._best.values()))
 
     def kinds(self) -> list[tuple[Kind, list[ParallelConfig]]]:
-        """Return the configurations that fit, grouped by kind."""
+        """Return the configurations that fit, grouped by degrees, micro-batch size and type of recomputation."""
         groups: dict[Kind, list[ParallelConfig]] = {}
         for config in self.checked:
             groups.setdefault(kind_of(config), []).append(config)
         return list(groups.items())
 
     def bound_s(self, config: ParallelConfig) -> float:
-        """Lower bound on all plans of a configuration, seconds."""
+        """Return a lower bound on all plans of a configuration, seconds."""
         known = self._best.get(config)
         return min(self._bounds_s[config], float("inf") if known is None else known.estimate.iteration_time_s)
 
     def least_s(self, configs: Iterable[ParallelConfig]) -> float:
-        """Lower bound on all plans of some configurations, seconds."""
+        """Return a lower bound on all plans of several configurations, seconds; infinite without any."""
         return min(map(self.bound_s, configs), default=float("inf"))
 
     def look_for_plainest(self, ends_s: float) -> None:
-        """Place configurations within the limit, the plainest first, until none is plainer than the best found."""
+        """
+        Place configurations that may be within 1 % of the fastest plan, plainest first, until none is plainer than the
+        best.
+        """
         preference, (fastest, *_) = self.preference, self.simulated
         limit = (1 + WITHIN) * preference.value(fastest)
 
@@ -208,7 +210,7 @@ class _Finder:
             self._place_fastest(members, below_s * (1 + CLOSE_ENOUGH))
 
     def look_for_safer(self, ends_s: float) -> None:
-        """Place the fastest configurations at each level of out-of-memory risk."""
+        """Place the fastest configurations for each level of out-of-memory risk."""
         self.ends_s = ends_s
         for level in risk_levels(self.preference.max_oom_risk)[1:]:
             safe_s = (plan.estimate.iteration_time_s for plan in self.simulated if self._risk_of(plan) <= level)
@@ -218,7 +220,10 @@ class _Finder:
             self._place_fastest([config for config in dict.fromkeys(promising) if self._least_risk(config) <= level])
 
     def look_for_next_best(self, number: int, ends_s: float) -> None:
-        """Place the fastest configurations of ``number`` kinds beside that of the plan."""
+        """
+        Place the fastest configurations of ``number`` further choices of degrees, micro-batch size and
+        recomputation.
+        """
         self.ends_s = ends_s
         shown = self.preference.choose(self.simulated, self._risk_of)
         groups = {kind: group for kind, group in self.kinds() if kind != kind_of(shown.candidate.config)}
@@ -232,9 +237,10 @@ class _Finder:
 
     def _with_less_risk(self, configs: Iterable[ParallelConfig], level: float) -> list[ParallelConfig]:
         """
-        Return variants with block recomputation of more layers, as many as a smaller risk needs.
+        Return variants with block recomputation of more layers, as many as the smaller risk ``level`` requires.
 
-        They are no faster than with fewer layers (:mod:`pipette_opt.memory.fewest`), so they share that bound.
+        They are no faster than with fewer layers (:mod:`pipette_opt.memory.fewest`), so the bound for fewer layers
+        holds.
         """
         risky = {
             with_whole_layers(config, "block", 1): config
@@ -251,7 +257,7 @@ class _Finder:
         return [fits.config for fits in memory.fitting]
 
     def _least_risk(self, config: ParallelConfig) -> float:
-        """Return the out-of-memory risk on the hosts with the most memory."""
+        """Return the out-of-memory probability on the hosts with the most memory."""
         predicted, room = self.checked[config].prediction, self.prepared.memory.capacity_bytes.max()
         risks = self.prepared.predictor.oom_probability(predicted.predicted_bytes, int(room), predicted.spread)
         return float(risks.max())
@@ -259,7 +265,10 @@ class _Finder:
     def _place_fastest(
         self, configs: Sequence[ParallelConfig], below_s: float = float("inf")
     ) -> SimulatedSolution | None:
-        """Return the fastest plan of some configurations below ``below_s`` seconds, as far as time allows."""
+        """
+        Return the fastest plan of the configurations that is below ``below_s`` seconds; ``None`` if none is found in
+        time.
+        """
         numbers = count()
         waiting = [(self._bounds_s[config], next(numbers), config) for config in configs]
         heapify(waiting)
@@ -283,8 +292,8 @@ class _Finder:
         self, best: SimulatedSolution | None, config: ParallelConfig, below_s: float
     ) -> SimulatedSolution | None:
         """
-        Return the faster of ``best`` and the best known plan of a configuration, if that takes less than
-        ``below_s``.
+        Return the faster of ``best`` and the configuration's best plan; plans of at least ``below_s`` seconds do not
+        count.
         """
         known = self._best.get(config)
         if known is None or known.estimate.iteration_time_s >= below_s:
@@ -294,7 +303,7 @@ class _Finder:
         return best
 
     def _open(self, config: ParallelConfig, to_beat_s: float) -> None:
-        """Build a configuration, and bound it by the simulator over the best links."""
+        """Build the problem of a configuration, and bound it by the simulator over the best links."""
         prepared, checked = self.prepared, self.checked[config]
         fitting = [FittingCandidate(config=config, need_bytes=checked.need_bytes)]
         forms = build_both_forms(prepared.instance, fitting, prepared.memory.capacity_bytes, links=self._links)
@@ -309,7 +318,7 @@ class _Finder:
         self._learn(config, ledger)
 
     def _place(self, config: ParallelConfig, to_beat_s: float) -> None:
-        """Place a configuration, as the certificate places candidates that may win."""
+        """Place a configuration, as the certificate places candidates that may be the fastest."""
         ledger = self._ledgers[config]
         ledger.fastest_s = min(ledger.fastest_s, to_beat_s)
         ledger.ends = time.perf_counter() + PLACING_SHARE * max(self.ends_s - self.elapsed_s, 0.0)
@@ -319,7 +328,7 @@ class _Finder:
         self._learn(config, ledger)
 
     def _learn(self, config: ParallelConfig, ledger: Ledger) -> None:
-        """Keep the bound and the placements of a ledger."""
+        """Keep the bound and the placements that a configuration's certificate state has."""
         self._bounds_s[config] = max(self._bounds_s[config], ledger.bound_s)
         for plan in ledger.simulated:
             if self._take(plan):
@@ -335,7 +344,7 @@ class _Finder:
         return True
 
     def _load(self, alone: Prepared) -> None:
-        """Compile the kernels of kinds of schedule that were not used before."""
+        """Compile the kernels for types of schedule that were not used before."""
         candidates = alone.problem.candidates
         kinds = {(candidate.config.num_chunks > 1, candidate.has_closed_form) for candidate in candidates}
         if not kinds <= self._loaded:

@@ -1,4 +1,4 @@
-"""Division of a search's time limit among its parts."""
+"""Division of a search's time limit among its steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,38 +16,40 @@ from pipette_opt.specs.objective import Objective
 
 JOINT_SHARE, MIXED_JOINT_SHARE = 0.2, 0.6
 """
-Shares of the time limit for the joint model over all layer partitions.
-The second is for several GPU kinds, whose layers only the joint model can assign, and for groups of hosts that are far
-apart, which only its families know. The first is also the share of the remaining time once a plan is known. Chosen.
+Fractions of the time limit for the joint model over all layer partitions. Chosen.
+
+The second is for clusters with several GPU types, whose layers only the joint model can assign, and for groups of hosts
+that are far apart, which only its families know. The first is also the fraction of the remaining time once a plan is
+known.
 """
 
 MIN_JOINT_SHARE = 0.5
 """
-Share of the remaining time for the joint model while its bound is the least of all. Chosen.
+Fraction of the remaining time for the joint model while its bound is the least of all. Chosen.
 
-Nothing else then raises the bound of the plan, so the joint model comes before the simulator's certificate.
+No other step then raises the bound of the plan, so the joint model comes before the simulator's certificate.
 """
 
 HINT_SHARE = 0.2
-"""Largest share of the time limit for annealing a warm start. Chosen."""
+"""Largest fraction of the time limit for annealing a warm start. Chosen."""
 
 MAX_HINT_S = 2.0
 """Largest time for annealing a warm start, seconds. Chosen."""
 
 TIES_SHARE = 0.05
-"""Share of the time limit for the choice among equally fast plans. Chosen."""
+"""Fraction of the time limit for the choice among equally fast plans. Chosen."""
 
 BESIDE_SHARE = 0.1
-"""Share of the time limit for plans beside the fastest: plainer and less risky ones, and the next best. Chosen."""
+"""Fraction of the time limit for plans beside the fastest: plainer, less risky, and the next best. Chosen."""
 
 MIN_BESIDE_SHARE = 0.05
-"""Least share of the time limit for plans beside the fastest, even after a long preparation. Chosen."""
+"""Least fraction of the time limit for plans beside the fastest, even after a long preparation. Chosen."""
 
 MIN_CERTIFYING_S = 0.01
-"""Least time of the simulator's certificate where a plan is known, seconds. Chosen."""
+"""Least time of the simulator's certificate if a plan is known, seconds. Chosen."""
 
 MIN_PLACING_S = 0.5
-"""Least time of the simulator's certificate without a known plan, so that a plan is placed; seconds. Chosen."""
+"""Least time of the simulator's certificate without a known plan, seconds; enough to place a plan. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +60,13 @@ class OptimizeParams:
     Parameters
     ----------
     time_limit_s
-        Wall-clock time of the whole search, from listing configurations on; compiling kernels does not count.
+        Wall time of the whole search, seconds, from the enumeration on; kernel compilation does not count.
     gap_limit
         Stop when the gap is proven to be at most this, in [0, 1).
+    workers
+        Number of search threads.
+    seed
+        Random seed, in [0, 2^31).
     max_oom_risk
         Accepted probability of running out of memory; 1: memory does not count.
     num_alternatives
@@ -68,9 +74,9 @@ class OptimizeParams:
     objective
         Objective that the plan minimises.
     to_beat_s
-        Time that a plan has to beat: the search ends once no plan can be faster.
+        Iteration time to beat, seconds: the search ends once no plan can be faster.
     prefer
-        ``fastest``: the fastest plan found; ``simple``: the plainest of those within 1 % of it.
+        ``fastest``: the fastest plan found; ``simple``: the plainest plan within 1 % of it.
     """
 
     time_limit_s: float = 60.0
@@ -100,12 +106,12 @@ class OptimizeParams:
 
 class Budget:
     """
-    Seconds of each part of a search.
+    Seconds for each step of a search.
 
     Parameters
     ----------
     limit_s
-        Time limit without the share kept for the order of GPUs inside hosts.
+        Time limit, seconds, without the time reserved for the order of GPUs inside hosts.
     """
 
     def __init__(self, instance: Instance, params: OptimizeParams, watcher: Watcher) -> None:
@@ -126,7 +132,7 @@ class Budget:
 
     @property
     def kept_s(self) -> float:
-        """Seconds kept from the proof for plans beside the fastest."""
+        """Seconds reserved for plans beside the fastest, which the proof must not use."""
         return BESIDE_SHARE * self.limit_s
 
     @property
@@ -138,7 +144,7 @@ class Budget:
 
     @property
     def joint(self) -> JointLimits:
-        """Limits of the first run of the joint model, a share of the remaining time."""
+        """Limits of the first run of the joint model; its time is a fraction of the remaining time."""
         seconds = self._joint_share * self.left_s
         return JointLimits(
             time_limit_s=seconds,
@@ -148,16 +154,16 @@ class Budget:
         )
 
     def joint_again_s(self, *, is_least: bool) -> float:
-        """Return the joint model's seconds once a plan is known; more where its bound is the least of all."""
+        """Return the joint model's seconds once a plan is known; more if its bound is the least of all."""
         return (MIN_JOINT_SHARE if is_least else JOINT_SHARE) * self.left_s
 
     def hint_s(self, simulated: Sequence[SimulatedSolution]) -> float:
-        """Return the seconds for annealing a warm start; without any plan, all that annealing may take."""
+        """Return the seconds for annealing a warm start; without a plan, the time already used is not subtracted."""
         left_s = self.limit_s - self.watcher.elapsed_s if simulated else self.limit_s
         return min(MAX_HINT_S, HINT_SHARE * self.limit_s, left_s)
 
     def certifying(self, simulated: Sequence[SimulatedSolution]) -> CertifyParams:
-        """Return the parameters of the simulator's certificate for the remaining time."""
+        """Return the limits of the simulator's certificate for the remaining time."""
         least_s = MIN_CERTIFYING_S if simulated else MIN_PLACING_S
         return CertifyParams(
             time_limit_s=max(least_s, self.limit_s - self.ties_s - self.kept_s - self.watcher.elapsed_s),

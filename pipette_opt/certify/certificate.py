@@ -1,4 +1,4 @@
-"""Certificate of the simulator, step by step."""
+"""Certificate of the simulated time: runs bounding, placing and proving in rounds."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ class Certified:
     bound_s
         Lower bound on the simulated time of all candidates, seconds.
     simulated
-        Placements simulated on the way, as candidates of ``prepared.problem``.
+        Placements simulated by the certificate, as candidates of ``prepared.problem``.
     is_closed
-        Whether the gap between bound and fastest known plan is at most the gap limit.
+        Whether the gap between the bound and the fastest known plan is at most the gap limit.
     reasons
         Bound or engine that rules out each configuration of the problem, with its bound in seconds.
     """
@@ -46,12 +46,12 @@ def certify(
     backend: Backend | None = None,
 ) -> Certified:
     """
-    Bound the simulated time over all candidates, and look for faster plans on the way.
+    Bound the simulated time over all candidates, and search for faster plans at the same time.
 
     Parameters
     ----------
     known
-        Plans simulated before; the bound is never above the fastest of these and of the plans found.
+        Plans simulated before. The bound is never above the fastest of all known and found plans.
     backend
         Processes for the proof; ``None``: threads of this process.
     """

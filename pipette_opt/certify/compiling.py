@@ -1,7 +1,7 @@
 """
 Compilation of a search's kernels before its time counts: once per installation, in parallel processes.
 
-The processes fill the cache (:mod:`pipette_opt.base.jit`), from which this process loads the kernels.
+The processes fill the cache (:mod:`pipette_opt.base.jit`), from which the search's process loads the kernels.
 """
 
 import logging
@@ -27,18 +27,18 @@ from pipette_opt.specs import Instance
 logger = logging.getLogger(__name__)
 
 COMPILED_WITH = 8
-"""Number of candidates of either kind on which kernels are tried."""
+"""Number of candidates on which kernels are run, for analytical models and for relaxations each. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
     """
-    Problem of a single candidate.
+    Problem of a single candidate, on which kernels are run.
 
     Parameters
     ----------
     given
-        Job with the links of single GPUs; equal to ``instance`` where they are not known.
+        Job with the links of single GPUs; equal to ``instance`` if they are not known.
     """
 
     instance: Instance
@@ -47,13 +47,13 @@ class Sample:
 
     @property
     def nodes(self) -> IntArray:
-        """Hosts in their listed order, shape of the grid."""
+        """Hosts in their listed order, as an array with the shape of the grid."""
         grid = self.data.candidates[0].grid
         return np.arange(int(np.prod(grid))).reshape(grid)
 
 
 def compile_kernels(prepared: Prepared, stop: threading.Event) -> None:
-    """Load all kernels that a search of these candidates calls, compiled if needed."""
+    """Load all kernels that a search of these candidates calls; compile them if needed."""
     from pipette_opt.annealing.swaps import anneal_grid
 
     samples = list(_samples(prepared))
@@ -75,7 +75,7 @@ def _samples(prepared: Prepared) -> Iterator[Sample]:
 
 
 def _compile_beside(samples: list[Sample], stop: threading.Event) -> None:
-    """Compile each part in a process of its own."""
+    """Compile the kernels of each use in a process of its own."""
     backend = JoblibBackend(min(len(PARTS), os.cpu_count() or 1))
     if backend.num_workers > 1:
         for _ in backend.run(_compile, [(part, samples, None) for part in PARTS], stop):
@@ -118,4 +118,4 @@ def _simulate(sample: Sample) -> None:
 
 
 PARTS = (_anneal, _simulate, _bound)
-"""Uses of kernels, the slowest to compile first."""
+"""Uses of kernels, slowest to compile first."""

@@ -2,8 +2,8 @@
 Explanation why no plan exists: smallest sets of requirements that cannot be met together.
 
 A deletion filter (Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991) drops requirements one after the other. A
-requirement stays dropped if no plan exists without it either. The rest is irreducible: without any one of these, some
-configuration is legal and fits. Other orders find other such sets; the shortest are reported first.
+requirement stays dropped if no plan exists without it either. The remaining set is irreducible: without any one of its
+requirements, some configuration is legal and fits. Other orders find other such sets; the shortest are reported first.
 """
 
 import time
@@ -28,24 +28,24 @@ SHORT_SEQUENCE = 4096
 """Sequences of at most this many tokens are never reported as the reason why no plan exists. Chosen."""
 
 MORE_HOSTS = (1, 2, 3, 4, 5, 8, 16, 32)
-"""Multiples of the hosts that are tried to find out whether their number is a reason."""
+"""Multiples of the number of hosts that are tried to find out whether more hosts would help. Chosen."""
 
 MAX_HOSTS = 512
-"""Largest number of hosts tried, as more take long to enumerate. Chosen."""
+"""Largest number of hosts tried; more take long to enumerate. Chosen."""
 
 ODD_PARTS = 3 * 5 * 7
-"""Odd factor of the batch tried to find out whether its size is a reason: stages and replicas may divide it. Chosen."""
+"""Odd factor of the batch size tried as a relaxation, so that many numbers of stages and replicas divide it. Chosen."""
 
 PREDICTED_AT_ONCE = 256
-"""Number of configurations whose memory is predicted together, those that need least first. Chosen."""
+"""Number of configurations whose memory is predicted together, smallest need first. Chosen."""
 
 MORE_ORDERS_S = 4.0
-"""Time after which no further order of requirements is tried, seconds. Chosen."""
+"""Seconds after which no further order of requirements is tried. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Question:
-    """Job, search space and accepted out-of-memory risk."""
+    """Job, search space and accepted out-of-memory risk for which a plan is asked."""
 
     instance: Instance
     space: SearchSpace
@@ -55,14 +55,15 @@ class Question:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requirement:
     """
-    A requirement, and the questions without it, one of which must have a plan for the requirement to be a reason.
+    Requirement of a job, with the questions that drop it.
 
     Parameters
     ----------
     name
         Short text for people.
     relaxed
-        Questions without the requirement, the nearest first. A plan of the original question also answers one of them.
+        Function from a question to questions without the requirement, nearest first. Dropping it helps if any of them
+        has a plan. A plan of the original question also answers one of them.
     """
 
     name: str
@@ -73,9 +74,9 @@ def conflicts(
     instance: Instance, space: SearchSpace, max_oom_risk: float, more_orders_s: float = MORE_ORDERS_S
 ) -> list[tuple[str, ...]]:
     """
-    Return irreducible sets of requirements that cannot be met together, the shortest first; none if a plan may exist.
+    Return irreducible sets of requirements that cannot be met together, shortest first; no set if a plan may exist.
 
-    An empty set means that no configuration is legal even without all requirements.
+    An empty set means that no configuration is legal even without any requirement.
     """
     asked = Question(instance=instance, space=space, risk=max_oom_risk)
     required, begun = requirements(asked), time.perf_counter()
@@ -106,7 +107,7 @@ def conflicts(
 
 
 def in_words(sets: Sequence[tuple[str, ...]]) -> str:
-    """Return a line for each set of requirements; empty without any."""
+    """Return a line of text for each set of requirements; empty without any set."""
     lines = [
         f"these cannot go together: {', '.join(names)}" if names else "nothing is legal, whatever is given up"
         for names in sets
@@ -115,7 +116,7 @@ def in_words(sets: Sequence[tuple[str, ...]]) -> str:
 
 
 def requirements(asked: Question) -> list[Requirement]:
-    """Return the requirements of a job: pins, batch, hosts and their memory."""
+    """Return the requirements of a job: pins, batch size, sequence length, hosts and their memory."""
     instance, space, unpinned = asked.instance, asked.space, SearchSpace()
     training, cluster = instance.training, instance.cluster
     found = []
@@ -152,7 +153,7 @@ def _without_pin(name: str) -> Callable[[Question], Sequence[Question]]:
 
 
 def _offloaded(question: Question) -> Sequence[Question]:
-    """Allow optimizer states in the host's memory."""
+    """Return the question with optimizer states allowed in the host's memory."""
     return [replace(question, space=replace(question.space, offload=("optimizer",)))]
 
 
@@ -165,21 +166,21 @@ def _trained(**changes: object) -> Callable[[Question], Sequence[Question]]:
 
 
 def _with_more_hosts(question: Question) -> Sequence[Question]:
-    """Return the question on these hosts and on multiples of them, with as many GPUs as asked for or available."""
+    """Return the question on the given hosts and on multiples of them."""
     cluster = question.instance.cluster
     sizes = [times * cluster.num_nodes for times in MORE_HOSTS if times == 1 or times * cluster.num_nodes <= MAX_HOSTS]
     return [replace(question, instance=replace(question.instance, cluster=_like(cluster, size))) for size in sizes]
 
 
 def _like(cluster: ClusterSpec, num_hosts: int) -> ClusterSpec:
-    """Return ``num_hosts`` hosts of the same kinds; links do not matter for legality and memory."""
+    """Return a cluster of ``num_hosts`` hosts of the given types; links do not matter for legality and memory."""
     nodes = tuple(replace(cluster.nodes[index % cluster.num_nodes], host=f"host{index}") for index in range(num_hosts))
     links = LinkMatrix(concurrent_flows=1, bytes_per_s=np.full((num_hosts, num_hosts), cluster.intra_node_bytes_per_s))
     return replace(cluster, nodes=nodes, link_matrices=(links,), known_latency_s=None, levels=(), gpu_links=None)
 
 
 def _possible(asked: Question, without: Sequence[Requirement]) -> bool:
-    """Return whether a configuration is legal and fits without some requirements."""
+    """Return whether a configuration is legal and fits once the requirements in ``without`` are dropped."""
     questions = [asked]
     for requirement in without:
         questions = [other for question in questions for other in requirement.relaxed(question)]
@@ -187,10 +188,7 @@ def _possible(asked: Question, without: Sequence[Requirement]) -> bool:
 
 
 def _has_candidate(asked: Question) -> bool:
-    """
-    Return whether a configuration is legal and fits; those with most parallelism and recomputation are
-    tried first.
-    """
+    """Return whether a configuration is legal and fits; those that need the least memory are tried first."""
     instance = replace(asked.instance, cluster=asked.instance.cluster.relaxed())
     try:
         candidates = enumerate_with_reasons(instance, asked.space).candidates
@@ -211,9 +209,9 @@ def _has_candidate(asked: Question) -> bool:
 
 def _state_bytes(asked: Question) -> float:
     """
-    Lower bound on the bytes that all GPUs hold together: each weight and optimizer state at least once.
+    Return a lower bound on the bytes that all GPUs hold together: each weight and optimizer state once.
 
-    Only weights where the optimizer may be in the hosts' memory.
+    Only weights count if the optimizer states may be in the hosts' memory.
     """
     training = asked.instance.training
     on_hosts = asked.space.offload is not None or not training.offload.is_nothing
@@ -222,7 +220,7 @@ def _state_bytes(asked: Question) -> float:
 
 
 def _need(config: ParallelConfig) -> tuple[bool, int, int, bool]:
-    """Sort key that is small for configurations that need little memory."""
+    """Return a sort key that puts configurations that need little memory first."""
     parts = config.tensor_model_parallel_size * config.pipeline_model_parallel_size * config.context_parallel_size
     return (
         config.recomputation != "full",
@@ -233,6 +231,6 @@ def _need(config: ParallelConfig) -> tuple[bool, int, int, bool]:
 
 
 def explained(error: InfeasibleError, instance: Instance, space: SearchSpace, max_oom_risk: float) -> InfeasibleError:
-    """Return the error with the requirements that cannot be met together in front, if there are any."""
+    """Return the error with a text in front that names requirements that cannot be met together, if any are found."""
     reasons = in_words(conflicts(instance, space, max_oom_risk))
     return InfeasibleError(f"{reasons}\n{error}") if reasons else error

@@ -1,8 +1,8 @@
 """
 Final plan and certificate, made from the simulated solutions and the proofs.
 
-The gap is that of the simulated time. Where links of single GPUs are known, the search was on relaxed hosts, and each
-host is given an order of its GPUs here.
+The gap is that of the simulated time. If links of single GPUs are known, the search ran on relaxed hosts, and the GPUs
+of each host are ordered now.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,8 +46,8 @@ from pipette_opt.specs import Instance
 
 SHOWN_IMBALANCE = 1.3
 """
-Load of the busiest rank of experts over the mean, at which a plan of evenly loaded experts is simulated
-again. Chosen.
+Expert imbalance (busiest rank's load over the mean) at which a plan made for even loads is simulated again.
+Chosen.
 """
 
 
@@ -71,13 +71,13 @@ def finish_plan(
     Parameters
     ----------
     certified
-        Proof about the simulated time; by default the bound that needs no search.
+        Proof about the simulated time; by default, the bound that needs no search.
     time_limit_s
-        Time limit of the search, seconds; ordering GPUs may take half of their share of it.
+        Time limit of the search, seconds; ordering GPUs may take half of the time reserved for it.
     shown
-        Preferred solution, if it was chosen before; where links of single GPUs are known, it is chosen again.
+        Preferred solution, if chosen before; it is chosen again if links of single GPUs are known.
     bounds_s
-        Lower bound on all searched plans of a kind of configuration, seconds.
+        Lower bound on all searched plans with given degrees, micro-batch size and recomputation, seconds.
     """
     if prepared.has_slots:
         watcher.report("assigning the GPUs of each host")
@@ -134,12 +134,12 @@ def finish_certificate(
     fastest: SimulatedSolution | None = None,
 ) -> Certificate:
     """
-    Make the certificate of the best solution: gap, coverage, and who ruled out which configurations.
+    Make the certificate of the best solution: gap, coverage, and the step that ruled out each configuration.
 
     Parameters
     ----------
     fastest
-        Fastest solution, where the best is a plainer one.
+        Fastest solution, if ``best`` is a plainer one; else ``None``.
     """
     bounds = [_bound_without_search_s(prepared) if certified is None else certified.bound_s]
     if prepared.joined is not None:
@@ -172,7 +172,7 @@ def make_certificate(
     fastest_s: float | None = None,
 ) -> Certificate:
     """
-    Make the certificate of the best solution from its simulated time and the bound.
+    Make the certificate of the best solution from its simulated time and a lower bound.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def make_certificate(
     simulate_bound_s
         Lower bound on the simulated time of every plan, seconds.
     fastest_s
-        Time of the fastest solution, seconds, where the best is a plainer one.
+        Time of the fastest solution, seconds, if ``best`` is a plainer one.
     """
     objective_s = best.estimate.iteration_time_s
     fastest = objective_s if fastest_s is None else fastest_s
@@ -204,12 +204,12 @@ def make_certificate(
 
 
 def is_proven(bound_s: float, seconds: float) -> bool:
-    """Return whether a bound closes the gap, up to rounding."""
+    """Return whether a lower bound equals the time of the fastest plan, up to rounding."""
     return bound_s >= (1 - PROVEN_WITHIN) * seconds
 
 
 def joint_model_up_to(model: JointModel, best_s: float) -> JointModel:
-    """Return the joint model's result with its bound capped at the fastest plan found."""
+    """Return the joint model's result with its bound limited to the time of the fastest plan found."""
     bound_s = min(model.bound_s, best_s)
     if model.status == "INFEASIBLE" and not is_proven(bound_s, best_s):
         # The model had a faster plan to beat: on relaxed hosts, or one that there was no time to place.
@@ -218,19 +218,23 @@ def joint_model_up_to(model: JointModel, best_s: float) -> JointModel:
 
 
 def _bound_without_search_s(prepared: Prepared) -> float:
-    """Lower bound on plans with usual partitions, by the bounds without a search, seconds."""
+    """Return a lower bound on plans with the usual layer partitions, by bounds that need no search, seconds."""
     return min(judge_lower_bound_s(prepared.lower), prepared.ruled_out_s)
 
 
 def _others(ranked: Sequence[SimulatedSolution], best: SimulatedSolution) -> list[SimulatedSolution]:
-    """Return the fastest solution of each kind of configuration, without the best itself."""
+    """Return the fastest solution for each choice of degrees, micro-batch size and recomputation, without ``best``."""
     fastest_of = {kind_of(plan.candidate.config): plan for plan in reversed(ranked)}
     others = (plan for plan in ranked if plan.candidate.config != best.candidate.config)
     return [plan for plan in others if fastest_of[kind_of(plan.candidate.config)] is plan]
 
 
 def _bound_of(plan: SimulatedSolution, bounds_s: Mapping[Kind, float] | None) -> float | None:
-    """Lower bound on searched plans of the plan's kind of configuration, seconds; ``None`` where no bound is known."""
+    """
+    Return a lower bound on searched plans with the plan's degrees, micro-batch size and recomputation, seconds.
+
+    ``None`` if no bound is known.
+    """
     bound_s = (bounds_s or {}).get(kind_of(plan.candidate.config))
     return None if bound_s is None else min(bound_s, plan.estimate.iteration_time_s)
 
@@ -238,7 +242,7 @@ def _bound_of(plan: SimulatedSolution, bounds_s: Mapping[Kind, float] | None) ->
 def _least_times(
     ranked: Sequence[SimulatedSolution], max_oom_risk: float, risk_of: RiskOf
 ) -> list[tuple[float, SimulatedSolution]]:
-    """Return the fastest plan at each level of risk, where one exists."""
+    """Return each level of out-of-memory risk with the fastest plan within it, if one exists."""
     found = []
     for level in risk_levels(max_oom_risk):
         safe = next((plan for plan in ranked if risk_of(plan) <= level), None)
@@ -255,8 +259,9 @@ def _risk_choice(level: float, plan: Alternative, memory: Sequence[StageMemory])
 
 def _imbalance(prepared: Prepared, best: SimulatedSolution, max_oom_risk: float) -> Imbalance | None:
     """
-    Simulate the plan with :data:`SHOWN_IMBALANCE`; ``None`` unless experts are assumed evenly loaded and
-    may not be.
+    Return the plan simulated with :data:`SHOWN_IMBALANCE`.
+
+    ``None`` for dense models, for experts on a single rank, and if the job states an imbalance.
     """
     config, instance = best.candidate.config, prepared.given
     groups = config.expert_model_parallel_size

@@ -1,4 +1,4 @@
-"""Warm starts: placements annealed by the analytical 1F1B model, or running today, and their simulated times."""
+"""Warm starts: annealed placements by the analytical 1F1B model, known placements, and their simulated times."""
 
 import threading
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ def anneal_closed_forms(
     known: Sequence[Solution] = (),
 ) -> Result:
     """
-    Anneal the candidates with an analytical 1F1B model, on every thread with a seed of its own.
+    Anneal the candidates that have an analytical 1F1B model, on every thread with a different seed.
 
     Parameters
     ----------
     seconds
-        Time limit; 0: anneal nothing.
+        Time limit, seconds; with 0, nothing is annealed.
     known
-        Placements that are kept where nothing better is found.
+        Placements that are returned where annealing finds no better one.
     """
     if seconds <= 0:
         return _with_known(Result(status="UNKNOWN", lower_bound_ticks=0, solution=None), known)
@@ -49,7 +49,7 @@ def anneal_closed_forms(
 
 
 def simulate_closed_forms(prepared: Prepared, result: Result) -> list[SimulatedSolution]:
-    """Simulate the best solutions of a result."""
+    """Return the best solutions of an annealing result, simulated."""
     return [
         simulate_solution(prepared.instance, prepared.with_closed_form, solution)
         for solution in result.solutions[:MAX_HINTS_SIMULATED]
@@ -57,7 +57,7 @@ def simulate_closed_forms(prepared: Prepared, result: Result) -> list[SimulatedS
 
 
 def simulate_first_plan(prepared: Prepared) -> list[SimulatedSolution]:
-    """Simulate the plan on listed hosts that gave the time to beat in pruning, if there is one."""
+    """Return the plan on listed hosts that gave pruning its time to beat, simulated; empty without one."""
     first = None if prepared.pruned is None else prepared.pruned.first
     if first is None:
         return []
@@ -70,7 +70,7 @@ def simulate_first_plan(prepared: Prepared) -> list[SimulatedSolution]:
 
 
 def _with_known(hint: Result, known: Sequence[Solution]) -> Result:
-    """Merge known placements into a warm start: the better placement of each candidate."""
+    """Return the result with known placements merged in: the better placement of each candidate."""
     if not known:
         return hint
     order = attrgetter("objective_ticks", "candidate")
@@ -82,7 +82,7 @@ def _with_known(hint: Result, known: Sequence[Solution]) -> Result:
 
 
 def first_plan(instance: Instance, config: ParallelConfig, placement: Placement, seconds: float) -> FirstPlan | None:
-    """Express a placement as hosts of a grid; ``None`` where it is no tiling of whole hosts with equal tiles."""
+    """Return a placement as hosts of a grid; ``None`` if it does not give every host an equal tile."""
     for block in node_blocks(config, instance.cluster.gpus_per_node, instance.launcher):
         nodes = _grid_of(config, block, placement)
         if nodes is not None:
@@ -91,7 +91,7 @@ def first_plan(instance: Instance, config: ParallelConfig, placement: Placement,
 
 
 def _grid_of(config: ParallelConfig, block: NodeBlock, placement: Placement) -> IntArray | None:
-    """Return the hosts of a tile's grid; ``None`` if the placement does not fit it."""
+    """Return the host of each grid cell for one tile shape; ``None`` if the placement does not fit it."""
     shape = block.node_grid(config)
     cells = block_placement(config, block, np.arange(int(np.prod(shape))).reshape(shape))
     if cells.order != placement.order or gpus_of_a_host(config, block) * int(np.prod(shape)) != len(placement.node):

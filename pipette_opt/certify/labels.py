@@ -1,7 +1,4 @@
-"""
-Parser of configurations as people type them: ``tp8 pp4``, ``tp=8,pp=4``, ``--tp 8 --pp 4``, or a label
-of a table.
-"""
+"""Parser of configurations as people type them: ``tp8 pp4``, ``tp=8,pp=4``, ``--tp 8 --pp 4``, or a table's label."""
 
 import difflib
 import re
@@ -17,13 +14,13 @@ from pipette_opt.parallel.layout import layout_layers
 from pipette_opt.parallel.recompute import RECOMPUTE_MODULES, known_word
 
 WHERE = "the configuration"
-"""Place that error messages name."""
+"""Source named by error messages."""
 
 SWITCH = {"on": True, "off": False, "yes": True, "no": False, "true": True, "false": False, "1": True, "0": False}
-"""Accepted words for on and off."""
+"""Accepted words for a switch."""
 
 Pin = tuple[str, str]
-"""A name of :data:`PINS` and its value, as typed."""
+"""Name of :data:`PINS` and its value, as typed."""
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -33,7 +30,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _split(text: str) -> tuple[tuple[int, ...], ...]:
-    """Read the layers of each stage as labels write them: ``12x6,8``."""
+    """Return the layers of each stage, given as in labels: ``12x6,8``."""
     layers: list[int] = []
     for part in text.replace(";", ",").split(","):
         number, _, times = part.partition("x")
@@ -64,7 +61,7 @@ PINS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "layers": ("layers_per_stage", _split),
     "layout": ("more_layouts", lambda text: (text,)),
 }
-"""Names that can be pinned: field of the search space, and reader of the value."""
+"""Names that can be pinned, each with its field of the search space and the reader of its value."""
 
 OTHER_NAMES: Mapping[str, str] = {
     "tensor": "tp",
@@ -105,7 +102,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "layers-per-stage": "layers",
     "pipeline-model-parallel-layout": "layout",
 }
-"""Further names of :data:`PINS`: words, and options of Megatron."""
+"""Synonyms of the names in :data:`PINS`: plain words, and options of Megatron-LM."""
 
 OF_LABELS: Mapping[str, tuple[Pin, ...]] = {
     "sp": (("sp", "on"),),
@@ -118,7 +115,7 @@ OF_LABELS: Mapping[str, tuple[Pin, ...]] = {
     "selective": (("recompute", "selective"),),
     "block": (("recompute", "block"),),
 }
-"""Pins of words of labels without a number."""
+"""Pins that a label's word without a number stands for."""
 
 HELP_OF: Mapping[str, str] = {
     "offload": f"must be {OFFLOAD_WORDS}",
@@ -127,7 +124,7 @@ HELP_OF: Mapping[str, str] = {
     "zero": "must be 0 to 3",
     **dict.fromkeys(("sp", "dopt", "tp-overlap", "overlap", "gather", "overlap-p2p"), "must be on or off"),
 }
-"""Description of valid values, for names whose value is no whole number."""
+"""Description of the valid values, for names whose value is not a whole number."""
 
 _LAYERS = r"\d+(?:x\d+)?(?:[,;]\d+(?:x\d+)?)*"
 
@@ -151,14 +148,14 @@ _WORD = re.compile(
 """Pattern of a name with its value; letters other than a layout's are lower case."""
 
 _BETWEEN = re.compile(r"[\s,;/|_-]*")
-"""Separators of names: blanks, commas, slashes, and dashes before options and between degrees."""
+"""Separators between names: blanks, commas, slashes, and dashes before options and between degrees."""
 
 
 def pinned(space: SearchSpace, text: str) -> SearchSpace:
     """
-    Return the space with the pins of a text.
+    Return the space restricted to the configuration that a text describes.
 
-    Raises ``InputError`` for an unknown name or value, and suggests the nearest ones.
+    Raises ``InputError`` for an unknown name or value, and suggests the nearest name.
     """
     changes: dict[str, Any] = {}
     for name, value in pins(text):
@@ -174,7 +171,7 @@ def pinned(space: SearchSpace, text: str) -> SearchSpace:
 
 
 def _with_chunks(changes: dict[str, Any]) -> dict[str, Any]:
-    """Add the chunks and the layers of each stage that a layout implies."""
+    """Return the changes with the number of chunks and the layers per stage that a chunk layout implies."""
     layouts = changes.get("more_layouts")
     if not layouts:
         return changes
@@ -191,7 +188,7 @@ def _with_chunks(changes: dict[str, Any]) -> dict[str, Any]:
 
 def separate(words: Sequence[str]) -> list[str]:
     """
-    Return the configurations that several arguments of a command line ask for.
+    Split the arguments of a command line into configurations.
 
     If any argument has several names, each argument is a configuration. Otherwise arguments are joined up to a repeated
     name: ``tp8 pp4`` is one configuration, ``tp8 tp4`` are two.
@@ -211,7 +208,7 @@ def separate(words: Sequence[str]) -> list[str]:
 
 
 def pins(text: str) -> list[Pin]:
-    """Return the names and values of a text, by the names of :data:`PINS`; ``InputError`` for none."""
+    """Return the pinned names and values of a text, with names of :data:`PINS`; raise ``InputError`` if it has none."""
     found = list(_read(_lower(text), text))
     if not found:
         raise InputError(WHERE, f"must name a degree, e.g. tp=8,pp=2; got {shown(text)}.")
@@ -221,7 +218,7 @@ def pins(text: str) -> list[Pin]:
 
 
 def _lower(text: str) -> str:
-    """Return the text in lower case, except layouts."""
+    """Return the text in lower case, except for a chunk layout."""
     at = re.search(r"layout\s*[=:\s]\s*", text, re.IGNORECASE)
     return text.lower() if at is None else text[: at.end()].lower() + text[at.end() :]
 
@@ -256,7 +253,7 @@ def _pins_of(found: re.Match[str], whole: str) -> Iterator[Pin]:
 
 
 def _pins_of_word(word: str, whole: str) -> tuple[Pin, ...]:
-    """Return the pins of a word without a value."""
+    """Return the pins that a word without a value stands for."""
     name = word.strip("-+").replace("_", "-")
     name = OTHER_NAMES.get(name, name)
     if name in OF_LABELS:
@@ -269,7 +266,7 @@ def _pins_of_word(word: str, whole: str) -> tuple[Pin, ...]:
 
 
 def _unknown(word: str, whole: str) -> InputError:
-    """Return an error that suggests the nearest name."""
+    """Return an error about an unknown word that suggests the nearest known name."""
     known = [*PINS, *OTHER_NAMES, *OF_LABELS]
     near = difflib.get_close_matches(word.strip("0123456789=:,").replace("_", "-"), known, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(PINS)}, e.g. tp=8,pp=2."

@@ -1,4 +1,4 @@
-"""Continued proof of the joint model about layer partitions that are not searched, once a plan is known."""
+"""Continuation of the joint model's proof about layer partitions that are not searched, once a plan is known."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,24 +22,24 @@ def prove_splits(
     is_over: Callable[[], bool] | None = None,
 ) -> tuple[Prepared, list[SimulatedSolution]]:
     """
-    Continue the joint model's proof for ``seconds``, unless it has proven enough before.
+    Continue the joint model's proof for ``seconds``, unless its bound already closes the gap.
 
     Parameters
     ----------
     simulated
         Plans of the problem, at least one.
     to_beat_s
-        Time that a plan has to beat, seconds.
+        Iteration time that a plan has to beat, seconds.
     gap_limit
-        Accepted gap, as share of the fastest plan's time.
+        Accepted gap, as a fraction of the fastest plan's time.
     is_over
-        Predicate: no time is left to bound and build new partitions. ``None``: nothing is searched afterwards, so only
-        the partition of a faster plan is handed on, and the bound still covers it.
+        Predicate: whether no time is left to bound and build new partitions. ``None`` means that no search follows:
+        then only the partition of a faster plan is added, and the bound still covers it.
 
     Returns
     -------
     tuple[Prepared, list[SimulatedSolution]]
-        The problem, and the faster plan that the joint model found, if any.
+        The problem with new partitions, and the faster plan that the joint model found, if any.
     """
     joined, known = prepared.joined, fastest_plan(simulated)
     fastest_s = min(known.seconds, to_beat_s)
@@ -59,7 +59,7 @@ def prove_splits(
 
 
 def fastest_plan(simulated: Sequence[SimulatedSolution]) -> FirstPlan:
-    """Return the fastest of some plans as a warm start."""
+    """Return the fastest of the simulated plans as a warm start."""
     best = best_first(simulated)[0]
     return FirstPlan(
         config=best.candidate.config,

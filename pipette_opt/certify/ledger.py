@@ -1,4 +1,4 @@
-"""Ledger of a certificate: the fastest plan, and the proven bound of each candidate that could be faster."""
+"""State of a certificate: the fastest plan, and the proven bound of each candidate that could be faster."""
 
 import threading
 import time
@@ -25,16 +25,16 @@ from pipette_opt.simulate.solutions import SimulatedSolution, simulate_solution
 from pipette_opt.solver.pruning import FLOAT_MARGIN
 
 CLOSE_ENOUGH = 1e-6
-"""Relative improvement that is not looked for, as ticks are not much finer."""
+"""Relative improvement below which no faster plan is searched, as ticks are not much finer. Chosen."""
 
 FIRST_MOVES = 20_000
-"""Moves of a candidate's first annealing; they double when annealing taught nothing new."""
+"""Number of moves of a candidate's first annealing; doubles after annealing that finds nothing new. Chosen."""
 
 PATHS = "critical paths over the best links"
-"""Name of the first bound of an open candidate."""
+"""Name of the first bound of a candidate that is not ruled out."""
 
 Report = Callable[[str, float | None, float | None], None]
-"""Called with the step, the fastest time so far and the bound, seconds."""
+"""Progress callback: name of the step, fastest time so far and lower bound, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,8 @@ class CertifyParams:
 
     Parameters
     ----------
+    time_limit_s
+        Wall time limit, seconds.
     gap_limit
         Stop when (fastest - bound) / fastest is proven to be at most this, in [0, 1).
     to_beat_s
@@ -66,18 +68,18 @@ class CertifyParams:
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenCandidate:
     """
-    A candidate that may be faster than the best plan.
+    Candidate (configuration with a host tile) that may be faster than the best plan.
 
     Parameters
     ----------
     candidate
         Candidate with the paths found so far.
     bound_ticks
-        Lower bound on the relaxation of every placement, ticks.
+        Lower bound on the relaxation of every placement, ticks (integer time units).
     deciding
-        Stages whose end can decide the iteration, shape ``(pp,)``.
+        Mask of the stages whose end can decide the iteration time, shape ``(pp,)``.
     raised_by
-        Name of the bound or engine that last raised the bound.
+        Name of the step or engine that last raised the bound.
     """
 
     index: int
@@ -91,7 +93,10 @@ class OpenCandidate:
     raised_by: str = PATHS
 
     def raise_bound(self, ticks: int, by: str = PATHS) -> None:
-        """Raise the bound on the relaxation of every placement, on behalf of a bound or an engine."""
+        """
+        Raise the lower bound to ``ticks`` if that is larger, and keep the name of the step or engine that
+        proved it.
+        """
         if ticks > self.bound_ticks:
             self.bound_ticks, self.raised_by = ticks, by
 
@@ -103,11 +108,11 @@ class Reason(NamedTuple):
     Parameters
     ----------
     step
-        Last step of the search that one of its tilings needed.
+        Latest step of the search that one of its host tiles needed.
     name
-        Name of the bound or engine that ended it there.
+        Name of the bound or engine that ruled it out in that step.
     bound_s
-        Least bound of its tilings, seconds; infinite if it has no placement.
+        Least bound of its host tiles, seconds; infinite without a placement.
     """
 
     step: ProofStep
@@ -117,7 +122,7 @@ class Reason(NamedTuple):
 
 class Ledger:
     """
-    State of a certificate.
+    State of a certificate: fastest plan, open candidates with their bounds, and bounds of ruled-out candidates.
 
     Parameters
     ----------
@@ -157,12 +162,15 @@ class Ledger:
 
     @property
     def is_over(self) -> bool:
-        """Return whether time is over, the search was stopped, or the gap is closed."""
+        """Return whether the time limit is reached, the search was stopped, or the gap is closed."""
         return self.stop.is_set() or self.seconds_left <= 0 or self.is_closed
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the gap between bound and fastest plan is at most the gap limit."""
+        """
+        Return whether the gap between bound and fastest plan is at most the gap limit, or the bound reaches the time to
+        beat.
+        """
         if not np.isfinite(self.fastest_s):
             return False
         if self.bound_s >= self.params.to_beat_s:
@@ -170,20 +178,22 @@ class Ledger:
         return self.fastest_s - self.bound_s <= max(self.params.gap_limit, CLOSE_ENOUGH) * self.fastest_s
 
     def bound_with_open(self, ticks: int) -> float:
-        """Return the bound, seconds, if that of the open candidates is ``ticks``."""
+        """Return the lower bound on every plan, seconds, for a bound of ``ticks`` on the open candidates."""
         lowest = min(self.closed_s, ticks * self.data.tick_s) * (1 - FLOAT_MARGIN)
         return max(0.0, min(lowest, self.fastest_s))
 
     def close(self, bound_s: float, index: int | None = None, by: ProofStep = "best links") -> None:
-        """Rule out a candidate, or several, whose plans are not faster than ``bound_s``."""
+        """Rule out a candidate, or several without ``index``, as no plan of theirs is faster than ``bound_s``."""
         self.closed_s = min(self.closed_s, bound_s)
         if index is not None:
             self.closed[index] = (by, bound_s)
 
     def reasons(self) -> dict[ParallelConfig, Reason]:
         """
-        Return why each configuration is not faster: the last step of its tilings, named after that with the
-        least bound.
+        Return for each configuration the reason why it is not faster.
+
+        The reason has the latest step of the configuration's host tiles, and the name from the tile with the least
+        bound there.
         """
         packings = {index: Reason(step, step, bound_s) for index, (step, bound_s) in self.closed.items()}
         for entry in self.open:
@@ -198,11 +208,11 @@ class Ledger:
         return found
 
     def take(self, simulated: SimulatedSolution) -> None:
-        """Record a plan, which may be the fastest."""
+        """Record a simulated plan: lower the fastest time if the plan is faster."""
         self.fastest_s = min(self.fastest_s, simulated.estimate.iteration_time_s)
 
     def report(self, step: str, bound_s: float | None = None) -> None:
-        """Report progress; the bound includes the joint model's bound on other layer partitions."""
+        """Call the progress callback; the bound includes the joint model's bound on other layer partitions."""
         fastest_s, joined = self.fastest_s if np.isfinite(self.fastest_s) else None, self.prepared.joined
         bound_s = self.bound_s if bound_s is None else bound_s
         self._report(step, fastest_s, bound_s if joined is None else min(bound_s, joined.model.bound_s))
@@ -213,17 +223,17 @@ class Ledger:
         return [entry.best for entry in self.open if entry.best is not None]
 
     def may_be_faster(self, entry: OpenCandidate) -> bool:
-        """Return whether no bound rules the candidate out."""
+        """Return whether the candidate's bound is below the time of the fastest plan."""
         return entry.bound_ticks * self.data.tick_s < self.fastest_s
 
     def could_win(self) -> list[OpenCandidate]:
-        """Return the candidates that are not ruled out, most promising first."""
+        """Return the candidates that may be faster than the fastest plan, smallest bounds first."""
         enough = (1 - CLOSE_ENOUGH) * self.fastest_s
         able = [entry for entry in self.open if entry.bound_ticks < min(UNUSABLE_TICKS, enough / self.data.tick_s)]
         return sorted(able, key=attrgetter("bound_ticks", "index"))
 
     def anneal_once(self, entry: OpenCandidate) -> None:
-        """Anneal a candidate once for its relaxation, and simulate the placement."""
+        """Anneal a placement of a candidate for its relaxation, and simulate the placement."""
         entry.visits += 1
         found = anneal(
             replace(self.data, candidates=(entry.candidate,)),
@@ -241,8 +251,9 @@ class Ledger:
 
     def look(self, entry: OpenCandidate, nodes: IntArray) -> bool:
         """
-        Simulate a placement and add its critical paths. Return whether it is faster, or the relaxation
-        rose there.
+        Simulate a placement and add its critical paths to the relaxation.
+
+        Return whether the placement is the candidate's fastest so far, or the relaxation rose at it.
         """
         if nodes.tobytes() in entry.seen:
             return False

@@ -1,4 +1,4 @@
-"""First step of the certificate: candidates that could be faster than the best plan, and their first paths."""
+"""First step of the certificate: find the candidates that could be faster than the best plan, and their first paths."""
 
 from dataclasses import replace
 from operator import attrgetter
@@ -19,17 +19,20 @@ from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.pruning import FLOAT_MARGIN
 
 SLOWEST_HOST = "judge with the slowest host"
-"""Name of the bound of :func:`bound_by_slowest_host`."""
+"""Name of the bound of :func:`bound_by_slowest_host` in the certificate."""
 
 OPENED_PER_PLACING = 4
-"""Number of candidates opened before the most promising unplaced one is placed. Chosen."""
+"""Number of candidates bounded before the most promising candidate without a placement is placed. Chosen."""
 
 SLOWER_LINK = 1.5
-"""Factor by which each link in turn is slowed down, to find the paths through a slow link there."""
+"""Factor by which each link in turn is slowed down, to find the paths through it. Chosen."""
 
 
 def open_candidates(ledger: Ledger) -> None:
-    """Open the candidates that could be faster if all links were as fast as the fastest, the most promising first."""
+    """
+    Add to the ledger the candidates that could be faster with all links as fast as the fastest, most promising
+    first.
+    """
     of_links = [optimistic_ticks(ledger.data, candidate) for candidate in ledger.data.candidates]
     known = [_known_ticks(ledger, candidate) for candidate in ledger.data.candidates]
     bounds = list(map(max, of_links, known))
@@ -60,7 +63,7 @@ def open_candidates(ledger: Ledger) -> None:
 
 
 def place_once(ledger: Ledger, entry: OpenCandidate) -> None:
-    """Anneal a candidate unless it is ruled out; before its first annealing, add paths over slow links."""
+    """Anneal a candidate that may be faster; before its first annealing, add paths through slow links."""
     if entry.visits == 0 and ledger.may_be_faster(entry):
         slow_links_down(ledger, entry)
     if ledger.may_be_faster(entry):
@@ -68,13 +71,13 @@ def place_once(ledger: Ledger, entry: OpenCandidate) -> None:
 
 
 def _is_by_family(ledger: Ledger, candidate: CandidateData) -> bool:
-    """Return whether a family of the joint model bounded the configuration before its tilings were built."""
+    """Return whether the configuration was already bounded by its partition family in the joint model."""
     pruned = ledger.prepared.pruned
     return pruned is not None and without_overlap(candidate.config) in pruned.by_family
 
 
 def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
-    """Bound of a configuration from before its tilings were built, or from an earlier certificate, ticks."""
+    """Return the bound that pruning or an earlier certificate proved for the configuration, ticks."""
     config, pruned = candidate.config, ledger.prepared.pruned
     seconds = ledger.prepared.proven_s.get(config, 0.0)
     if pruned is not None:
@@ -83,7 +86,10 @@ def _known_ticks(ledger: Ledger, candidate: CandidateData) -> int:
 
 
 def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: int) -> OpenCandidate | None:
-    """Return the candidate with the paths over the best links; ``None`` if the simulator rules it out there."""
+    """
+    Return the candidate with its critical paths over the best links; ``None`` if the simulator rules it out
+    over these.
+    """
     deciding = np.ones(candidate.num_stages, dtype=np.bool_)
     best = _over_best_links(ledger, candidate)
     if best is not None:
@@ -101,7 +107,7 @@ def _opened(ledger: Ledger, index: int, candidate: CandidateData, bound_ticks: i
 
 
 def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | None:
-    """Simulate over the best links, for each GPU kind where there are several; ``None`` if links are not known."""
+    """Return the simulation over the best links, by GPU type if there are several; ``None`` if links are not known."""
     instance = ledger.prepared.instance
     if len(instance.cluster.gpu_kinds) > 1:
         several = instance.cluster.most_in_domain > 1
@@ -115,8 +121,9 @@ def _over_best_links(ledger: Ledger, candidate: CandidateData) -> BestKinds | No
 
 def bound_by_slowest_host(ledger: Ledger, entry: OpenCandidate) -> None:
     """
-    Raise the bound to the simulated time over the best links, with the slowest host in the row that
-    suits it best.
+    Raise the bound by simulating over the best links with the slowest host.
+
+    The bound is the least time over all rows that the slowest host may be in.
     """
     least_s = float("inf")
     for row in range(entry.candidate.grid[0]):
@@ -129,7 +136,7 @@ def bound_by_slowest_host(ledger: Ledger, entry: OpenCandidate) -> None:
 
 
 def slow_links_down(ledger: Ledger, entry: OpenCandidate) -> None:
-    """Add the paths that become critical when one of the links between hosts is slower than all others."""
+    """Add the paths that become critical when a single link between hosts is slower than all others."""
     times, candidate = best_links_times(ledger.prepared.instance, entry.candidate), entry.candidate
     if times is None:
         return
@@ -147,10 +154,11 @@ def slow_links_down(ledger: Ledger, entry: OpenCandidate) -> None:
 
 def _deciding_stages(candidate: CandidateData, backward_ticks: np.ndarray) -> BoolArray:
     """
-    Return the stages whose last backward pass can decide the iteration.
+    Return a mask of the stages whose last backward can decide the iteration time, shape ``(pp,)``.
 
-    The first stage ends later than stage ``s`` by the backward passes before ``s``. So stage ``s`` matters only if its
-    reduction can be longer than the first stage's by more. Tied embeddings follow both ends alike.
+    The first stage ends later than stage ``s`` by the backward passes of the stages before ``s``. So stage ``s``
+    matters only if its reduction can exceed the first stage's by more than that. Tied embeddings follow both ends
+    equally.
 
     Parameters
     ----------

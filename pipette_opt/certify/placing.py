@@ -1,7 +1,4 @@
-"""
-Placement of candidates for the simulator without a solver: annealing, and swapping hosts where relaxations
-stay loose.
-"""
+"""Placement of candidates by annealing, and by swap local search with the simulator where relaxations are not exact."""
 
 import time
 
@@ -15,23 +12,26 @@ from pipette_opt.solver.pruning import FLOAT_MARGIN
 from pipette_opt.specs import Instance
 
 MAX_MOVES = 640_000
-"""Number of moves of a candidate's longest annealing. Chosen."""
+"""Largest number of moves of one annealing run. Chosen."""
 
 ANNEALING_SHARE = 0.3
-"""Largest share of the remaining time for annealing. Chosen."""
+"""Largest fraction of the remaining time for annealing. Chosen."""
 
 RESEATING_SHARE = 0.5
-"""Share of the time left afterwards for candidates whose relaxation never reaches the simulated time. Chosen."""
+"""Fraction of the remaining time for candidates whose relaxation never reaches the simulated time. Chosen."""
 
 EVERY_PLACEMENT = "judge of every placement"
 """Name of the bound of a candidate whose placements were all simulated."""
 
 FEW_ORDERS = 120
-"""Largest number of placements of a candidate that are all simulated before annealing: 5 hosts in any order. Chosen."""
+"""Candidates with at most this many placements are simulated on all of them before annealing: 5 hosts. Chosen."""
 
 
 def anneal_open(ledger: Ledger) -> None:
-    """Place, simulate and cut each candidate until annealing teaches nothing new, or its share of the time is over."""
+    """
+    Anneal each candidate, simulate it and add its critical paths, until annealing finds nothing new or time is
+    over.
+    """
     ends = time.perf_counter() + ANNEALING_SHARE * max(ledger.seconds_left, 0.0)
     while not ledger.is_over and time.perf_counter() < ends:
         able = [entry for entry in ledger.could_win() if entry.moves <= MAX_MOVES]
@@ -46,11 +46,10 @@ def anneal_open(ledger: Ledger) -> None:
 
 def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
     """
-    Return whether paths through the schedule reach the simulated time at some placement.
+    Return whether the longest path through the schedule reaches the simulated time at some placement.
 
-    They may not in three cases: experts send to other hosts (best links are counted), collectives overlap with compute
-    (counted with the best rings), or rings have several hosts in some NVLink domains (counted with as many as
-    possible).
+    It may not in three cases. Experts send to other hosts: the relaxation has the best links. Collectives overlap with
+    compute: it has the best rings. Rings have several hosts in some NVLink domains: it has as many as possible.
     """
     config, block = candidate.config, candidate.block
     certain = experts_stay_inside(instance, config, block) and hops_decide(instance, config, block)
@@ -58,7 +57,7 @@ def form_is_exact(instance: Instance, candidate: CandidateData) -> bool:
 
 
 def settle_few_orders(ledger: Ledger) -> None:
-    """Simulate every placement of candidates that have very few, before annealing."""
+    """Simulate every placement of candidates that have only a few, before annealing."""
     for entry in ledger.could_win():
         if ledger.is_over or num_orders(ledger.data, entry.candidate) > FEW_ORDERS:
             continue
@@ -67,7 +66,7 @@ def settle_few_orders(ledger: Ledger) -> None:
 
 
 def _simulate_all(ledger: Ledger, entry: OpenCandidate, ends: float) -> bool:
-    """Find a candidate's best placement, whose time is its bound. Return whether time sufficed."""
+    """Find a candidate's best placement by simulating all; its time becomes the bound. Return whether time sufficed."""
     settled = best_of_all(ledger.prepared.instance, ledger.data, entry.candidate, ends, ledger.stop)
     if settled is None:
         return False
@@ -79,7 +78,7 @@ def _simulate_all(ledger: Ledger, entry: OpenCandidate, ends: float) -> bool:
 
 
 def swap_hosts(ledger: Ledger) -> None:
-    """Improve placements by the simulator, by swapping hosts, for candidates whose relaxation is not exact."""
+    """Improve placements by swapping hosts in the simulator, for candidates whose relaxation is not exact."""
     ends = time.perf_counter() + RESEATING_SHARE * max(ledger.seconds_left, 0.0)
     instance = ledger.prepared.instance
     for entry in ledger.could_win():

@@ -1,8 +1,8 @@
 """
-Choice of the shown plan among those that predictions cannot tell apart: the plainest.
+Choice of the shown plan: the plainest of those that predictions cannot tell apart.
 
-:mod:`pipette_opt.plans.plainness` defines plainness. A plan's value is its time, or another objective's value of its
-configuration, hosts and time.
+:mod:`pipette_opt.plans.plainness` defines plainness. A plan's value is its time, or another objective that depends on
+its configuration, hosts and time.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from pipette_opt.prepare import Prepared
 from pipette_opt.simulate.solutions import SimulatedSolution, stage_memory
 
 RiskOf = Callable[[SimulatedSolution], float]
-"""Probability that the fullest stage of a placed configuration runs out of memory."""
+"""Function to the probability that the fullest stage of a placed configuration runs out of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +26,15 @@ class Preference:
     Parameters
     ----------
     prefer
-        ``fastest``: the fastest plan; ``simple``: the plainest of those within 1 % of it.
+        ``fastest``: the fastest plan; ``simple``: the plainest plan within 1 % of it.
     max_oom_risk
         Accepted probability of running out of memory.
     today
-        Configuration that runs today, if it is known.
+        Configuration that runs today; ``None`` if unknown.
     factor
-        Objective's value of a configuration over its iteration time; infinite where it is not wanted.
+        Function from a configuration to its objective per second of iteration time; infinite if it is not wanted.
     hosts_factor
-        Objective's value of hosts over the iteration time of a plan on them.
+        Function from hosts to the objective per second of iteration time on them.
     """
 
     prefer: Prefer = "fastest"
@@ -44,12 +44,12 @@ class Preference:
     hosts_factor: Callable[[IntArray], float] = lambda nodes: 1.0
 
     def value(self, plan: SimulatedSolution) -> float:
-        """Value of a plan, the smaller the better."""
+        """Return the objective of a plan; smaller is better."""
         config, seconds = plan.candidate.config, plan.estimate.iteration_time_s
         return self.factor(config) * self.hosts_factor(plan.nodes) * seconds
 
     def rank(self, config: ParallelConfig, oom_probability: float) -> tuple[int, ...]:
-        """Return the plainness of a configuration with this risk."""
+        """Return the sort key of plainness for a configuration with this out-of-memory probability."""
         return plainness(config, oom_probability, self.max_oom_risk, self.today)
 
     def choose(self, ranked: Sequence[SimulatedSolution], risk_of: RiskOf) -> SimulatedSolution:
@@ -59,7 +59,7 @@ class Preference:
         Parameters
         ----------
         ranked
-            Simulated plans, the fastest first; of equally plain ones the first is taken.
+            Simulated plans, fastest first; the first of equally plain plans is chosen.
         """
         if self.prefer == "fastest":
             return ranked[0]
@@ -69,7 +69,7 @@ class Preference:
 
 
 def risks_of(prepared: Prepared, max_oom_risk: float) -> RiskOf:
-    """Return a function of the risk of placed configurations that predicts each of them once."""
+    """Return a function from a plan to its out-of-memory probability; each plan is predicted once."""
     known: dict[tuple[ParallelConfig, bytes], float] = {}
 
     def risk_of(plan: SimulatedSolution) -> float:

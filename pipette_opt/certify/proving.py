@@ -1,4 +1,4 @@
-"""Proof of the bound: the solver on the relaxations of all candidates that could be faster."""
+"""Proof of the bound by the solver, on the relaxations of all candidates that could be faster."""
 
 from dataclasses import replace
 
@@ -12,9 +12,9 @@ from pipette_opt.solver.incumbent import WITHOUT_SEARCH
 
 def prove(ledger: Ledger, backend: Backend | None = None) -> None:
     """
-    Place by the solver on the relaxations, simulate and cut, until nothing can be faster or time is over.
+    Let the solver place relaxations, simulate and add critical paths, until no candidate can be faster or time is over.
 
-    Each round is a new solve, whose engines start from the paths found so far.
+    Each round is a new solve, which starts from the paths found so far.
     """
     for entry in ledger.could_win():
         if ledger.is_over:
@@ -38,7 +38,7 @@ def prove(ledger: Ledger, backend: Backend | None = None) -> None:
 
 
 def _solve_once(ledger: Ledger, able: list[OpenCandidate], seconds: float, backend: Backend | None) -> Result:
-    """Run the solver on the relaxations of some candidates, and keep its bounds."""
+    """Run the solver on the relaxations of the candidates for ``seconds``, and record its bounds."""
     from pipette_opt.solver.params import SolverParams
     from pipette_opt.solver.solve import solve
 

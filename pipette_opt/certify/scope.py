@@ -1,4 +1,7 @@
-"""Coverage of a certificate: values searched, choices left out, and how many configurations each reason ruled out."""
+"""
+Coverage of a certificate: values searched, choices left out, and number of configurations ruled out for each
+reason.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,24 +18,24 @@ from pipette_opt.prepare import Prepared
 
 
 def searched(prepared: Prepared) -> dict[str, tuple[Any, ...]]:
-    """Return the values of each dimension among the legal configurations."""
+    """Return the values of each searched dimension among the legal configurations."""
     return searched_values(prepared.instance, prepared.enumeration)
 
 
 def not_searched(prepared: Prepared) -> tuple[str, ...]:
-    """Return the choices of the job that the search space leaves out, each as a short text."""
+    """Return the choices that the search space leaves out, each as a short text."""
     any_split = prepared.joined is not None
     return left_out(prepared.instance, prepared.space, prepared.enumeration, any_split=any_split)
 
 
 def scope(prepared: Prepared) -> str:
-    """Describe which plans the bound covers, and which it does not."""
+    """Return a text about the plans that the bound covers, and those that it does not."""
     return covered(prepared.instance, not_searched(prepared))
 
 
 def proof(prepared: Prepared, reasons: Mapping[ParallelConfig, Reason]) -> tuple[Proof, ...]:
     """
-    Count the configurations ruled out by each step of the search, with its rules, bounds and engines by name.
+    Return the number of configurations that each step of the search ruled out, by rule, bound or engine.
 
     Parameters
     ----------
@@ -77,7 +80,7 @@ def _part(by: str, named: tuple[RuledOut, ...], bound_s: float | None = None) ->
 
 
 def _named(names: Mapping[ParallelConfig, str]) -> tuple[RuledOut, ...]:
-    """Group configurations by name, most frequent first, each with its first configuration as example."""
+    """Count configurations by name, most frequent name first, each with its first configuration as example."""
     counts, examples = Counter(names.values()), dict[str, str]()
     for config, name in names.items():
         if name not in examples:
@@ -88,7 +91,11 @@ def _named(names: Mapping[ParallelConfig, str]) -> tuple[RuledOut, ...]:
 
 
 def why_nothing(prepared: Prepared) -> InfeasibleError:
-    """Explain why no plan was found although some candidates are legal and fit: in the time given, or at all."""
+    """
+    Return an error that explains why no plan was found although configurations are legal and fit.
+
+    Either time was too short, or no placement exists.
+    """
     counts = prepared.problem.candidates
     cluster = prepared.instance.cluster
     missing = int((~cluster.usable_links).sum()) - cluster.num_nodes

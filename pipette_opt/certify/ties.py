@@ -1,8 +1,8 @@
 """
-Choice among equally fast plans: the simpler one, on fewer hosts, in the usual order of hosts.
+Choice among equally fast plans: the simpler plan, on fewer hosts, in the usual order of hosts.
 
-Plans are equal if ticks cannot tell them apart. The usual order is that of the cluster file, or of the hosts that run
-today.
+Plans are equally fast if ticks (integer time units) cannot tell them apart. The usual order is that of the cluster
+file, or of the hosts that run today.
 """
 
 import time
@@ -22,7 +22,7 @@ from pipette_opt.simulate.reseat import has_room
 from pipette_opt.simulate.solutions import TIE, SimulatedSolution, simplicity, simulate_solution
 
 TIES_AT_ONCE = 64
-"""Number of placements simulated together."""
+"""Number of placements simulated together. Chosen."""
 
 
 def settle_ties(
@@ -33,16 +33,16 @@ def settle_ties(
     seconds: float,
 ) -> list[SimulatedSolution]:
     """
-    Return plans as fast as the best, and the preferred one of them last.
+    Return plans as fast as ``best``, the preferred plan last.
 
-    They are simpler ones that were simulated or need no search; the last one has its hosts in the usual order.
+    The plans are simpler ones, simulated before or on the hosts of ``best``. The last has its hosts in the usual order.
 
     Parameters
     ----------
     order
-        Hosts in the order of their use, each of the cluster once.
+        All hosts of the cluster in the usual order.
     seconds
-        Time limit.
+        Time limit, seconds.
     """
     ends = time.perf_counter() + seconds
     limit_s = (1 + TIE) * best.estimate.iteration_time_s
@@ -53,7 +53,7 @@ def settle_ties(
 
 
 def _simpler(prepared: Prepared, best: SimulatedSolution) -> Iterator[SimulatedSolution]:
-    """Yield simpler configurations of the same degrees, on the same hosts in the same tiles."""
+    """Yield plans with simpler configurations of equal degrees, on the hosts and host tile of ``best``."""
     for index, candidate in enumerate(prepared.problem.candidates):
         if (candidate.grid, candidate.block) != (best.candidate.grid, best.candidate.block):
             continue
@@ -82,15 +82,19 @@ def in_order(
     prepared: Prepared, best: SimulatedSolution, order: Sequence[int], limit_s: float, ends: float
 ) -> IntArray:
     """
-    Return hosts of an equally fast plan, as near as possible to the usual order.
+    Return the hosts of an equally fast plan, as near as possible to the usual order.
 
     Start with the first of :func:`orders` that is as fast. Then swap rows and columns. Then, cell by cell, take the
     earliest host that keeps the plan as fast.
 
     Parameters
     ----------
+    order
+        All hosts of the cluster in the usual order.
     limit_s
         Largest time of a placement that counts as equally fast, seconds.
+    ends
+        Value of ``time.perf_counter`` at which the search ends.
     """
     place = np.empty(len(order), dtype=np.int64)
     place[np.asarray(order)] = np.arange(len(order))
@@ -125,7 +129,7 @@ def in_order(
 
 def orders(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
     """
-    Yield placements in usual orders: the first hosts; the same hosts; the same in each row; the same columns.
+    Yield placements in usual orders: on the first hosts; on the hosts of ``nodes``; sorted within rows; sorted columns.
 
     Parameters
     ----------
@@ -160,7 +164,7 @@ def _with_lines_exchanged(nodes: IntArray, place: IntArray) -> Iterator[IntArray
 
 
 def _with_an_earlier_host(nodes: IntArray, cell: int, place: IntArray) -> Iterator[IntArray]:
-    """Yield placements with an earlier host in a cell, the earliest first; it swaps places with the present host."""
+    """Yield placements with an earlier host in a cell, earliest first; the present host takes the other's place."""
     flat = nodes.ravel()
     before = set(flat[:cell].tolist())
     for host in np.argsort(place).tolist():
@@ -175,6 +179,6 @@ def _with_an_earlier_host(nodes: IntArray, cell: int, place: IntArray) -> Iterat
 
 
 def _simulated(prepared: Prepared, chosen: SimulatedSolution, nodes: IntArray) -> SimulatedSolution:
-    """Simulate the same candidate on other hosts."""
+    """Return the candidate of a plan simulated on other hosts."""
     data: ProblemData = replace(prepared.problem, candidates=(chosen.candidate,))
     return simulate_solution(prepared.instance, data, Solution(candidate=0, nodes=nodes, objective_ticks=0))

@@ -1,11 +1,11 @@
 """
-Objectives other than time: each configuration's factor times its iteration time.
+Objectives other than time: the iteration time times a factor of the configuration.
 
-The factor takes few values, and the configurations with a factor below one of them are those within some limits. So
-searches for the fastest plan suffice. The first search is over all configurations; each next one is over those with a
-smaller factor than the plan just found. A configuration that one search covers and the next does not has at least the
-factor of the plan found, and at least that search's lower bound of time. The product of the two bounds its objective.
-The least of these products bounds the objective.
+The factor takes few values. The configurations with a smaller factor than a given value are those within a few limits.
+So searches for the fastest plan suffice. The first search is over all configurations; each further search is over those
+with a smaller factor than the plan just found. A configuration that a search covers and the next does not has at least
+the factor of the plan found, and at least the search's lower bound on time. The product of the two bounds its
+objective. The least of these products bounds the objective of all configurations.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from pipette_opt.specs.objective import Objective
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Larger:
     """
-    Least factor of configurations with more than ``most`` of a property.
+    Least factor of configurations for which a property exceeds a limit.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Larger:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """
-    Factor of each configuration: the largest of ``base`` and of the applicable ones of ``larger``.
+    Factor of each configuration: the largest of ``base`` and of the entries of ``larger`` whose limit it exceeds.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class Weights:
     larger: tuple[Larger, ...]
 
     def factor(self, config: ParallelConfig) -> float:
-        """Return the objective of a configuration over its iteration time."""
+        """Return the objective of a configuration per second of iteration time."""
         return max([self.base, *(above.factor for above in self.larger if getattr(config, above.name) > above.most)])
 
     def limits_below(self, factor: float) -> tuple[str, ...] | None:
         """
-        Return limits that exactly the configurations with a factor below ``factor`` meet; ``None`` if there
-        are none.
+        Return the limits that select exactly the configurations with a factor below ``factor``; ``None`` if none is
+        below.
         """
         if self.base >= factor:
             return None
@@ -72,7 +72,7 @@ class Weights:
 
 
 def robust_weights(instance: Instance) -> Weights:
-    """Return the upper ends of the bands of a job's configurations, over the predicted time."""
+    """Return as factors the upper ends of the error bands of a job's configurations, relative to the predicted time."""
     bands = job_bands(instance)
     num_gpus = sum(node.num_gpus for node in instance.cluster.nodes)
     farther = (*bands.beyond, *bands.more_gpus(num_gpus))
@@ -86,12 +86,12 @@ def robust_weights(instance: Instance) -> Weights:
 
 def choice_of(objective: Objective, weights: Weights, steps: Sequence[ChoiceStep], *, is_whole: bool) -> Choice:
     """
-    Return the choice and the bound that some searches prove.
+    Return the choice among the plans of several searches, with the bound on the objective that they prove.
 
     Parameters
     ----------
     is_whole
-        Whether no configuration has a smaller factor than the last search's.
+        Whether no configuration has a smaller factor than those of the last search.
     """
     values = [step.factor * step.iteration_time_s for step in steps]
     bounds = [step.factor * step.lower_bound_s for step in steps]

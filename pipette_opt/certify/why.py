@@ -1,6 +1,6 @@
 """
-Explanation why a configuration is not the plan: the rule it breaks, the stage that does not fit, or its
-lost time.
+Explanation why a configuration is not the plan: a rule it breaks, a stage that does not fit, or the time it
+loses.
 """
 
 from dataclasses import dataclass, field, replace
@@ -39,10 +39,10 @@ Verdict = Literal[
 ]
 
 ILLEGAL_S = 1.0
-"""Time for finding further sets of conflicting pins, seconds. Chosen."""
+"""Seconds for finding further sets of conflicting pins. Chosen."""
 
 MAX_RULES = 9
-"""Largest number of broken rules that an answer lists; chosen so that it fits on a screen."""
+"""Largest number of broken rules that an answer lists. Chosen so that the answer fits on a screen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +55,17 @@ class Why:
     reasons
         Short sentences with numbers.
     config
-        Nearest legal configuration: that which fits best, or is fastest; ``None`` if none is legal.
+        Nearest legal configuration: the one that fits best, or is fastest; ``None`` if none is legal.
     bound_s
         Lower bound on all plans of these configurations, seconds; ``None`` if none fits.
     listed_s
-        Time of the fastest of them on hosts in listed order, seconds; ``None`` if not simulated.
+        Time of the fastest of these configurations on hosts in listed order, seconds; ``None`` if not simulated.
     best_s
-        Time to beat, seconds; ``None`` if there is none.
+        Time to beat, seconds; ``None`` if no plan is known.
     ruled_out_by
-        Step that rules them out, in the words of a certificate's proof; empty if none does.
+        Step that rules the configurations out, with its name in a certificate's proof; empty if none does.
     space
-        Configurations asked for, as a search space.
+        Search space with only the configurations in question.
     """
 
     verdict: Verdict
@@ -86,19 +86,19 @@ def why(
     plan: Plan | None = None,
 ) -> Why:
     """
-    Explain why the configurations that a text pins are not the plan.
+    Explain why the configurations that a text describes are not the plan.
 
     Parameters
     ----------
     plan
-        Plan to compare with; by default the fastest configuration of the space on hosts in listed order.
+        Plan to compare with; by default, the fastest configuration of the space on hosts in listed order.
     """
     narrow = pinned(space, text)
     return replace(_why(instance, space, narrow, max_oom_risk, plan), space=narrow)
 
 
 def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_risk: float, plan: Plan | None) -> Why:
-    """Explain why the configurations of a narrow space are not the plan."""
+    """Explain why the configurations of the space ``narrow`` are not the plan."""
     enumeration = enumerate_with_reasons(instance, narrow)
     if not enumeration.candidates:
         together = in_words(conflicts(instance, narrow, IGNORED_RISK, ILLEGAL_S)).splitlines()
@@ -133,7 +133,7 @@ def _why(instance: Instance, space: SearchSpace, narrow: SearchSpace, max_oom_ri
 
 
 def _broken_rules(enumeration: Enumeration) -> tuple[str, ...]:
-    """List every broken rule with its number of combinations and the first of them, most frequent first."""
+    """List the broken rules, most frequent first, each with the number of combinations that break it and an example."""
     rules = [
         f"{rule}: {enumeration.examples[rule]} ({count:,} of {enumeration.num_combinations:,} combinations)"
         for rule, count in enumeration.rejected.items()
@@ -144,7 +144,7 @@ def _broken_rules(enumeration: Enumeration) -> tuple[str, ...]:
 
 
 def _too_big(miss: CheckedConfig, room: int) -> list[str]:
-    """List each stage that does not fit, by how much, and the parts of its memory."""
+    """List each stage that does not fit, with the excess and the parts of its memory in GiB."""
     found = []
     for stage, need in enumerate(miss.need_bytes.tolist()):
         if need <= room:
@@ -159,7 +159,7 @@ def _too_big(miss: CheckedConfig, room: int) -> list[str]:
 
 
 def _not_searched(instance: Instance, plan: Plan, memory: MemoryCheck) -> tuple[str, ...]:
-    """Explain why the plan's search did not contain all configurations asked for; empty if it did."""
+    """Explain why the plan's search did not contain all configurations in question; empty if it did."""
     if "search" not in plan.inputs:
         return ("the plan does not say what was searched",)
     found = enumerate_with_reasons(instance, recorded_space(plan))
@@ -182,14 +182,14 @@ def _compared(
     prepared: Prepared, name: str, best: IterationTime | None, proven_s: float, found_s: float = float("inf")
 ) -> Why:
     """
-    Compare configurations that fit with the time to beat.
+    Compare the configurations in question, which fit, with the time to beat.
 
     Parameters
     ----------
     name
         Name of the plan that has the time to beat.
     proven_s
-        Their lower bound from a search, seconds.
+        Lower bound that a search proved for the configurations, seconds.
     found_s
         Time of the fastest plan found, seconds; may be below that of a plainer plan to beat.
     """
@@ -234,14 +234,17 @@ def _compared(
 
 
 def _where(own: IterationTime, best: IterationTime) -> list[str]:
-    """List the causes that take longer than in the plan to beat, the largest first."""
+    """List up to three causes that take longer than in the plan to beat, largest first, with the seconds."""
     more = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in own.breakdown.items()}
     causes = sorted((name for name in more if more[name] > 0), key=lambda name: -more[name])[:3]
     return [f"{name.replace('_', ' ')}: {more[name]:+.4f} s on the listed hosts" for name in causes]
 
 
 def _fastest_listed(instance: Instance, space: SearchSpace, max_oom_risk: float) -> tuple[str, IterationTime | None]:
-    """Return the fastest configuration of the whole space on hosts in listed order, in words, and its time."""
+    """
+    Return the fastest configuration of the space on hosts in listed order, as text, and its time; ``None`` if none
+    fits.
+    """
     enumeration = enumerate_with_reasons(instance, space)
     memory = check_memory(instance, enumeration.candidates, load_predictor(max_oom_risk, instance), max_oom_risk)
     if not memory.fitting:

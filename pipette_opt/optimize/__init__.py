@@ -2,21 +2,21 @@
 Steps of ``solve``, in the order of the code.
 
 1. :mod:`~pipette_opt.prepare` lists the legal configurations. The joint model (CP-SAT, ``solver/joint.py``) chooses
-degrees, layers and GPU kinds over the best links, and bounds every layer partition that is not listed. ``memory/``
-removes configurations that do not fit, ``solver/pruning.py`` those that bounds rule out. The rest becomes the problem
-in integers: an analytical 1F1B model where there is one, and a relaxation for all.
+degrees, layers and GPU types over the best links, and bounds every layer partition that is not listed. ``memory/``
+removes configurations that do not fit, ``solver/pruning.py`` those that bounds rule out. The rest becomes the integer
+placement problem: a relaxation for each candidate, and an analytical 1F1B model where it applies.
 2. First plans: pruning's first plan is simulated, and placements are annealed by the analytical model.
 3. ``certify/late_splits.py`` runs the joint model again with that time to beat; its partitions are searched, too.
-4. :func:`~pipette_opt.certify.certify`: the simulator walks the real schedule and decides. Candidates that may be
-faster are placed by annealing, simulated, and refuted by the provers of ``solver/`` on their relaxations. This
-determines the gap. If unbounded configurations keep it open, they are bounded, and the step runs once more.
+4. :func:`~pipette_opt.certify.certify`: the simulator executes the real schedule and decides. Candidates that may be
+faster are placed by annealing, simulated, and refuted by the engines of ``solver/`` on their relaxations. This
+determines the gap. If configurations without bound keep it open, they are bounded, and the step runs once more.
 5. The joint model runs once more. ``certify/beside.py`` places configurations that may be plainer, less risky or the
 next best. ``certify/preference.py`` chooses the plan among those as good as the fastest; ties are settled.
 6. ``certify/finish.py`` makes the certificate. Its ``lower_bound_s`` is the least bound of open candidates, pruned
 configurations and the joint model.
-7. ``verify``'s rules on the plan itself. The command ``verify`` adds those on the space, enumerated again.
+7. The rules of ``verify`` about the plan itself are checked. The command ``verify`` also enumerates the space again.
 
-A step with nothing to do ends at once. ``certify/budget.py`` and ``docs/method.md`` say how long each may take.
+A step with nothing to do ends at once. ``certify/budget.py`` and ``docs/method.md`` state the time of each step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,14 +61,14 @@ def optimize(
     preference: Preference | None = None,
 ) -> Plan:
     """
-    Find the best plan of a search space and prove how good it is.
+    Find the best plan of a search space, and prove how good it is.
 
-    Raises ``InfeasibleError`` with the reasons if nothing is legal, fits and can be placed.
+    Raises ``InfeasibleError`` with the reasons if no configuration is legal, fits and can be placed.
 
     Parameters
     ----------
     prepared
-        Result of :func:`~pipette_opt.prepare.prepare` for the same instance and space, if it was made before.
+        Result of :func:`~pipette_opt.prepare.prepare` for this instance and space, if made before.
     known
         Placements to start from, of candidates of ``prepared.with_closed_form``.
     backend
@@ -78,7 +78,7 @@ def optimize(
     first
         Warm start: a known plan of the space; the plan found is no slower.
     preference
-        Value of plans, and the choice among equally good ones; by default their time, the parameters' choice, and
+        Value of plans, and the choice among equally good plans. By default the time, with ``params.prefer`` and
         closeness to ``first``.
     """
     from pipette_opt.verify import verify_content
@@ -190,9 +190,9 @@ def _bounded_again(
     watcher: Watcher,
 ) -> tuple[Prepared, list[SimulatedSolution]]:
     """
-    Bound the configurations that had no bound yet. Return the new problem, and the plans that are still in it.
+    Bound the configurations that had no bound yet. Return the new problem, and the plans that it still contains.
 
-    Return the problem unchanged if such configurations keep no gap open.
+    The problem is unchanged if such configurations do not keep a gap open.
     """
     first = fastest_plan(simulated)
     if prepared.pruned is None or prepared.pruned.bound_s >= (1 - gap_limit) * first.seconds:

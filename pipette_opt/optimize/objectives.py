@@ -1,9 +1,9 @@
 """
 Objectives other than time: tokens per GPU, cost, or progress under failures.
 
-Each is the iteration time times a weight of the hosts used: their number of GPUs, their price, or the loss by failures.
-So each number of hosts is a search of its own for the least time. Its time bound times the least weight bounds the
-objective. Numbers of hosts whose bound reaches the best plan end early. With different prices, each host count is
+Each objective is the iteration time times a weight of the hosts used: their number of GPUs, their price, or the loss by
+failures. So each number of hosts is a separate search for the least time. Its time bound times the least weight bounds
+the objective. Numbers of hosts whose bound reaches the best plan end early. With different prices, each host count is
 solved once per price cap, on the hosts priced at or below the cap, at least one of them at the cap.
 """
 
@@ -34,41 +34,44 @@ from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
 
 MAX_SIZES = 48
-"""Largest number of host counts searched, those with most divisors; a search takes a second or more. Chosen."""
+"""
+Largest number of host counts that are searched, those with most divisors; a search takes a second or more.
+Chosen.
+"""
 
 MIN_SEARCH_S = 1.0
-"""Least time of the search of one host count, seconds; enumeration may take as long. Chosen."""
+"""Least time for the search of one host count, seconds; enumeration may take as long. Chosen."""
 
 FIRST_SIZE_SHARE = 0.5
-"""Share of the remaining time in which each host count is searched once. Chosen."""
+"""Fraction of the remaining time in which each host count is searched once. Chosen."""
 
 ENOUGH = 1e-6
-"""Relative improvement that is not looked for, as in the certificate of the time."""
+"""Relative improvement below which no better plan is searched, as in the certificate of the time. Chosen."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Size:
     """
-    One number of hosts.
+    Search of one host count, for one price cap.
 
     Parameters
     ----------
     num_gpus
         Number of GPUs used.
     dearest
-        Price cap: price of the dearest host that may be used, and is; ``None`` where prices do not count.
+        Price cap: the price of the dearest usable host, which the plan must use; ``None`` if prices do not count.
     cluster
         Hosts that may be used.
     least_weight
         Least objective per second of iteration time.
     lower_bound_s
-        Lower bound on the iteration time, seconds; infinite where nothing fits.
+        Lower bound on the iteration time, seconds; infinite if nothing fits.
     plan
         Preferred plan so far.
     value
         Objective of the best plan so far.
     status
-        Status in the words of :class:`~pipette_opt.plans.plan.SizeProof`.
+        Status as in :class:`~pipette_opt.plans.plan.SizeProof`.
     """
 
     num_gpus: int
@@ -98,10 +101,10 @@ def optimize_objective(
     """
     Find the best plan by ``params.objective``, and prove how good it is.
 
-    For :attr:`~pipette_opt.specs.objective.Objective.TIME`, this is :func:`~pipette_opt.optimize.optimize`, with the
-    same arguments; ``first`` counts only there. ``ROBUST`` is the time times a factor of each configuration
-    (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` where a price, or a band for ``ROBUST``, is missing,
-    and ``InfeasibleError`` if nothing fits on any number of hosts.
+    For :attr:`~pipette_opt.specs.objective.Objective.TIME`, this is :func:`~pipette_opt.optimize.optimize` with equal
+    arguments; other objectives use only the configuration of ``first``. ``ROBUST`` is the time times a factor of each
+    configuration (:mod:`pipette_opt.optimize.weighted`). Raises ``InputError`` if a price, or a band for ``ROBUST``, is
+    missing, and ``InfeasibleError`` if nothing fits on any number of hosts.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     if params.objective is Objective.TIME:
@@ -144,10 +147,7 @@ class _Search:
         return self.params.time_limit_s - self.watcher.elapsed_s
 
     def run(self) -> Plan:
-        """
-        Search each number of hosts in a share of the time, then those with the least bounds in the
-        remaining time.
-        """
+        """Search each host count in a fraction of the time, then those with the least bounds in the remaining time."""
         for number, size in enumerate(self.sizes):
             share_s = FIRST_SIZE_SHARE * self.left_s / (len(self.sizes) - number)
             self._search(size, share_s)
@@ -162,12 +162,12 @@ class _Search:
         return replace(self.best.plan, target=self._target())
 
     def _open(self) -> list[_Size]:
-        """Return the numbers of hosts that may have a better plan, least bound first."""
+        """Return the host counts that may have a better plan, smallest bounds first."""
         enough = (1 - max(self.params.gap_limit, ENOUGH)) * self.best.value
         return sorted((size for size in self.sizes if size.bound < enough), key=attrgetter("bound"))
 
     def _search(self, size: _Size, seconds: float) -> None:
-        """Look for a plan better than the best, and raise the bound."""
+        """Search one host count for a plan better than the best, and raise its lower bound."""
         if self.left_s <= 0 or (self.best.plan is not None and size.bound >= self.best.value):
             if size.plan is None and size.bound >= self.best.value:
                 size.status = "slower"
@@ -204,12 +204,12 @@ class _Search:
                 self.watcher.on_plan(replace(plan, target=self._target()))
 
     def _options(self, size: _Size) -> dict[str, Any]:
-        """Return the options for one number of hosts; the preferred order of hosts is only known for all hosts."""
+        """Return the search options for one host count; the preferred order of hosts is only known for all hosts."""
         whole = size.cluster is self.instance.cluster
         return {name: value for name, value in self.options.items() if whole or name != "host_order"}
 
     def _preference(self, size: _Size) -> Preference:
-        """Return the preference among plans; their value depends on their hosts where prices differ."""
+        """Return the preference among plans; their value depends on their hosts if prices differ."""
 
         def price(nodes: IntArray) -> float:
             return sum(price_of(size.cluster, node) for node in nodes.ravel().tolist())
@@ -229,7 +229,7 @@ class _Search:
         return {**self.inputs, "objective": str(self.params.objective), "exclude_hosts": both or None}
 
     def _target(self) -> Target:
-        """Return the proof about the objective, in the units of people."""
+        """Return the proof about the objective, in units for people."""
         plan, value = self.best.plan, self.best.value
         assert plan is not None
         plan_value = value_of(plan, self.best.cluster, self.params.objective)
@@ -261,7 +261,10 @@ class _Search:
 
 
 def _sizes(instance: Instance, space: SearchSpace, objective: Objective, inputs: Mapping[str, Any]) -> Iterator[_Size]:
-    """Yield every number of whole hosts that the space allows, fewest first, and for cost every price cap."""
+    """
+    Yield a search for every number of whole hosts that the space allows, fewest first; for cost, for every
+    price cap.
+    """
     cluster, per_host = instance.cluster, instance.cluster.gpus_per_node
     floor_s = least_gpu_seconds(instance)
     for num_gpus in _numbers(instance, space):
@@ -293,7 +296,7 @@ def _sizes(instance: Instance, space: SearchSpace, objective: Objective, inputs:
 
 
 def _numbers(instance: Instance, space: SearchSpace) -> list[int]:
-    """Return the numbers of GPUs of whole hosts, ascending; with very many hosts, those with most divisors."""
+    """Return the numbers of GPUs of whole hosts, ascending; with very many hosts, only numbers with many divisors."""
     if space.num_gpus is not None:
         return [space.num_gpus]
     per_host = instance.cluster.gpus_per_node

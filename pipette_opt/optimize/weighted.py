@@ -1,4 +1,4 @@
-"""Search for the least objective that is the time times a factor of each configuration."""
+"""Search for the plan with the least product of time and a factor of the configuration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from pipette_opt.plans.watcher import Watcher
 from pipette_opt.specs import Instance
 
 MIN_STEP = 0.1
-"""Least share of the time limit of each search of an objective other than time. Chosen."""
+"""Least fraction of the time limit for each of the searches. Chosen."""
 
 
 def optimize_weighted(
@@ -36,15 +36,15 @@ def optimize_weighted(
     """
     Find the plan with the least objective, and prove how good it is.
 
-    The first search is over all configurations; each next one is over those with a smaller factor than the plan just
-    found, until none can have a smaller objective (:mod:`pipette_opt.certify.weights`). The plan's certificate is that
-    of the search that found it, with ``chosen_by``. With ``prefer="simple"``, a plainer plan within 1 % is chosen.
-    Raises as :func:`~pipette_opt.optimize.optimize`.
+    The first search is over all configurations. Each further search is over those with a smaller factor than the plan
+    just found, until none can have a smaller objective (:mod:`pipette_opt.certify.weights`). The plan's certificate is
+    that of the search that found it, with ``chosen_by``. With ``prefer="simple"``, a plainer plan within 1 % is chosen.
+    Raises the errors of :func:`~pipette_opt.optimize.optimize`.
 
     Parameters
     ----------
     today
-        Configuration that runs today, if it is known.
+        Configuration that runs today; ``None`` if unknown.
     """
     params, watcher = params or OptimizeParams(), watcher or Watcher()
     preference = Preference(prefer=params.prefer, max_oom_risk=params.max_oom_risk, today=today, factor=weights.factor)
