@@ -25,55 +25,59 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def start(folder: Path, *options: str, per_host: int = 1) -> list[subprocess.Popen[str]]:
-    """One process for each host and local rank, all on this machine."""
-    port, processes = free_port(), []
-    for rank in range(per_host * len(HOSTS)):
-        environment = {
-            **os.environ,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(per_host * len(HOSTS)),
-            "LOCAL_RANK": str(rank % per_host),
-            "LOCAL_WORLD_SIZE": str(per_host),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, "-m", "pipette_opt", "profile", "links", "-o", "c.yaml", "--sizes", "1"]
-        command += ["--host", HOSTS[rank // per_host], "--gpu", "a100-80gb", "--backend", "gloo", *options]
-        processes.append(
-            subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment,
-                text=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        )
-    return processes
+LAUNCHER = """
+import os, sys
+import torch.distributed
+from pipette_opt.cli import main
+per_host, world, hosts = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
+children = []
+for rank in range(world):
+    child = os.fork()
+    if not child:
+        local = {"LOCAL_RANK": rank % per_host, "LOCAL_WORLD_SIZE": per_host}
+        os.environ.update({name: str(value) for name, value in {"RANK": rank, "WORLD_SIZE": world, **local}.items()})
+        sys.argv = ["pipette-opt", *sys.argv[4:], "--host", hosts[rank // per_host]]
+        main()
+    children.append(child)
+sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+"""Imports torch once, then forks a process for each rank, as a launcher on one machine may."""
+
+
+def start(folder: Path, *options: str, per_host: int = 1) -> subprocess.Popen[str]:
+    """Start one process for each host and local rank, all on this machine."""
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    command = ["profile", "links", "-o", "c.yaml", "--sizes", "1", "--gpu", "a100-80gb", "--backend", "gloo", *options]
+    world = str(per_host * len(HOSTS))
+    return subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(per_host), world, ",".join(HOSTS), *command],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 @pytest.mark.search
 def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
     """Two processes of each of two hosts: killed after the first results, then run again to the end."""
-    first = start(tmp_path, "--seconds", "2", "--flows", "1,2", per_host=2)
+    first = start(tmp_path, "--seconds", "1", "--flows", "1,2", per_host=2)
     log = tmp_path / "c.links.jsonl"
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and (not log.exists() or log.read_text().count("\n") < 2):
-        if any(process.poll() is not None for process in first):
+        if first.poll() is not None:
             break
         time.sleep(0.05)
-    for process in first:
-        os.killpg(process.pid, signal.SIGKILL)
-    said = [process.communicate()[0] for process in first]
-    assert log.exists(), said[0]
+    os.killpg(first.pid, signal.SIGKILL)
+    output, _ = first.communicate()
+    assert log.exists(), output
     before = parse_link_log(log.read_text(), "log")
-    assert 0 < len(before.rates) < 4, said[0]
+    assert 0 < len(before.rates) < 4, output
     second = start(tmp_path, "--seconds", "0.02", "--flows", "1,2", per_host=2)
-    texts = [process.communicate(timeout=240)[0] for process in second]
-    assert [process.returncode for process in second] == [0] * 4, texts[0]
+    output, _ = second.communicate(timeout=240)
+    assert second.returncode == 0, output
     after = parse_link_log(log.read_text(), "log")
     assert len(after.rates) == 4
     kept = {key for key, rates in before.rates.items() if after.rates[key] == rates}
