@@ -66,7 +66,7 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
         raise InputError(f"model {text!r}", "there is no such file.")
     near = presets_like(text)
     hint = f" Did you mean {' or '.join(near)}?" if near else did_you_mean(text, list_models())
-    problem = f"is neither a preset nor a file.{hint} Presets: {', '.join(list_models())}."
+    problem = f"is neither a preset nor a file.{hint} `pipette-opt models` lists the {len(list_models())} presets."
     raise InputError(f"model {text!r}", problem)
 
 
