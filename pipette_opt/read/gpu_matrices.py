@@ -1,4 +1,4 @@
-"""Matrices of single GPUs in cluster files: inside hosts (``intra_node.matrices``) and between hosts."""
+"""Bandwidth matrices of single GPUs in cluster files: inside hosts (``intra_node.matrices``) and between hosts."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from pipette_opt.specs.gpu_links import MAX_SLOTS, GpuLinks
 from pipette_opt.specs.host_names import compress_hosts
 
 MAX_GPUS = 4096
-"""Most GPUs of a cluster whose single links are kept; their matrix then takes 128 MiB. Chosen."""
+"""Largest number of GPUs of a cluster whose single links are kept; their matrix then takes 128 MiB. Chosen."""
 
 _INSIDE = ("file", "hosts")
 _SLOT = re.compile(r"^(?:gpu)?(\d+)$", re.IGNORECASE)
@@ -24,10 +24,10 @@ _SLOT = re.compile(r"^(?:gpu)?(\d+)$", re.IGNORECASE)
 
 def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assumed: list[str]) -> FloatArray | None:
     """
-    Return rates between all GPUs of a cluster at ``[host, slot, host, slot]``; NaN where nobody measured.
+    Return bandwidths between all GPUs of a cluster, bytes/s, at ``[host, gpu, host, gpu]``; NaN where not measured.
 
-    ``None``, with a note, if hosts or the cluster have too many GPUs. ``InputError`` unless the matrix has every GPU
-    of every host.
+    ``gpu`` counts from 0 in each host. ``None``, with a note, if a host or the cluster has too many GPUs.
+    ``InputError`` unless the matrix has every GPU of every host.
     """
     num_gpus = nodes[0].num_gpus
     if num_gpus > MAX_SLOTS or num_gpus * len(nodes) > MAX_GPUS:
@@ -65,7 +65,11 @@ def single_links(where: str, matrix: HostMatrix, nodes: Sequence[NodeSpec], assu
 
 
 def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> FloatArray | None:
-    """Read ``intra_node.matrices``, shape ``(num_nodes, slots, slots)``; ``None`` without the field."""
+    """
+    Return the bandwidths inside hosts in ``intra_node.matrices``, bytes/s, shape ``(num_nodes, gpus, gpus)``.
+
+    ``None`` without the field.
+    """
     if not intra.has("matrices"):
         return None
     entries, hosts = intra.any("matrices"), [node.host for node in nodes]
@@ -95,7 +99,7 @@ def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> Float
 
 
 def _inside_matrix(file: Path, num_gpus: int) -> FloatArray:
-    """Read the rates between the slots of a host."""
+    """Return the bandwidths between the GPUs of a host, bytes/s, from a CSV file."""
     matrix = read_matrix(file)
     slots = [_SLOT.match(name) for name in matrix.names]
     numbers = [int(slot[1]) for slot in slots if slot]
@@ -124,14 +128,14 @@ def gpu_links_of(
     nics_per_node: int,
 ) -> GpuLinks | None:
     """
-    Return the links of single GPUs; ``None`` if none are known.
+    Return the links of single GPUs; ``None`` if no matrix describes them.
 
     Parameters
     ----------
     singles
         Result of :func:`single_links`.
     rate
-        Rate inside a host without its own matrix, bytes/s.
+        Bandwidth inside a host without a matrix, bytes/s.
     """
     inside, num_gpus = read_inside(intra, nodes, folder), nodes[0].num_gpus
     if singles is not None:
@@ -148,7 +152,11 @@ def gpu_links_of(
 
 
 def _own_blocks(where: str, singles: FloatArray, nodes: Sequence[NodeSpec]) -> FloatArray | None:
-    """Return the rates inside hosts of a matrix of GPUs; ``None`` if it has none; it must have all or none."""
+    """
+    Return the bandwidths inside hosts of a matrix of GPUs; ``None`` if the matrix has none.
+
+    ``InputError`` if the matrix has only some of them.
+    """
     every, off = np.arange(len(nodes)), ~np.eye(singles.shape[1], dtype=np.bool_)
     own: FloatArray = singles[every, :, every]
     unknown = np.isnan(own) & off
@@ -165,7 +173,10 @@ def _own_blocks(where: str, singles: FloatArray, nodes: Sequence[NodeSpec]) -> F
 
 
 def _between(singles: FloatArray) -> FloatArray:
-    """Return links between hosts; an unmeasured pair of GPUs gets the slowest rate of its hosts."""
+    """
+    Return the bandwidths between GPUs of different hosts; an unmeasured pair gets the slowest rate between its
+    hosts.
+    """
     hosts = np.arange(len(singles))
     between = singles.copy()
     between[hosts, :, hosts] = np.nan
@@ -174,7 +185,7 @@ def _between(singles: FloatArray) -> FloatArray:
 
 
 def _nic_of_slot(inter: Fields, num_gpus: int, nics_per_node: int, *, known: bool) -> IntArray:
-    """Return the NIC of each slot: ``nic_of_gpu``, or neighbours share NICs evenly."""
+    """Return the NIC number of each GPU of a host: from ``nic_of_gpu``, else neighbouring GPUs share NICs evenly."""
     if not inter.has("nic_of_gpu"):
         return np.arange(num_gpus) * min(nics_per_node, num_gpus) // num_gpus
     nics = inter.any("nic_of_gpu")
@@ -191,7 +202,7 @@ def _nic_of_slot(inter: Fields, num_gpus: int, nics_per_node: int, *, known: boo
 
 
 def gpu_csv(hosts: Sequence[str], links: GpuLinks) -> str:
-    """Write a matrix of GPUs as CSV, inside hosts and between them."""
+    """Return the matrix of all GPUs, inside hosts and between hosts, as CSV text."""
     assert links.between is not None
     every, slots = np.arange(len(hosts)), links.num_slots
     whole = links.between.copy()
@@ -201,7 +212,10 @@ def gpu_csv(hosts: Sequence[str], links: GpuLinks) -> str:
 
 
 def inside_csvs(hosts: Sequence[str], links: GpuLinks) -> list[tuple[str, str]]:
-    """Return the compressed names of each kind of host, and the matrix of its GPUs as CSV."""
+    """
+    Return, for each group of hosts with equal links inside, their names as ranges and the matrix of their GPUs
+    as CSV.
+    """
     names = [str(slot) for slot in range(links.num_slots)]
     off = np.eye(links.num_slots, dtype=np.bool_)
     return [

@@ -1,4 +1,4 @@
-"""GPU catalogue, ``data/gpus.yaml``."""
+"""Catalogue of GPU types, ``data/gpus.yaml``."""
 
 import math
 import re
@@ -21,10 +21,10 @@ from pipette_opt.specs.efficiency import ASSUMED_EFFICIENCY, AttentionLaw, GpuEf
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
 
 HOST_LINK = 25e9
-"""Default bytes/s between a GPU and its host: 0.8 of PCIe 4 with 16 lanes."""
+"""Default bandwidth between a GPU and its host, bytes/s: 0.8 of PCIe 4 with 16 lanes."""
 
 LAWS = ("wide", "narrow", "block", "fp4")
-"""Laws of products that a GPU may have, by field of :class:`~pipette_opt.specs.efficiency.GpuEfficiency`."""
+"""Names of efficiency curves of matrix products; fields of :class:`~pipette_opt.specs.efficiency.GpuEfficiency`."""
 
 GPU_FIELDS = (
     "memory_mib",
@@ -37,25 +37,25 @@ GPU_FIELDS = (
 )
 
 ONE_GENERATION = 3
-"""Largest difference of two compute capabilities, times ten, with similar kernels: 8.6 and 8.9. Chosen."""
+"""Largest difference of compute capabilities, times ten, of GPUs with similar kernels, such as 8.6 and 8.9. Chosen."""
 
 _NOISE = re.compile(r"^(nvidia|dgx|hgx|tesla|geforce|gpu|sxm\d?|hbm\d?e?|tensor|core)$")
-"""Words of a GPU's name without meaning: a name without PCIe or NVL means the SXM form."""
+"""Words of a GPU's name that are ignored. SXM is among them, as a name without PCIe or NVL means the SXM module."""
 
 
 FORMS = frozenset({"pcie", "nvl"})
-"""Words for cards that are not in SXM form."""
+"""Words in the names of GPUs that are PCIe cards, not SXM modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualHost:
     """
-    The host that a kind of GPU is usually sold or rented in.
+    Host in which a GPU type is usually sold or rented.
 
     Parameters
     ----------
     nics
-        NICs for traffic between GPUs, without those for storage and management.
+        NICs for traffic between GPUs, without NICs for storage and management.
     """
 
     gpus_per_node: int
@@ -66,14 +66,14 @@ class UsualHost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualDomain:
     """
-    The NVLink domain that hosts with a kind of GPU are usually sold in.
+    NVLink domain of several hosts in which a GPU type is usually sold.
 
     Parameters
     ----------
     hosts
-        Hosts of a whole domain.
+        Number of hosts of a whole domain.
     used
-        Hosts of a domain that a job usually uses; the others are spares.
+        Number of hosts of a domain that a job usually uses; the others are spares.
     """
 
     hosts: int
@@ -81,33 +81,36 @@ class UsualDomain:
     source: str
 
     def size(self, num_hosts: int) -> int:
-        """Return the hosts of each domain of a job: whole domains if they divide the hosts, or hold all of them."""
+        """
+        Return the number of hosts of each domain in a job: ``hosts`` if it divides or covers the job's hosts, else
+        ``used``.
+        """
         return self.hosts if num_hosts <= self.hosts or num_hosts % self.hosts == 0 else self.used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
     """
-    A kind of GPU, with the usual host around it.
+    Catalogue entry: a GPU type and its usual host.
 
     Parameters
     ----------
     intra_node_bytes_per_s
-        Rate from one GPU to another of its host, one direction; assumed if nobody measured it.
+        Bandwidth from a GPU to another GPU of its host, one direction, bytes/s; assumed if never measured.
     intra_node_latency_s
-        Fixed cost of such a message.
+        Latency of such a message, seconds.
     device_names
-        Regular expressions for the driver's names.
+        Regular expressions for the names that the driver reports.
     aliases
-        Additional names that people use.
+        Other names that people use.
     compute_capability
-        Compute capability times ten, e.g. 90; gives the generation of NVLink. ``None`` for other makers.
+        CUDA compute capability times ten, such as 90, which gives the generation of NVLink. ``None`` for other makers.
     usual_host
         Usual host; ``None`` if no host is usual.
     usual_domain
         Usual NVLink domain; ``None`` if NVLink ends at the host.
     note
-        Note for users of this GPU; empty for most.
+        Note for users of this GPU; mostly empty.
     """
 
     gpu: GpuSpec
@@ -122,7 +125,7 @@ class CatalogueEntry:
 
     @property
     def sizes_gb(self) -> frozenset[int]:
-        """Return the memory sizes in GB that a name of this GPU may have: those of its names and of the driver."""
+        """Memory sizes in GB that a name of this GPU may contain: from its names, and its rounded memory size."""
         memory = self.gpu.memory_bytes
         named = {int(word[:-2]) for name in (self.gpu.name, *self.aliases) for word in _words(name) if _is_size(word)}
         return frozenset({*named, math.floor(memory / GIB), math.ceil(memory / GIB), round(memory / GB)})
@@ -130,7 +133,7 @@ class CatalogueEntry:
 
 @cache
 def read_gpu_catalogue() -> Mapping[str, CatalogueEntry]:
-    """Return all kinds of GPU by name, e.g. ``a100-80gb``."""
+    """Return the catalogue: entries by name of the GPU type, such as ``a100-80gb``."""
     path = shipped_path("data", "gpus.yaml")
     entries = {name: _read_entry(f"{path.name}, {name}", name, data) for name, data in read_yaml(path).items()}
     return MappingProxyType(entries)
@@ -139,12 +142,12 @@ def read_gpu_catalogue() -> Mapping[str, CatalogueEntry]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredGpu:
     """
-    Measured efficiency of kernels run alone on a GPU.
+    Measured efficiency of the kernels of a GPU type, each run alone.
 
     Parameters
     ----------
     burst
-        Efficiency before the GPU reaches its power limit; equal to ``efficiency`` if it never does.
+        Efficiency before the GPU reaches its power limit; equal to ``efficiency`` if the GPU never reaches the limit.
     """
 
     efficiency: GpuEfficiency
@@ -154,7 +157,7 @@ class MeasuredGpu:
 
 @cache
 def measured_gpus() -> Mapping[str, MeasuredGpu]:
-    """Return every kind of GPU whose kernels were measured, by name."""
+    """Return the measured efficiency of every GPU type with measured kernels, by name."""
     path = shipped_path("data", "gpus.yaml")
     found = {}
     for name, data in read_yaml(path).items():
@@ -165,11 +168,11 @@ def measured_gpus() -> Mapping[str, MeasuredGpu]:
 
 def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
     """
-    Look up a GPU by any usual name: ``H100``, ``h100-sxm``, ``NVIDIA A100-SXM4-80GB``.
+    Return the catalogue entry of a GPU by any usual name: ``H100``, ``h100-sxm``, ``NVIDIA A100-SXM4-80GB``.
 
-    Of several kinds that differ only in form and memory, it takes the SXM kind with most memory, the commonest
-    of its family in clusters; :func:`note_on_gpu` names the others. ``InputError`` at ``where`` for an unknown name,
-    for a name of several families, and for a size of memory that no such GPU has.
+    If the name fits several variants, the SXM variant with most memory is taken, the commonest in clusters;
+    :func:`note_on_gpu` names the others. ``InputError`` at ``where`` for an unknown name, a name of several GPU
+    families, or a memory size that no such GPU has.
     """
     words = _words(name)
     named = _entries_by_name().get("".join(words)) or _in_form(recognise_gpu(name), words)
@@ -191,7 +194,10 @@ def read_gpu_entry(name: str, where: str = "gpu") -> CatalogueEntry:
 
 
 def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> CatalogueEntry:
-    """Return the GPU called ``unsized`` with memory of these sizes. ``InputError`` if there is none."""
+    """
+    Return the entry of the GPU named ``unsized`` with these memory sizes in GB. ``InputError`` if no such GPU
+    exists.
+    """
     catalogue, exact = read_gpu_catalogue(), _entries_by_name().get("".join(_words(unsized)))
     if exact is not None and exact.sizes_gb.issuperset(sizes):
         return exact
@@ -212,14 +218,17 @@ def _of_size(name: str, unsized: str, sizes: list[int], where: str) -> Catalogue
 
 
 def _in_form(entry: CatalogueEntry | None, words: Iterable[str]) -> CatalogueEntry | None:
-    """Return the entry; ``None`` for an entry with NVLink inside its host if the words name another form."""
+    """Return the entry; ``None`` if its GPU has NVLink inside a host but the words name another form, such as PCIe."""
     if entry is None or entry.intra_node_bytes_per_s < SLOWEST_NVLINK:
         return entry
     return None if FORMS.intersection(words) - {*_words(entry.gpu.name)} else entry
 
 
 def _commonest(name: str, kinds: tuple[str, ...], where: str) -> CatalogueEntry | None:
-    """Return the commonest of kinds of one family; ``None`` without kinds. ``InputError`` for several families."""
+    """
+    Return the entry of the commonest of these GPU types; ``None`` without types. ``InputError`` if families
+    differ.
+    """
     catalogue = read_gpu_catalogue()
     if len({_family(kind) for kind in kinds}) > 1:
         raise InputError(where, f"GPU {name!r} may be {' or '.join(kinds)}; name one of them.")
@@ -234,14 +243,14 @@ def _unknown(name: str, where: str) -> InputError:
 
 
 MAX_HINTS = 3
-"""Most names that an error suggests. Chosen."""
+"""Largest number of names that an error suggests. Chosen."""
 
 
 def _of_like_name(name: str) -> tuple[str, ...]:
     """
-    Return names of the catalogue with the letters of a word of ``name``, the nearest number first.
+    Return catalogue names that have the letters of a word of ``name``, sorted by distance of their numbers.
 
-    A model number that lacks a digit comes before all others: ``h10`` is more likely ``h100`` than ``h20``.
+    Names whose number extends the given number come first: ``h10`` is more likely ``h100`` than ``h20``.
     """
     found: dict[str, tuple[bool, float]] = {}
     for letters, number in _numbered(name):
@@ -255,24 +264,24 @@ def _of_like_name(name: str) -> tuple[str, ...]:
 
 
 def _numbered(name: str) -> list[tuple[str, int]]:
-    """Return letters and number of the words that are models: ``("h", 100)``, ``("rtx", 4090)``."""
+    """Return letters and number of each word that is a model: ``("h", 100)``, ``("rtx", 4090)``."""
     joined = re.sub(r"\brtx\W*(?=\d)", "rtx", " ".join(word for word in _words(name) if not _is_size(word)))
     found = re.findall(r"\b([a-z]+)(\d{1,5})[a-z]?\b", joined)
     return [(letters, int(number)) for letters, number in found if int(number)]
 
 
 def _family(name: str) -> str:
-    """Return a name of the catalogue without form and memory: ``a100`` of ``a100-pcie-40gb``."""
+    """Return the family in a catalogue name, without form and memory size: ``a100`` of ``a100-pcie-40gb``."""
     return "-".join(word for word in _words(name) if word not in FORMS and not re.fullmatch(r"\d+gb", word))
 
 
 def _commonness(entry: CatalogueEntry) -> tuple[bool, int]:
-    """Return a sort key: SXM form before other forms, then more memory before less."""
+    """Return a sort key, largest for the commonest GPU: SXM before other forms, then more memory."""
     return not FORMS.intersection(_words(entry.gpu.name)), entry.gpu.memory_bytes
 
 
 def catalogue_name(name: str) -> str:
-    """Return the catalogue's name of a GPU; any unknown name is kept."""
+    """Return the catalogue name of a GPU; an unknown name is returned in lower case."""
     try:
         return read_gpu_entry(name).gpu.name
     except InputError:
@@ -281,9 +290,9 @@ def catalogue_name(name: str) -> str:
 
 def gpus_called(name: str) -> tuple[str, ...]:
     """
-    Return the kinds of GPU whose name has every word of ``name``, e.g. each A100 for ``a100``.
+    Return the GPU types whose catalogue name has every word of ``name``, such as each A100 for ``a100``.
 
-    A name with SXM excludes cards in PCIe and NVL form.
+    A name with SXM excludes PCIe and NVL cards.
     """
     words, only_sxm = set(_words(name)), "sxm" in name.lower()
     found = {known: set(_words(known)) for known in read_gpu_catalogue() if words <= set(_words(known))}
@@ -291,7 +300,7 @@ def gpus_called(name: str) -> tuple[str, ...]:
 
 
 def note_on_gpu(name: str, entry: CatalogueEntry) -> str | None:
-    """Return notes on a GPU and on a name that fits several kinds; ``None`` without notes."""
+    """Return the catalogue's note on a GPU, and a note if ``name`` fits other GPU types; ``None`` without notes."""
     others = [other for other in gpus_called(name) if other != entry.gpu.name]
     notes = [f"GPU {entry.gpu.name}: {entry.note}."] if entry.note else []
     if others and "".join(_words(name)) != "".join(_words(entry.gpu.name)):
@@ -300,18 +309,18 @@ def note_on_gpu(name: str, entry: CatalogueEntry) -> str | None:
 
 
 def gpu_record(cluster: ClusterSpec) -> dict[str, int | None]:
-    """Return the record of a plan's kinds of GPU: compute capability times ten, ``None`` for the user's own."""
+    """Return the compute capability times ten of each GPU type, as plans record it; ``None`` for types of the user."""
     known = {name.lower(): entry.compute_capability for name, entry in read_gpu_catalogue().items()}
     return {gpu.name: known.get(gpu.kind.lower()) for gpu in cluster.gpu_kinds}
 
 
 def read_gpu(name: str, where: str = "gpu") -> GpuSpec:
-    """Return a kind of GPU by name, e.g. ``a100-80gb`` or ``H100``."""
+    """Return the specification of a GPU type by name, such as ``a100-80gb`` or ``H100``."""
     return read_gpu_entry(name, where).gpu
 
 
 def recognise_gpu(device_name: str) -> CatalogueEntry | None:
-    """Return the kind of GPU of a driver's name, e.g. ``NVIDIA H100 80GB HBM3``; ``None`` if it is not known."""
+    """Return the catalogue entry of a driver's device name, such as ``NVIDIA H100 80GB HBM3``; ``None`` if unknown."""
     for entry in read_gpu_catalogue().values():
         if any(re.search(pattern, device_name, re.IGNORECASE) for pattern in entry.device_names):
             return entry
@@ -319,7 +328,7 @@ def recognise_gpu(device_name: str) -> CatalogueEntry | None:
 
 
 def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
-    """Read a GPU that a file describes, with the fields ``GPU_FIELDS``."""
+    """Return the specification of a GPU that a file describes by ``GPU_FIELDS``."""
     peaks = Fields(f"{where}, peak_tflops", fields.any("peak_tflops"), PRECISIONS)
     flops = {precision: peaks.positive(precision) * TFLOP for precision in PRECISIONS if peaks.has(precision)}
     if not flops:
@@ -336,7 +345,11 @@ def parse_gpu(where: str, name: str, fields: Fields) -> GpuSpec:
 
 
 def _efficiency_like(where: str, fields: Fields, compute_capability: int | None = None) -> GpuEfficiency:
-    """Return the efficiency of a measured GPU: interpolated within a generation, assumed beyond or if unknown."""
+    """
+    Return the efficiency of the measured GPU in the field ``like``.
+
+    Its origin is interpolated within a GPU generation; assumed for another or an unknown generation.
+    """
     name, known = fields.text("like"), measured_gpus()
     if name not in known:
         raise InputError(where, f"like must be one of the GPUs that were measured: {', '.join(known)}; got {name!r}.")
@@ -389,7 +402,7 @@ def _parse_law(where: str, data: object) -> ProductLaw:
 
 @cache
 def _entries_by_name() -> Mapping[str, CatalogueEntry]:
-    """Return entries by their names and aliases, without case, separators and meaningless words."""
+    """Return catalogue entries by name and alias, in lower case without separators and ignored words."""
     found: dict[str, CatalogueEntry] = {}
     for name, entry in read_gpu_catalogue().items():
         for alias in (name, *entry.aliases):
@@ -400,7 +413,7 @@ def _entries_by_name() -> Mapping[str, CatalogueEntry]:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name in lower case, without meaningless ones: ``h100``, ``80gb``."""
+    """Return the words of a GPU's name in lower case, without ignored words: ``h100``, ``80gb``."""
     joined = re.sub(r"(?<![a-z\d])(\d+)[\s_-]*g(i?b)?(?![a-z\d])", r"\1gb", name.lower())
     words = [word for word in re.split(r"[^a-z0-9]+", joined) if word and not _NOISE.match(word)]
     if len(words) > 1 and re.fullmatch(r"\d{2,3}", words[-1]):
@@ -409,7 +422,7 @@ def _words(name: str) -> list[str]:
 
 
 def _is_size(word: str) -> bool:
-    """Return whether a word is a size of memory, ``80gb``."""
+    """Return whether a word is a memory size such as ``80gb``."""
     return re.fullmatch(r"\d+gb", word) is not None
 
 

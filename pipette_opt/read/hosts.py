@@ -1,4 +1,4 @@
-"""Host names: lists, and Slurm's ranges such as ``gpu[01-16,20]``."""
+"""Host names: lists, and Slurm ranges such as ``gpu[01-16,20]``."""
 
 import math
 import re
@@ -8,18 +8,21 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
 
 MAX_HOSTS = 100_000
-"""Most names of a range or a list. Chosen."""
+"""Largest number of names in a range or a list. Chosen."""
 
 MAX_NAME = 253
-"""Most characters of a host's name, as in DNS; longer names would expand a short range to gigabytes."""
+"""Largest number of characters of a host name, as in DNS; longer names would expand a short range to gigabytes."""
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _LEGAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]+)?")
-"""Valid names of hosts, and of blocks of their GPUs, such as ``gpu01:4``; no program takes these for an option."""
+"""Valid names of hosts, and of blocks of their GPUs such as ``gpu01:4``. No program reads such a name as an option."""
 
 
 def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
-    """Expand a range, several ranges separated by commas, or a list of these, in the order written."""
+    """
+    Return the host names of a range, of several ranges separated by commas, or of a list of ranges, in written
+    order.
+    """
     entries = hosts if isinstance(hosts, list) else [hosts]
     names: list[str] = []
     for entry in entries:
@@ -33,7 +36,10 @@ def expand_hosts(hosts: object, where: str = "hosts") -> tuple[str, ...]:
 
 
 def checked_host(name: str, where: str) -> str:
-    """Return a valid host name, which launch scripts and manifests will contain. ``InputError`` for any other."""
+    """
+    Return the name if it is a valid host name, safe in launch scripts and manifests. ``InputError`` for any
+    other.
+    """
     if len(name) > MAX_NAME:
         raise InputError(where, f"host {shown(name)} has more than {MAX_NAME} characters.")
     if not _LEGAL.fullmatch(name):
@@ -46,7 +52,7 @@ def checked_host(name: str, where: str) -> str:
 
 
 def natural_key(text: str) -> list[tuple[int, int | str]]:
-    """Sort key that compares numbers by value: host2 before host10."""
+    """Return a sort key that compares numbers inside names by value: host2 before host10."""
     return [
         (1, part) if (number := whole_number(part)) is None else (0, number)
         for part in re.split(r"(\d+)", text)
@@ -55,7 +61,7 @@ def natural_key(text: str) -> list[tuple[int, int | str]]:
 
 
 def _split(where: str, text: str) -> list[str]:
-    """Split at the commas outside brackets."""
+    """Return the parts of a text between the commas outside brackets."""
     parts, depth = [""], 0
     for piece in re.split(r"([\[\],])", text):
         depth += {"[": 1, "]": -1}.get(piece, 0)
@@ -72,12 +78,12 @@ def _split(where: str, text: str) -> list[str]:
 
 def _expand(where: str, text: str, most: int) -> list[str]:
     """
-    Expand a text with ranges in brackets, in order.
+    Return all names of a text with ranges in brackets, in order.
 
     Parameters
     ----------
     most
-        Most names: the sizes of all ranges are multiplied before any name is made.
+        Largest number of names, checked before any name is made.
     """
     pieces = re.split(r"\[([^\[\]]*)\]", text)
     ranges = [[_numbers(where, text, part.strip()) for part in piece.split(",")] for piece in pieces[1::2]]
@@ -94,7 +100,7 @@ def _expand(where: str, text: str, most: int) -> list[str]:
 
 
 def _numbers(where: str, text: str, part: str) -> tuple[int, int, int]:
-    """Return first and last number of a range, and their number of digits."""
+    """Return first and last number of a range, and the number of digits of the first."""
     match = _RANGE.fullmatch(part)
     if match is None:
         raise InputError(where, f"hosts {shown(text)}: {shown(part)} must be a number or a range such as 01-16.")

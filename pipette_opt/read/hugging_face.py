@@ -1,4 +1,4 @@
-"""Reader of Hugging Face's ``config.json`` of decoder-only transformers, dense or with experts."""
+"""Reader of Hugging Face's ``config.json`` for decoder-only transformers, dense or with experts."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -53,21 +53,21 @@ from pipette_opt.specs import ModelSpec
 logger = logging.getLogger(__name__)
 
 Reader = Callable[[Keys], dict[str, Any]]
-"""Function that returns the fields of a model from the keys of a file."""
+"""Function that returns the :class:`ModelSpec` fields for the keys of a ``config.json``."""
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 _OF_TEXT = ("text_config", "llm_config", "language_config")
-"""Keys of the text part of models with images or sound."""
+"""Keys that hold the text part of models with images or sound."""
 
 
 def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
     """
-    Read a ``config.json`` as a model; ``model_type`` selects the reader.
+    Return the model that a ``config.json`` describes; ``model_type`` selects the reader.
 
-    Defaults of absent optional fields are those of the ``transformers`` configuration classes. Every key is used, known
-    to change nothing, named in a warning, or refused (:mod:`pipette_opt.read.hugging_face_keys`). For a model with
-    images the text part is read.
+    Absent optional keys have the defaults of the ``transformers`` configuration classes. Every key is used, known to
+    change nothing, named in a warning, or refused (:mod:`pipette_opt.read.hugging_face_keys`). Of a model with images,
+    only the text part is read.
     """
     if not isinstance(config, dict):
         raise InputError(where, f"must be an object, as Hugging Face writes it, got {shown(config)}.")
@@ -86,7 +86,10 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
 
 
 def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the text part of a model with images or sound, and warn of its other parts; other configs unchanged."""
+    """
+    Return the text part of a model with images or sound, and warn of its other parts; return other configs
+    unchanged.
+    """
     held = next((key for key in _OF_TEXT if isinstance(config.get(key), dict)), None)
     if held is None:
         return config
@@ -100,7 +103,10 @@ def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _reader(keys: Keys) -> Reader:
-    """Return the reader of a file's ``model_type``. ``InputError`` for a model that is not supported."""
+    """
+    Return the reader for the ``model_type`` of a ``config.json``. ``InputError`` for a model that is not
+    supported.
+    """
     config, where = keys.data, keys.where
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
@@ -147,7 +153,7 @@ def _qwen3(keys: Keys) -> dict[str, Any]:
 
 
 def _qwen(keys: Keys) -> dict[str, Any]:
-    """Read Qwen 2 and 3: windows, if any, are in the layers after the first ``max_window_layers``."""
+    """Return the fields of Qwen 2 and 3; sliding windows, if any, are in the layers after ``max_window_layers``."""
     layers = keys.whole("num_hidden_layers")
     window = keys.value("sliding_window") if keys.given("sliding_window") else 4096
     first = count(keys, "max_window_layers") if keys.has("max_window_layers") else 28
@@ -363,7 +369,7 @@ _DENSE: Mapping[str, Reader] = MappingProxyType(
         "qwen3_5_text": qwen3_5,
     }
 )
-"""Readers of families without experts, by ``model_type``."""
+"""Readers of model families without experts, by ``model_type``."""
 
 _WITH_EXPERTS: Mapping[str, Reader] = MappingProxyType(
     {
@@ -392,7 +398,7 @@ _WITH_EXPERTS: Mapping[str, Reader] = MappingProxyType(
         "qwen3_5_moe_text": qwen3_5_moe,
     }
 )
-"""Readers of families with experts in all or some of their models."""
+"""Readers of model families that may have experts, by ``model_type``."""
 
 _ALIKE: Mapping[str, str] = MappingProxyType(
     {
@@ -405,9 +411,9 @@ _ALIKE: Mapping[str, str] = MappingProxyType(
         "glm4v_moe_text": "glm4_moe",
     }
 )
-"""Models with images, or their text parts, by the family that reads their text."""
+"""Model types with images, or of their text parts, and the text ``model_type`` whose reader they use."""
 
 _READERS: Mapping[str, Reader] = MappingProxyType({**_DENSE, **_WITH_EXPERTS})
 
 _OTHER_EXPERTS = ("dbrx", "jamba")
-"""Families with experts whose names do not contain ``moe``."""
+"""Model families with experts whose ``model_type`` does not contain ``moe``."""

@@ -1,4 +1,4 @@
-"""Fields that families of Hugging Face's ``config.json`` have in common."""
+"""Readers of fields that many families of Hugging Face's ``config.json`` share."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.read.hugging_face_positions import rotary_fields
 
 SILU = ("silu", "swish")
-"""Names of the activation of SwiGLU in transformers."""
+"""Names in transformers of the activation of SwiGLU."""
 
 GELU = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
 """Names of GELU. Megatron's fused kernel uses the tanh form for all; ``--no-bias-gelu-fusion`` uses the exact form."""
@@ -32,7 +32,7 @@ def llama_like(keys: Keys, *, theta: float = 10000.0, norm: float = 1e-6, percen
 
 
 def common(keys: Keys) -> dict[str, Any]:
-    """Return sizes by their usual names."""
+    """Return sizes and initialisation of a model from their usual keys."""
     heads, hidden = keys.whole("num_attention_heads"), keys.whole("hidden_size")
     return {
         "num_layers": keys.whole("num_hidden_layers"),
@@ -48,7 +48,10 @@ def common(keys: Keys) -> dict[str, Any]:
 
 
 def biases(keys: Keys) -> dict[str, Any]:
-    """Return biases of attention with its output projection, and of the MLP: Megatron has all or none of them."""
+    """
+    Return the bias flags of attention and MLP; ``InputError`` if only one of the two has biases, unlike
+    Megatron-LM.
+    """
     attention, mlp = keys.flag("attention_bias", False), keys.flag("mlp_bias", False)
     if attention is not mlp:
         raise InputError(
@@ -60,20 +63,20 @@ def biases(keys: Keys) -> dict[str, Any]:
 
 
 def no_attention_bias(keys: Keys) -> None:
-    """Raise ``InputError`` for biases in the projections of attention alone."""
+    """Raise ``InputError`` if only the attention projections have biases, which Megatron-LM cannot build."""
     if keys.flag("attention_bias", False):
         why = "Megatron-LM has no bias of the output projection without those of the MLP"
         raise keys.wrong("attention_bias", why)
 
 
 def activation(keys: Keys, name: str, default: str, known: tuple[str, ...]) -> None:
-    """Raise ``InputError`` for an activation that Megatron-LM does not have."""
+    """Raise ``InputError`` unless the activation is among those that Megatron-LM has for this family."""
     if keys.text(name, default) not in known:
         raise keys.wrong(name, f"of this family Megatron-LM has {' or '.join(known)}")
 
 
 def one_dropout(keys: Keys, name: str, embedding: str, default: float) -> float:
-    """Return the dropout of embeddings and residuals, one value in Megatron. ``InputError`` if they differ."""
+    """Return the dropout of embeddings and residuals. ``InputError`` if they differ: Megatron-LM has a single value."""
     found, first = keys.not_negative(name, default), keys.not_negative(embedding, default)
     if found != first:
         raise keys.wrong(embedding, f"it must be {name}, {found}, since Megatron-LM has one dropout for both")
@@ -81,12 +84,17 @@ def one_dropout(keys: Keys, name: str, embedding: str, default: float) -> float:
 
 
 def count(keys: Keys, name: str) -> int:
-    """Return a whole number; 0 if absent."""
+    """Return a whole number >= 0; 0 if the key is absent."""
     return keys.whole(name) if keys.value(name) else 0
 
 
 def per_head(keys: Keys, hidden: int, heads: int) -> int:
-    """Return the channels of a head; must be whole, unless ``head_dim`` or latent attention sets its own."""
+    """
+    Return the channels of an attention head.
+
+    ``InputError`` if the heads do not divide the hidden size, unless ``head_dim`` or latent attention sets its own
+    size.
+    """
     if hidden % heads and not keys.has("head_dim") and not keys.has("kv_lora_rank"):
         raise InputError(keys.where, f"{heads} heads must divide the hidden size {hidden}, or head_dim be given.")
     return max(1, hidden // heads)

@@ -1,4 +1,4 @@
-"""Readers of families of Hugging Face's ``config.json`` with experts and one kind of attention."""
+"""Readers of families of Hugging Face's ``config.json`` with experts and a single kind of attention."""
 
 from typing import Any
 
@@ -10,7 +10,10 @@ from pipette_opt.specs import LatentAttention
 
 
 def mixtral(keys: Keys) -> dict[str, Any]:
-    """Read Mixtral: 8 experts, 2 of them for each token, each as wide as ``intermediate_size``; no window."""
+    """
+    Return the fields of Mixtral: experts as wide as ``intermediate_size`` in every layer, 2 of 8 per token by
+    default.
+    """
     return (
         llama_like(keys, theta=1e6, norm=1e-5)
         | {
@@ -23,7 +26,7 @@ def mixtral(keys: Keys) -> dict[str, Any]:
 
 
 def qwen2_moe(keys: Keys) -> dict[str, Any]:
-    """Read Qwen 1.5 and 2 with experts: biases of query, key and value, and a shared expert behind a gate."""
+    """Return the fields of Qwen 1.5 and 2 MoE: biases of query, key and value, and a shared expert with a gate."""
     return _qwen_moe(keys) | {
         "add_qkv_bias": keys.flag("qkv_bias", True),
         "num_query_groups": keys.whole("num_key_value_heads", 16),
@@ -36,7 +39,7 @@ def qwen2_moe(keys: Keys) -> dict[str, Any]:
 
 
 def qwen3_moe(keys: Keys) -> dict[str, Any]:
-    """Read Qwen 3 with experts, by default in every layer; normalised queries and keys."""
+    """Return the fields of Qwen 3 MoE: normalised queries and keys, no shared expert."""
     return _qwen_moe(keys) | {
         "num_query_groups": keys.whole("num_key_value_heads", 4),
         "kv_channels": _head_dim(keys),
@@ -48,7 +51,7 @@ def qwen3_moe(keys: Keys) -> dict[str, Any]:
 
 
 def _qwen_moe(keys: Keys) -> dict[str, Any]:
-    """Return the layers and the router of Qwen's families with experts."""
+    """Return layers and router of Qwen's families with experts."""
     layers, step, dense = keys.whole("num_hidden_layers"), keys.whole("decoder_sparse_step", 1), _listed_layers(keys)
     if keys.flag("use_sliding_window", False):
         raise keys.wrong("use_sliding_window", "versions of transformers disagree which layers have a window")
@@ -63,7 +66,7 @@ def _qwen_moe(keys: Keys) -> dict[str, Any]:
 
 
 def _listed_layers(keys: Keys) -> frozenset[int]:
-    """Return the dense layers that ``mlp_only_layers`` lists."""
+    """Return the numbers of the dense layers that ``mlp_only_layers`` lists."""
     listed = keys.value("mlp_only_layers") or []
     if not isinstance(listed, list) or any(isinstance(layer, bool) or not isinstance(layer, int) for layer in listed):
         raise keys.wrong("mlp_only_layers", "it must be a list of layers")
@@ -75,7 +78,10 @@ def _head_dim(keys: Keys) -> int:
 
 
 def olmoe(keys: Keys) -> dict[str, Any]:
-    """Read OLMoE: experts as wide as ``intermediate_size``, queries and keys normalised over all heads."""
+    """
+    Return the fields of OLMoE: experts as wide as ``intermediate_size``, queries and keys normalised over all
+    heads.
+    """
     no_attention_bias(keys)
     return llama_like(keys, norm=1e-5) | {
         "qk_layernorm": True,
@@ -88,7 +94,7 @@ def olmoe(keys: Keys) -> dict[str, Any]:
 
 
 def dots1(keys: Keys) -> dict[str, Any]:
-    """Read dots.llm1: DeepSeek-V3's experts with grouped queries, and normalised queries and keys."""
+    """Return the fields of dots.llm1: DeepSeek-V3's experts, grouped queries, normalised queries and keys."""
     no_attention_bias(keys)
     keys.value("layer_types")  # all full attention
     return (
@@ -101,10 +107,11 @@ def dots1(keys: Keys) -> dict[str, Any]:
 
 def minimax_m2(keys: Keys) -> dict[str, Any]:
     """
-    Read MiniMax-M2: experts as wide as ``intermediate_size``, part of a head rotated, one norm over all heads.
+    Return the fields of MiniMax-M2: experts as wide as ``intermediate_size``, partly rotated heads, a norm over all
+    heads.
 
-    ``use_mtp`` and similar keys describe layers that the published weights lack, and that neither transformers nor
-    Megatron-Bridge builds.
+    ``use_mtp`` and similar keys are ignored: the published weights lack these layers, and neither transformers nor
+    Megatron-Bridge builds them.
     """
     for name in ("use_mtp", "num_mtp_modules", "mtp_transformer_layers"):
         keys.leave_out(name)
@@ -132,7 +139,7 @@ def minimax_m2(keys: Keys) -> dict[str, Any]:
 
 
 def bailing_moe(keys: Keys) -> dict[str, Any]:
-    """Read Ling and Ring: DeepSeek's experts under other names, with grouped queries."""
+    """Return the fields of Ling and Ring: DeepSeek's experts under other key names, with grouped queries."""
     for name in ("multi_gate", "norm_head", "norm_softmax", "embedding_dropout", "output_dropout"):
         if keys.value(name):
             raise keys.wrong(name, "this family is supported without it only")
@@ -162,7 +169,10 @@ def bailing_moe(keys: Keys) -> dict[str, Any]:
 
 
 def ernie_moe(keys: Keys) -> dict[str, Any]:
-    """Read ERNIE 4.5: experts from one layer on, each with a bias for balance; neighbouring channels are pairs."""
+    """
+    Return the fields of ERNIE 4.5 MoE: experts from layer ``moe_layer_start_index`` on, with a balancing bias
+    each.
+    """
     layers, width = keys.whole("num_hidden_layers"), keys.whole("moe_intermediate_size")
     first, step = count(keys, "moe_layer_start_index"), keys.whole("moe_layer_interval", 1)
     last = keys.value("moe_layer_end_index")
@@ -190,12 +200,12 @@ def ernie_moe(keys: Keys) -> dict[str, Any]:
 
 def _sigmoid_router(keys: Keys, *, bias: str, score: str) -> dict[str, Any]:
     """
-    Return DeepSeek-V3's router under other names: sigmoid scores, divided by their sum, optionally in groups.
+    Return the fields of DeepSeek-V3's router: normalised sigmoid scores, optionally in groups of experts.
 
     Parameters
     ----------
     bias, score
-        The family's keys for a bias of each expert, and for the function of the scores.
+        Keys of the family for the bias of each expert, and for the score function.
     """
     if keys.text(score, "sigmoid") != "sigmoid" or not keys.flag("norm_topk_prob", True):
         raise keys.wrong(score, "it must be sigmoid, with norm_topk_prob")
@@ -213,7 +223,7 @@ def _sigmoid_router(keys: Keys, *, bias: str, score: str) -> dict[str, Any]:
 
 
 def deepseek(keys: Keys) -> dict[str, Any]:
-    """Read DeepSeek-MoE, the first version, with ordinary attention: shared experts, dense layers first."""
+    """Return the fields of DeepSeek-MoE (version 1): ordinary attention, shared experts, dense layers first."""
     if keys.has("kv_lora_rank"):
         raise InputError(keys.where, "kv_lora_rank: model_type deepseek has none; DeepSeek-V2's is deepseek_v2.")
     if keys.whole("moe_layer_freq", 1) != 1:
@@ -226,9 +236,9 @@ def deepseek(keys: Keys) -> dict[str, Any]:
 
 def deepseek_v3(keys: Keys) -> dict[str, Any]:
     """
-    Read DeepSeek-V2, -V3 and Kimi-K2: latent attention, experts in groups, and a router of softmax or sigmoid.
+    Return the fields of DeepSeek-V2, -V3 and Kimi-K2: latent attention, groups of experts, softmax or sigmoid router.
 
-    ``quantization_config`` of V3 is the format of its stored weights, like ``torch_dtype``.
+    ``quantization_config`` is ignored, as it describes the stored weights.
     """
     if keys.whole("moe_layer_freq", 1) != 1:
         raise InputError(keys.where, "moe_layer_freq must be 1: dense layers between others are not supported.")
@@ -255,7 +265,7 @@ def deepseek_v3(keys: Keys) -> dict[str, Any]:
 
 
 def glm4_moe(keys: Keys) -> dict[str, Any]:
-    """Read GLM-4.5: grouped queries, half of a head rotated, biases of query, key, value, DeepSeek-V3's experts."""
+    """Return the fields of GLM-4.5: DeepSeek-V3's experts, grouped queries, half of each head rotated."""
     found = llama_like(keys, norm=1e-5, percent=0.5)
     return (
         found
@@ -277,11 +287,11 @@ _LATENT_KEYS = {
     "qk_pos_emb_head_dim": "qk_rope_head_dim",
     "v_head_dim": "v_head_dim",
 }
-"""Keys of the sizes of latent attention, by megatron-core's names."""
+"""Keys of the sizes of latent attention, by Megatron-Core's names."""
 
 
 def _shared_and_dense(keys: Keys) -> dict[str, Any]:
-    """Return experts by DeepSeek's names: routed and shared ones of equal width, dense layers first."""
+    """Return the expert fields under DeepSeek's keys: routed and shared experts of equal width, dense layers first."""
     width = keys.whole("moe_intermediate_size")
     return {
         "num_experts": keys.whole("n_routed_experts"),
@@ -294,9 +304,9 @@ def _shared_and_dense(keys: Keys) -> dict[str, Any]:
 
 def _router(keys: Keys) -> dict[str, Any]:
     """
-    Return the router of DeepSeek-V2 (softmax) or V3 (sigmoid, with a bias of each expert that balances loads).
+    Return the router fields of DeepSeek-V2 (softmax) or V3 (sigmoid, with a load-balancing bias of each expert).
 
-    V3 divides the scores of the chosen experts by their sum, as megatron-core does with every sigmoid.
+    V3 normalises the scores of the chosen experts, as Megatron-Core always does with sigmoid scores.
     """
     method = keys.text("topk_method", "noaux_tc")
     if method not in ("greedy", "group_limited_greedy", "noaux_tc"):

@@ -1,4 +1,4 @@
-"""Readers of Granite's families of Hugging Face's ``config.json``: constant factors, and hybrids with Mamba-2."""
+"""Readers of Granite in Hugging Face's ``config.json``: Llama with constant factors, and hybrids with Mamba-2."""
 
 from typing import Any
 
@@ -14,20 +14,21 @@ _MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multip
 
 
 def granite(keys: Keys) -> dict[str, Any]:
-    """Read Granite 3: Llama with constant factors."""
+    """Return the fields of Granite 3: Llama with constant factors."""
     return _granite(keys) | biases(keys)
 
 
 def granite_moe(keys: Keys) -> dict[str, Any]:
-    """Read Granite 3 with experts in every layer, optionally with a shared expert."""
+    """Return the fields of Granite 3 MoE: experts in every layer, optionally a shared expert."""
     return _granite(keys) | _experts(keys)
 
 
 def granite_hybrid(keys: Keys) -> dict[str, Any]:
     """
-    Read Granite 4: Mamba-2 or attention in each layer, and a dense MLP, or experts beside a shared one.
+    Return the fields of Granite 4: Mamba-2 or attention in each layer, then a dense MLP or experts with a shared
+    expert.
 
-    Without experts the shared MLP is the only MLP. A hybrid is read as a pattern of layers with one branch each.
+    A hybrid becomes a layer pattern with one branch per layer. Without experts, the shared MLP is the only MLP.
     """
     layers = keys.whole("num_hidden_layers")
     default = ["mamba"] * layers
@@ -51,7 +52,7 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
 
 
 def _granite(keys: Keys) -> dict[str, Any]:
-    """Return sizes, positions and factors that all Granite families have."""
+    """Return sizes, positions and constant factors of any Granite model."""
     factors = tuple((name, f"{keys.positive(name):g}") for name in _MULTIPLIERS if keys.has(name))
     if keys.text("normalization_function", "rmsnorm") != "rmsnorm":
         raise keys.wrong("normalization_function", "this family has rmsnorm")
@@ -68,7 +69,7 @@ def _granite(keys: Keys) -> dict[str, Any]:
 
 
 def _experts(keys: Keys) -> dict[str, Any]:
-    """Return experts as wide as ``intermediate_size``; the softmax goes over the chosen ones."""
+    """Return the expert fields: experts as wide as ``intermediate_size``, softmax over the chosen experts."""
     shared = count(keys, "shared_intermediate_size")
     return {
         "num_experts": keys.whole("num_local_experts", 8),
@@ -90,7 +91,7 @@ def _mlp(keys: Keys) -> dict[str, Any]:
 
 
 def _mamba_sizes(keys: Keys) -> dict[str, int]:
-    """Return the sizes of Mamba-2 layers, which a file may have even without such layers."""
+    """Return the sizes of Mamba-2 layers; a file may have these keys without such layers."""
     if keys.whole("mamba_d_conv", 4) != 4 or not keys.flag("mamba_conv_bias", True):
         raise keys.wrong("mamba_d_conv", "Megatron-Core's convolution sees four tokens and has a bias")
     if keys.flag("mamba_proj_bias", False):

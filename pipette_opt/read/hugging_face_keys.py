@@ -1,4 +1,4 @@
-"""Keys of Hugging Face's ``config.json`` that change nothing, and keys that must have one value."""
+"""Keys of Hugging Face's ``config.json`` that change nothing, and keys that must have a certain value."""
 
 import difflib
 import logging
@@ -89,7 +89,7 @@ HARMLESS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-"""Keys that change neither the model nor time nor memory, with any value, by the reason."""
+"""Keys that change neither the model nor time nor memory, whatever their value, by reason."""
 
 REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
     {
@@ -139,32 +139,32 @@ REQUIRED: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
         "ep_size": ((1,), "expert parallelism is an option here"),
     }
 )
-"""Keys that a family does not read: values without effect, and the problem of any other value."""
+"""Values without effect of keys that a family does not read, and the error text for any other value."""
 
 _STRUCTURE = re.compile(
     r"(^|_)(index|indexer|experts?|layers?|heads?|hidden|intermediate|dims?|size|width|rank|ranks|attention|attn|mlp|ffn|"
     r"norms?|layernorm|rope|rotary|window|gates?|gated|linear|conv|state|ssm|mamba|vocab|embeddings?|mtp|share|shared|"
     r"topk|router|routing|bias|factor|multiplier|scale|scaling|softcap\w*)(_|$)"
 )
-"""Words in the names of keys that may change how a model is built."""
+"""Words in names of keys that may change the structure of a model."""
 
 _OF_TRAINING = re.compile(
     r"drop|loss|coef|init|dtype|precision|fuse|kernel|token|parallel|checkpoint|recompute|cache|plan|version"
 )
-"""Words in the names of keys about training or running a model; estimates never take these from a config."""
+"""Words in names of keys about training or running a model; estimates never use such keys of a ``config.json``."""
 
 _TASK = re.compile(r"For(?P<task>[A-Z]\w*)|(?P<model>(?:Reward|DoubleHeads)Model)$")
 _LANGUAGE_MODEL = ("CausalLM", "ConditionalGeneration", "PreTraining", "Generation")
-"""Prefixes of tasks whose head is a language model's output layer."""
+"""Beginnings of task names whose head is the output layer of a language model."""
 
 _HARMLESS = {key for keys in HARMLESS.values() for key in keys}
 
 
 class Keys(Fields):
     """
-    Fields of a ``config.json`` that remember which of them a reader used.
+    Fields of a ``config.json`` that remember which keys a reader asked for.
 
-    A reader asks for every key that it knows, in every case; :meth:`refuse_others` then finds the rest.
+    A reader asks for every key that it knows; :meth:`refuse_others` then finds the keys that no reader knows.
     """
 
     def __init__(self, where: str, data: Mapping[str, Any]) -> None:
@@ -179,35 +179,36 @@ class Keys(Fields):
         return super().has(name)
 
     def given(self, name: str) -> bool:
-        """Return whether the key exists; it may be null."""
+        """Return whether the key exists, even if null."""
         self.asked.add(name)
         return name in self.data
 
     def value(self, name: str) -> Any:
-        """Return the value of a key; ``None`` if it is absent."""
+        """Return the value of a key; ``None`` if the key is absent."""
         self.asked.add(name)
         return self.data.get(name)
 
     def wrong(self, name: str, why: str) -> InputError:
-        """Return the error for a value that is not supported."""
+        """Return an ``InputError`` for the value of a key that is not supported, with the reason."""
         return InputError(self.where, f"{name}: {shown(self.value(name))} is not supported; {why}.")
 
     def assume(self, defaults: Mapping[str, Any]) -> None:
-        """Take the values of the family's configuration class for keys that are absent or null."""
+        """Set keys that are absent or null to the defaults of the family's configuration class."""
         given = {name: value for name, value in self.data.items() if value is not None}
         self.data = {**self.data, **defaults, **given}
 
     def leave_out(self, name: str) -> None:
-        """Ask for a key without using it; the warning names it if it is set."""
+        """Mark a key as known but not used; a warning names the key if it is set."""
         if self.value(name):
             self.left_out.append(name)
 
     def refuse_others(self) -> None:
         """
-        Raise ``InputError`` for a key that no reader used and that may change the model; warn of the others.
+        Raise ``InputError`` for a key that no reader asked for and that may change the model; warn of other unknown
+        keys.
 
-        Keys that begin with ``_`` are transformers' own notes. Null and switched-off unknown keys change nothing. One
-        warning names all unknown keys that are ignored.
+        Keys that begin with ``_`` are transformers' own notes. Null and switched-off unknown keys change nothing. A
+        single warning names all unknown keys.
         """
         self._check_head()
         for name, value in self.data.items():
@@ -222,7 +223,10 @@ class Keys(Fields):
             logger.warning("%s: not used: %s", self.where, named)
 
     def _check_head(self) -> None:
-        """Raise ``InputError`` for a head that is not a language model's; warn of a class without a head."""
+        """
+        Raise ``InputError`` if ``architectures`` names a head other than a language model's; warn of a class without a
+        head.
+        """
         names = self.value("architectures")
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise self.wrong("architectures", 'must be a list of names of classes, e.g. ["LlamaForCausalLM"]')
@@ -238,7 +242,10 @@ class Keys(Fields):
                 )
 
     def _check_required(self, name: str, value: object) -> None:
-        """Raise ``InputError`` unless the value of another family's key has no effect here."""
+        """
+        Raise ``InputError`` unless the value of a key in ``REQUIRED``, which this family does not read, has no
+        effect.
+        """
         allowed, why = REQUIRED[name]
         if name == "layer_types" and isinstance(value, list) and {*map(str, value)} <= {"full_attention", "attention"}:
             return
@@ -249,7 +256,10 @@ class Keys(Fields):
             raise self.wrong(name, why)
 
     def _check_unknown(self, name: str, value: object) -> None:
-        """Raise ``InputError`` for a misspelt key, or one that may change the model; otherwise remember the key."""
+        """
+        Raise ``InputError`` for an unknown key that is misspelt or may change the model; otherwise note the key for a
+        warning.
+        """
         near = difflib.get_close_matches(name[:MAX_SHOWN], [*self.asked, *_HARMLESS, *REQUIRED], n=1, cutoff=0.85)
         if near and near[0] not in _HARMLESS:
             raise InputError(self.where, f"unknown key {name!r} ({shown(value)}). Did you mean {near[0]}?")

@@ -1,4 +1,4 @@
-"""Readers of families of Hugging Face's ``config.json`` with several kinds of layers."""
+"""Readers of families of Hugging Face's ``config.json`` whose layers are of several kinds."""
 
 from typing import Any
 
@@ -17,9 +17,10 @@ from pipette_opt.specs import GatedDeltaNet, Mamba
 
 def gpt_oss(keys: Keys) -> dict[str, Any]:
     """
-    Read GPT-OSS: windows in every other layer, sinks, biases, and experts of a clamped quick GEGLU in every layer.
+    Return the fields of GPT-OSS: window in every other layer, attention sinks, biases, experts with clamped quick
+    GEGLU.
 
-    ``quantization_config`` is the format of its stored weights.
+    ``quantization_config`` is ignored, as it describes the stored weights.
     """
     layers = keys.whole("num_hidden_layers")
     for name in ("quantization_config", "initial_context_length", "experts_per_token", "swiglu_limit"):
@@ -46,7 +47,7 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
 
 
 def gemma3_text(keys: Keys) -> dict[str, Any]:
-    """Read Gemma 3: windows in five of six layers, normed queries and keys, norms around branches, a gated GELU."""
+    """Return the fields of Gemma 3: windows in five of six layers, normed queries and keys, post-norms, gated GELU."""
     keys.assume({"vocab_size": 262208, "max_position_embeddings": 131072, "num_attention_heads": 8})
     layers = keys.whole("num_hidden_layers")
     keys.has_local_positions = True
@@ -80,7 +81,10 @@ def gemma3_text(keys: Keys) -> dict[str, Any]:
 
 
 def llama4_text(keys: Keys) -> dict[str, Any]:
-    """Read the text model of Llama 4: chunks of attention, no positions in every fourth layer, top-1 experts."""
+    """
+    Return the fields of Llama 4's text model: chunked attention, no positions in every fourth layer, top-1
+    experts.
+    """
     layers, width = keys.whole("num_hidden_layers"), keys.whole("intermediate_size")
     no_attention_bias(keys)
     if keys.flag("use_qk_norm", False):
@@ -123,7 +127,10 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
 
 
 def nemotron_h(keys: Keys) -> dict[str, Any]:
-    """Read Nemotron-H and Nemotron 3: a pattern of Mamba-2, attention, MLPs, experts; squared ReLU, no positions."""
+    """
+    Return the fields of Nemotron-H and Nemotron 3: a pattern of Mamba-2, attention, MLP and expert layers, no
+    positions.
+    """
     pattern = keys.text("hybrid_override_pattern")
     for name in (
         "num_hidden_layers",
@@ -203,19 +210,22 @@ def _mamba(keys: Keys) -> Mamba:
 
 
 def qwen3_next(keys: Keys) -> dict[str, Any]:
-    """Read Qwen3-Next: gated delta nets, gated attention in every fourth layer, experts in all, norms around 1."""
+    """
+    Return the fields of Qwen3-Next: gated delta nets, gated attention in every fourth layer, experts in every
+    layer.
+    """
     keys.value("intermediate_size")  # of dense layers, which the model does not have
     return _delta_nets(keys) | _gated_experts(keys, 512, 10)
 
 
 def qwen3_5(keys: Keys) -> dict[str, Any]:
-    """Read Qwen3.5: Qwen3-Next with dense MLPs and multi-token prediction."""
+    """Return the fields of Qwen3.5: Qwen3-Next with dense MLPs and multi-token prediction."""
     keys.assume({"max_position_embeddings": 32768})
     return _delta_nets(keys) | _gate_and_depths(keys)
 
 
 def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
-    """Read Qwen3.5 with experts in all layers and no dense MLP."""
+    """Return the fields of Qwen3.5 MoE: experts in every layer, no dense MLP."""
     keys.assume({"max_position_embeddings": 32768, "intermediate_size": keys.whole("moe_intermediate_size", 512)})
     return _delta_nets(keys) | _gated_experts(keys, 256, 8) | _gate_and_depths(keys)
 
@@ -230,7 +240,10 @@ def _gate_and_depths(keys: Keys) -> dict[str, Any]:
 
 
 def _gated_experts(keys: Keys, num_experts: int, topk: int) -> dict[str, Any]:
-    """Return experts beside a shared one behind a gate; the numbers are the family's defaults."""
+    """
+    Return the fields of routed experts and a gated shared expert; ``num_experts`` and ``topk`` are the family's
+    defaults.
+    """
     return {
         "num_experts": keys.whole("num_experts", num_experts),
         "moe_router_topk": keys.whole("num_experts_per_tok", topk),
@@ -242,7 +255,7 @@ def _gated_experts(keys: Keys, num_experts: int, topk: int) -> dict[str, Any]:
 
 
 def _delta_nets(keys: Keys) -> dict[str, Any]:
-    """Return the layers of Qwen3-Next without their MLPs."""
+    """Return the fields of Qwen3-Next's attention and gated delta nets, without its MLPs."""
     layers = keys.whole("num_hidden_layers")
     if keys.value("mlp_only_layers") or keys.whole("decoder_sparse_step", 1) != 1:
         raise InputError(keys.where, "mlp_only_layers must be empty and decoder_sparse_step 1: other lists of experts.")

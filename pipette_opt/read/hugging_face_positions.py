@@ -1,4 +1,4 @@
-"""Readers of rotary positions and windows of attention of Hugging Face's ``config.json``."""
+"""Readers of rotary positions and attention windows in Hugging Face's ``config.json``."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.specs import YarnScaling
 
 ROUNDING = 1e-6
-"""Largest relative distance of the rotary base from a whole number (StarCoder2 has 999,999.442). Chosen."""
+"""Largest relative distance of a rotary base from a whole number; StarCoder2 has 999,999.442. Chosen."""
 
 _COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
-"""Keys of ``rope_scaling`` and ``rope_parameters`` of every kind; all sections have equal positions for text."""
+"""Keys that ``rope_scaling`` and ``rope_parameters`` may have with any type of scaling."""
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
-"""Kinds of layer that ``rope_parameters`` may distinguish."""
+"""Kinds of layers that ``rope_parameters`` may list: with a window, and with full attention."""
 
 _OF_KIND = {
     "default": (),
@@ -35,10 +35,10 @@ _OF_KIND = {
         "finetuned",
     ),
 }
-"""Additional keys of each kind that Megatron also has; ``mrope`` is ``default`` for text."""
+"""Further keys of each type of scaling that Megatron-LM also has; ``mrope`` equals ``default`` for text."""
 
 _LLAMA_3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
-"""Constants of Megatron's scaling (``core/models/common/embeddings/rotary_pos_embedding.py``)."""
+"""Constants of Llama 3's scaling in Megatron-Core (``core/models/common/embeddings/rotary_pos_embedding.py``)."""
 
 
 def rotary_fields(
@@ -49,14 +49,14 @@ def rotary_fields(
     names: tuple[str, str] = ("rope_theta", "partial_rotary_factor"),
 ) -> dict[str, Any]:
     """
-    Return rotary positions from ``rope_theta`` and ``rope_scaling``, or from ``rope_parameters`` of transformers 5.
+    Return the rotary fields of ``rope_theta`` and ``rope_scaling``, or of ``rope_parameters`` (transformers 5).
 
     Parameters
     ----------
     theta, percent
-        Defaults of the family.
+        Defaults of the family: rotary base, and share of a head that is rotated.
     names
-        The family's keys of both, outside of ``rope_parameters``.
+        Keys of the family for the base and the share, outside of ``rope_parameters``.
     """
     scaling = _parameters(keys)
     if any(isinstance(parameters, dict) for parameters in scaling.values()):
@@ -87,7 +87,7 @@ def rotary_fields(
 
 
 def local_rotary_base(keys: Keys, default: float) -> int:
-    """Return the rotary base of layers with a window: that of ``rope_parameters``, or the default."""
+    """Return the rotary base of layers with a window, from ``rope_parameters``, else the default."""
     local = _parameters(keys).get(_LOCAL)
     base = default if local is None else _number(keys, _cleaned(local), "rope_theta", default)
     if abs(round(base) - base) > ROUNDING * base:
@@ -97,9 +97,10 @@ def local_rotary_base(keys: Keys, default: float) -> int:
 
 def window_fields(keys: Keys, window: int | None, windowed: Sequence[bool]) -> dict[str, Any]:
     """
-    Return a window of ``window`` tokens, including the token itself, in the marked layers.
+    Return the fields of a window of ``window`` tokens, including the token itself, in the layers marked in
+    ``windowed``.
 
-    Megatron counts the tokens before it: ``--window-size 4095,0`` means 4,096 tokens.
+    Megatron counts only the tokens before: ``--window-size 4095,0`` means 4,096 tokens.
     """
     if window is None or not any(windowed):
         return {}
@@ -109,7 +110,10 @@ def window_fields(keys: Keys, window: int | None, windowed: Sequence[bool]) -> d
 
 
 def layer_frequency_of(flags: Sequence[bool]) -> int | tuple[int, ...] | None:
-    """Return marked layers: ``None`` for none, N for the last of every N layers, or 0 and 1 for each layer."""
+    """
+    Return the marked layers in Megatron's form: ``None`` for no layer, N for every Nth layer, or 0 and 1 for each
+    layer.
+    """
     if not any(flags):
         return None
     first = list(flags).index(True) + 1
@@ -119,7 +123,7 @@ def layer_frequency_of(flags: Sequence[bool]) -> int | tuple[int, ...] | None:
 
 
 def windowed_layers(keys: Keys, num_layers: int, default: Sequence[bool]) -> Sequence[bool]:
-    """Return a flag for each layer with a window, from ``layer_types`` or the family's rule."""
+    """Return for each layer whether it has a window, from ``layer_types`` or else the family's default."""
     types = keys.value("layer_types")
     if types is None:
         return default
@@ -132,13 +136,13 @@ def windowed_layers(keys: Keys, num_layers: int, default: Sequence[bool]) -> Seq
 
 
 def _skipping(windowed: Sequence[bool]) -> int | tuple[int, ...] | None:
-    """Return Megatron's ``window_attn_skip_freq``: a list marks layers with a window, a number those without."""
+    """Return Megatron's ``window_attn_skip_freq``: N if every Nth layer has no window, else 0 and 1, 1 for a window."""
     frequency = layer_frequency_of([not has_window for has_window in windowed])
     return tuple(int(has_window) for has_window in windowed) if isinstance(frequency, tuple) else frequency
 
 
 def _parameters(keys: Keys) -> dict[str, Any]:
-    """Return ``rope_parameters`` or ``rope_scaling`` without null values."""
+    """Return ``rope_parameters`` or ``rope_scaling`` without null values; empty if both are absent."""
     found = [keys.value(name) for name in ("rope_parameters", "rope_scaling")]
     given = [parameters for parameters in found if parameters]
     if len(given) > 1 and given[0] != given[1]:
@@ -156,10 +160,10 @@ def _cleaned(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _of_full_attention(keys: Keys, by_kind: dict[str, Any]) -> dict[str, Any]:
     """
-    Return the parameters of layers without a window; layers with a window must have unscaled positions.
+    Return the rotary parameters of layers without a window. ``InputError`` if windowed layers have scaled positions.
 
-    A family whose windowed layers have their own positions also calls :func:`local_rotary_base`. In any other family
-    both kinds must be equal.
+    A family whose windowed layers have their own base also calls :func:`local_rotary_base`. In any other family both
+    kinds of layers must have equal parameters.
     """
     kinds = {name: _cleaned(parameters) for name, parameters in by_kind.items() if isinstance(parameters, dict)}
     if len(kinds) != len(by_kind) or not kinds.keys() <= {_LOCAL, _GLOBAL} or _GLOBAL not in kinds:
@@ -180,15 +184,15 @@ def _kind(keys: Keys, scaling: dict[str, Any]) -> str:
 
 
 def _share(keys: Keys, name: str, percent: float) -> float:
-    """Return the share of a head that is rotated, by the family's key or the common one."""
+    """Return the share of a head that is rotated, from the family's key or ``partial_rotary_factor``."""
     return keys.positive(name, keys.positive("partial_rotary_factor", percent))
 
 
 def _yarn(keys: Keys, scaling: dict[str, Any]) -> YarnScaling:
     """
-    Return YaRN scaling; transformers' scale of attention must follow from the factor, as in Megatron.
+    Return YaRN scaling. ``InputError`` if ``attention_factor`` differs from the value that Megatron computes.
 
-    Unless both ``mscale`` and ``mscale_all_dim`` are set, it is ``0.1 ln(factor) + 1``, as with 1 and 0.
+    That value is ``0.1 ln(factor) + 1``, unless ``mscale`` and ``mscale_all_dim`` are both set.
     """
     both = scaling.get("mscale") and scaling.get("mscale_all_dim")
     if "attention_factor" in scaling:

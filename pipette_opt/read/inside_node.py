@@ -1,4 +1,4 @@
-"""Readers of the inside of a host: NCCL's topology file (``NCCL_TOPO_DUMP_FILE``) and ``nvidia-smi topo -m``."""
+"""Readers of the topology inside a host: NCCL's file (``NCCL_TOPO_DUMP_FILE``) and ``nvidia-smi topo -m``."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -13,13 +13,16 @@ from pipette_opt.read.log_lines import Log
 NVLINK_BYTES_PER_S: Mapping[int, float] = MappingProxyType(
     {60: 18.0 * GB, 70: 20.0 * GB, 80: 20.0 * GB, 86: 12.0 * GB, 90: 20.6 * GB, 100: 40.1 * GB}
 )
-"""Rate of one NVLink in one direction, by compute capability times ten (NCCL 2.27, ``src/graph/topo.h``)."""
+"""
+Bandwidth of one NVLink in one direction, bytes/s, by compute capability times ten (NCCL 2.27,
+``src/graph/topo.h``).
+"""
 
 _NVSWITCH, _GPU = "0x068000", "0x03"
-"""PCI classes of the ends of an NVLink."""
+"""PCI classes of NVSwitch and GPU, the possible ends of an NVLink, in NCCL's file."""
 
 WAYS: Mapping[str, int] = MappingProxyType({"PIX": 0, "PXB": 0, "PHB": 1, "NODE": 1, "SYS": 2})
-"""Distances over PCIe in ``nvidia-smi topo -m``: through switches, through a socket's host bridges, across sockets."""
+"""Distance classes of PCIe paths in ``nvidia-smi topo -m``: 0 through switches, 1 within a socket, 2 across sockets."""
 
 _MBIT_PER_S = 10**6 / 8
 _LEGEND = re.compile(r"\s*(?:(?:NIC )?Legend:|(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+= |NIC\d+: \S+\s*$)")
@@ -29,18 +32,18 @@ _NVLINKS = re.compile(r"^NV(\d{1,18})$")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsideNode:
     """
-    Contents of a file about the inside of a host; ``None`` for values that it does not have.
+    GPUs, NVLinks and NICs of a host; ``None`` for values that the file does not have.
 
     Parameters
     ----------
     nvlinks
-        NVLinks between the two GPUs with the fewest; 0 if any pair has none. With NVSwitch: those of a GPU.
+        Smallest number of NVLinks between two GPUs, 0 if a pair has none. With NVSwitch: smallest number of a GPU.
     compute_capability
-        Compute capability times ten, e.g. 90.
+        CUDA compute capability times ten, such as 90.
     nic_bytes_per_s
-        Nominal rate of all NICs together.
+        Nominal bandwidth of all NICs together, bytes/s.
     far_nics
-        NICs further from every GPU than others, for storage and management; they are not counted.
+        NICs farther from every GPU than the others, for storage and management; not counted in ``num_nics``.
     """
 
     num_gpus: int
@@ -52,7 +55,10 @@ class InsideNode:
 
     @property
     def nvlink_bytes_per_s(self) -> float | None:
-        """Rate from one GPU to another over NVLink; ``None`` without NVLink, or for an unknown kind of GPU."""
+        """
+        Bandwidth from one GPU to another over NVLink, bytes/s; ``None`` without NVLink or for an unknown GPU
+        type.
+        """
         known = [key for key in NVLINK_BYTES_PER_S if key <= (self.compute_capability or 0)]
         if not self.nvlinks or self.compute_capability is None or not known:
             return None
@@ -71,7 +77,7 @@ def is_nvidia_smi_topology(text: str) -> bool:
 
 
 def parse_nccl_topology(text: str, where: str) -> InsideNode:
-    """Read NCCL's XML: GPUs, their NVLinks, and NICs with their speed in Mbit/s."""
+    """Return the GPUs, NVLinks and NICs in NCCL's topology file (XML)."""
     try:
         root = ET.fromstring(text)
     except ET.ParseError as error:
@@ -104,7 +110,11 @@ def _fewest_nvlinks(bus_of: Mapping[str, ET.Element], where: str) -> int:
 
 
 def parse_nvidia_smi_topology(log: Log, where: str) -> InsideNode:
-    """Read the table of ``nvidia-smi topo -m``: ``NV#`` are NVLinks of a pair, other words are ways over PCIe."""
+    """
+    Return the GPUs, NVLinks and NICs in the table of ``nvidia-smi topo -m``.
+
+    ``NV#`` is the number of NVLinks of a pair; other words are PCIe paths.
+    """
     lines = [line.text for line in log.lines]
     start = next((i for i, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
     if start is None:
@@ -129,7 +139,10 @@ def parse_nvidia_smi_topology(log: Log, where: str) -> InsideNode:
 def _nearest(
     rows: Mapping[str, Sequence[str]], nic: str, gpus: Sequence[str], columns: Sequence[str], where: str
 ) -> int:
-    """Return the distance of a NIC from its nearest GPU: 0 behind one switch, 1 on one socket, 2 across sockets."""
+    """
+    Return the distance class of a NIC from its nearest GPU: 0 through switches, 1 within a socket, 2 across
+    sockets.
+    """
     ways = [_row(rows, gpu, columns, where)[columns.index(nic)] for gpu in gpus]
     return min(WAYS.get(way, len(WAYS)) for way in ways)
 

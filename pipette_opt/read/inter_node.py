@@ -1,4 +1,4 @@
-"""Links between the hosts of a cluster file: measured matrices, one rate for all, or the nominal rate of NICs."""
+"""Links between hosts in a cluster file: measured matrices, one bandwidth for all, or the nominal bandwidth of NICs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ INTER = (
     "bandwidth_gb_per_s",
     "node_bandwidth_gb_per_s",
 )
-"""Fields of ``inter_node``."""
+"""Fields of ``inter_node`` in a cluster file."""
 
 MAX_HOSTS = 4096
-"""Most hosts of a cluster; a matrix of all pairs then takes 128 MiB, and the search several. Chosen."""
+"""Largest number of hosts of a cluster; a matrix of all pairs then takes 128 MiB, the search several. Chosen."""
 
 MEASURE = "`pipette-opt profile links` measures them, `pipette-opt import links` reads nccl-tests and mpiGraph."
-"""Advice on how to measure links."""
+"""Advice on measuring links, for notes."""
 
 _MATRIX = ("file", "concurrent_flows")
 
@@ -41,18 +41,18 @@ _MATRIX = ("file", "concurrent_flows")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InterNode:
     """
-    Links between hosts of a cluster file, with assumptions for values that it does not have.
+    Links between the hosts of a cluster file; missing values are assumed.
 
     Parameters
     ----------
     measured
         Whether the link matrices are measurements.
     assumed
-        A sentence for each value that nobody measured or wrote down.
+        Sentence for each value that was neither measured nor written in the file.
     singles
-        Rates between GPUs at ``[host, slot, host, slot]``, if a matrix has them.
+        Bandwidths between GPUs at ``[host, gpu, host, gpu]``, bytes/s, if a matrix has them.
     known_latency_s
-        Latency between hosts, NaN for pairs that the file of latencies lacks; ``None`` without such a file.
+        Latency between hosts in seconds, NaN for pairs without a value; ``None`` without a file of latencies.
     """
 
     measured: bool
@@ -66,7 +66,7 @@ class InterNode:
 
 
 def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> InterNode:
-    """Read ``inter_node``; matrix files lie in ``folder``."""
+    """Return the links between hosts from the mapping ``inter_node``; matrix files lie in ``folder``."""
     if len(nodes) > MAX_HOSTS:
         raise InputError(inter.where, f"a cluster may have {MAX_HOSTS:,} hosts, got {len(nodes):,}.")
     if inter.has("matrices") and inter.has("bandwidth_gb_per_s"):
@@ -118,7 +118,10 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
 
 
 def usual_host(nodes: Sequence[NodeSpec]) -> UsualHost | None:
-    """Return the usual host with the slowest NICs of all kinds of GPU; ``None`` if it is not known for all."""
+    """
+    Return the usual host with the slowest NICs among all GPU types; ``None`` if a type has no usual host of
+    this size.
+    """
     catalogue = read_gpu_catalogue()
     names = dict.fromkeys(node.gpu.kind for node in nodes)
     hosts = [catalogue[name].usual_host if name in catalogue else None for name in names]
@@ -131,7 +134,7 @@ def usual_host(nodes: Sequence[NodeSpec]) -> UsualHost | None:
 def _matrices(
     inter: Fields, nodes: Sequence[NodeSpec], folder: Path, assumed: list[str]
 ) -> tuple[tuple[LinkMatrix, ...], FloatArray | None]:
-    """Read link matrices of hosts, and the links of single GPUs if a matrix has them."""
+    """Return the link matrices between hosts, and the links of single GPUs if a matrix has them."""
     entries = inter.any("matrices")
     if not isinstance(entries, list) or not entries:
         raise InputError(inter.where, f"matrices must be a list of {{file, concurrent_flows}}, got {shown(entries)}.")
@@ -191,7 +194,11 @@ def _flows(
     nics: Nics | None,
     assumed: list[str],
 ) -> int:
-    """Return NICs per host; they matter only if one number of flows is known and a host has more GPUs."""
+    """
+    Return the number of NICs per host, from the file or the catalogue.
+
+    The number matters only if bandwidths are known for a single number of flows, smaller than the GPUs of a host.
+    """
     num_gpus, measured = nodes[0].num_gpus, matrices[0].concurrent_flows
     if inter.has("nics_per_node"):
         return inter.whole("nics_per_node")
@@ -217,7 +224,7 @@ def _flows(
 def _latencies(
     inter: Fields, hosts: Sequence[str], folder: Path, assumed: list[str]
 ) -> tuple[float, FloatArray | None]:
-    """Return the latency of a message between two hosts, seconds, and the known latencies of single pairs."""
+    """Return the latency between hosts in seconds, and the latencies of single pairs, NaN if unknown."""
     known = read_latencies(folder / inter.text("latencies"), hosts) if inter.has("latencies") else None
     if not inter.has("latency_us"):
         of = "" if known is None else ", of pairs that the file of latencies lacks"

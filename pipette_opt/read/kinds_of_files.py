@@ -1,9 +1,9 @@
 """
-Kinds of files that people give to a planner, recognised by their content, and the command that reads each.
+Kinds of files that people give to a planner, recognised by content, and the command that reads each kind.
 
-A reader that understands nothing of a file names the kind that the file looks like: :func:`looks_like` for a text,
-:func:`reads` around a whole reader. A kind is recognised by words that its program always prints; the first kind of
-``KINDS`` with all its words counts.
+A reader that does not understand a file names the kind that the file looks like: :func:`looks_like` for a text,
+:func:`reads` as a decorator of a reader. A kind is recognised by words that its program always prints. The first
+matching kind of ``KINDS`` counts.
 """
 
 import re
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 HEAD_CHARACTERS = 50_000
-"""Characters at the start of a file that decide its kind; arguments and headers stand there. Chosen."""
+"""Number of characters at the start of a file that decide its kind. Chosen: arguments and headers are there."""
 
 LINKS, RUNS, MODEL = "import links", "import runs", "import model"
 ARGUMENTS, BESIDE = "estimate --args", "import links (beside measurements)"
@@ -45,18 +45,18 @@ PIPETTE_MATRICES = "Pipette's bandwidth matrices"
 @dataclass(frozen=True, slots=True)
 class FileKind:
     """
-    A kind of file.
+    Kind of file, and the marks that recognise it.
 
     Parameters
     ----------
     name
-        Name with its article.
+        Name of the kind, with its article.
     reader
-        Command and option of ``pipette-opt`` that reads it; empty if none does.
+        Command and option of ``pipette-opt`` that reads the kind; empty if no command does.
     words
         Texts that all occur in such a file, case-sensitive.
     pattern
-        Regular expression that must match somewhere, line starts being ``^``; empty for none.
+        Regular expression that must match, with ``^`` at line starts; empty for none.
     """
 
     name: str
@@ -65,7 +65,7 @@ class FileKind:
     pattern: str = ""
 
     def matches(self, text: str) -> bool:
-        """Return whether a text has all marks of the kind."""
+        """Return whether a text has all words and the pattern of the kind."""
         return all(word in text for word in self.words) and (
             not self.pattern or re.search(self.pattern, text, re.MULTILINE) is not None
         )
@@ -215,7 +215,7 @@ KINDS = (
     FileKind(LAUNCH_SCRIPT, f"{ARGUMENTS} and {MODEL}", ("$",), r"^(?:export +)?[A-Za-z_]\w*="),
     FileKind("a diff", "", pattern=r"^diff --git |^@@ -\d+"),
 )
-"""All kinds, the most specific first."""
+"""All kinds of files, the most specific first."""
 
 _SIGNATURES = (
     (b"%PDF", "a PDF"),
@@ -237,41 +237,41 @@ _SIGNATURES = (
     (b"\xff\xfe", "a text in UTF-16; save it as UTF-8"),
     (b"\xfe\xff", "a text in UTF-16; save it as UTF-8"),
 )
-"""First bytes of files that are not text."""
+"""First bytes of binary files, and the name of each kind."""
 
 
 def kind_of(text: str) -> FileKind | None:
-    """Return the kind of a text; ``None`` if no kind matches."""
+    """Return the kind of file that a text is; ``None`` if no kind matches."""
     head = untagged(text[:HEAD_CHARACTERS].removeprefix("\ufeff"))
     return next((kind for kind in KINDS if kind.matches(head)), None)
 
 
 def looks_like(text: str, *, but: Sequence[str] = ()) -> str:
     """
-    Return a sentence with the kind that a text looks like, behind a blank; empty if no kind matches.
+    Return a sentence that names the kind of file that a text looks like, with a leading blank; empty if none matches.
 
     Parameters
     ----------
     but
-        Names of kinds that the reader expects, which the sentence would only repeat.
+        Names of kinds that the reader accepts, for which no sentence is returned.
     """
     kind = kind_of(text)
     return "" if kind is None or kind.name in but else f" It looks like {kind}."
 
 
 def binary_kind(data: bytes) -> str:
-    """Return the kind of a file that is not text, by its first bytes; empty if they are unknown."""
+    """Return the kind of a binary file by its first bytes; empty if unknown."""
     return next((name for start, name in _SIGNATURES if data.startswith(start)), "")
 
 
 def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[Concatenate[Any, P], T]]:
     """
-    Decorate a reader, whose first argument is a file, so that its errors name the kind that the file looks like.
+    Decorate a reader of a file, its first argument, so that errors name the kind that the file looks like.
 
     Parameters
     ----------
     kinds
-        Names of kinds that the reader reads.
+        Names of the kinds that the reader accepts.
     """
 
     def decorated(reader: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
@@ -291,7 +291,7 @@ def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[
 
 
 def _hint(path: Path, kinds: Sequence[str]) -> str:
-    """Return a sentence with the kind that a file looks like; empty if it is not a readable text."""
+    """Return a sentence that names the kind that a file looks like; empty if the file is not readable text."""
     try:
         return looks_like(read_bytes(path).decode(), but=kinds)
     except (OSError, ValueError):

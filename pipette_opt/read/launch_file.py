@@ -1,4 +1,4 @@
-"""Launches in JSON, as ``capture`` and ``import args --json`` write them, in place of Megatron's arguments."""
+"""Launches in JSON, as ``capture`` and ``import args --json`` write them, read in place of typed arguments."""
 
 import shlex
 
@@ -8,12 +8,12 @@ from pipette_opt.read.launches import LAUNCH_KEYS
 
 
 def is_launch(text: str) -> bool:
-    """Return whether a text is the JSON document of a launch."""
+    """Return whether a text is a launch in JSON."""
     return text.lstrip().startswith("{") and all(f'"{key}"' in text for key in LAUNCH_KEYS)
 
 
 def without_document(text: str, where: str) -> str:
-    """Return the arguments of a launch's document as typed words; any other text is returned unchanged."""
+    """Return the arguments in a JSON launch as words of a command line; return any other text unchanged."""
     if not is_launch(text):
         return text
     document = parse_json(text, where)

@@ -1,4 +1,4 @@
-"""Degrees of a launch as arguments of Megatron-LM."""
+"""Command-line arguments of Megatron-LM for the parallel degrees of a launch."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,27 +14,27 @@ MEGATRON_NAMES = {
     "expert_tensor_parallel": "expert_tensor_parallel_size",
     "virtual_pipeline": "num_virtual_stages_per_pipeline_rank",
 }
-"""Megatron-LM's names of fields of a search that it calls otherwise."""
+"""Megatron-LM's names of search-space fields that have another name here."""
 
 
 def launch_words(degrees: Mapping[str, Any], megatron: Mapping[str, Any], where: str) -> list[str]:
     """
-    Return a launch as words of a command line.
+    Return the command-line arguments of a launch.
 
     Parameters
     ----------
     degrees
-        Fields of a search space, each with the one value that the launch has.
+        Fields of a search space, each with the single value of the launch.
     megatron
-        Further options of Megatron-LM by their names with underscores; ``True`` is a flag, ``False`` or ``None``
-        absent, a list several words.
+        Other Megatron-LM options, by name with underscores. ``True`` is a flag; ``False`` and ``None`` omit the option;
+        a list gives several words.
     where
-        Start of the place that errors name, which a field's name follows.
+        Start of the place in errors; the name of the field follows.
 
     Raises
     ------
     InputError
-        For a field that leaves a choice, or that no single option of Megatron-LM says.
+        For a field with several values, or that Megatron-LM has no single option for.
     """
     words: list[str] = []
     for name, value in degrees.items():
@@ -48,7 +48,7 @@ def launch_words(degrees: Mapping[str, Any], megatron: Mapping[str, Any], where:
 
 
 def _words(name: str, value: Any, where: str, degrees: Mapping[str, Any]) -> list[str]:
-    """Return the options of one field."""
+    """Return the Megatron-LM arguments of one search-space field."""
     if name in ("max_gpus", "offload"):
         problem = "has an effect on searches only; leave it out, or write the launch as Megatron's arguments in args."
         raise InputError(where, problem)
@@ -90,7 +90,7 @@ def _sharding(strategy: str) -> Iterator[str]:
 
 
 def option_words(name: str, value: Any) -> list[str]:
-    """Return an option of Megatron-LM with its value as words; nothing for a flag that is off."""
+    """Return a Megatron-LM option and its value as words; empty for ``False`` or ``None``."""
     if value in (None, False):
         return []
     values = [] if value is True else value if isinstance(value, list | tuple) else [value]

@@ -1,4 +1,4 @@
-"""Options of launchers and wrappers, as far as they are needed to find the program behind them."""
+"""Options of launchers and wrappers, as far as needed to find the program behind them on a command line."""
 
 import re
 from collections.abc import Mapping
@@ -7,40 +7,43 @@ from functools import cached_property
 from typing import Literal
 
 Role = Literal["launcher", "wrapper"]
-"""Role of a program: a ``launcher`` starts the processes of a job, a ``wrapper`` runs a command in another way."""
+"""
+Role of a program: a ``launcher`` starts the processes of a job, a ``wrapper`` runs a command, such as in a
+container.
+"""
 
 Writing = Literal["getopt", "argparse", "mpi"]
-"""Syntax of options: ``mpi`` has long names behind a single dash; ``argparse`` accepts ``_`` for ``-``."""
+"""Syntax of options: ``mpi`` has long names after a single dash; ``argparse`` accepts ``_`` for ``-``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
     """
-    Options of a program that starts the command behind them.
+    Options of a program that starts the command after its options.
 
     Parameters
     ----------
     flags, values, pairs
-        Options without a value, with one, and with two. Without dashes, ``-`` for ``_``, separated by spaces. An
+        Options with no value, one value, and two values: names separated by spaces, without dashes, ``-`` for ``_``. An
         option whose value must be attached (``--bcast=FILE``) is a flag.
     value_prefixes
-        Prefixes of additional options with a value.
+        Beginnings of further option names with one value.
     all_take_values
-        Whether unlisted options take a value.
+        Whether options that are not listed take a value.
     positionals
-        Words between the options and the command: an image, a duration, a mask of CPUs.
+        Number of words between options and command: an image, a duration, a CPU mask.
     assignments
-        Whether ``NAME=VALUE`` words stand before the command.
+        Whether ``NAME=VALUE`` words may precede the command.
     environment
-        Options whose value sets variables of the environment.
+        Options whose value sets environment variables.
     module_flag, direct_flag
-        Options that turn the program into a module, or a Python script into a command.
+        Options with which the program is a Python module, and with which it is a command in place of a Python script.
     nodes, processes, processes_per_node
-        Options with these numbers.
+        Options that give the number of hosts, processes, and processes per host.
     not_a_start
         Options with which no command is started.
     runs_python
-        Whether the program is a Python script or module.
+        Whether the started program is a Python script or module.
     source
         Documentation of the options.
     """
@@ -66,12 +69,12 @@ class Launcher:
 
     @cached_property
     def num_values(self) -> Mapping[str, int]:
-        """Return the number of values by option."""
+        """Number of values of each listed option."""
         counted = ((self.flags, 0), (self.values, 1), (self.pairs, 2))
         return {option: number for options, number in counted for option in options.split()}
 
     def values_of(self, option: str) -> int | None:
-        """Return the number of values of an option, full or abbreviated; ``None`` if the option is not known."""
+        """Return the number of values of an option, full or abbreviated; ``None`` if the option is unknown."""
         found = self.num_values.get(option)
         if found is not None or len(option) == 1:
             return found if found is not None or not self.all_take_values else 1
@@ -81,7 +84,7 @@ class Launcher:
         return numbers.pop() if len(numbers) == 1 else None
 
     def name_of(self, option: str) -> str:
-        """Return the full name of an abbreviated option."""
+        """Return the full name of an abbreviated option; an unknown or ambiguous name is returned unchanged."""
         if option in self.num_values or len(option) == 1:
             return option
         names = [name for name in self.num_values if name.startswith(option)]
@@ -193,7 +196,7 @@ SBATCH = Launcher(
     processes_per_node=("ntasks-per-node", "tasks-per-node"),
     not_a_start=("help", "h", "usage", "version", "V", "test-only"),
 )
-"""Options of ``sbatch``, which ``#SBATCH`` lines have, too."""
+"""Options of ``sbatch``, on the command line and in ``#SBATCH`` lines."""
 
 _MPIRUN = Launcher(
     role="launcher",
@@ -466,7 +469,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
         Launcher(role="wrapper", source="their references of `run`"),
     ),
 }
-"""Launchers and wrappers before a program, by name; a name of several words is a subcommand."""
+"""Launchers and wrappers by name; a name of two words is a subcommand."""
 
 PYTHON = Launcher(
     role="wrapper",
@@ -485,7 +488,7 @@ PYTHON_MODULES: Mapping[str, str] = {
     "accelerate.commands.launch": "accelerate launch",
     "accelerate.commands.accelerate_cli": "accelerate",
 }
-"""Launchers that ``python -m`` runs as modules, with their names in :data:`LAUNCHERS`."""
+"""Python modules that are launchers under ``python -m``, with their names in :data:`LAUNCHERS`."""
 
 PYTHON_TOOLS: Mapping[str, Launcher] = {
     "cProfile": Launcher(
@@ -500,22 +503,22 @@ PYTHON_TOOLS: Mapping[str, Launcher] = {
         runs_python=True,
     ),
 }
-"""Modules of ``python -m`` that run a Python script themselves."""
+"""Python modules that, under ``python -m``, run another Python script or module."""
 
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 
 REMOTE = ("ssh", "pdsh", "clush", "dsh", "parallel-ssh", "pssh")
-"""Programs that run a text in a shell on other hosts."""
+"""Programs that run a shell text on other hosts."""
 
 REMOTE_VALUES: Mapping[str, str] = {
     "ssh": "B b c D E e F I i J L l m O o P p Q R S W w",
     "pdsh": "w x g X f u t l R e P a M",
     "clush": "w x g X f t u l n o b",
 }
-"""Short options with a value (manuals of OpenSSH, pdsh and ClusterShell)."""
+"""Short options with a value, by remote shell (manuals of OpenSSH, pdsh and ClusterShell)."""
 
 HOSTS_FIRST = ("ssh",)
-"""Remote shells whose first word behind the options is a host."""
+"""Remote shells whose first word after the options is the host."""
 
 PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*)?t?|pypy3?")
 """File names of Python interpreters."""
