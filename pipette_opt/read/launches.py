@@ -1,16 +1,16 @@
 """
 Training programs that command lines start, behind launchers and wrappers, with their arguments.
 
-A command line starts a *training program* if it ends in a Python script or module (:func:`launch_of` has the rule) that
+A command line starts a *training program* if it ends in a Python script or module (rule: :func:`launch_of`) that
 
 - a launcher of processes starts (torchrun, deepspeed, accelerate, srun, mpirun, ``ray job submit``), or
 - has an option that sizes a training job (:data:`TRAINING_OPTIONS`), or
 - has ``train``, ``finetune``, ``sft`` or similar in its name (:data:`_TRAINING_NAME`), or as the first argument of
-  an installed command (``llamafactory-cli train``),
+  an installed command (``llamafactory-cli train``).
 
-and is not a tool beside a training: a program that prepares data, converts checkpoints or trains a tokenizer
-(:data:`_TOOL_NAME`), a module of Python itself, or ``python -c``. A binary that a launcher starts counts if it has an
-option that sizes a training job.
+Excluded are tools: programs that prepare data, convert checkpoints or train a tokenizer (:data:`_TOOL_NAME`), modules
+of Python itself, and ``python -c``. A binary that a launcher starts counts if it has an option that sizes a training
+job.
 """
 
 import re
@@ -51,7 +51,7 @@ TRAINING_OPTIONS = (
     "gradient-accumulation-steps",
     "deepspeed",
 )
-"""Options, with ``-`` for ``_``, by which Megatron-LM, DeepSpeed and Transformers size a training job."""
+"""Options that size a training job in Megatron-LM, DeepSpeed or Transformers, with ``-`` for ``_``."""
 
 _TRAINING_NAME = re.compile(
     r"(?<![a-z])(pre-?)?train|fine-?tun|(?<![a-z])(sft|dpo|grpo|ppo|rlhf)(?![a-z])|run_(clm|mlm)"
@@ -61,18 +61,21 @@ _TOOL_NAME = re.compile(
     r"preprocess|prepare|collect_env|convert|tokenizer|vocab|download|merge|split|(?<![a-z])(data|ckpt|checkpoint)_?(tool|util)"
     r"|checkpoint/|checkpoint_util|^(check|test|get|print|parse|list)_|^setup\.py$|evaluat|inference|generat|serve"
 )
-"""Pattern for names of tools beside a training, in the last folder and the file name."""
+"""Pattern for programs that are tools, not trainings; matched on the last folder and the file name."""
 
 STANDARD_INPUT = "-"
-"""Path of a script that a shell reads from its standard input."""
+"""Path that stands for a script on a shell's standard input."""
 
 LAUNCH_KEYS = ("program", "launchers", "arguments", "environment", "sbatch", "notes")
-"""Keys of a launch in JSON documents."""
+"""Keys of a launch in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """A launcher or wrapper with its own options, as written."""
+    """
+    Launcher or wrapper on a command line: ``options`` are its words as written, ``values`` its options by full
+    name.
+    """
 
     name: str
     options: tuple[str, ...] = ()
@@ -80,18 +83,21 @@ class Starter:
 
     @property
     def is_launcher(self) -> bool:
-        """Return whether it starts the processes of a job."""
+        """Return whether the program starts the processes of a job, as a launcher or a remote shell does."""
         return self.name in REMOTE or (self.name in LAUNCHERS and LAUNCHERS[self.name].role == "launcher")
 
     def number(self, options: Sequence[str]) -> int | None:
-        """Return the whole number of the first of these options that is given."""
+        """
+        Return the number that the first given option among ``options`` sets; ``None`` if it is no positive whole
+        number.
+        """
         texts = [self.values[option] for option in options if option in self.values]
         return int(texts[0]) if texts and re.fullmatch(r"[1-9]\d{0,8}", texts[0]) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """Launchers and wrappers from the outside inwards, variables that they set, and notes on assumptions."""
+    """Launchers and wrappers, outermost first, the environment variables they set, and notes on assumptions."""
 
     launchers: tuple[Starter, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +107,7 @@ class _Started:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(_Started):
     """
-    A training program and its launchers.
+    Training program, its arguments and its launchers.
 
     Parameters
     ----------
@@ -110,7 +116,7 @@ class Launch(_Started):
     is_module
         Whether the program is a module.
     arguments
-        Words behind the program's name.
+        Words after the program's name.
     """
 
     program: str
@@ -119,17 +125,23 @@ class Launch(_Started):
 
     @property
     def num_nodes(self) -> int | None:
-        """Number of hosts by the options of the launchers, the innermost first."""
+        """Number of hosts in the options of the innermost launcher that has the option; ``None`` if none has."""
         return self._said("nodes")
 
     @property
     def num_processes_per_node(self) -> int | None:
-        """Number of processes of a host by the options of the launchers, the innermost first."""
+        """
+        Number of processes per host in the options of the innermost launcher that has the option; ``None`` if
+        none has.
+        """
         return self._said("processes_per_node")
 
     @property
     def num_processes(self) -> int | None:
-        """Number of processes of the job: by the innermost launcher, or hosts times processes of a host."""
+        """
+        Number of processes of the job: hosts times processes per host, else the innermost launcher's option; or
+        ``None``.
+        """
         if self.num_nodes is not None and self.num_processes_per_node is not None:
             return self.num_nodes * self.num_processes_per_node
         return self._said("processes")
@@ -142,7 +154,7 @@ class Launch(_Started):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellText(_Started):
-    """Text that a shell runs, with the words of ``$0``, ``$1``, ..."""
+    """Text that a shell runs; ``arguments`` are ``$0``, ``$1``, ..."""
 
     text: str
     arguments: tuple[str, ...] = ()
@@ -151,7 +163,7 @@ class ShellText(_Started):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellScript(_Started):
-    """Script that a shell runs with positional arguments; ``path`` is ``-`` for a text on standard input."""
+    """Script that a shell runs with positional arguments; ``path`` is ``-`` for standard input."""
 
     path: str
     arguments: tuple[str, ...] = ()
@@ -159,7 +171,7 @@ class ShellScript(_Started):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherCommand(_Started):
-    """Command that starts no training program; without words nothing is started."""
+    """Command that starts no training program; without words, no command at all."""
 
     words: tuple[str, ...] = ()
 
@@ -170,17 +182,17 @@ _Kind = TypeVar("_Kind", bound=_Started)
 
 def launch_of(words: Sequence[str]) -> Started:
     """
-    Find the program that a command line starts behind all launchers and wrappers.
+    Return the program that a command line starts behind all launchers and wrappers.
 
     Parameters
     ----------
     words
-        Command line as the shell passes it to the command: expanded, without quotes.
+        Command line as the shell passes it on: expanded, without quotes.
 
     Raises
     ------
     InputError
-        If an unknown option makes the beginning of the program ambiguous.
+        If an unknown option makes it ambiguous where the program begins.
     """
     if not words:
         return OtherCommand()
@@ -200,12 +212,12 @@ def launch_of(words: Sequence[str]) -> Started:
 
 
 def read_options(name: str, launcher: Launcher, words: Sequence[str]) -> dict[str, str]:
-    """Read the options at the beginning of ``words`` by full name; a flag has the value ``""``."""
+    """Return the options at the beginning of ``words``, by full name; a flag has the value ``""``."""
     return dict(_Options.read(name, launcher, words).values)
 
 
 def inside(outer: ShellText | ShellScript, found: Started) -> Started:
-    """Return the program that a shell's text starts, with the launchers of the shell before its own."""
+    """Return a command found inside a shell text or script, with the launchers around the shell put before its own."""
     by_launcher = any(starter.is_launcher for starter in outer.launchers)
     return _around(outer, _launched(found) if by_launcher else found)
 
@@ -218,12 +230,12 @@ def launch_document(
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """
-    Return a launch as JSON has it, with the keys :data:`LAUNCH_KEYS`.
+    Return a launch as a JSON object with the keys :data:`LAUNCH_KEYS`.
 
     Parameters
     ----------
     environment
-        Variables that the script sets; variables of launchers (``env NAME=VALUE``) override them.
+        Variables that the script sets; launchers override them (``env NAME=VALUE``).
     sbatch
         Options of the script's ``#SBATCH`` lines, by long name.
     notes
@@ -240,7 +252,7 @@ def launch_document(
 
 
 def _launcher_named(name: str, words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """Return the key of a launcher in the table, and the words behind its name, which may have several words."""
+    """Return the key of a launcher in :data:`LAUNCHERS`, and the words after its name; ``None`` if it is not listed."""
     for length in (2, 1, 0):
         key = " ".join((name, *words[:length]))
         if len(words) >= length and key in LAUNCHERS:
@@ -283,7 +295,10 @@ def _of_launcher(name: str, words: Sequence[str]) -> Started:
 
 
 def _launched(found: Started) -> Started:
-    """Return a command that srun or mpirun starts as a training program, if it is a Python script or sizes a job."""
+    """
+    Return a command under a launcher as a training program if it is a Python script or sizes a job; else
+    unchanged.
+    """
     words = found.words if isinstance(found, OtherCommand) else ()
     if words and PYTHON_NAME.fullmatch(PurePosixPath(words[0]).name):
         return _around(found, _of_python(words, launched=True))
@@ -301,7 +316,7 @@ def _submitted(values: Mapping[str, str], rest: Sequence[str]) -> Started:
 
 
 def _only_program(name: str, words: list[str]) -> list[str]:
-    """Return the words of a launcher's program. ``InputError`` for several programs, divided by ``:``."""
+    """Return the words of a launcher's program. ``InputError`` for several programs, separated by ``:``."""
     if ":" in words:
         raise InputError(name, "starts several programs, divided by `:`; give the command of one of them.")
     return words
@@ -313,7 +328,7 @@ def _split_string(values: Mapping[str, str]) -> list[str]:
 
 
 def _of_python(words: Sequence[str], launched: bool = False) -> Started:
-    """Return what the Python interpreter runs: a script, a module, or a text, which is no training program."""
+    """Return the script or module that a Python command line runs; ``python -c`` is no training program."""
     other = OtherCommand(words=tuple(words))
     index = 1
     while index < len(words) and words[index].startswith("-") and words[index] != "-":
@@ -357,7 +372,7 @@ def _of_module(words: Sequence[str], rest: Sequence[str], launched: bool) -> Sta
 
 
 def _of_shell(words: Sequence[str]) -> Started:
-    """Return what a shell runs: a text, a script, or standard input."""
+    """Return the text, the script or the standard input that a shell command line runs."""
     index, has_text = 1, False
     while index < len(words) and re.match(r"[-+].", words[index]):
         word = words[index]
@@ -378,7 +393,7 @@ def _of_shell(words: Sequence[str]) -> Started:
 
 
 def _of_remote(name: str, words: Sequence[str]) -> Started:
-    """Text that a remote shell runs: the words behind its options and host, joined by blanks."""
+    """Return the text that a remote shell runs: the words after its options and host, joined by blanks."""
     valued = REMOTE_VALUES.get(name, "w h l").split()
     index, hosts = 0, 1 if name in HOSTS_FIRST else 0
     while index < len(words):
@@ -398,7 +413,7 @@ def _of_remote(name: str, words: Sequence[str]) -> Started:
 
 
 def _of_program(words: Sequence[str]) -> Started:
-    """Return a program that is started by its own name."""
+    """Return the program that a command line starts by its own name, without launcher, interpreter or shell."""
     name = words[0]
     if name.endswith((".sh", ".bash")):
         return ShellScript(path=name, arguments=tuple(words[1:]))
@@ -408,7 +423,11 @@ def _of_program(words: Sequence[str]) -> Started:
 
 
 def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch | OtherCommand:
-    """Return the launch of a script or module that trains; ``launched``: a launcher of processes starts it."""
+    """
+    Return the launch of a training script or module, else :class:`OtherCommand`.
+
+    ``launched`` says whether a launcher of processes starts the program.
+    """
     if not words:
         return OtherCommand()
     name, arguments = words[0], tuple(words[1:])
@@ -424,7 +443,7 @@ def _program(words: Sequence[str], *, is_module: bool, launched: bool) -> Launch
 
 
 def takes_value(words: Sequence[str]) -> bool:
-    """Return whether the last word of a started command line is a launcher's option whose value comes next."""
+    """Return whether the last word of an incomplete command line is a launcher's option whose value must follow."""
     option = words[-1] if words else ""
     if not re.fullmatch(r"-\w|--?\w[\w-]+", option):
         return False
@@ -436,7 +455,7 @@ def takes_value(words: Sequence[str]) -> bool:
 
 
 def may_train(words: Sequence[str]) -> bool:
-    """Return whether an unreadable command line may start a training: it has a script, or an option of one."""
+    """Return whether an unreadable command line may start a training: a script name or a training option occurs."""
     return _sizes_a_job(words) or any(word.endswith(".py") or _TRAINING_NAME.search(word.lower()) for word in words)
 
 
@@ -462,11 +481,13 @@ class _Options:
     Parameters
     ----------
     length
-        Number of their words, a closing ``--`` included.
+        Number of words of the options, including a closing ``--``.
     values
-        Last value of each option by its full name without dashes; ``""`` for a flag.
+        Last value of each option, by full name without dashes; ``""`` for a flag.
     all_values
         Every option with its value, in order.
+    notes
+        Notes on unknown options and missing values.
     """
 
     length: int
@@ -476,7 +497,7 @@ class _Options:
 
     @classmethod
     def read(cls, name: str, launcher: Launcher, words: Sequence[str]) -> "_Options":
-        """Read options up to the first word that is neither an option nor a value."""
+        """Return the options up to the first word that is neither an option nor its value."""
         found: list[tuple[str, str]] = []
         notes: list[str] = []
         index = 0
@@ -491,7 +512,10 @@ class _Options:
         return cls(length=index, values=dict(found), all_values=tuple(found), notes=tuple(notes))
 
     def environment(self, launcher: Launcher) -> dict[str, str]:
-        """Variables of options: ``-x NAME=VALUE``, ``--export=ALL,NAME=VALUE``, ``-genv NAME VALUE``."""
+        """
+        Return the environment variables in options: ``-x NAME=VALUE``, ``--export=ALL,NAME=VALUE``, ``-genv NAME
+        VALUE``.
+        """
         found: dict[str, str] = {}
         for option, value in self.all_values:
             if option in launcher.environment:
@@ -501,7 +525,7 @@ class _Options:
 
 
 _Read = tuple[int, list[tuple[str, str]], list[str]]
-"""Number of words of an option, the options in them, and notes."""
+"""Number of words read, the options in them with their values, and notes."""
 
 
 def _option(name: str, launcher: Launcher, words: Sequence[str]) -> _Read:
@@ -520,7 +544,7 @@ def _option(name: str, launcher: Launcher, words: Sequence[str]) -> _Read:
 
 
 def _short_options(name: str, launcher: Launcher, words: Sequence[str]) -> _Read:
-    """Read ``-N 8``, ``-N8``, ``-lu``, and the number of ``nice -10``."""
+    """Read a word of single-letter options: ``-N 8``, ``-N8``, ``-lu``, and the number of ``nice -10``."""
     letters = words[0][1:]
     found: list[tuple[str, str]] = []
     if len(letters) > 1 and letters in launcher.num_values:  # docker run -it
@@ -539,7 +563,7 @@ def _short_options(name: str, launcher: Launcher, words: Sequence[str]) -> _Read
 
 
 def _with_values(name: str, option: str, number: int, words: Sequence[str]) -> _Read:
-    """Read an option and its values; a value is missing if an option or a program stands in its place."""
+    """Read an option and its values; a following option or script is not taken as a value."""
     if number == 2 and len(words) > 2 and "=" not in words[1]:
         return 3, [(option, f"{words[1]}={words[2]}")], []
     if not number:
@@ -550,7 +574,7 @@ def _with_values(name: str, option: str, number: int, words: Sequence[str]) -> _
 
 
 def _unknown(name: str, option: str, words: Sequence[str]) -> _Read:
-    """Read an option that is not in the table: with a value, if the words behind it are unambiguous."""
+    """Read an option that the launcher's table lacks, with a value if the next words are unambiguous."""
     following = words[1] if len(words) > 1 else None
     after = words[2] if len(words) > 2 else None
     note = f"{name}: unknown option {words[0]}."
@@ -571,7 +595,7 @@ def _is_script(word: str) -> bool:
 
 
 def _is_program(word: str) -> bool:
-    """Return whether a word can only be a program: a script, an interpreter, a launcher or a wrapper."""
+    """Return whether a word must be a program: a script, an interpreter, a launcher or a wrapper."""
     name = PurePosixPath(word).name
     if _is_script(word) or PYTHON_NAME.fullmatch(name) or name in SHELLS:
         return True

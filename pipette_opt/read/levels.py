@@ -1,4 +1,4 @@
-"""Field ``levels`` of a cluster file: NVLink domains, leaves, spines and pods, from inside out."""
+"""Field ``levels`` of a cluster file: NVLink domains, leaves, spines and pods, innermost first."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,10 +20,10 @@ from pipette_opt.specs.levels import Level
 _LEVEL = ("name", "hosts", "bandwidth_gb_per_s", "oversubscription", "latency_us", "scale_up")
 
 DOMAIN = "nvlink-domain"
-"""Name of the level that the catalogue gives."""
+"""Name of the level that comes from the catalogue's usual NVLink domains."""
 
 MAX_LEVELS = 8
-"""Most levels of a cluster. Chosen: no network has more."""
+"""Largest number of levels of a cluster. Chosen: no network has more."""
 
 
 def levels_of(
@@ -32,7 +32,7 @@ def levels_of(
     """
     Return the levels of a cluster file; without the field and without measured links, the usual NVLink domains.
 
-    ``inside``: bytes per second and latency inside a host.
+    ``inside`` is bandwidth (bytes/s) and latency (s) inside a host.
     """
     where = f"{top.where}, levels"
     if not top.has("levels"):
@@ -66,15 +66,15 @@ def read_levels(
     latency_s: float,
 ) -> tuple[Level, ...]:
     """
-    Read the levels of a cluster file.
+    Return the levels that the field ``levels`` describes, innermost first.
 
     Parameters
     ----------
     inside_latency_s
-        Latency of a message inside a host: the default of a level with ``scale_up``.
+        Latency of a message inside a host, seconds; default of a level with ``scale_up``.
     flow_bytes_per_s, latency_s
-        Rate and latency of a single flow over the fastest link between hosts: the base of ``oversubscription``, and
-        the default latency of other levels.
+        Bandwidth (bytes/s) and latency (s) of a single flow over the fastest link between hosts. ``oversubscription``
+        divides the bandwidth; the latency is the default of other levels.
     """
     if not isinstance(data, list):
         raise InputError(where, f"must be a list of {{name, hosts, bandwidth_gb_per_s}}, got {shown(data)}.")
@@ -105,7 +105,12 @@ def read_levels(
 
 
 def _groups(data: object, where: str, hosts: Sequence[str]) -> IntArray:
-    """Return the group of each host: equal runs of hosts, listed groups, or one group; unlisted hosts stand alone."""
+    """
+    Return the group number of each host from ``hosts`` of a level.
+
+    ``data`` is a group size, a list of groups, or ``None`` for a single group. A host in no group is a group of its
+    own.
+    """
     if data is None:
         return np.zeros(len(hosts), dtype=np.int64)
     if isinstance(data, int) and not isinstance(data, bool):
@@ -134,7 +139,10 @@ def _groups(data: object, where: str, hosts: Sequence[str]) -> IntArray:
 def usual_levels(
     nodes: Sequence[NodeSpec], inside_bytes_per_s: float, inside_latency_s: float, assumed: list[str]
 ) -> tuple[Level, ...]:
-    """Return the usual NVLink domains of GPUs in racks; empty for other GPUs and other sizes of hosts."""
+    """
+    Return the usual NVLink domains of rack GPUs as a level; empty for other GPUs or other numbers of GPUs per
+    host.
+    """
     groups: list[int] = []
     sizes: list[int] = []
     sources: dict[str, None] = {}
@@ -175,7 +183,10 @@ def _usual_domain(node: NodeSpec) -> UsualDomain | None:
 
 
 def says_levels(cluster: ClusterSpec) -> bool:
-    """Return whether the file of a cluster needs the field, also to say that its GPUs have no usual domains."""
+    """
+    Return whether a cluster file must have ``levels``, if only to state that its GPUs are in no usual NVLink
+    domain.
+    """
     return bool(cluster.levels) or (
         cluster.num_nodes > 1
         and not cluster.links_measured
@@ -184,7 +195,7 @@ def says_levels(cluster: ClusterSpec) -> bool:
 
 
 def level_entries(cluster: ClusterSpec) -> list[Mapping[str, Any]]:
-    """Return the entries of ``levels`` of a cluster file, with the hosts of each group."""
+    """Return the entries of the field ``levels`` of a cluster file, with the hosts of each group."""
     return [
         {
             "name": level.name,
@@ -201,7 +212,10 @@ def level_entries(cluster: ClusterSpec) -> list[Mapping[str, Any]]:
 
 
 def domain_record(cluster: ClusterSpec) -> dict[str, list[str]]:
-    """Return the record of a plan's NVLink domains: ``domains``, the hosts of each; empty if all are single hosts."""
+    """
+    Return the hosts of each NVLink domain under the key ``domains``, as plans record them; empty if domains are
+    hosts.
+    """
     if cluster.most_in_domain == 1:
         return {}
     return {"domains": [str(group) for group in level_entries(cluster)[0]["hosts"]]}

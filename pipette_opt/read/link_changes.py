@@ -1,8 +1,9 @@
 """
-Changes between two descriptions of a cluster, and drifts over several.
+Changes of links between two descriptions of a cluster, and drifts over several.
 
-Two sets of measured links are compared by the ratio of their rates, several by the median of all slopes of a pair
-(Theil and Sen), so one bad day is no drift. Changes are split like rates (:mod:`.link_health`).
+Two measurements of a link are compared by the ratio of their bandwidths. Several are compared by the median of all
+slopes (Theil and Sen), so a single bad day is no drift. Changes are attributed to hosts and pairs as in
+:mod:`.link_health`.
 """
 
 from collections.abc import Sequence
@@ -21,14 +22,17 @@ from pipette_opt.specs import ClusterSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkChange:
     """
-    Changes of links at one number of flows, from the first set of measurements to the last.
+    Changes of links from the first measurement to the last, for one number of flows.
 
     Parameters
     ----------
+    flows
+        Number of concurrent flows between two hosts.
     slower, faster
-        Hosts and pairs that stand out in either direction; shares of ``faster`` are the old rate over the new.
+        Hosts and pairs whose bandwidth fell, or rose, more than others'. Shares in ``faster`` are old over new
+        bandwidth.
     lost, new
-        Pairs that only the first, or only the last, set has.
+        Pairs measured only the first time, or only the last time.
     """
 
     flows: int
@@ -42,9 +46,8 @@ def link_changes(snapshots: Sequence[ClusterSpec]) -> list[LinkChange]:
     """
     Return the changes of links between common hosts, for each number of flows that all snapshots have.
 
-    Two snapshots are compared by their ratio, several by the slope over all of them, from the first to the last.
-
-    ``InputError`` if they have fewer than two hosts, or no number of flows, in common.
+    Two snapshots are compared by the ratio of bandwidths, several by the slope over time. ``InputError`` if the
+    snapshots have fewer than two hosts, or no number of flows, in common.
     """
     first, last = snapshots[0], snapshots[-1]
     hosts = [host for host in first.hosts if all(host in snapshot.hosts for snapshot in snapshots)]
@@ -68,13 +71,16 @@ def link_changes(snapshots: Sequence[ClusterSpec]) -> list[LinkChange]:
 
 
 def _tables(cluster: ClusterSpec, hosts: Sequence[str]) -> dict[int, FloatArray]:
-    """Return the rates between hosts by number of flows."""
+    """Return the bandwidths between ``hosts``, bytes/s, by number of flows."""
     keep = [cluster.hosts.index(host) for host in hosts]
     return {matrix.concurrent_flows: matrix.bytes_per_s[np.ix_(keep, keep)] for matrix in cluster.link_matrices}
 
 
 def _slope(logs: FloatArray) -> FloatArray:
-    """Median of all slopes between two moments, for each pair; NaN where fewer than two rates are known."""
+    """
+    Return the median slope per step of each pair, over all pairs of snapshots; NaN with fewer than two known
+    rates.
+    """
     slopes = np.stack([(logs[b] - logs[a]) / (b - a) for a, b in combinations(range(len(logs)), 2)])
     known = ~np.isnan(slopes).all(axis=0)
     found = np.full(known.shape, np.nan)
@@ -83,7 +89,10 @@ def _slope(logs: FloatArray) -> FloatArray:
 
 
 def changes_in_words(snapshots: Sequence[ClusterSpec]) -> list[str]:
-    """Return changed hosts, GPUs, constants and links, from the first description of a cluster to the last."""
+    """
+    Return sentences on changed hosts, GPUs, constants and links, from the first description of a cluster to the
+    last.
+    """
     old, new = snapshots[0], snapshots[-1]
     sentences = []
     for word, hosts in (
@@ -116,7 +125,7 @@ def changes_in_words(snapshots: Sequence[ClusterSpec]) -> list[str]:
 
 
 def _change_sentences(change: LinkChange) -> list[str]:
-    """Return the changes at one number of flows."""
+    """Return sentences on the changes of links with one number of flows."""
     sentences, flows = [], counted(change.flows, "flow")
     if abs(change.slower.usual - 1) > 1e-3:
         sentences.append(f"{flows}: a usual link attains {change.slower.usual - 1:+.1%}.")

@@ -1,10 +1,10 @@
 """
-Hosts, NICs and GPUs behind slow links.
+Hosts, NICs and GPUs that make links slow.
 
-Median polish splits the logarithm of a rate (J. W. Tukey, Exploratory Data Analysis, 1977): the usual rate, parts of
-the sender and the receiver, a part of the distance of their switches if it is known, and a rest of each pair. A
-minority of faults does not move medians. A host is behind its slow pairs if its own part is low, and its
-better links are slow as well. A host that merely has few neighbours under its switch has fast links among them.
+Median polish (J. W. Tukey, Exploratory Data Analysis, 1977) writes the logarithm of a bandwidth as a sum: the usual
+value, an effect of the sender, an effect of the receiver, an effect of the distance of their switches if known, and a
+residual of the pair. A minority of faults does not move medians. A host is faulty if its own effect is low and its
+better links are slow, too. A host with few neighbours under its switch still has fast links to them.
 """
 
 from collections.abc import Sequence
@@ -17,41 +17,39 @@ from pipette_opt.base.units import counted
 from pipette_opt.specs import ClusterSpec
 
 SLOW_HOST = 0.9
-"""Share of the usual rate below which a host's part is a fault. Chosen: rates vary by a few percent."""
+"""Share of the usual bandwidth below which a host is faulty. Chosen: bandwidths vary by a few percent."""
 
 SLOW_PAIR = 0.75
-"""Share of the rate expected from its hosts below which a pair is slow by itself. Chosen."""
+"""Share of the bandwidth expected from its two hosts below which a pair is slow by itself. Chosen."""
 
 DEVIATIONS, PAIR_DEVIATIONS = 4.0, 5.0
-"""
-Robust standard deviations by which a host, or a pair, must stand out. Chosen: there are many more pairs.
-"""
+"""Robust standard deviations by which a host, and a pair, must be below the others. Chosen: pairs are more numerous."""
 
 BETTER = 0.8
-"""Quantile of a host's links that represents its better links. Chosen: a fifth of the partners may be near."""
+"""Quantile of a host's links that represents its better links. Chosen: up to a fifth of the partners may be near."""
 
 MIN_HOSTS = 4
-"""Fewest hosts for medians that show which end of a pair is slow. Chosen."""
+"""Smallest number of hosts for which medians show whether sender or receiver is slow. Chosen."""
 
 ROUNDS = 20
-"""Most rounds of a median polish; two or three are usual. Chosen."""
+"""Largest number of rounds of a median polish; two or three are usual. Chosen."""
 
 NIC_TOLERANCE = 0.05
-"""Largest difference of a host's share from that of a whole number of its NICs. Chosen."""
+"""Largest distance of a host's lost share from a whole number of NICs, relative to all its NICs. Chosen."""
 
 MAX_NAMED = 12
-"""Most pairs that a sentence names. Chosen."""
+"""Largest number of hosts or pairs that a sentence names. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """
-    A host, or a GPU, behind slow links.
+    Host or GPU that makes its links slow.
 
     Parameters
     ----------
     send, receive
-        Own part of its outgoing and incoming rates, as a share of the usual rate.
+        Effect on outgoing and incoming links, as a share of the usual bandwidth.
     pairs
         Number of its measured links, both directions.
     """
@@ -63,13 +61,13 @@ class Fault:
 
     @property
     def share(self) -> float:
-        """Smaller one of both parts."""
+        """Smaller share of ``send`` and ``receive``."""
         return min(self.send, self.receive)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPair:
-    """A link that is slow by itself: ``share`` of the rate expected from its hosts."""
+    """Link that is slow by itself: ``share`` is its bandwidth over the bandwidth expected from its two hosts."""
 
     sender: str
     receiver: str
@@ -79,14 +77,14 @@ class SlowPair:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """
-    Outliers in a table of rates, or of ratios.
+    Hosts and pairs that are slower than others, in a table of bandwidths or of ratios.
 
     Parameters
     ----------
     usual
-        Rate, or ratio, of a usual pair.
+        Usual value in the table.
     hosts, pairs
-        Outliers, the worst first.
+        Slow hosts and slow pairs, the worst first.
     """
 
     usual: float
@@ -97,16 +95,16 @@ class Faults:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """
-    The health of a cluster's links.
+    Health of the links of a cluster.
 
     Parameters
     ----------
     by_flows
-        Faults by number of concurrent flows.
+        Slow hosts and pairs, by number of concurrent flows.
     gpus
-        Slow GPUs of hosts that are not slow as a whole, as ``host:slot``, if links of single GPUs are known.
+        Slow GPUs, named ``host:number``, of hosts that are not slow as a whole; empty without links of single GPUs.
     sentences
-        Faults in words, hosts first.
+        Sentences on all faults, hosts first.
     """
 
     by_flows: dict[int, Faults]
@@ -115,7 +113,7 @@ class Health:
 
     @property
     def slow_hosts(self) -> tuple[str, ...]:
-        """Hosts with a fault at any number of flows, the worst first."""
+        """Names of hosts that are slow with any number of flows, the worst first."""
         shares: dict[str, float] = {}
         for faults in self.by_flows.values():
             for fault in faults.hosts:
@@ -125,14 +123,16 @@ class Health:
 
 def find_faults(rates: FloatArray, names: Sequence[str], distance: IntArray | None = None) -> Faults:
     """
-    Find hosts and pairs that are slower than others.
+    Return the hosts and pairs that are slower than others.
 
     Parameters
     ----------
     rates
-        Rates from i to j, any unit, or ratios of two measurements; above 0, NaN if unknown; shape ``(n, n)``.
+        Bandwidths from i to j in any unit, or ratios of two measurements, > 0, NaN if unknown; shape ``(n, n)``.
+    names
+        Names of the hosts or GPUs.
     distance
-        Distance of each pair as any whole number, shape ``(n, n)``; by default all are equal.
+        Distance class of each pair, whole numbers of shape ``(n, n)``; ``None`` if all pairs are equal.
     """
     known = ~np.isnan(rates)
     if not known.any():
@@ -162,7 +162,11 @@ def find_faults(rates: FloatArray, names: Sequence[str], distance: IntArray | No
 def _polished(
     logs: FloatArray, distance: IntArray | None
 ) -> tuple[float, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Split logarithms: usual value, part of the distance, parts of senders and receivers (median 0), and rest."""
+    """
+    Return the effects of a median polish of ``logs``, shape ``(n, n)``.
+
+    Effects are the usual value, distance, senders, receivers (both of median 0), and residuals.
+    """
     rest, known = logs.copy(), ~np.isnan(logs)
     middle, near = 0.0, np.zeros(logs.shape)
     send, receive = np.zeros(len(logs)), np.zeros(len(logs))
@@ -188,7 +192,7 @@ def _polished(
 
 
 def _medians(array: FloatArray, axis: int) -> FloatArray:
-    """Median of the known values along an axis; 0 where none is known."""
+    """Return the median of the known values in each row (``axis`` 1) or column (0); 0 if no value is known."""
     found = np.zeros(array.shape[1 - axis])
     for index, line in enumerate(array if axis == 1 else array.T):
         known = line[~np.isnan(line)]
@@ -198,7 +202,7 @@ def _medians(array: FloatArray, axis: int) -> FloatArray:
 
 
 def _better(logs: FloatArray, axis: int) -> FloatArray:
-    """Return the better links of each host, relative to those of the others."""
+    """Return the ``BETTER`` quantile of each host's links, relative to the median over hosts; 0 if unknown."""
     found = np.full(len(logs), np.nan)
     for index, line in enumerate(logs if axis == 1 else logs.T):
         known = line[~np.isnan(line)]
@@ -209,7 +213,7 @@ def _better(logs: FloatArray, axis: int) -> FloatArray:
 
 
 def _slow(part: FloatArray, rest: FloatArray, better: FloatArray) -> BoolArray:
-    """Mask of hosts whose part, and whose better links, are lower than chance explains."""
+    """Return a mask of the hosts whose effect and whose better links are lower than chance explains."""
     of_rest = _deviation(rest[~np.isnan(rest)]) * 1.2533 / np.sqrt(max(len(part) - 1, 1))
     limit = min(np.log(SLOW_HOST), -DEVIATIONS * max(_deviation(part), of_rest))
     limit_better = min(np.log(SLOW_HOST), -DEVIATIONS * of_rest)
@@ -218,12 +222,12 @@ def _slow(part: FloatArray, rest: FloatArray, better: FloatArray) -> BoolArray:
 
 
 def _deviation(values: FloatArray) -> float:
-    """Robust standard deviation, by the median distance from the median."""
+    """Return a robust standard deviation: 1.4826 times the median distance from the median."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values)))) if values.size else 0.0
 
 
 def _slow_pairs(rest: FloatArray, names: Sequence[str]) -> tuple[SlowPair, ...]:
-    """Return pairs far below the rate expected from their hosts."""
+    """Return the pairs whose residual is far below zero, the worst first."""
     known = ~np.isnan(rest)
     limit = min(np.log(SLOW_PAIR), -PAIR_DEVIATIONS * _deviation(rest[known]))
     found = [
@@ -235,12 +239,12 @@ def _slow_pairs(rest: FloatArray, names: Sequence[str]) -> tuple[SlowPair, ...]:
 
 def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
     """
-    Return the faults of a cluster's measured links.
+    Return the health of a cluster's measured links.
 
     Parameters
     ----------
     distance
-        Distance of the switches of each two hosts, if known; by default the innermost level that holds both.
+        Distance class of the switches of each two hosts; ``None``: the innermost level that holds both hosts.
     """
     if distance is None and cluster.levels:
         distance = np.full((cluster.num_nodes,) * 2, len(cluster.levels))
@@ -264,7 +268,7 @@ def health(cluster: ClusterSpec, distance: IntArray | None = None) -> Health:
 
 
 def _slow_gpus(cluster: ClusterSpec) -> tuple[Fault, ...]:
-    """Return GPUs with slow links to other hosts, if links of single GPUs are known."""
+    """Return the GPUs with slow links to other hosts; empty without links of single GPUs."""
     links = cluster.gpu_links
     if links is None or links.between is None:
         return ()
@@ -274,7 +278,7 @@ def _slow_gpus(cluster: ClusterSpec) -> tuple[Fault, ...]:
 
 
 def _host_sentence(cluster: ClusterSpec, found: Health, host: str) -> str:
-    """Return a sentence on a host's fault and its likely cause, by the numbers of flows."""
+    """Return a sentence on a slow host and its likely cause."""
     of_flows = {
         flows: fault for flows, faults in found.by_flows.items() for fault in faults.hosts if fault.name == host
     }
@@ -297,7 +301,11 @@ def _host_sentence(cluster: ClusterSpec, found: Health, host: str) -> str:
 
 
 def _nics_down(cluster: ClusterSpec, of_flows: dict[int, Fault], found: Health) -> int:
-    """Return how many NICs seem down: a single flow is as usual, and all flows lack a whole number's share."""
+    """
+    Return the number of NICs of a host that seem to be down, else 0.
+
+    NICs seem down if a single flow is as fast as usual and all flows together lack the share of a whole number of NICs.
+    """
     most, nics = max(found.by_flows), cluster.nics_per_node
     if min(found.by_flows) != 1 or 1 in of_flows or most not in of_flows or nics < 2:
         return 0

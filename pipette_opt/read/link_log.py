@@ -1,8 +1,8 @@
 """
-Log of ``pipette-opt profile links``: one JSON object a line.
+Log of ``pipette-opt profile links``: a JSON object per line.
 
-The first line has the hosts, later lines are finished measurements. A line that breaks off at the end of the file was
-being written when the run stopped; its measurement counts as not done.
+The first line lists the hosts; each later line is a finished measurement. An incomplete last line was being written
+when the run stopped, and is ignored.
 """
 
 import json
@@ -25,10 +25,10 @@ _HEADER = ("hosts", "gpus_per_node", "device_name", "together")
 _MEASUREMENT = ("flows", "sender", "receiver", "bytes_per_s", "latency_s")
 
 MAX_GPUS = 1024
-"""Most GPUs of a host, and most flows between two hosts. Chosen."""
+"""Largest number of GPUs of a host, and of flows between two hosts. Chosen."""
 
 MAX_UNMEASURED = 256
-"""Most hosts without any measurement; more would cost the time of a large cluster for nothing. Chosen."""
+"""Largest number of hosts without a measurement; more would only slow down the reader. Chosen."""
 
 Key = tuple[int, str, str]
 """Number of concurrent flows, sender and receiver."""
@@ -37,18 +37,18 @@ Key = tuple[int, str, str]
 @dataclass(slots=True, kw_only=True)
 class LinkLog:
     """
-    Measurements of a log.
+    Measurements in a log of ``profile links``.
 
     Parameters
     ----------
     device_name
         Driver's name of the GPUs; empty without GPUs.
-    rates
-        Aggregate rate by flows, sender and receiver, and by message size, bytes/s.
-    latencies
-        Seconds of a small message, by sender and receiver.
     together
         Whether all pairs of a round were measured at once.
+    rates
+        Aggregate bandwidth in bytes/s, by (flows, sender, receiver) and by message size in bytes.
+    latencies
+        Seconds of a small message, by (sender, receiver).
     """
 
     hosts: tuple[str, ...]
@@ -60,7 +60,7 @@ class LinkLog:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Return the content of the first line."""
+        """Content of the first line."""
         return {
             "pipette_opt_links": VERSION,
             "hosts": list(self.hosts),
@@ -76,7 +76,7 @@ def is_link_log(text: str) -> bool:
 
 
 def link_line(flows: int, sender: str, receiver: str, rates: Mapping[int, float], latency_s: float) -> str:
-    """Return the line of a finished measurement; the latency is used for a single flow only."""
+    """Return the line of a finished measurement. Readers use the latency only of measurements with a single flow."""
     content = {
         "flows": flows,
         "sender": sender,
@@ -88,7 +88,7 @@ def link_line(flows: int, sender: str, receiver: str, rates: Mapping[int, float]
 
 
 def parse_link_log(text: str, where: str) -> LinkLog:
-    """Read a log; a measurement repeated later replaces the earlier one."""
+    """Return the measurements in a log; a later measurement of the same link replaces the earlier one."""
     lines = text.split("\n")
     header = _object(lines[0], f"{where}, line 1")
     version = header.get("pipette_opt_links")
@@ -105,7 +105,7 @@ def parse_link_log(text: str, where: str) -> LinkLog:
 
 
 def _log_of(header: dict[str, Any], where: str) -> LinkLog:
-    """Return a log without measurements, from its first line."""
+    """Return a log without measurements from the content of its first line."""
     Fields(where, header, ("pipette_opt_links", *_HEADER))
     missing = [name for name in _HEADER if name not in header]
     if missing:
@@ -159,14 +159,14 @@ def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
 
 
 def _measured(value: object) -> float:
-    """Return a finite number. ``ValueError`` for text, even if it looks like a number."""
+    """Return a finite number as a float. ``ValueError`` for text, even if it looks like a number."""
     if not is_number(value) or isinstance(value, bool):
         raise ValueError(f"{shown(value)} is no number")
     return float(value)
 
 
 def _size(text: str) -> int:
-    """Return a message size, which JSON keeps as text, as :func:`link_line` writes it."""
+    """Return a message size in bytes from its text. ``ValueError`` unless it is written as by :func:`link_line`."""
     size = whole_number(text)
     if not size or str(size) != text:
         raise ValueError(f"{shown(text)} is no size in bytes")

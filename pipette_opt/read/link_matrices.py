@@ -1,4 +1,4 @@
-"""Link matrices of measurements, one for each number of flows; missing pairs are left out or filled."""
+"""Link matrices from measurements, one per number of flows; missing pairs are excluded or filled."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +21,16 @@ Direction = Literal["measured", "average", "slower"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredMatrix:
     """
-    Aggregate rates of a number of concurrent flows.
+    Measured bandwidths between hosts with a number of concurrent flows.
 
     Parameters
     ----------
+    concurrent_flows
+        Number of flows between two hosts at once.
     bytes_per_s
-        Rate from the host of the row to the host of the column, NaN where nobody measured.
+        Aggregate bandwidth from row host to column host, bytes/s, NaN if not measured.
     missing
-        Unordered pairs that lack a direction.
+        Unordered pairs without a measurement in one or both directions.
     """
 
     concurrent_flows: int
@@ -48,10 +50,13 @@ def measured_matrices(
 
     Parameters
     ----------
+    repeated
+        Bandwidth that counts if several sources measured a pair: ``worst`` or ``mean``.
     direction
-        ``measured`` keeps both directions; ``average`` and ``slower`` give both the mean or the smaller rate.
+        ``measured`` keeps both directions; ``average`` and ``slower`` give both directions the mean or the smaller
+        value.
     domains
-        Level with the links of hosts of one group, which then count as known.
+        Level whose links count as known, so that pairs within a group are not missing.
     """
     index = {host: row for row, host in enumerate(hosts)}
     group = np.arange(len(hosts)) if domains is None else domains.group_of_node
@@ -84,7 +89,7 @@ def measured_matrices(
 
 
 def without_pairs(matrices: Sequence[MeasuredMatrix], hosts: Sequence[str]) -> tuple[LinkMatrix, ...]:
-    """Return matrices without the pairs that any of them lacks: no plan uses these, with any number of flows."""
+    """Return the matrices without any pair that is missing in one of them, as no plan may use such a pair."""
     index = {host: row for row, host in enumerate(hosts)}
     cells = [(index[a], index[b]) for matrix in matrices for a, b in matrix.missing]
     result = []
@@ -100,10 +105,10 @@ def filled(
     matrices: Sequence[MeasuredMatrix], hosts: Sequence[str], fill: Fill, switches: SwitchTree | None
 ) -> tuple[LinkMatrix, ...]:
     """
-    Fill missing pairs of matrices.
+    Return the matrices with missing pairs filled.
 
-    They get the worst or the median measured pair. With ``switch`` they get the worst pair at their distance in the
-    switch tree, or the worst of all if no such pair was measured.
+    A missing pair gets the bandwidth of the worst or the median measured pair. With ``switch``, it gets the worst pair
+    at the same distance in the switch tree, or the worst of all if no pair at that distance was measured.
     """
     index = {host: row for row, host in enumerate(hosts)}
     result = []
@@ -124,7 +129,10 @@ def filled(
 def rates_at_distance(
     bytes_per_s: FloatArray, hosts: Sequence[str], switches: SwitchTree
 ) -> Mapping[int | None, FloatArray]:
-    """Return measured rates by the distance of their hosts in the switch tree, nearest first."""
+    """
+    Return the measured bandwidths by distance of their hosts in the switch tree, nearest first; ``None`` if
+    unknown.
+    """
     rates: dict[int | None, list[float]] = {}
     for i, sender in enumerate(hosts):
         for j, receiver in enumerate(hosts):

@@ -1,4 +1,4 @@
-"""Notes on imported links: a sentence for everything that was read, assumed, left out and filled."""
+"""Notes on imported links: sentences on what was read, assumed, excluded and filled."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,22 +15,22 @@ from pipette_opt.read.switches import SwitchTree
 from pipette_opt.specs import LinkMatrix
 
 SLOW = 0.5
-"""Share of the median below which pairs are named. Chosen."""
+"""Share of the median bandwidth below which pairs are named. Chosen."""
 
 CHANGED = 0.1
-"""Relative drop of a pair's worst snapshot below its mean from which on the pair is named. Chosen."""
+"""Relative drop of a pair's worst snapshot below its mean above which the pair is named. Chosen."""
 
 BELOW_CARD = 100
-"""Factor below the rate of a NIC from which on flows are named. Chosen."""
+"""Factor by which a flow must be slower than a NIC to be named. Chosen."""
 
 MIN_USUAL_LATENCY_S, MAX_USUAL_LATENCY_S = 0.1 * US, 1000 * US
-"""Usual latencies between hosts of a cluster; others are named. Chosen: NICs have 1 to 50 us."""
+"""Range of usual latencies between hosts, seconds; a latency outside is named. Chosen: NICs have 1 to 50 us."""
 
 _NAMED = 12
 
 
 def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]:
-    """Notes on the files that were read."""
+    """Return notes on the files that were read."""
     notes = []
     if evidence.used:
         notes.append("Read: " + ", ".join(f"{count} x {kind}" for kind, count in sorted(evidence.used.items())) + ".")
@@ -56,12 +56,12 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
 
 
 def _some(notes: Sequence[str], rest: str) -> list[str]:
-    """Return the first notes, and the number of the others."""
+    """Return the first ``_NAMED`` notes, then a note with the number of the others, called ``rest``."""
     return [*notes[:_NAMED], *([f"{len(notes) - _NAMED} more {rest}."] if len(notes) > _NAMED else [])]
 
 
 def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str, CatalogueEntry]) -> list[str]:
-    """Notes on pairs whose flows are above the rate of a NIC, or far below, which is mostly a slip of units."""
+    """Return notes on flows faster, or far slower, than a NIC of their host, usually due to a wrong unit."""
     entries = [kinds.get(host) for host in hosts]
     cards = np.array(
         [
@@ -95,7 +95,7 @@ def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str,
 
 
 def notes_on_latency(latency_s: float) -> list[str]:
-    """Notes on a latency between hosts that no cluster has, which is mostly a slip of units."""
+    """Return notes on a latency between hosts, in seconds, that is unusual, usually due to a wrong unit."""
     if latency_s > MAX_USUAL_LATENCY_S:
         slip = "is it in milliseconds or seconds?"
     elif 0 < latency_s < MIN_USUAL_LATENCY_S:
@@ -106,7 +106,7 @@ def notes_on_latency(latency_s: float) -> list[str]:
 
 
 def notes_on_snapshots(evidence: LinkEvidence, repeated: Repeated) -> list[str]:
-    """Notes on the agreement of several sources: hosts that some lack, and links that changed."""
+    """Return notes on differences between sources: hosts that some sources lack, and links that changed."""
     if len(evidence.snapshot_hosts) < 2:
         return []
     notes = [f"{len(evidence.snapshot_hosts)} sources, each a moment in time: of a pair's rates the {repeated} counts."]
@@ -141,7 +141,7 @@ def notes_on_matrix(
     failures: Mapping[Pair, Mapping[int, str]],
     switches: SwitchTree | None,
 ) -> list[str]:
-    """Notes on range, slow pairs and missing pairs, by distance if the switches are known."""
+    """Return notes on range, slow pairs and missing pairs of a matrix; by distance if the switches are known."""
     flows, array = matrix.concurrent_flows, matrix.bytes_per_s
     known = array[~np.isnan(array)]
     if not len(known):
@@ -177,12 +177,12 @@ def notes_on_matrix(
 
 
 def note_on_excluded(pairs: Sequence[Pair]) -> str:
-    """Note on the links that no plan will use."""
+    """Return a note on the links that no plan may use."""
     return f"Excluded: no plan will use these {len(pairs)} links, whatever the flows: {_pairs_text(pairs, every=True)}."
 
 
 def note_on_filled(matrix: MeasuredMatrix, array: FloatArray, hosts: Sequence[str], fill: Fill) -> str:
-    """Note on the rates that fill the missing pairs of a matrix."""
+    """Return a note on the bandwidths that fill the missing pairs of a matrix."""
     index = {host: row for row, host in enumerate(hosts)}
     values = {float(array[index[a], index[b]]) for a, b in matrix.missing}
     given = " to ".join(gb_text(value) for value in sorted({min(values), max(values)}))
