@@ -1,9 +1,9 @@
 """
 Import of a cluster from measurements of its links: nccl-tests, mpiGraph, OSU and perftest output, Pipette's JSON.
 
-Every file gives aggregate rates of k concurrent flows from host a to host b (:mod:`.evidence`). They form the matrix of
-k flows (:mod:`.link_matrices`). NCCL's topology file and ``nvidia-smi topo -m`` describe the inside of a host,
-``scontrol show topology`` the switches. ``ImportedLinks.notes`` has everything that was assumed, dropped or filled.
+Every file gives the aggregate bandwidth of k concurrent flows from host a to host b (:mod:`.evidence`), an entry of the
+matrix of k flows (:mod:`.link_matrices`). NCCL's topology file and ``nvidia-smi topo -m`` describe the inside of a
+host, ``scontrol show topology`` the switches. ``ImportedLinks.notes`` lists everything assumed, dropped or filled.
 """
 
 import json
@@ -55,25 +55,25 @@ from pipette_opt.specs.levels import Level
 ASSUMED_LATENCY_S = 12 * US
 
 SINGLE_FILES = -1
-"""Campaign of files that are given individually."""
+"""Number of the campaign that all files given individually belong to."""
 
 HEAD_BYTES = 8192
-"""Bytes at the start of a file that a text has no zero byte in. Chosen."""
+"""Number of bytes at the start of a file; a zero byte among them marks a binary file. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImportedLinks:
     """
-    An imported cluster with notes on its import.
+    Imported cluster, with notes on the import.
 
     Parameters
     ----------
     notes
-        Sentences on everything that was read, assumed, left out and filled.
+        Sentences on everything that was read, assumed, dropped and filled.
     missing
-        Pairs of hosts without a measurement, by number of concurrent flows, before filling.
+        Host pairs without a measurement, by number of concurrent flows, before they were filled.
     health
-        Hosts, GPUs and pairs behind slow links.
+        Hosts, GPUs and pairs with slow links.
     """
 
     cluster: ClusterSpec
@@ -98,32 +98,35 @@ def import_links(
     name: str | None = None,
 ) -> ImportedLinks:
     """
-    Make a cluster from measurements.
+    Return the cluster that measurements of its links describe.
 
     Parameters
     ----------
     paths
-        Files, or folders whose files are all tried; each is one moment in time.
+        Files, or folders of which every file is read. Each path is one moment in time.
     fill
-        Treatment of a pair without a measurement. ``exclude`` leaves it empty for every number of flows, so no plan
-        uses it; ``worst`` and ``median`` take the worst or median measured pair of these flows; ``switch`` takes the
-        worst pair at equal distance in the switch tree.
+        Treatment of a pair without a measurement. ``exclude`` leaves the pair empty for every number of flows, so no
+        plan uses it; ``worst`` and ``median`` take the worst or median measured pair of the same number of flows;
+        ``switch`` takes the worst pair at equal distance in the switch tree.
     repeated
-        Choice where several of ``paths`` measured a pair: its ``worst`` moment, or the ``mean``.
+        Bandwidth that counts if several of ``paths`` measured a pair: the ``worst``, or the ``mean``.
     direction
-        ``measured``, or one rate for both directions: their ``average``, or the ``slower`` one.
+        ``measured`` keeps both directions apart; ``average`` and ``slower`` give both directions the same bandwidth.
     short_names
-        Cut host names at the first dot.
+        Whether to cut host names at the first dot.
     gpu, gpus_per_node
-        Override the logs; needed where they do not have them (mpiGraph, OSU, perftest, Pipette).
+        GPU type, and GPUs per host; override the logs. Needed for logs that do not say them (mpiGraph, OSU, perftest,
+        Pipette).
     nics_per_node
-        Used only if a single number of flows was measured; default: one for each GPU.
+        NICs per host; used only if a single number of flows was measured. By default a NIC per GPU.
     only_gpus
-        Use only nccl-tests that ran with this number of GPUs a host.
+        Number of GPUs per host; nccl-tests with another number are not used.
     test
-        Kind of the nccl-tests whose log does not name it, e.g. ``sendrecv``.
+        Test that nccl-tests logs without a name come from, such as ``sendrecv``.
     hosts
-        Sender and receiver of tests between two processes whose log does not name them, e.g. ``gpu01,gpu02``.
+        Sender and receiver of tests between two processes whose log does not name them, such as ``gpu01,gpu02``.
+    name
+        Name of the cluster; by default from the first path.
     """
     _check_choices(fill=fill, repeated=repeated, direction=direction)
     for option, value in (("gpus_per_node", gpus_per_node), ("nics_per_node", nics_per_node), ("only_gpus", only_gpus)):
@@ -165,7 +168,7 @@ def import_links(
 
 
 def _distances(switches: SwitchTree, hosts: Sequence[str]) -> IntArray:
-    """Levels of switches between each two hosts, -1 if the list lacks a host; shape ``(num_hosts, num_hosts)``."""
+    """Return the number of switch levels between each two hosts, shape ``(num_hosts, num_hosts)``; -1 if unknown."""
     found = np.full((len(hosts), len(hosts)), -1)
     for i, sender in enumerate(hosts):
         for j, receiver in enumerate(hosts):
@@ -186,7 +189,7 @@ def _check_choices(fill: str, repeated: str, direction: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """Answers of the user for logs that lack them, and the choice of logs that count."""
+    """Options of the user for nccl-tests and pair tests, as in :func:`import_links`."""
 
     only_gpus: int | None
     test: str
@@ -194,7 +197,7 @@ class _Asked:
 
 
 def _kind_asked(test: str) -> str:
-    """Return the kind of test as in nccl-tests, from a name with or without underscores and ``_perf``."""
+    """Return the name of a test as nccl-tests has it, from a name with or without underscores and ``_perf``."""
     word = test.lower().removesuffix("_perf").replace("_", "").replace("-", "")
     if test and word not in KINDS:
         raise InputError("--test", f"must be one of {', '.join(KINDS.values())}, got {test!r}.")
@@ -202,7 +205,7 @@ def _kind_asked(test: str) -> str:
 
 
 def _why_nothing(evidence: LinkEvidence) -> str:
-    """Return the reason why files have no measurement between hosts."""
+    """Return the reason why the files have no measurement between hosts."""
     if evidence.skipped:
         more = f" {len(evidence.skipped) - 3} more files or tests were not used." if len(evidence.skipped) > 3 else ""
         return " ".join(evidence.skipped[:3]) + more
@@ -213,7 +216,7 @@ def _why_nothing(evidence: LinkEvidence) -> str:
 
 
 def _gather(sources: Sequence[str | Path], asked: _Asked) -> LinkEvidence:
-    """Read all files, in natural order of their names."""
+    """Return the evidence of all files, read in natural order of their names."""
     evidence = LinkEvidence()
     for snapshot, source in enumerate(sources):
         evidence.snapshot = snapshot
@@ -235,7 +238,7 @@ def _gather(sources: Sequence[str | Path], asked: _Asked) -> LinkEvidence:
 
 
 def _read_file(evidence: LinkEvidence, path: Path, asked: _Asked, *, in_folder: bool) -> None:
-    """Add a file; a file of a folder that cannot be used is noted, any other raises ``InputError``."""
+    """Add a file to the evidence. An unusable file raises ``InputError``, except in a folder, where a note names it."""
     try:
         _read_known(evidence, path, asked)
     except InputError as error:
@@ -313,7 +316,7 @@ def _text(path: Path) -> str:
 
 
 def _check_names(evidence: LinkEvidence, where: str) -> None:
-    """Raise ``InputError`` for a host under a short and a long name, which would count as two hosts."""
+    """Raise ``InputError`` if a host appears under a short and a long name, which would count as two hosts."""
     for host in evidence.hosts:
         short = host.split(".")[0]
         if short != host and short in evidence.hosts:
@@ -330,7 +333,7 @@ def _matrices(
     direction: Direction,
     notes: list[str],
 ) -> tuple[tuple[LinkMatrix, ...], dict[int, tuple[Pair, ...]]]:
-    """Return a matrix for each measured number of flows, and the pairs that each lacked."""
+    """Return a matrix for each measured number of flows, and the pairs missing in each."""
     measured = measured_matrices(evidence, hosts, repeated, direction, domains)
     for matrix in measured:
         notes += notes_on_matrix(matrix, hosts, evidence.failures[matrix.concurrent_flows], evidence.switches)
@@ -358,7 +361,7 @@ def _matrices(
 def _kinds(
     evidence: LinkEvidence, hosts: tuple[str, ...], gpu: str | None, notes: list[str], where: str
 ) -> dict[str, CatalogueEntry]:
-    """Return the kind of GPU of each host."""
+    """Return the catalogue entry of the GPU of each host, from ``gpu`` or from the device names in the logs."""
     if gpu is not None:
         entry = read_gpu_entry(gpu, "gpu")
         notes.append(f"GPU: {entry.gpu.name} on every host, as given.")
@@ -431,7 +434,7 @@ def _nics(
 
 
 def _cap(evidence: LinkEvidence, notes: list[str]) -> float | None:
-    """Return the rate of all NICs of a host together, if a topology has it."""
+    """Return the bandwidth of all NICs of a host together, bytes/s; ``None`` if no topology file gives it."""
     inside = _agreed(evidence.inside_nodes)
     if inside is None or inside.nic_bytes_per_s is None:
         return None
@@ -440,7 +443,10 @@ def _cap(evidence: LinkEvidence, notes: list[str]) -> float | None:
 
 
 def _agreed(nodes: Sequence[InsideNode]) -> InsideNode | None:
-    """Return the inside of a host that all topologies agree on. ``InputError`` if they differ."""
+    """
+    Return the topology of a host that all topology files agree on; ``None`` without. ``InputError`` if they
+    differ.
+    """
     if len(set(nodes)) > 1:
         raise InputError(
             "links", f"the topologies of hosts differ ({nodes[0]} and {nodes[-1]}); give those of one kind."
@@ -501,7 +507,7 @@ def _is_visible(file: Path, folder: Path) -> bool:
 
 
 def _loads(text: str) -> object:
-    """Parse JSON; ``None`` if it is invalid."""
+    """Return the content of a JSON text; ``None`` if invalid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,10 +1,10 @@
 """
 Lines of logs, without the tags that launchers, schedulers and loggers put before them.
 
-Known are ``srun --label``, ``mpirun --tag-output`` and ``--timestamp-output`` (Open MPI 4 and 5), HPE MPT,
-``torchrun``, pdsh and clush, ``kubectl logs --timestamps`` and ``--prefix``, and Ray. Known, too, are the formats of
-Python's logging, loguru, NeMo, Primus and nanotron. Tags may stand in any order and number. Colours are removed, and a
-progress bar that returns to the start of its line becomes several lines.
+Known tags are those of ``srun --label``, ``mpirun --tag-output`` and ``--timestamp-output`` (Open MPI 4 and 5), HPE
+MPT, ``torchrun``, pdsh and clush, ``kubectl logs --timestamps`` and ``--prefix``, and Ray. Formats of Python's logging,
+loguru, NeMo, Primus and nanotron are known, too. Tags may be in any order and number. Colours are removed. A progress
+bar that returns to the start of its line becomes several lines.
 """
 
 import re
@@ -24,7 +24,7 @@ _DATE = rf"(?:\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?|\d\d/\d\d/\d{{4
 _BEHIND = r"(?: - | \| |: ?| ?)"
 
 _LEVEL = r"(?:DEBUG|INFO|NOTICE|WARNING|WARN)"
-"""Levels of logging that are stripped; levels of errors stay on their lines."""
+"""Logging levels that are removed as tags; levels of errors stay in their lines."""
 
 _TAGS_BY_START = {
     "digit": (
@@ -54,33 +54,36 @@ _TAGS_BY_START = {
     "<": (r"<std(?:out|err|diag)>: ?",),  # Open MPI 4 with --timestamp-output alone
 }
 _TAGS = {start: tuple(re.compile(pattern) for pattern in patterns) for start, patterns in _TAGS_BY_START.items()}
-"""Tags before a line, behind blanks, by their first character; each matches in linear time."""
+"""Patterns of tags after leading blanks, by kind of first character; each matches in linear time."""
 
 MAX_TAGS = 12
-"""Most tags of a line. Chosen."""
+"""Largest number of tags before a line. Chosen."""
 
 _HOST = re.compile(
     r"(?P<host>[A-Za-z][A-Za-z0-9._-]{0,252})(?:: | {1,60}\| )"
     r"|\[(?P<inside>[A-Za-z][A-Za-z._-]{0,200}\d[A-Za-z0-9._-]{0,200})\]:? "
 )
-"""Tags of pdsh, clush, pssh and docker compose; a word is a host if such words stand before most lines of a log."""
+"""
+Tags of pdsh, clush, pssh and docker compose. A word counts as a host only if such tags precede most lines of a
+log.
+"""
 
 HOST_SHARE, LINES_OF_A_HOST = 0.5, 3
-"""Smallest share of a log's lines with a host before them, and fewest lines of a host on average. Chosen."""
+"""Smallest share of lines with a host tag, and smallest mean number of lines per host, for such tags. Chosen."""
 
 
 class LogLine(NamedTuple):
     """
-    A line of a log.
+    Line of a log.
 
     Parameters
     ----------
     number
-        Line of the file, from 1.
+        Line number in the file, from 1.
     text
-        Output of the program.
+        Output of the program, without tags.
     source
-        Ranks and hosts of the tags, which identify a process of a job; empty without tags.
+        Ranks and hosts in the tags, which identify a process of a job; empty without tags.
     """
 
     number: int
@@ -90,9 +93,9 @@ class LogLine(NamedTuple):
 
 class Log:
     """
-    Lines of a log, with a record of those that a reader used.
+    Lines of a log, with a record of the lines that a reader used.
 
-    A reader marks what it understands with :meth:`use`; :meth:`unused` counts the rest.
+    A reader marks the lines that it understands with :meth:`use`; :meth:`unused` counts the others.
 
     Parameters
     ----------
@@ -107,19 +110,19 @@ class Log:
 
     @cached_property
     def text(self) -> str:
-        """Return the log without tags; it ends without a line break if the file does."""
+        """Log without tags; ends without a line break if the file does."""
         return "\n".join(line.text for line in self.lines) + ("" if self.is_cut else "\n")
 
     def use(self, *lines: LogLine) -> None:
-        """Mark lines that a reader understands."""
+        """Mark lines as used."""
         self._used.update(line.number for line in lines)
 
     def use_like(self, pattern: re.Pattern[str]) -> None:
-        """Mark lines that start with a pattern: known output that no reader needs."""
+        """Mark lines that begin with a pattern as used: known output that no reader needs."""
         self.use(*(line for line in self.lines if pattern.match(line.text)))
 
     def unused(self) -> str:
-        """Return a sentence with the number of unused lines, and the first of them; empty if there are none."""
+        """Return a sentence with the number of unused lines and the first of them; empty if all are used."""
         left = {
             line.number: line.text for line in self.lines if line.number not in self._used and not line.text.isspace()
         }
@@ -132,7 +135,7 @@ class Log:
 
 
 def log_lines(text: str) -> list[LogLine]:
-    """Return all lines of a log without tags and colours, split at returns to the start of a line."""
+    """Return all lines of a log without tags and colours. A carriage return inside a line begins a new line."""
     lines = []
     number = 1
     start = 0
@@ -156,7 +159,7 @@ def untagged(text: str) -> str:
 
 
 def by_source(lines: Iterable[LogLine]) -> dict[str, list[LogLine]]:
-    """Return the lines of each rank or host, in the order of the log."""
+    """Return the lines of each source (rank or host), in the order of the log."""
     found: dict[str, list[LogLine]] = {}
     for line in lines:
         found.setdefault(line.source, []).append(line)
@@ -182,7 +185,7 @@ def _without_tags(line: LogLine) -> LogLine:
 
 
 def _tag_before(text: str) -> re.Match[str] | None:
-    """Return the tag at the start of a line, behind blanks."""
+    """Return the tag at the start of a line, after blanks; ``None`` without a tag."""
     start = len(text) - len(text.lstrip(" \t"))
     first = text[start : start + 1]
     kind = "digit" if first.isdigit() else "letter" if first.isalpha() else first
@@ -190,7 +193,10 @@ def _tag_before(text: str) -> re.Match[str] | None:
 
 
 def _hosts_before(lines: Sequence[LogLine]) -> frozenset[str]:
-    """Return hosts that stand before most lines; empty if the words before colons are many and each is rare."""
+    """
+    Return the words that stand before most lines as host tags; empty if they are too few or too varied to be
+    hosts.
+    """
     written = [line.text for line in lines if line.text.strip()]
     words = Counter(_host_of(match) for text in written if (match := _HOST.match(text + " ")) is not None)
     if not words or words.total() < HOST_SHARE * len(written) or words.total() < LINES_OF_A_HOST * len(words):

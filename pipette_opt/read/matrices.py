@@ -1,4 +1,4 @@
-"""Bandwidth matrices: CSV of pipette-opt (GB/s), and Pipette's JSON (mpiGraph's MB/s)."""
+"""Bandwidth matrices: CSV files in GB/s, and Pipette's JSON in mpiGraph's MB/s."""
 
 import csv
 import io
@@ -18,14 +18,14 @@ from pipette_opt.read.files import read_json, read_text
 from pipette_opt.read.kinds_of_files import PIPETTE_MATRICES, reads
 
 MPIGRAPH_MB = 2**20
-"""mpiGraph prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``): its MB is 2^20 bytes."""
+"""Bytes in a megabyte of mpiGraph, which prints bytes per us times 10^6 / 2^20 (``MBsec`` in ``mpiGraph.c``)."""
 
 MIN_GB_PER_S, MAX_GB_PER_S = 1e-6, 1e6
-"""Valid rates: 1 kB/s, the last written digit, to a thousand times NVLink; others are in another unit."""
+"""Smallest and largest valid bandwidth, GB/s. Chosen: 1 kB/s is the last written digit, 1e6 far above NVLink."""
 
 
 def bandwidth_of(fields: Fields, name: str) -> float:
-    """Return a field in GB/s as bytes/s. ``InputError`` beyond the valid rates of a matrix."""
+    """Return a field in GB/s as bytes/s. ``InputError`` outside the valid bandwidths."""
     value = fields.positive(name)
     if not MIN_GB_PER_S <= value <= MAX_GB_PER_S:
         problem = f"{name} must be in GB/s, from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}, got {value:g}."
@@ -34,23 +34,23 @@ def bandwidth_of(fields: Fields, name: str) -> float:
 
 
 GPU_NAME = re.compile(r"^(?P<host>.+):(?P<gpu>\d+)$")
-"""Pattern for the name of a row in a matrix of GPUs."""
+"""Pattern of the name ``host:gpu`` of a row in a matrix of GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostMatrix:
     """
-    A bandwidth matrix of a file, reduced to hosts.
+    Bandwidth matrix of a file, reduced from GPUs to hosts.
 
     Parameters
     ----------
     bytes_per_s
-        Rate from the host of the row to the host of the column, shape ``(num_hosts, num_hosts)``; NaN where nobody
-        measured, and on the diagonal.
+        Bandwidth from row host to column host, bytes/s, shape ``(num_hosts, num_hosts)``; NaN if not measured and on
+        the diagonal.
     from_gpus
-        Whether the file had a row for each GPU.
+        Whether the file has a row for each GPU.
     names, gpu_bytes_per_s
-        Names of the rows as in the file, and their rates.
+        Names of the rows in the file, and their bandwidths in bytes/s.
     """
 
     hosts: tuple[str, ...]
@@ -64,12 +64,12 @@ class HostMatrix:
         object.__setattr__(self, "gpu_bytes_per_s", read_only(self.gpu_bytes_per_s, np.float64))
 
     def ordered(self, where: str, hosts: Sequence[str]) -> FloatArray:
-        """Return the matrix in the order of a cluster's hosts; hosts that it lacks have no measurement."""
+        """Return the matrix in the order of ``hosts``; NaN for hosts that the matrix lacks."""
         return in_order(where, self.hosts, self.bytes_per_s, hosts)
 
 
 def in_order(where: str, names: Sequence[str], values: FloatArray, hosts: Sequence[str]) -> FloatArray:
-    """Order a square of named hosts like a cluster, NaN for missing hosts. ``InputError`` for an unknown host."""
+    """Return a square matrix in the order of ``hosts``; NaN for missing hosts. ``InputError`` for an unknown host."""
     unknown = [host for host in names if host not in hosts]
     if unknown:
         raise InputError(where, f"host {unknown[0]!r} is not among the nodes of the cluster file.")
@@ -83,16 +83,16 @@ def in_order(where: str, names: Sequence[str], values: FloatArray, hosts: Sequen
 
 def read_latencies(path: str | Path, hosts: Sequence[str]) -> FloatArray:
     """
-    Read latencies from a CSV in microseconds, hosts as in :func:`read_matrix_csv`, empty where unknown.
+    Return the latencies between hosts in seconds, shape ``(num_hosts, num_hosts)``; NaN if unknown.
 
-    The result is in seconds, shape ``(num_hosts, num_hosts)``; NaN where the file has no value.
+    The CSV file has microseconds, and the format of :func:`read_matrix_csv`.
     """
     names, values = read_square(path, _latency)
     return in_order(str(path), names, values * US, hosts)
 
 
 def latencies_csv(hosts: Sequence[str], latency_s: FloatArray) -> str:
-    """Write latencies as CSV, in microseconds to 1 ps."""
+    """Return latencies as CSV text, in microseconds, rounded to 1 ps."""
     lines = [",".join(["from/to", *hosts])]
     for host, row in zip(hosts, latency_s, strict=True):
         cells = ("" if np.isnan(value) else f"{value / US:.6f}".rstrip("0").rstrip(".") for value in row)
@@ -102,13 +102,13 @@ def latencies_csv(hosts: Sequence[str], latency_s: FloatArray) -> str:
 
 MAX_LATENCY_S = 1.0
 """
-Largest valid latency of a message, seconds: more than twice round the earth. Chosen to find nanoseconds and seconds
-in place of microseconds.
+Largest valid latency of a message, seconds. Chosen to find values in nanoseconds or seconds in place of
+microseconds.
 """
 
 
 def _latency(where: str, text: str) -> float:
-    """Return a cell in microseconds."""
+    """Return the latency in a cell, microseconds."""
     try:
         value = number_of(text)
     except ValueError:
@@ -119,15 +119,16 @@ def _latency(where: str, text: str) -> float:
 
 
 def read_matrix(path: str | Path) -> HostMatrix:
-    """Read a matrix by its suffix: ``.json`` is Pipette's, any other is CSV."""
+    """Read a bandwidth matrix: Pipette's format for the suffix ``.json``, CSV for any other."""
     return read_pipette_json(path) if Path(path).suffix.lower() == ".json" else read_matrix_csv(path)
 
 
 def read_matrix_csv(path: str | Path) -> HostMatrix:
     """
-    Read a CSV in GB/s (10^9 bytes/s): hosts in the first row and the first column, empty where nobody measured.
+    Read a bandwidth matrix from a CSV file in GB/s (10^9 bytes/s).
 
-    With names of the form ``host:gpu`` it is a matrix of GPUs, see :func:`reduce_to_hosts`.
+    Host names are in the first row and the first column; a cell is empty if not measured. Names of the form
+    ``host:gpu`` make a matrix of GPUs, see :func:`reduce_to_hosts`.
     """
     names, values = read_square(path, _bandwidth)
     return reduce_to_hosts(names, values * GB)
@@ -136,9 +137,9 @@ def read_matrix_csv(path: str | Path) -> HostMatrix:
 @reads()
 def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[list[str], FloatArray]:
     """
-    Read the names and values of a square CSV, NaN where it is empty and on the diagonal.
+    Return the names and values of a square CSV file; NaN for empty cells and on the diagonal.
 
-    ``number`` parses a cell, from its place for error messages and its text.
+    ``number`` parses a cell from its place, for errors, and its text.
     """
     try:
         rows = [row for row in csv.reader(io.StringIO(read_text(path))) if any(cell.strip() for cell in row)]
@@ -169,11 +170,11 @@ def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[
 
 
 PIPETTE_KEYS = ("gpus", "bandwidth", "send", "recv", "1", "0", "data", "unit", "what")
-"""Top keys of Pipette's files; the unit is always MB/s, and ``what`` is a remark."""
+"""Top-level keys of Pipette's files. ``unit`` is always MB/s; ``what`` is a remark."""
 
 
 def is_pipette_json(data: object) -> bool:
-    """Return whether parsed JSON has the top keys of Pipette's files."""
+    """Return whether parsed JSON has the top-level keys of Pipette's files."""
     inner = data.get("data") if isinstance(data, dict) else None
     keys = {"gpus", "bandwidth", "send", "recv", "1", "0"}
     return any(isinstance(table, dict) and bool(keys & table.keys()) for table in (data, inner))
@@ -184,10 +185,8 @@ def read_pipette_json(path: str | Path) -> HostMatrix:
     """
     Read ``{"gpus": [...], "bandwidth": [[...]]}`` in mpiGraph's MB/s (2^20 bytes); the row sends to the column.
 
-    The diagonal is ignored.
-
-    A file with several such tables has two sides of one measurement: ``send`` (or ``1``) as measured by the sender of
-    the row, ``recv`` (or ``0``) as measured by the receiver of the row. The smaller rate counts.
+    The diagonal is ignored. A file with two tables has both ends of a measurement: ``send`` (or ``1``) measured by the
+    row as sender, ``recv`` (or ``0``) measured by the row as receiver. The smaller bandwidth counts.
     """
     data = read_json(path)
     if isinstance(data, dict) and isinstance(data.get("data"), dict):
@@ -213,8 +212,8 @@ def reduce_to_hosts(names: Sequence[str], bytes_per_s: FloatArray) -> HostMatrix
     """
     Reduce a matrix of GPUs, named ``host:gpu``, to a matrix of hosts; a matrix of hosts is unchanged.
 
-    A pair of hosts gets the **slowest** measured pair of their GPUs: unless a plan assigns the GPUs of a host, a flow
-    cannot be promised more. The matrix of GPUs is kept, too.
+    A pair of hosts gets the bandwidth of its **slowest** measured pair of GPUs, which any flow attains. The matrix of
+    GPUs is kept in ``gpu_bytes_per_s``.
     """
     matches = [GPU_NAME.match(name) for name in names]
     if not any(matches):
@@ -240,7 +239,7 @@ def reduce_to_hosts(names: Sequence[str], bytes_per_s: FloatArray) -> HostMatrix
 
 
 def matrix_csv(hosts: Sequence[str], bytes_per_s: FloatArray) -> str:
-    """Write a matrix as CSV, in GB/s to 1 kB/s."""
+    """Return a bandwidth matrix as CSV text, in GB/s, rounded to 1 kB/s."""
     lines = [",".join(["from/to", *hosts])]
     for host, row in zip(hosts, bytes_per_s, strict=True):
         lines.append(",".join([host, *("" if np.isnan(value) else gb_text(float(value)) for value in row)]))
@@ -248,7 +247,7 @@ def matrix_csv(hosts: Sequence[str], bytes_per_s: FloatArray) -> str:
 
 
 def gb_text(bytes_per_s: float) -> str:
-    """Format bytes/s as GB/s with at most six decimals."""
+    """Return bytes/s as a text in GB/s with at most six decimals."""
     return f"{bytes_per_s / GB:.6f}".rstrip("0").rstrip(".")
 
 
@@ -264,7 +263,7 @@ def _check_names(where: str, place: str, names: list[str]) -> None:
 
 
 def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
-    """Raise ``InputError`` that names the difference of the first column from the first row."""
+    """Raise ``InputError`` that says how the first column differs from the first row."""
     if len(rows) != len(columns):
         raise InputError(where, f"must be square: {len(columns)} hosts in the first row, {len(rows)} rows below it.")
     for row, column in zip(rows, columns, strict=True):
@@ -273,7 +272,7 @@ def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
 
 
 def _bandwidth(where: str, text: str) -> float:
-    """Return a cell in GB/s."""
+    """Return the bandwidth in a cell, GB/s."""
     try:
         value = number_of(text)
     except ValueError:
@@ -287,7 +286,7 @@ def _bandwidth(where: str, text: str) -> float:
 
 
 def _pipette_table(where: str, data: object) -> tuple[list[str], FloatArray]:
-    """Return the names and bytes/s of a table; the diagonal becomes NaN."""
+    """Return the names and bandwidths (bytes/s) of a table in Pipette's JSON; the diagonal becomes NaN."""
     if not isinstance(data, dict) or not isinstance(data.get("gpus"), list):
         raise InputError(where, "must be an object with the fields gpus (a list of names) and bandwidth.")
     names = [str(name) for name in data["gpus"]]

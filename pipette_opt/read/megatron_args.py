@@ -1,4 +1,4 @@
-"""Megatron-LM's command-line arguments: the model, and today's launch."""
+"""Command-line arguments of Megatron-LM, read as a model and a launch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -30,44 +30,44 @@ DEFAULT_STRATEGY = "optim_grads_params"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronArgs:
     """
-    Launch as read from Megatron-LM's arguments, with Megatron's defaults for absent ones.
+    Launch that Megatron-LM arguments describe; absent options have Megatron's defaults.
 
     Parameters
     ----------
     model
-        Model; ``None`` without ``--num-layers``, and without a size of the vocabulary.
+        Model; ``None`` without ``--num-layers`` or without a vocabulary size.
     options
-        All options that Megatron has, by name with underscores, with Megatron's silent changes.
+        Options known to Megatron, by name with underscores, after the changes that Megatron makes silently.
     micro_batch_size, global_batch_size, seq_length
-        Sizes of the batch; ``None`` if not given.
+        Batch sizes in sequences, and tokens per sequence; ``None`` if not given.
     precision
-        Precision; ``None`` if not given, unless model and batch are given: such a launch trains in fp32.
+        Precision; ``None`` if not given, except that a launch with model and batch then trains in fp32.
     fp8
         Whether ``--fp8-format`` is given.
     recompute_granularity
-        Recomputation; ``--recompute-activations`` is ``selective``.
+        Granularity of recomputation; ``--recompute-activations`` counts as ``selective``.
     recompute_modules
-        Modules of ``selective``: the given ones, or the attention core.
+        Modules of ``selective`` recomputation: the given modules, or the attention core.
     moe_token_dispatcher_type
-        Dispatcher of a model with experts; ``None`` if not given, which is Megatron's ``allgather``.
+        Token dispatcher of a model with experts; ``None`` if not given (Megatron's default is ``allgather``).
     groups_of_replicas
-        Fields of a configuration for hybrid sharding.
+        Fields of :class:`ParallelConfig` for hybrid sharding.
     zero_stage
-        ZeRO stage of ``--use-megatron-fsdp`` or ``--use-torch-fsdp2``, 0 to 3; ``None`` without them.
+        ZeRO stage of ``--use-megatron-fsdp`` or ``--use-torch-fsdp2``, 0 to 3; ``None`` without these options.
     pipeline_layout
-        ``--pipeline-model-parallel-layout``, which decides the layers of each stage and the number of chunks.
+        ``--pipeline-model-parallel-layout``, which sets the layers of each stage and the number of chunks.
     gradients_in_fp32
         Whether gradients are in fp32; ``None`` if the precision decides.
     training_fields
-        Other fields of :class:`~pipette_opt.specs.TrainingSpec` that are given.
+        Other given fields of :class:`~pipette_opt.specs.TrainingSpec`.
     not_modelled
-        Options that the numbers leave out.
+        Options that predictions leave out.
     notes
-        Assumptions of the script's reader.
+        Assumptions made while the script was read.
     account_for_embedding, account_for_loss
-        Whether embedding and output head count as a layer when layers are split over stages.
+        Whether embedding and output head each count as a layer when layers are split over stages.
     written
-        Options as written, without Megatron's silent changes.
+        Options as written, before Megatron's silent changes.
     text
         Script or command line that was read.
     """
@@ -116,10 +116,10 @@ class MegatronArgs:
 
     def training(self, base: TrainingSpec) -> TrainingSpec:
         """
-        Return the training with gradients, optimizer states and kernels of the launch; batch and precision of ``base``.
+        Return the training settings: formats and kernels of the launch, batch and precision of ``base``.
 
-        By default gradients are kept and reduced in fp32 with bf16, and in fp16 with fp16
-        (``validate_args`` in ``megatron/training/arguments.py``).
+        By default, gradients are kept and reduced in fp32 with bf16, and in fp16 with fp16 (``validate_args`` in
+        ``megatron/training/arguments.py``).
         """
         in_fp32 = base.precision != "fp16" if self.gradients_in_fp32 is None else self.gradients_in_fp32
         try:
@@ -129,9 +129,10 @@ class MegatronArgs:
 
     def parallel_config(self, num_layers: int, num_gpus: int) -> ParallelConfig:
         """
-        Return the configuration on ``num_gpus`` GPUs; the GPUs that the degrees leave are data parallel.
+        Return the configuration of the launch on ``num_gpus`` GPUs; the data-parallel size follows from the other
+        degrees.
 
-        Megatron has no default micro-batch size: one sequence is assumed if none is given.
+        Megatron has no default micro-batch size; a missing size counts as one sequence.
         """
         pp, ranks = self.pipeline_model_parallel_size, self.context_parallel_size * self.tensor_model_parallel_size
         if num_gpus % (ranks * pp):
@@ -179,11 +180,14 @@ class MegatronArgs:
         return config
 
     def _fully_sharded(self, replicas: int) -> bool:
-        """Return whether replicas share more than optimizer states, which is sent in every micro-batch."""
+        """
+        Return whether ``replicas`` replicas shard gradients (ZeRO 2 or 3), which are then sent in every
+        micro-batch.
+        """
         return self.zero_stage is not None and self.zero_stage >= 2 and replicas > 1
 
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
-        """Return the layers of each chunk of each stage by the layout, shape ``(num_chunks, pp)``."""
+        """Return the layers of each chunk of each stage that the pipeline layout sets, shape ``(num_chunks, pp)``."""
         pp = self.pipeline_model_parallel_size
         depths = self.options.get("mtp_num_layers")
         return layers_of_layout(self.pipeline_layout or "", num_layers, depths, pp, self.where)
@@ -216,7 +220,7 @@ class MegatronArgs:
         return tuple(layers)
 
     def _counted_layers(self, num_layers: int) -> int:
-        """Return the layers of a stage, including embedding and head if they count."""
+        """Return the layers per stage in an even split, with embedding and head as layers if they count."""
         counted = num_layers + int(self.account_for_embedding) + int(self.account_for_loss)
         return self._share(counted, self.pipeline_model_parallel_size)
 
@@ -228,7 +232,7 @@ class MegatronArgs:
         return num_layers // num_stages
 
     def _num_chunks(self, num_layers: int) -> int | None:
-        """Return the model chunks per stage, ``None`` without interleaving."""
+        """Return the number of chunks per stage; ``None`` without interleaving."""
         if self.pipeline_layout is not None:
             chunks = len(self._layout(num_layers))
         elif self.num_virtual_stages_per_pipeline_rank is not None:
@@ -250,19 +254,22 @@ class MegatronArgs:
 
 
 Environment = Mapping[str, str] | None
-"""Variables that are set when a script starts; by default none."""
+"""Environment variables at the start of a script; ``None`` for no variables."""
 
 
 def arguments_behind(
     source: str, environment: Environment = None, *, vocab_size: int | None = None
 ) -> MegatronArgs | None:
-    """Parse Megatron arguments of a text or of the file that it names; ``None`` for other kinds of models."""
+    """Return the launch in a text of Megatron arguments or in a file of them; ``None`` for other sources of models."""
     written = written_arguments(source)
     return None if written is None else parse_megatron_args(*written, environment, vocab_size=vocab_size)
 
 
 def written_arguments(source: str) -> tuple[str, str, str] | None:
-    """Return the text of Megatron arguments, its place and a model name; ``None`` for other texts and files."""
+    """
+    Return the text of Megatron arguments, its place for errors, and a model name; ``None`` for other texts and
+    files.
+    """
     text = source.strip()
     if text.startswith("--"):
         return text, "Megatron arguments", "megatron"
@@ -277,7 +284,7 @@ def written_arguments(source: str) -> tuple[str, str, str] | None:
 def read_megatron_args(
     arguments: str, where: str, environment: Environment = None, *, vocab_size: int | None = None
 ) -> MegatronArgs:
-    """Parse Megatron arguments of a text or a file; ``where`` names a text in messages."""
+    """Return the launch that Megatron arguments in a text or a file describe; ``where`` names a text in errors."""
     text = arguments.strip()
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):
@@ -298,7 +305,11 @@ def model_of_arguments(
     *,
     vocab_size: int | None = None,
 ) -> tuple[ModelSpec, tuple[NotModelled, ...]]:
-    """Return the model of arguments, and the options that the numbers leave out; options of training are ignored."""
+    """
+    Return the model that Megatron arguments describe, and the options that predictions leave out.
+
+    Unsupported options of training are ignored.
+    """
     options = given_options(text, where, environment, of_model=True)
     given = derived_options(_with_vocabulary(options.values, vocab_size, where))
     check_conflicts(given, where, of_model=True)
@@ -308,7 +319,7 @@ def model_of_arguments(
 
 
 def _with_vocabulary(given: Mapping[str, Any], vocab_size: int | None, where: str) -> Mapping[str, Any]:
-    """Add a separately given vocabulary to the options. ``InputError`` if they have another."""
+    """Return the options with ``vocab_size``, if given. ``InputError`` if the options have another vocabulary size."""
     size = given.get("vocab_size", given.get("padded_vocab_size", vocab_size))
     if vocab_size not in (None, size):
         raise InputError(where, f"has a vocabulary of {size}, and --vocab-size {vocab_size}; give one of the two.")
@@ -324,12 +335,11 @@ def parse_megatron_args(
     vocab_size: int | None = None,
 ) -> MegatronArgs:
     """
-    Parse arguments of a command line, of a launch script, or of the list that Megatron prints.
+    Return the launch that a command line, a launch script, or a list of arguments printed by Megatron describes.
 
-    ``vocab_size`` is the vocabulary of a launch that leaves it to a tokenizer.
-
-    Options that change the numbers and are not modelled are returned as ``not_modelled``; options that cannot be priced
-    raise ``InputError``. Of a file that ``export`` wrote the job counts, not the trial run beside it.
+    ``vocab_size`` is the vocabulary size of a launch that leaves it to a tokenizer. Options that change predictions but
+    are not modelled are listed in ``not_modelled``. Options that cannot be predicted raise ``InputError``. In a file
+    that ``export`` wrote, the job counts, not its trial run.
     """
     options = given_options(text, where, environment)
     given = derived_options(_with_vocabulary(options.values, vocab_size, where))
@@ -374,7 +384,7 @@ def parse_megatron_args(
 
 
 def _precision(given: Mapping[str, Any]) -> Precision | None:
-    """Return the given precision; a whole launch without one trains in fp32, as Megatron does."""
+    """Return the given precision; fp32 if a launch with model and batch gives none, as in Megatron."""
     if given.get("bf16") or given.get("fp16"):
         return "bf16" if given.get("bf16") else "fp16"
     whole = ("num_layers", "global_batch_size", "micro_batch_size")
@@ -382,14 +392,17 @@ def _precision(given: Mapping[str, Any]) -> Precision | None:
 
 
 def _granularity(given: Mapping[str, Any]) -> RecomputeGranularity | None:
-    """Return the recomputation, which several options can set; ``None`` if no module is left."""
+    """Return the granularity of recomputation that the options set; ``None`` for ``selective`` without modules."""
     by_others = "selective" if given.get("recompute_activations") or given.get("moe_layer_recompute") else None
     found: RecomputeGranularity | None = given.get("recompute_granularity", by_others)
     return None if found == "selective" and given.get("recompute_modules") == [] else found
 
 
 def _modules(given: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Return the modules of selective recomputation; ``--moe-layer-recompute`` is the older option of one module."""
+    """
+    Return the modules of selective recomputation; ``--moe-layer-recompute`` is an older option that adds a
+    module.
+    """
     if _granularity(given) != "selective":
         return CORE
     named = list(given.get("recompute_modules", CORE)) + ["moe"] * bool(given.get("moe_layer_recompute"))
@@ -408,7 +421,11 @@ def _zero_stage(given: Mapping[str, Any]) -> int | None:
 
 
 def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return hybrid sharding of Megatron-FSDP: groups of replicas, and their shared states (``validate_args``)."""
+    """
+    Return the fields of hybrid sharding in Megatron-FSDP: groups of replicas, and states sharded among groups.
+
+    Checks are those of Megatron's ``validate_args``.
+    """
     outer = given.get("outer_dp_sharding_strategy", "no_shard")
     outer = "optim" if given.get("enable_full_sharding_in_hsdp") else outer
     groups = given.get("num_distributed_optimizer_instances", 1)
@@ -425,7 +442,7 @@ def _groups_of_replicas(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _absent(given: Mapping[str, Any]) -> list[NotModelled]:
-    """Return notes on assumptions that the options do not ask for."""
+    """Return notes on values that predictions assume because an option is absent."""
     found = []
     if given.get("num_experts") and not given.get("moe_grouped_gemm"):
         why = "Without it the experts' products run one after another; a grouped product is counted."

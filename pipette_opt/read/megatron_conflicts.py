@@ -1,9 +1,9 @@
 """
-Options of a Megatron-LM launch that exclude or need each other, by Megatron's own checks, with any degrees.
+Options of a Megatron-LM launch that exclude or need each other, by Megatron's own checks.
 
-Each check is a row of :data:`RULES`, with its file. A row refuses only options that all releases from 0.16.1 to
-:data:`LATEST` refuse. :func:`derived_options` has Megatron's silent changes before its checks. :data:`NOT_PRICED`, and
-the table of options, have launches that Megatron accepts but that cannot be priced.
+Each check is an entry of :data:`RULES`, with its file in Megatron-LM. A rule refuses only options that all releases
+from 0.16.1 to :data:`LATEST` refuse. :func:`derived_options` makes the changes that Megatron makes silently before its
+checks. :data:`NOT_PRICED` and the table of options list launches that Megatron accepts but that cannot be predicted.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from pipette_opt.base.units import whole_number
 from pipette_opt.read.megatron_layers import counts_of_pattern
 
 RELEASE, LATEST = "core_v0.16.1 (55ac708)", "d98e8a6 (2026-08-22)"
-"""First and last state of the repository NVIDIA/Megatron-LM with compared checks."""
+"""Oldest and newest state of NVIDIA/Megatron-LM whose checks were compared with these rules."""
 
 PARSER = "megatron/training/arguments.py, validate_args"
 TRANSLATION = "megatron/training/argument_utils.py, core_transformer_config_from_args"
@@ -25,7 +25,7 @@ PARALLEL = "megatron/core/model_parallel_config.py, ModelParallelConfig.__post_i
 OPTIMIZER = "megatron/core/optimizer/optimizer_config.py, OptimizerConfig.__post_init__"
 
 Options = Mapping[str, Any]
-"""Options by name with underscores, as given or with Megatron's defaults."""
+"""Values of options by name with underscores."""
 
 DEFAULTS: Options = {
     "tensor_model_parallel_size": 1,
@@ -44,24 +44,24 @@ DEFAULTS: Options = {
     "main_grads_dtype": "fp32",
     "cp_comm_type": ("p2p",),
 }
-"""Defaults of options that rules use; all other absent options are absent or false."""
+"""Megatron's defaults of options that rules use; other absent options count as absent or false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronRule:
     """
-    A check of Megatron-LM.
+    Check of Megatron-LM on the options of a launch.
 
     Parameters
     ----------
     is_broken
-        Function of the effective options; true if they break the rule.
+        Function of the effective options that returns whether they break the rule.
     problem
-        Message, with options in braces.
+        Error text, with names of options in braces.
     source
-        File and function of Megatron-LM with the check.
+        File and function of the check in Megatron-LM.
     of_model
-        Whether the check is about the model, with any training.
+        Whether the check concerns only the model.
     """
 
     is_broken: Callable[[Options], bool]
@@ -71,7 +71,11 @@ class MegatronRule:
 
 
 def check_conflicts(given: Options, where: str, *, of_model: bool = False) -> None:
-    """Raise ``InputError`` for the first rule, or the first ``of_model``, that the options break; prices last."""
+    """
+    Raise ``InputError`` for the first rule that the options break; with ``of_model`` only rules on the model count.
+
+    :data:`NOT_PRICED` comes last.
+    """
     options = {**DEFAULTS, **derived_options(given)}
     for rule in (*RULES, *NOT_PRICED):
         if (rule.of_model or not of_model) and rule.is_broken(options):
@@ -80,11 +84,11 @@ def check_conflicts(given: Options, where: str, *, of_model: bool = False) -> No
 
 def derived_options(given: Options) -> dict[str, Any]:
     """
-    Return the options with the changes that ``validate_args`` makes silently or with a warning.
+    Return the options with the changes that Megatron's ``validate_args`` makes silently or with a warning.
 
     ``--recompute-activations`` always means selective recomputation. Without tensor parallelism there is no sequence
-    parallelism. Megatron-FSDP uses the distributed optimizer. 0 experts mean none. A hybrid pattern gives the numbers
-    of layers and of prediction depths.
+    parallelism. Megatron-FSDP implies the distributed optimizer. 0 experts mean a dense model. A hybrid pattern gives
+    the numbers of layers and of prediction depths.
     """
     options = dict(given)
     if options.get("recompute_activations"):
@@ -103,7 +107,7 @@ def derived_options(given: Options) -> dict[str, Any]:
 
 
 class _Words(dict[str, Any]):
-    """Values for messages, with lists as words."""
+    """Values of options for error texts; lists become words, missing options ``none``."""
 
     def __missing__(self, name: str) -> str:
         return "none"
@@ -114,12 +118,15 @@ class _Words(dict[str, Any]):
 
 
 def _is_whole(options: Options) -> bool:
-    """Return whether the arguments are a whole launch, so that absent options are known to be absent."""
+    """Return whether the arguments are a complete launch, so that options that are not listed are really absent."""
     return "num_layers" in options
 
 
 def _wrong_levels(options: Options) -> bool:
-    """Return whether the levels of context parallelism are not numbers, or do not multiply to its ranks."""
+    """
+    Return whether the sizes of hierarchical context parallelism are not numbers or have another product than
+    its size.
+    """
     sizes = options.get("hierarchical_context_parallel_sizes")
     if sizes is None:
         return False
@@ -128,7 +135,7 @@ def _wrong_levels(options: Options) -> bool:
 
 
 def _capacity(options: Options) -> float | None:
-    """Return the capacity factor of an expert; ``None`` without one, or if it is negative."""
+    """Return the capacity factor of experts; ``None`` if it is absent, negative or no number."""
     try:
         factor = float(options.get("moe_expert_capacity_factor", -1))
     except ValueError:
@@ -373,7 +380,7 @@ RULES: tuple[MegatronRule, ...] = (
         source=TRANSFORMER,
     ),
 )
-"""All checks, in the order in which they run."""
+"""All rules, in the order in which they are checked."""
 
 NOT_PRICED: tuple[MegatronRule, ...] = (
     MegatronRule(
@@ -392,4 +399,4 @@ NOT_PRICED: tuple[MegatronRule, ...] = (
         source="Megatron-LM's own layers have no fp4: the launch trains in 16 bits without a warning.",
     ),
 )
-"""Launches that Megatron accepts but that cannot be priced; ``source`` is the reason."""
+"""Launches that Megatron accepts but that cannot be predicted; ``source`` says why."""

@@ -1,4 +1,4 @@
-"""Options of Megatron-LM for the kind of each layer: hybrid patterns, gated delta nets, and their sizes."""
+"""Megatron-LM options for kinds of layers: hybrid patterns, Mamba-2 and gated delta nets, and their sizes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ MAMBA_OPTIONS = {
     "mamba_num_groups": "num_groups",
     "mamba_num_heads": "num_heads",
 }
-"""Options of Mamba-2, with their fields."""
+"""Options for sizes of Mamba-2, and the field of each."""
 
 DELTA_OPTIONS = {
     "linear_conv_kernel_dim": "conv_kernel_dim",
@@ -22,20 +22,26 @@ DELTA_OPTIONS = {
     "linear_num_key_heads": "num_key_heads",
     "linear_num_value_heads": "num_value_heads",
 }
-"""Options of the gated delta net, with their fields."""
+"""Options for sizes of the gated delta net, and the field of each."""
 
 MAMBA_EXPANSION = 2
-"""Channels of all heads over the hidden size, by default (``expand`` of ``MambaMixer``)."""
+"""Default ratio of the channels of all heads to the hidden size (``expand`` of Megatron-Core's ``MambaMixer``)."""
 
 
 def given_pattern(given: Mapping[str, Any]) -> str | None:
-    """Return the given hybrid pattern, by its current name or that of megatron-core 0.16."""
+    """
+    Return the hybrid layer pattern, from its current option or the older option of Megatron-Core 0.16; or
+    ``None``.
+    """
     pattern = given.get("hybrid_layer_pattern", given.get("hybrid_override_pattern"))
     return None if pattern is None else str(pattern)
 
 
 def counts_of_pattern(given: Mapping[str, Any]) -> dict[str, int]:
-    """Return the layers and prediction depths of the pattern, which win over the options for them."""
+    """
+    Return the numbers of layers and of prediction depths in the hybrid pattern, which override the options for
+    them.
+    """
     pattern = given_pattern(given)
     if pattern is None:
         return {}
@@ -44,7 +50,7 @@ def counts_of_pattern(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of a model with several kinds of layers."""
+    """Return the model fields for layers of several kinds: pattern, Mamba-2 and gated delta net."""
     fields: dict[str, Any] = {"attention_output_gate": bool(given.get("attention_output_gate"))}
     pattern = given_pattern(given)
     if given.get("is_hybrid_model") and pattern is None:
@@ -71,7 +77,7 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def stage_bounds(given: Mapping[str, Any], where: str) -> str | None:
-    """Return the pipeline layout of the bars in the pattern; ``None`` without bars."""
+    """Return the pipeline layout that the bars in the hybrid pattern set; ``None`` without bars."""
     pattern = given_pattern(given)
     if pattern is None or "|" not in pattern:
         return None
@@ -80,12 +86,12 @@ def stage_bounds(given: Mapping[str, Any], where: str) -> str | None:
 
 
 def _main_part(pattern: str) -> str:
-    """Return the pattern without the depths of multi-token prediction, each of which follows a slash."""
+    """Return the hybrid pattern up to the first slash; each slash begins a depth of multi-token prediction."""
     return pattern.partition("/")[0]
 
 
 def _depth_pattern(given: Mapping[str, Any], pattern: str, where: str) -> str | None:
-    """Return the layers of each depth of multi-token prediction, all equal; ``None`` without depths."""
+    """Return the pattern of a depth of multi-token prediction, which all depths share; ``None`` without depths."""
     depths = pattern.split("/")[1:]
     if not depths and given.get("mtp_num_layers"):
         problem = f"must list the layers of each depth after a slash with --mtp-num-layers {given['mtp_num_layers']}"
@@ -97,7 +103,7 @@ def _depth_pattern(given: Mapping[str, Any], pattern: str, where: str) -> str | 
 
 
 def _heads(given: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Return the heads of Mamba-2, by default as many as fill twice the hidden size."""
+    """Return the number of Mamba-2 heads if not given: enough to fill twice the hidden size."""
     if "mamba_num_heads" in given:
         return {}
     size, head = MAMBA_EXPANSION * int(given["hidden_size"]), int(given.get("mamba_head_dim", 64))

@@ -19,7 +19,7 @@ from pipette_opt.read.runs import COLUMNS
 SUFFIXES = (".log", ".out", ".txt", ".err")
 
 WARM_UP = 3
-"""Reported iterations that are left out as warm-up, if there are more; else only the first is. Chosen."""
+"""Number of reported iterations left out as warm-up; with no more reports than this, only the first. Chosen."""
 
 _TIME = re.compile(
     r"elapsed time per iteration \(ms\):\s*(\d+(?:\.\d+)?)(?:/\d+(?:\.\d+)?)?\s*\|", re.ASCII
@@ -37,19 +37,23 @@ RECOMPUTE = {"selective": "selective", "full": "full"}
 
 def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int = 8) -> tuple[str, list[str]]:
     """
-    Read logs, one run each; return the CSV text, and notes for people on assumptions and omissions.
+    Return the CSV text of ``runs.csv`` for logs of one run each, and notes on assumptions and omissions.
 
     A log has Megatron-LM's arguments (``name ....... value``), lines with ``elapsed time per iteration (ms)``, and
-    ``[Rank r] (after n iterations) memory (MB)`` reports. The same lines behind the prefix of Primus count, with its
-    mean times and its memory. The time of a run is the median of its reports after warm-up. Its memory is the largest
-    ``max reserved`` of the ranks that report. Files without arguments, or without both results, are left out. Lines of
-    several ranks may be mixed, with or without a prefix. A truncated report is not read. Of a file to which a restarted
-    job appended, the last start is read.
+    ``[Rank r] (after n iterations) memory (MB)`` reports. The variants of Primus, with its prefix, are read as well.
+    The time of a run is the median of its reports after warm-up. Its memory is the largest ``max reserved`` of all
+    reporting ranks. A log without arguments, or without both results, is left out. Lines of several ranks may be mixed,
+    with or without a prefix. An incomplete report is not read. If a restarted job appended to a log, the last start is
+    read.
 
     Parameters
     ----------
+    paths
+        Log files, or folders of logs.
     gpu
-        Kind of GPU; by default the GPU that the log names.
+        GPU type; by default from the log.
+    gpus_per_node
+        Number of GPUs per host.
     """
     found = [_files(path) for path in paths]
     files, others = (sorted(file for pair in found for file in pair[index]) for index in (0, 1))
@@ -88,7 +92,7 @@ EXPERTS = {
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
 }
-"""Columns of a mixture of experts, with Megatron's arguments for them; ``None`` of an argument is an empty cell."""
+"""Columns of ``runs.csv`` on experts, and Megatron's argument for each; an absent argument gives an empty cell."""
 
 NOT_READ = (
     "use_megatron_fsdp",
@@ -104,7 +108,7 @@ NOT_READ = (
     "experimental_attention_variant",
     "window_size",
 )
-"""Arguments of runs that ``runs.csv`` has no columns for: sharded parameters, 4-bit products, other kinds of layers."""
+"""Arguments without a column in ``runs.csv``: sharded parameters, 4-bit products, other kinds of layers."""
 
 _OFF = ("None", "False", "", "0", "0.0")
 
@@ -125,11 +129,11 @@ EXTRA = (
     "dispatcher",
     "overlap_moe_expert_parallel_comm",
 )
-"""Columns beyond the common ones that Megatron's arguments have."""
+"""Optional columns of ``runs.csv`` that Megatron's arguments fill."""
 
 
 def _files(path: Path) -> tuple[list[Path], list[Path]]:
-    """Return the logs of a folder, and its other files; a file given by itself is a log whatever its name."""
+    """Return the logs and the other files of a folder. A file given by itself counts as a log, whatever its name."""
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
         logs = [file for file in files if file.suffix in SUFFIXES]
@@ -140,7 +144,7 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _looks_like(file: Path) -> str:
-    """Return a sentence on the likely kind of a file that is not a log; empty if unknown or unreadable."""
+    """Return a sentence on the likely kind of a file that is no log; empty if unknown or unreadable."""
     try:
         data = read_bytes(file)[:HEAD_CHARACTERS]
     except (OSError, InputError):
@@ -152,14 +156,22 @@ def _looks_like(file: Path) -> str:
 @dataclass(slots=True)
 class _Reports:
     """
-    Reports of a log, collected line by line.
+    Arguments and reports of a log, collected line by line.
 
     Parameters
     ----------
+    arguments
+        Megatron's printed arguments, by name.
+    ended
+        Whether the list of arguments is complete.
     times
-        Times of an iteration, seconds, each with the batch size of its report; empty if the report has none.
+        Seconds of an iteration and the batch size, as text, of each report; the batch size is empty if not reported.
     has_first
-        Whether the first report covers only the job's first iteration.
+        Whether the first report covers only the first iteration of the job.
+    reserved_gib, used_gib
+        Reports of memory that PyTorch reserved, and that the device used (Primus), GiB.
+    oom
+        Whether an out-of-memory error was logged.
     """
 
     arguments: dict[str, str] = field(default_factory=dict)
@@ -171,7 +183,7 @@ class _Reports:
     oom: bool = False
 
     def add(self, line: str) -> bool:
-        """Read a line, which ends in a line break unless the log ends in it; return whether it has a report."""
+        """Add the report in a line; return whether the line has one. Only an incomplete last line has no line break."""
         if argument := ARGUMENT.match(line):
             self.arguments[argument["name"]] = argument["value"].rstrip()
             return True
@@ -194,19 +206,19 @@ class _Reports:
 
     @property
     def batch(self) -> str:
-        """Return the batch size of the last report that has one."""
+        """Batch size, as text, in the last report that has a batch size; empty without."""
         return next((batch for _, batch in reversed(self.times) if batch), "")
 
     @property
     def steady_s(self) -> list[float]:
-        """Return times after warm-up, of the final batch size if it was ramped up."""
+        """Seconds of each reported iteration after warm-up, only with the final batch size if it was ramped up."""
         left_out = WARM_UP if len(self.times) > WARM_UP else int(len(self.times) > 1 or self.has_first)
         times = self.times[left_out:]
         return [time for time, batch in times if batch in ("", self.batch)]
 
 
 def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str, object] | str, str]:
-    """Return the row of a log, or the reason why it has none; and the number of unused lines as text."""
+    """Return the ``runs.csv`` row of a log, or the reason why there is none; and a sentence on unused lines."""
     try:
         data = read_bytes(file)
     except OSError as error:
@@ -228,7 +240,7 @@ def _read_log(file: Path, gpu: str | None, gpus_per_node: int) -> tuple[dict[str
 
 
 def _row(reports: _Reports, name: str, kind: str, gpus_per_node: int, text: str) -> dict[str, object] | str:
-    """Return the row of a log's reports, or the reason why there is none."""
+    """Return the ``runs.csv`` row of the reports in a log, or the reason why there is none."""
     arguments = reports.arguments
     if "world_size" not in arguments or "num_layers" not in arguments:
         if arguments and not reports.ended:
@@ -272,7 +284,7 @@ def _says(arguments: dict[str, str], name: str) -> bool:
 
 
 def _row_of(arguments: dict[str, str]) -> dict[str, object]:
-    """Return the columns that Megatron's arguments have."""
+    """Return the ``runs.csv`` columns that Megatron's arguments fill."""
 
     def number(name: str, default: int | None = None) -> int:
         if not _says(arguments, name):
@@ -294,7 +306,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
         return arguments.get(name) == "True"
 
     def stages() -> dict[str, object]:
-        """Return the layers of each stage if the first or last stage differs."""
+        """Return the column of layers per stage if the first or last stage has another number; else empty."""
         first, last = (
             number(name) if _says(arguments, name) else None
             for name in ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
@@ -356,7 +368,7 @@ def _row_of(arguments: dict[str, str]) -> dict[str, object]:
 
 
 def _overlaps(arguments: dict[str, str]) -> dict[str, object]:
-    """Return the columns of communication overlap and of CUDA graphs, for arguments that the log has."""
+    """Return the columns on communication overlap and CUDA graphs, for arguments that the log has."""
     columns: dict[str, object] = {
         name: arguments[name] == "True" for name in ("overlap_grad_reduce", "overlap_param_gather") if name in arguments
     }
@@ -369,7 +381,7 @@ def _overlaps(arguments: dict[str, str]) -> dict[str, object]:
 
 
 def _dispatcher(arguments: dict[str, str]) -> dict[str, object]:
-    """Return the columns of the token dispatcher: its kernels, and whether it runs beside compute."""
+    """Return the columns on the token dispatcher: its kind, and whether it overlaps compute."""
     columns: dict[str, object] = {}
     kind, backend = (arguments.get(f"moe_{name}", "") for name in ("token_dispatcher_type", "flex_dispatcher_backend"))
     if kind:
@@ -380,7 +392,7 @@ def _dispatcher(arguments: dict[str, str]) -> dict[str, object]:
 
 
 def _recompute(arguments: dict[str, str], layers_of_stage: int) -> str:
-    """Return ``none``, ``selective`` or ``full``; ``block`` on a part of a stage's layers adds their number."""
+    """Return ``none``, ``selective`` or ``full``; ``full on 3 of 8 layers`` for ``block`` on some layers of a stage."""
     kind = RECOMPUTE.get(arguments.get("recompute_granularity", "None"), "none")
     number = arguments.get("recompute_num_layers", "None")
     if kind == "full" and arguments.get("recompute_method") == "block" and whole_number(number) is not None:
@@ -389,7 +401,7 @@ def _recompute(arguments: dict[str, str], layers_of_stage: int) -> str:
 
 
 def _precision(arguments: dict[str, str]) -> str:
-    """Return ``fp8`` with its recipe for products in fp8 (``--fp8-format``), else the format of parameters."""
+    """Return fp8 with its recipe if ``--fp8-format`` is given, else the format of parameters."""
     if arguments.get("fp8", "None") != "None":
         recipe = arguments.get("fp8_recipe", "delayed")
         return {"delayed": "fp8", "mxfp8": "mxfp8"}.get(recipe, f"fp8-{recipe}")
@@ -398,10 +410,10 @@ def _precision(arguments: dict[str, str]) -> str:
 
 def _attention_kernel(arguments: dict[str, str]) -> str:
     """
-    Return ``flash`` if attention does not keep its scores, else ``unfused``.
+    Return ``flash`` if the attention kernel keeps no scores in memory, else ``unfused``.
 
-    ``AttnBackend.flash`` and cuDNN's ``AttnBackend.fused`` do not keep them. With Transformer Engine the default,
-    ``AttnBackend.auto``, selects one of the two (Megatron-LM, ``megatron/training/arguments.py``).
+    ``AttnBackend.flash`` and ``AttnBackend.fused`` (cuDNN) keep none. With Transformer Engine, the default
+    ``AttnBackend.auto`` selects one of these two (Megatron-LM, ``megatron/training/arguments.py``).
     """
     backend = arguments.get("attention_backend", "").removeprefix("AttnBackend.")
     chosen = backend == "auto" and arguments.get("transformer_impl", "transformer_engine") == "transformer_engine"

@@ -1,4 +1,4 @@
-"""The model that Megatron-LM's arguments describe, with the defaults of ``megatron/training/arguments.py``."""
+"""Model that Megatron-LM's arguments describe, with the defaults of ``megatron/training/arguments.py``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ PASSED_ON = (
     "mup_output_mult",
     "use_mup",
 )
-"""Options that describe the same model to Megatron, and that change no figure."""
+"""Options of the model that change neither time nor memory; ``export`` writes them unchanged."""
 
 PASSED_ON_OF_EXPERTS = (
     "moe_apply_probs_on_input",
@@ -38,18 +38,22 @@ PASSED_ON_OF_EXPERTS = (
     "moe_shared_expert_gate",
     "moe_z_loss_coeff",
 )
-"""Options of a mixture of experts that change no figure."""
+"""Options of experts that change neither time nor memory; ``export`` writes them unchanged."""
 
 
 def _wide_layers(given: Mapping[str, Any], count: str) -> int:
-    """Return layers in 16 bits at an end; default 1 (``first_last_layers_bf16`` of ``TransformerConfig``)."""
+    """
+    Return the number of layers in 16 bits at an end of an fp8 or fp4 model.
+
+    The default is 1 with ``first_last_layers_bf16`` of Megatron's ``TransformerConfig``, else 0.
+    """
     has_recipe = not {"fp8_format", "fp4_format"}.isdisjoint(given)
     return int(given.get(count, 1)) if has_recipe and given.get("first_last_layers_bf16") else 0
 
 
 def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSpec:
     """
-    Return the model that options describe.
+    Return the model that Megatron-LM options describe.
 
     Parameters
     ----------
@@ -57,6 +61,8 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
         Values by option, with underscores; ``True`` for flags.
     where
         Start of every error message.
+    name
+        Name of the model.
     """
     hidden, heads = _required(given, "hidden_size", where), _required(given, "num_attention_heads", where)
     if "kv_channels" not in given and hidden % heads and not given.get("multi_latent_attention"):
@@ -108,12 +114,12 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
 
 
 def names_vocabulary(given: Mapping[str, Any]) -> bool:
-    """Return whether the options have the size of the vocabulary, or name a tokenizer of known size."""
+    """Return whether the options give the vocabulary size, or name a tokenizer of known size."""
     return bool(given.get("padded_vocab_size") or given.get("vocab_size") or tokenizer_of(given))
 
 
 def vocab_size_of(given: Mapping[str, Any], where: str) -> int:
-    """Return the entries of the vocabulary: the options' own, or those of the tokenizer that they name."""
+    """Return the number of vocabulary entries, from the options or the tokenizer that they name."""
     size = given.get("padded_vocab_size") or given.get("vocab_size")
     if size:
         return int(size)
@@ -127,10 +133,10 @@ def vocab_size_of(given: Mapping[str, Any], where: str) -> int:
 
 def _latent(given: Mapping[str, Any], where: str) -> LatentAttention | None:
     """
-    Return latent attention; its options have no effect without ``--multi-latent-attention``.
+    Return the sizes of latent attention; ``None`` without ``--multi-latent-attention``.
 
-    Its positions have scaled angles unless ``--rope-type rope`` is given (``MLATransformerConfig``), with separate
-    parameters.
+    Positions are scaled by YaRN with its own parameters unless ``--rope-type rope`` is given
+    (``MLATransformerConfig``).
     """
     if not given.get("multi_latent_attention"):
         return None
@@ -152,7 +158,10 @@ def _query_groups(given: Mapping[str, Any], heads: int) -> int:
 
 
 def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
-    """Return options of the model that ``export`` writes unchanged."""
+    """
+    Return the given options of ``PASSED_ON``, with their values, which ``export`` writes unchanged; else
+    ``None``.
+    """
     names = (*PASSED_ON, *(PASSED_ON_OF_EXPERTS if given.get("num_experts") else ()))
     found: list[tuple[str, ...]] = []
     for name in names:
@@ -165,7 +174,7 @@ def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
 
 
 def _activation(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return gate and activation; squared ReLU wins over quick GEGLU, as in Megatron."""
+    """Return the fields of the MLP's gate and activation; squared ReLU overrides quick GEGLU, as in Megatron."""
     relu = bool(given.get("squared_relu"))
     geglu = bool(given.get("quick_geglu")) and not relu
     gated = bool(given.get("swiglu")) or geglu
@@ -178,7 +187,7 @@ def _activation(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the kind of positions; options of rotary positions count only with these."""
+    """Return the fields of positions; options of rotary positions have an effect only with rotary positions."""
     kind = "rope" if given.get("use_rotary_position_embeddings") else given.get("position_embedding_type")
     kind = kind or "learned_absolute"
     if kind in ("mrope", "relative"):
@@ -200,13 +209,13 @@ def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _interpolation(given: Mapping[str, Any], where: str) -> int | None:
-    """Return the interpolation factor of positions; a factor of 1 has no effect."""
+    """Return the interpolation factor of positions; ``None`` for 1, which has no effect."""
     factor = _whole(given, "rotary_seq_len_interpolation_factor", 1, where)
     return None if factor == 1 else factor
 
 
 def _yarn(given: Mapping[str, Any], where: str) -> YarnScaling:
-    """Return the options of YaRN without latent attention (``megatron/training/argument_utils.py``, core 0.19)."""
+    """Return YaRN scaling without latent attention (``megatron/training/argument_utils.py``, core 0.19)."""
     unset = YarnScaling()
     return YarnScaling(
         rotary_scaling_factor=_number(given, "rotary_scaling_factor", unset.rotary_scaling_factor, where),
@@ -222,7 +231,7 @@ def _yarn(given: Mapping[str, Any], where: str) -> YarnScaling:
 
 
 def _window(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the window; without one the frequency of layers that skip it has no effect."""
+    """Return the fields of the attention window; empty without ``--window-size``."""
     value = given.get("window_size")
     if value is None:
         return {}
@@ -237,7 +246,7 @@ def _window(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _depths(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return multi-token prediction; without depths its other options have no effect."""
+    """Return the fields of multi-token prediction; empty without ``--mtp-num-layers``."""
     if not given.get("mtp_num_layers"):
         return {}
     return {
@@ -248,7 +257,7 @@ def _depths(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of a mixture of experts; none for a dense model, whose expert options have no effect."""
+    """Return the fields of experts; empty for a dense model, on which options of experts have no effect."""
     if not given.get("num_experts"):
         return {}
     return {
@@ -265,7 +274,7 @@ def _experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _layers_with_experts(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the layers with experts, from ``--moe-layer-freq``: the first of every N, or a list."""
+    """Return the field of ``--moe-layer-freq``: experts in the first of every N layers, or a list of 0 and 1."""
     layers = given["num_layers"]
     pattern = layer_frequency(str(given.get("moe_layer_freq", "1")), "--moe-layer-freq", where)
     if isinstance(pattern, int):
@@ -291,7 +300,7 @@ def _option(field: str) -> str:
 
 
 def _number(given: Mapping[str, Any], field: str, default: Any, where: str) -> Any:
-    """Return a number, or the default."""
+    """Return an option as a number; the default if absent."""
     if field not in given:
         return default
     try:
@@ -301,7 +310,7 @@ def _number(given: Mapping[str, Any], field: str, default: Any, where: str) -> A
 
 
 def _whole(given: Mapping[str, Any], field: str, default: Any, where: str) -> Any:
-    """Return a whole number as Megatron reads it (``1e6`` is not one), or the default."""
+    """Return an option as a whole number, read as Megatron does (``1e6`` is refused); the default if absent."""
     if field not in given:
         return default
     try:
@@ -317,5 +326,9 @@ def _required(given: Mapping[str, Any], field: str, where: str) -> int:
 
 
 def _default_ffn(hidden: int, swiglu: bool) -> int:
-    """Return four times the hidden size; with SwiGLU two thirds of that, rounded down to a multiple of 64."""
+    """
+    Return the default MLP size: four times the hidden size.
+
+    With SwiGLU it is two thirds of that, rounded down to a multiple of 64.
+    """
     return int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden

@@ -1,4 +1,4 @@
-"""Options of a Megatron-LM command line or shell script, each with its effect on the figures."""
+"""Options on a Megatron-LM command line or in a shell script, each with its effect on predictions."""
 
 import difflib
 import re
@@ -12,7 +12,7 @@ from pipette_opt.read.megatron_words import UNSET, Words, read_words
 from pipette_opt.specs import NotModelled
 
 NEAR = 0.9
-"""Similarity (``difflib``, 0 to 1) from which an unknown option counts as a misspelt one. Chosen."""
+"""Smallest similarity (``difflib``, 0 to 1) at which an unknown option counts as a misspelt known option. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,11 @@ class GivenOptions:
     Parameters
     ----------
     values
-        Values by name with underscores: whole and other numbers, words, lists of words, true for a flag.
+        Values by name with underscores: numbers, words, lists of words, ``True`` for a flag.
     not_modelled
-        Effects that the figures leave out, in the order of the command line.
+        Effects that predictions leave out, in the order of the command line.
     passed_on
-        Options that no figure and no other field has, each with its values; ``export`` writes them unchanged.
+        Options, with their values, that no prediction uses and that ``export`` writes unchanged.
     notes
         Assumptions made while a script was read.
     """
@@ -42,20 +42,20 @@ def given_options(
     text: str, where: str, environment: Mapping[str, str] | None = None, *, of_model: bool = False
 ) -> GivenOptions:
     """
-    Read all options of a command line, a launch script or a log.
+    Return all options of a command line, a launch script or a log.
 
     Parameters
     ----------
     environment
-        Variables that are set when a script is started.
+        Environment variables at the start of a script.
     of_model
-        Whether the options only describe a model, so that unsupported training options are not refused.
+        Whether the options only describe a model, so that unsupported training options are accepted.
 
     Raises
     ------
     InputError
-        If there is no option, a value is missing or wrong, an option looks like a misspelt one of Megatron's, or a
-        job with an option is not supported.
+        If there is no option, if a value is missing or wrong, if an option seems misspelt, or if an option is
+        unsupported.
     """
     words = read_words(text, where, environment)
     try:
@@ -88,7 +88,7 @@ REFUSED_OF_TRAINING = (
     "tensor_parallel_num_weight_shards",
     "warmup",
 )
-"""Unsupported options that describe training, not the model."""
+"""Unsupported options that concern training, not the model."""
 
 WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "fp8_format": ("hybrid",),
@@ -104,7 +104,7 @@ WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "moe_deepep_num_sms": (),
     "moe_hybridep_num_sms": (),
 }
-"""Options that are read only in part, with the values that are read whole; other values ``export`` writes unchanged."""
+"""Options that only some values of are modelled, with these values; ``export`` writes other values unchanged."""
 
 
 def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -122,7 +122,7 @@ def _passed_on(values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _counted_otherwise(values: Mapping[str, Any]) -> Iterator[NotModelled]:
-    """List inaccuracies of options with several values, of which only one kind is counted."""
+    """Yield notes on options with several different values, if predictions count only one value."""
     kinds = values.get("cp_comm_type", ())
     if len(set(kinds)) > 1 and values.get("context_parallel_size", 1) > 1:
         why = "Layers exchange in different ways; a ring of sends is counted in all."
@@ -131,14 +131,14 @@ def _counted_otherwise(values: Mapping[str, Any]) -> Iterator[NotModelled]:
 
 
 Place = Literal["read", "no effect", "not modelled", "refused", "unknown"]
-"""Effect of a given option on the figures."""
+"""Effect of a given option on predictions."""
 
 
 def places_of(text: str, where: str) -> dict[str, Place]:
     """
-    Return the place of each option of a command line, by its name; also for launches that are refused.
+    Return the effect of each option of a command line on predictions, by option; also for refused launches.
 
-    ``no effect`` are options of the table that are harmless, and options that need another one that is not given.
+    ``no effect``: the option is harmless, or needs another option that is absent.
     """
     values, unknown = _written(read_words(text, where), where)
     found: dict[str, Place] = {megatron_options()[field].name: _place(field, values) for field in values}
@@ -151,7 +151,11 @@ def option_values(text: str, where: str) -> dict[str, Any]:
 
 
 def _unlike(option: MegatronOption, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return values for which the figures are inaccurate; groups of replicas are counted only with Megatron-FSDP."""
+    """
+    Return the values of an option for which predictions are inaccurate; empty if accurate.
+
+    Groups of replicas are modelled only with Megatron-FSDP.
+    """
     is_counted = option.field == "num_distributed_optimizer_instances" and values.get("use_megatron_fsdp")
     return () if is_counted else option.unlike(values[option.field])
 
@@ -167,7 +171,7 @@ def _place(field: str, values: Mapping[str, Any]) -> Place:
 
 
 def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
-    """Return the values of Megatron's options, and the words after options that Megatron lacks."""
+    """Return the values of options that Megatron has, and the words after each option that it lacks."""
     words = given.words
     if not any(word.startswith("--") for word in words):
         problem = f"must hold options such as --tensor-model-parallel-size 8, got {shown(' '.join(words))}."
@@ -191,7 +195,7 @@ def _written(given: Words, where: str) -> tuple[dict[str, Any], dict[str, Sequen
 
 
 def _following(words: Sequence[str], start: int) -> list[str]:
-    """Return the values after an option: the words up to the next option."""
+    """Return the words from ``start`` up to the next option: the values of the option before."""
     found: list[str] = []
     for index in range(start, len(words)):
         if words[index].startswith("--") or _is_list_of_options(words[index]):
@@ -222,7 +226,10 @@ def _value(option: MegatronOption, following: Sequence[str], where: str) -> Any:
 
 
 def _check_words(option: MegatronOption, words: Sequence[str], where: str) -> None:
-    """Check words against Megatron's choices; shell variables pass, as their values are unknown here."""
+    """
+    Raise ``InputError`` for a word that Megatron does not accept; shell variables pass, as their values are
+    unknown.
+    """
     for word in words:
         if option.choices and word not in option.choices and "$" not in word:
             raise InputError(where, f"{option.name} must be {' or '.join(option.choices)}, got {word!r}.")
@@ -244,7 +251,7 @@ def _number(option: MegatronOption, text: str, where: str) -> int | float:
 
 
 def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:
-    """Return effects that the figures leave out; an ``InputError`` names unsupported options."""
+    """Return the effects that predictions leave out. ``InputError`` names unsupported options."""
     refused: list[tuple[MegatronOption, str]] = []
     found: list[NotModelled] = []
     for field in values:
@@ -266,7 +273,7 @@ def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:
 
 
 def _unknown(name: str, following: Sequence[str], where: str) -> NotModelled:
-    """Return the entry of an option that Megatron lacks; refuse it if it looks misspelt."""
+    """Return the note on an option that Megatron lacks. ``InputError`` if the option seems misspelt."""
     near = difflib.get_close_matches(field_of(name)[:MAX_SHOWN], megatron_options(), n=1, cutoff=NEAR) or _cut_short(
         name
     )
@@ -290,7 +297,7 @@ def _is_list_of_options(word: str) -> bool:
 
 
 def _cut_short(name: str) -> list[str]:
-    """Return known options that begin with all words of a name, if it has several words."""
+    """Return modelled options that a shortened name begins, such as ``--num-layers-per``; empty for a single word."""
     begins = f"{field_of(name)}_"
     if begins.count("_") < 2:
         return []

@@ -1,4 +1,4 @@
-"""Parser of the arguments that Megatron prints when it starts: ``tensor_model_parallel_size ...... 8``."""
+"""Reader of the arguments that Megatron prints at its start: ``tensor_model_parallel_size ...... 8``."""
 
 import re
 
@@ -6,17 +6,17 @@ from pipette_opt.read.log_lines import untagged
 from pipette_opt.read.megatron_table import table_rows
 
 ARGUMENT = re.compile(r"\s*(?:\S+:\s*)?(?:\[[^\]]*\]:?\s*)?(?P<name>[a-z][a-z0-9_]+) \.{2,} (?P<value>.*)")
-"""Line of a printed argument, with or without a rank before it."""
+"""Pattern of a line with a printed argument, with or without a rank before it."""
 
 HEADER = "--- arguments ---"
-"""Part of the line above the printed arguments."""
+"""Part of the line that precedes the printed arguments."""
 
 _LEAST = 3
-"""Fewest argument lines by which a text without ``HEADER`` is recognised. Chosen."""
+"""Smallest number of argument lines that make a text without ``HEADER`` a list of arguments. Chosen."""
 
 
 def is_printed(text: str) -> bool:
-    """Return whether a text is a list of printed arguments, or a log that has one."""
+    """Return whether a text is a list of printed arguments, or a log that contains such a list."""
     if " .." not in text:
         return False
     found = sum(" .." in line and ARGUMENT.match(line) is not None for line in text.splitlines())
@@ -24,7 +24,7 @@ def is_printed(text: str) -> bool:
 
 
 def printed_arguments(text: str) -> dict[str, str]:
-    """Return the arguments of the last start in a log, by name; a restarted job appends to its log."""
+    """Return the printed arguments by name; those of the last start if a restarted job appended to its log."""
     lines = untagged(text[max(text.rfind(HEADER), 0) :]).splitlines()
     return {
         found["name"]: found["value"].rstrip() for line in lines if " .." in line and (found := ARGUMENT.match(line))
@@ -33,9 +33,9 @@ def printed_arguments(text: str) -> dict[str, str]:
 
 def printed_words(text: str) -> list[str]:
     """
-    Return the command line that yields the printed values.
+    Return a command line that sets the printed arguments.
 
-    Not all printed values are options: ranks, derived sizes and objects are left out.
+    Printed values that are no options are left out: ranks, derived sizes and objects.
     """
     arguments = printed_arguments(text)
     options = _options_by_name()
@@ -52,7 +52,7 @@ def printed_words(text: str) -> list[str]:
 
 
 def _option(name: str, value: str) -> list[str]:
-    """Return an option with its values; no words for an absent one."""
+    """Return an option with its printed value as words; empty for ``None`` or an empty value."""
     values = (
         value.strip("[]").replace(",", " ").replace("'", "").replace('"', "").split() if value[:1] == "[" else [value]
     )
@@ -61,7 +61,7 @@ def _option(name: str, value: str) -> list[str]:
 
 
 def _options_by_name() -> dict[tuple[str, str], str]:
-    """Return options by the printed name, and by the printed value if the flag is given: ``True`` or ``False``."""
+    """Return options by printed name and printed value; the value is ``True`` or ``False`` for a flag, else empty."""
     found: dict[tuple[str, str], str] = {}
     for row in table_rows():
         option, kind = row["option"], row["kind"].partition(" ")[0]
@@ -87,4 +87,4 @@ _OTHER_NAMES = {
     "--no-overlap-p2p-communication": ("overlap_p2p_comm",),
     "--disable-gloo-process-groups": ("enable_gloo_process_groups", "use_gloo_process_groups"),
 }
-"""Options whose value Megatron prints under another name (``dest`` in ``megatron/training/arguments.py``)."""
+"""Names under which Megatron prints certain options (``dest`` in ``megatron/training/arguments.py``)."""

@@ -1,4 +1,4 @@
-"""Table of Megatron's options with their effects on the figures, ``data/megatron_options.csv``."""
+"""Table of Megatron-LM options with their effects on predictions, ``data/megatron_options.csv``."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from pipette_opt.specs import NotModelled
 from pipette_opt.specs.not_modelled import Direction, Effect
 
 Kind = Literal["flag", "whole", "number", "word", "list"]
-"""Values after an option: none, a whole or any number, a word, or several words."""
+"""Values that an option takes: none, a whole number, any number, a word, or several words."""
 
 Status = Literal["modelled", "harmless", "approximated", "refused"]
 
@@ -19,24 +19,27 @@ Status = Literal["modelled", "harmless", "approximated", "refused"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronOption:
     """
-    Option of Megatron, a row of the table.
+    Option of Megatron-LM, as a row of the table describes it.
 
     Parameters
     ----------
-    status
-        ``modelled``: the reader uses it. ``harmless``: time, memory and model do not depend on it, up to noise.
-        ``approximated``: the figures leave it out, and are off in the directions of ``time`` and ``memory``.
-        ``refused``: a job with it is not supported.
-    modelled_values
-        Values for which the figures are right; the status is that of all other values.
+    kind
+        Values that the option takes.
     choices
-        Words that Megatron accepts after it; empty: any.
+        Words that Megatron accepts as value; empty if any.
+    status
+        ``modelled``: predictions use the option. ``harmless``: time, memory and model do not depend on it, up to noise.
+        ``approximated``: predictions leave it out, and err in the directions of ``time`` and ``memory``. ``refused``: a
+        job with the option is not supported.
+    modelled_values
+        Values for which predictions are right; ``status`` applies to all other values.
     needs
-        Options (``--x`` or ``--x=value``) of which at least one must be given for this one to have an effect.
+        Options (``--x`` or ``--x=value``); without any of them the option has no effect. Empty if none is needed.
     time, memory
-        ``less`` or ``more`` if the real job takes less or more than the figures say, or ``either``; empty: as much.
+        Whether the real job takes ``less``, ``more`` or ``either`` compared with the prediction; ``None``: as
+        predicted.
     within
-        Part of the breakdown that bounds the saved time, e.g. ``tensor_parallel``; ``None``: no such bound.
+        Part of the time breakdown that bounds the saved time, such as ``tensor_parallel``; ``None``: no bound.
     why
         Reason, one sentence for people.
     """
@@ -54,25 +57,32 @@ class MegatronOption:
 
     @property
     def field(self) -> str:
-        """Return the name as Megatron's code has it."""
+        """Name with underscores, as in Megatron's code."""
         return field_of(self.name)
 
     def unlike(self, value: Any) -> tuple[str, ...]:
-        """Return the parts of a value for which the figures are inaccurate; for a flag an empty text."""
+        """Return the parts of a value for which predictions are inaccurate; an empty text stands for a flag."""
         if value is False:
             return ()
         words = [""] if value is True else [str(word) for word in (value if isinstance(value, list) else [value])]
         return tuple(word for word in words if not word or not any(same(word, known) for known in self.modelled_values))
 
     def matters(self, given: Mapping[str, Any]) -> bool:
-        """Return whether an option that this one needs is given and has an effect; a degree of 1 counts as absent."""
+        """
+        Return whether the option has an effect: an option that it needs is given, or it needs none.
+
+        A parallel degree of 1 counts as absent.
+        """
         known = megatron_options()
         return not self.needs or any(
             _is_given(need, given) and known[field_of(need.partition("=")[0])].matters(given) for need in self.needs
         )
 
     def not_modelled(self, words: Sequence[str]) -> list[NotModelled]:
-        """Return the effects that the figures leave out: a single entry if time and memory are off alike, else two."""
+        """
+        Return notes on the effects that predictions leave out: one note if time and memory err alike, else one for
+        each.
+        """
         value = " ".join(words)
         if self.time is not None and self.time == self.memory:
             return [self._entry(value, "both", self.time)]
@@ -88,7 +98,7 @@ class MegatronOption:
 
 
 def field_of(option: str) -> str:
-    """Return ``--num-layers`` as ``num_layers``."""
+    """Return the name of an option with underscores: ``num_layers`` for ``--num-layers``."""
     return option[2:].replace("-", "_")
 
 
@@ -104,7 +114,7 @@ def same(word: str, other: str) -> bool:
 
 @cache
 def megatron_options() -> Mapping[str, MegatronOption]:
-    """Return all options by the fields of their names and aliases."""
+    """Return all options of the table, by their names and aliases with underscores."""
     options: dict[str, MegatronOption] = {}
     for row in table_rows():
         if not row["option"]:
@@ -127,13 +137,13 @@ def megatron_options() -> Mapping[str, MegatronOption]:
 
 
 def table_rows() -> list[dict[str, str]]:
-    """Return the table as its file has it, a mapping for each row."""
+    """Return the rows of the table as its file has them."""
     with shipped_path("data", "megatron_options.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def parts_saved(entries: Iterable[NotModelled]) -> dict[str, str]:
-    """Return options whose saving is bounded by a part of the breakdown, each with that part."""
+    """Return the options whose time saving is bounded by a part of the time breakdown, each with this part."""
     known = megatron_options()
     found = {entry.option: known[field_of(entry.option)].within for entry in entries if field_of(entry.option) in known}
     return {option: part for option, part in found.items() if part is not None}

@@ -1,4 +1,4 @@
-"""Training that Megatron-LM's arguments describe: number formats, kernels, offloading."""
+"""Training settings that Megatron-LM's arguments describe: number formats, kernels, offloading."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +12,8 @@ def gradients_in_fp32(given: Mapping[str, Any]) -> bool | None:
     """
     Return whether gradients are accumulated and reduced in fp32; ``None`` if no option sets it.
 
-    ``--grad-reduce-in-bf16`` wins over ``--accumulate-allreduce-grads-in-fp32``, and has no effect with fp16
-    (``validate_args``).
+    ``--grad-reduce-in-bf16`` overrides ``--accumulate-allreduce-grads-in-fp32``, and has no effect with fp16
+    (Megatron's ``validate_args``).
     """
     if (given.get("grad_reduce_in_bf16") and not given.get("fp16")) or _main_grads(given) == "bf16":
         return False
@@ -25,11 +25,11 @@ def _main_grads(given: Mapping[str, Any]) -> str | None:
 
 
 _ATTENTION_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
-"""Kinds of attention by ``--attention-backend``: neither flash nor cuDNN's fused attention stores the scores."""
+"""Attention kernel for each ``--attention-backend``; flash and cuDNN's fused attention keep no scores in memory."""
 
 
 def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return given kernels and formats; optimizer states have separate formats only if precision-aware."""
+    """Return the given fields of :class:`TrainingSpec`; formats of optimizer states count only if precision-aware."""
     fields: dict[str, Any] = {}
     if given.get("no_masked_softmax_fusion"):
         fields["fused_softmax"] = False
@@ -60,7 +60,11 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _token_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the library that sends tokens, by default DeepEP, and its multiprocessors; the newer option name wins."""
+    """
+    Return the fields of the flex dispatcher: its library, by default DeepEP, and the multiprocessors it uses.
+
+    Of two options for the multiprocessors, the newer counts.
+    """
     if given.get("moe_token_dispatcher_type") != "flex":
         return {}
     backend = given.get("moe_flex_dispatcher_backend", "deepep")
@@ -70,13 +74,16 @@ def _token_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_kind(given: Mapping[str, Any]) -> str | None:
-    """Return the kind of context-parallel exchange if it is supported: no levels (``a2a+p2p``), no mix."""
+    """
+    Return the kind of context-parallel exchange; ``None`` for unsupported kinds (``a2a+p2p``, different kinds by
+    layer).
+    """
     words = {str(word).replace("allgather", "all_gather") for word in given.get("cp_comm_type", ())}
     return words.pop() if len(words) == 1 and words.issubset(CONTEXT_KINDS) else None
 
 
 def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return formats of fewer than 16 bits; a user's custom recipe counts as Megatron's default."""
+    """Return the fields of formats below 16 bits; an unknown recipe counts as Megatron's default."""
     fp8, fp4 = given.get("fp8_format"), given.get("fp4_format")
     if not fp8 and not fp4:
         return {}
@@ -89,7 +96,7 @@ def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _graph_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of CUDA graphs, by their current or older names."""
+    """Return the fields of CUDA graphs, from current or older options."""
     impl = given.get("cuda_graph_impl", "none")
     if impl == "none" and not given.get("enable_cuda_graph") and not given.get("external_cuda_graph"):
         return {}
@@ -101,7 +108,7 @@ def _graph_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offload_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return what is offloaded to the host; modules need their option, and all states go unless a share is given."""
+    """Return the fields of offloading to the host; all optimizer states are offloaded unless a fraction is given."""
     fields: dict[str, Any] = {}
     if given.get("cpu_offloading_num_layers"):
         fields["cpu_offloading_num_layers"] = given["cpu_offloading_num_layers"]

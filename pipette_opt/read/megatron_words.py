@@ -1,4 +1,4 @@
-"""Words of Megatron's command line, from options alone, a launch script, or the printed arguments of a run."""
+"""Words of a Megatron command line, read from options alone, a launch script, or the printed arguments of a run."""
 
 import re
 import shlex
@@ -15,14 +15,14 @@ from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
 
 _ENDS = re.compile(r"\|{1,2}|&{1,2}|;+|(?:\d*|&)(?:>>?|<)(?:&\d)?")
-"""Signs that end a command, if options are pasted together with the words after them."""
+"""Pattern of shell signs that end a command, as pasted options may be followed by them."""
 
 
 _NAMED = re.compile(r"--[\w-]+=")
-"""Beginning of a word with an option's name and value."""
+"""Pattern of the beginning of a word with an option and its value."""
 
 UNSET = "not set, and taken for empty"
-"""Beginning of the note on variables that a script reads and nothing sets."""
+"""Beginning of the note on variables that a script uses but nothing sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Words:
     Parameters
     ----------
     script
-        Launch of the script that has the words; ``None`` for options alone.
+        Launch in the script that has the words; ``None`` for options alone.
     """
 
     words: tuple[str, ...]
@@ -41,27 +41,29 @@ class Words:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the assumptions made while the script was read."""
+        """Assumptions made while the script was read."""
         if self.script is None:
             return ()
         launch_notes = () if self.script.launch is None else self.script.launch.notes
         return (*_about(self.script.unset), *_about_unknown(self.script.unknown), *launch_notes, *self.script.notes)
 
     def document(self) -> dict[str, Any]:
-        """Return the arguments as JSON has them, with the launch of a script."""
+        """Return the words as a launch in JSON, with the launchers of the script."""
         found = self.script or ScriptLaunch(launch=None, arguments=self.words, line=1)
         return {**found.document(), "notes": list(self.notes)}
 
     def check_unknown(self, index: int, num_values: int, where: str, *, counts: bool) -> None:
         """
-        Refuse an option that is unknown, or has an unknown value.
+        Raise ``InputError`` if an option, or its value, is known only when the script runs.
 
         Parameters
         ----------
         index
-            Position of the option; ``num_values`` words after it are its values, besides the value behind its ``=``.
+            Position of the option.
+        num_values
+            Number of words after the option that are its values; a value attached by ``=`` does not count.
         counts
-            Whether the value matters; if not, a path that is known only when the script runs is kept as written.
+            Whether the value matters; otherwise an unknown value is kept as written.
         """
         is_named = _NAMED.match(self.words[index]) is not None
         for argument in self.script.unknown if self.script is not None else ():
@@ -73,15 +75,15 @@ def read_words(
     text: str, where: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
 ) -> Words:
     """
-    Read the arguments of a training program.
+    Return the words of the arguments of a training program.
 
     Parameters
     ----------
     text
-        Options alone, over one or several lines; a launch script; the arguments that Megatron prints when it
-        starts; or what ``capture`` writes.
+        Options alone, on one or several lines; a launch script; the arguments that Megatron prints at its start; or a
+        launch that ``capture`` wrote.
     environment, arguments
-        Variables that are set, and positional arguments, when the script is started.
+        Environment variables and positional arguments at the start of the script.
 
     Raises
     ------
@@ -108,7 +110,7 @@ def read_words(
 
 
 def _is_value(words: Sequence[str], index: int) -> bool:
-    """Return whether a word follows an option that takes a value and changes no figure."""
+    """Return whether a word is the value of a harmless option."""
     option = megatron_options().get(field_of(words[index - 1])) if index and words[index - 1].startswith("--") else None
     return option is not None and option.kind != "flag" and option.status == "harmless"
 
@@ -121,7 +123,7 @@ def _about(unset: Mapping[str, int]) -> list[str]:
 
 
 def _about_unknown(unknown: Sequence[UnknownArgument]) -> list[str]:
-    """Return the note on unknown values that no figure needs; other unknown values are refused."""
+    """Return the note on unknown values of harmless options; other unknown values are refused."""
     if not unknown:
         return []
     found = dict.fromkeys(f"{argument.text} (line {argument.line})" for argument in unknown)
@@ -134,7 +136,7 @@ def _is_only_options(text: str) -> bool:
 
 
 def _plain_words(text: str, where: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the words of a text without a command; line ends count as blanks, and its signs are not operators."""
+    """Return the words of a text of options; line ends count as blanks, and shell operators end a line's options."""
     words: list[str] = []
     skipped = False
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
@@ -147,7 +149,7 @@ def _plain_words(text: str, where: str, environment: Mapping[str, str]) -> list[
 
 
 def _without_torchrun(words: Sequence[str]) -> list[str]:
-    """Return words without options of torchrun, which scripts keep beside Megatron's."""
+    """Return the words without torchrun options, which scripts keep among Megatron's."""
     kept: list[str] = []
     skipped = False
     for word in words:
@@ -163,7 +165,7 @@ _PART = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)|([^\s\"'\\]+)|([\"'\
 
 
 def _words_of_line(line: str, where: str) -> list[tuple[str, bool]]:
-    """Return the words of a line without their quotes, each with whether it was quoted."""
+    """Return the words of a line without their quotes, each with whether it was quoted or escaped."""
     words: list[tuple[str, bool]] = []
     index = 0
     while index < len(line):

@@ -26,18 +26,18 @@ from pipette_opt.read.model_names import preset_called, presets_like
 from pipette_opt.specs import ModelSpec
 
 _SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh")
-"""Endings of names that are files, whether or not these exist."""
+"""Suffixes of names that are paths, whether or not the file exists."""
 
 
 def read_model(name_or_path: str | Path, vocab_size: int | None = None, environment: Environment = None) -> ModelSpec:
     """
-    Read a model from any form that a user has.
+    Return the model that a name, a text or a file describes.
 
-    These are a preset name (``llama-3-8b``, any case), Megatron arguments (text that starts with ``--``), a file, or a
-    preset's id on the Hugging Face Hub or other name (:func:`~pipette_opt.read.model_names.preset_called`). Files are
-    an architecture in our YAML, a Hugging Face ``config.json`` (or its folder), and Megatron arguments in a text file
-    or shell script. ``vocab_size`` is for arguments that leave it to a tokenizer, ``environment`` has the variables of
-    a script.
+    Accepted are the name of a preset (``llama-3-8b``, any case), its id on the Hugging Face Hub or a similar name
+    (:func:`~pipette_opt.read.model_names.preset_called`), Megatron arguments (text that begins with ``--``), and a
+    file. Files are architecture files in YAML, Hugging Face ``config.json`` (or its folder), and scripts or texts with
+    Megatron arguments. ``vocab_size`` is for arguments that leave it to a tokenizer. ``environment`` holds the
+    variables of a script.
     """
     text = str(name_or_path).strip()
     written = written_arguments(text) if vocab_size is not None and text.lower() not in list_models() else None
@@ -71,7 +71,10 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
 
 
 def read_architecture(path: str | Path) -> ModelSpec:
-    """Read an architecture in our YAML: the fields of :class:`~pipette_opt.specs.ModelSpec`, and ``source``."""
+    """
+    Return the model in an architecture file: YAML with the fields of :class:`~pipette_opt.specs.ModelSpec`,
+    ``source``.
+    """
     path = Path(path)
     found = Fields(str(path), read_yaml(path), (*(field.name for field in fields(ModelSpec)), "hub_ids", "source"))
     values = {name: _number(name, value) for name, value in found.data.items() if value is not None}
@@ -84,7 +87,7 @@ def read_architecture(path: str | Path) -> ModelSpec:
 
 
 def _number(name: str, value: object) -> object:
-    """Convert ``1e-5``, which YAML reads as text because it has no point."""
+    """Return the text of a number such as ``1e-5`` as a number: YAML reads it as text, as it has no point."""
     if isinstance(value, str) and isinstance(getattr(ModelSpec.__dataclass_fields__.get(name), "default", None), float):
         try:
             return float(value)
@@ -95,7 +98,7 @@ def _number(name: str, value: object) -> object:
 
 @reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS, CAPTURED_LAUNCH)
 def _read_model_file(path: Path, environment: Environment) -> ModelSpec:
-    """Read a model file; its suffix and content decide the format."""
+    """Return the model in a file; suffix and content decide the format."""
     if path.suffix.lower() in (".yaml", ".yml"):
         return read_architecture(path)
     text = read_text(path, keep_line_ends=True)

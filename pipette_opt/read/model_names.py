@@ -1,4 +1,4 @@
-"""Names of the shipped models: the presets' own, ids of the Hugging Face Hub, and short forms."""
+"""Names of the shipped models: names of presets, ids of the Hugging Face Hub, and short forms."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.files import read_yaml
 
 MAX_HINTS = 3
-"""Most names that an error suggests. Chosen."""
+"""Largest number of names that an error suggests. Chosen."""
 
 _OF_TUNING = frozenset(
     {
@@ -19,13 +19,13 @@ _OF_TUNING = frozenset(
         *("fp8", "fp4", "nvfp4", "mxfp4", "bf16", "int4", "int8", "4bit", "8bit", "awq", "gptq", "gguf"),
     }
 )
-"""Words of a name that describe how a model was tuned or stored, not its architecture."""
+"""Words of a model's name that describe tuning or storage, not architecture."""
 
 _RELEASE = re.compile(r"\d{4}")
-"""Words that date a release, such as ``2507``."""
+"""Pattern of words that date a release, such as ``2507``."""
 
 _PART = re.compile(r"\d+x\d+b|a?\d+(?:\.\d+)?[bm]|[a-z]+|\d+(?:\.\d+)?")
-"""Parts of a name: sizes, words, versions."""
+"""Pattern of the parts of a name: sizes, words, versions."""
 
 
 def list_models() -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def list_models() -> tuple[str, ...]:
 
 @cache
 def hub_ids() -> Mapping[str, tuple[str, ...]]:
-    """Return ids on the Hugging Face Hub of models with a preset's architecture, by preset."""
+    """Return, for each preset, the ids on the Hugging Face Hub of models with its architecture."""
     folder = shipped_path("data", "architectures")
     found = {name: tuple(read_yaml(folder / f"{name}.yaml").get("hub_ids", ())) for name in list_models()}
     return MappingProxyType(found)
@@ -43,15 +43,15 @@ def hub_ids() -> Mapping[str, tuple[str, ...]]:
 
 def preset_called(name: str) -> str | None:
     """
-    Return the preset that a name stands for; ``None`` if there is none.
+    Return the preset that a name stands for; ``None`` if no preset does.
 
     Case, separators, an organisation before a slash, and words such as Instruct, Base or FP8 do not matter. A name may
-    also be the beginning of a preset's name, if of no other's.
+    also be the beginning of the name of a single preset.
 
     Raises
     ------
     InputError
-        If several presets' names begin with it; the message names them.
+        If the names of several presets begin with the name; the message lists them.
     """
     known, bare = _presets_by_key(), _without_organisation(name)
     for key in (_parts(bare), _parts(_plain(bare))):
@@ -68,7 +68,7 @@ def preset_called(name: str) -> str | None:
 
 
 def presets_like(name: str) -> tuple[str, ...]:
-    """Return presets of a name's family, those of its version and then of the nearest size first; none if unknown."""
+    """Return presets of the family of a name, first those of equal version, then of nearest size; empty if unknown."""
     family, *rest = _parts(_plain(_without_organisation(name))) or ("",)
     version = next((part for part in rest if not _size_b(part)), "")
     size = next((size for part in rest if (size := _size_b(part))), 0.0)
@@ -96,12 +96,12 @@ def _presets_by_key() -> Mapping[tuple[str, ...], str]:
 
 
 def _without_organisation(name: str) -> str:
-    """Return ``Qwen/Qwen3-8B`` as ``qwen3-8b``."""
+    """Return a name in lower case without its organisation: ``qwen3-8b`` for ``Qwen/Qwen3-8B``."""
     return name.strip().lower().rpartition("/")[2]
 
 
 def _plain(name: str) -> str:
-    """Return a name without its words on tuning, storage and release dates."""
+    """Return a name without words on tuning, storage and release dates."""
     words = re.split(r"[^a-z0-9.]+", name)
     return "-".join(word for word in words if word not in _OF_TUNING and not _RELEASE.fullmatch(word))
 
@@ -111,6 +111,6 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _size_b(part: str) -> float:
-    """Return billions of parameters of a part of a name, ``8x7b`` as 56; 0 without any."""
+    """Return the billions of parameters in a part of a name, such as 56 for ``8x7b``; 0 if it has none."""
     found = re.fullmatch(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])", part)
     return 0.0 if found is None else int(found[1] or 1) * float(found[2]) * (1.0 if found[3] == "b" else 1e-3)

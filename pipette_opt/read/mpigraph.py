@@ -1,4 +1,4 @@
-"""Parser of mpiGraph's output: tables of send and receive bandwidth, in its MB/s, which are MiB/s."""
+"""Reader of mpiGraph's output: tables of send and receive bandwidth in MB/s of 2^20 bytes."""
 
 import re
 
@@ -15,7 +15,7 @@ _OWN = re.compile(
     r"(?:START|END) mpiGraph|(?:MsgSize|Times|Window|Procs)\b|Gathering results|(?:Send|Recv) (?:max|avg|min)\b"
     r"|\d+ of \d+ \([\d.]+%\)"
 )
-"""Lines of mpiGraph beside its tables."""
+"""Pattern of the lines that mpiGraph prints beside its tables."""
 
 
 def is_mpigraph(text: str) -> bool:
@@ -25,10 +25,10 @@ def is_mpigraph(text: str) -> bool:
 
 def parse_mpigraph(log: Log, where: str) -> HostMatrix:
     """
-    Return the bandwidth between hosts, in bytes/s.
+    Return the bandwidth between hosts, bytes/s.
 
-    Both ends report a link: the sender's row in the table ``Send``, and the receiver's row in ``Recv``. The smaller
-    rate counts. With several processes per host the slowest pair of two hosts counts.
+    Both ends report a link: the sender in table ``Send``, the receiver in ``Recv``. The smaller bandwidth counts. With
+    several processes per host, the slowest pair of processes counts for two hosts.
     """
     if "END mpiGraph" not in (line.text.strip() for line in log.lines):
         raise InputError(where, "the output of mpiGraph breaks off: its last line, END mpiGraph, is missing.")
@@ -43,7 +43,7 @@ def parse_mpigraph(log: Log, where: str) -> HostMatrix:
 
 
 def _table(log: Log, title: str, word: str, where: str) -> tuple[list[str], FloatArray]:
-    """Return names and rates of a table, bytes/s; NaN on the diagonal and for zeros."""
+    """Return names and bandwidths (bytes/s) of a table; NaN on the diagonal and for zeros."""
     start = next((i for i, line in enumerate(log.lines) if line.text.rstrip().split("\t")[0] == title), None)
     if start is None:
         raise InputError(where, f"has no table {title!r}; it starts with that word and the host names.")

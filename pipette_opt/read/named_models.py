@@ -1,4 +1,4 @@
-"""Models of ``runs.csv`` rows that name their model but do not have its shape."""
+"""Models of ``runs.csv`` rows that name their model instead of giving its shape."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ _FILES = (".json", ".yaml", ".yml")
 
 def named_model(name: str, folder: Path) -> ModelSpec | None:
     """
-    Return the model of a preset's name, Hub id or config path; ``None`` for other names.
+    Return the model of a preset's name, Hugging Face Hub id or config path; ``None`` for other names.
 
     Parameters
     ----------
     folder
-        Folder of the table, to which paths are relative.
+        Folder of the table; paths are relative to it.
     """
     path = folder / name.strip()
     if path.suffix.lower() in _FILES or is_file(path / "config.json"):
