@@ -1,1 +1,1 @@
-"""Models that the product is given: their weights and cards, and the code that trains them."""
+"""Trained models that the package ships: their weights and model cards, and the code that trains them."""

@@ -1,1 +1,1 @@
-"""The memory predictor's network: stages traced without a GPU, the dataset of their peaks, and the training."""
+"""Network of the memory predictor: traces of stages without a GPU, the dataset of their peaks, and the training."""

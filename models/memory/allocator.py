@@ -1,17 +1,17 @@
 """
-PyTorch's CUDA caching allocator, as a model that replays a trace of allocations.
+Model of PyTorch's CUDA caching allocator that replays a trace of allocations.
 
 The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` (PyTorch 2.x, defaults of ``PYTORCH_CUDA_ALLOC_CONF``, one
-stream) and of the page "CUDA semantics, memory management" of its documentation:
+stream) and of the page "CUDA semantics, memory management" of PyTorch's documentation:
 
 - sizes are rounded up to 512 bytes (``kMinBlockSize``);
-- up to 1 MiB (``kSmallSize``) blocks come from segments of 2 MiB (``kSmallBuffer``), kept apart from the others;
-- below 10 MiB (``kMinLargeAlloc``) a new segment has 20 MiB (``kLargeBuffer``), from there on the size rounded up to
-  2 MiB (``kRoundLarge``);
-- the smallest free block that is large enough is taken, of equal ones that with the lowest address; it is split if at
-  least 512 bytes (small) or more than 1 MiB (large) remain, else all of it counts as allocated;
-- a freed block is merged with its free neighbours of the same segment, and its segment is kept;
-- if the device has no room for a new segment, all segments without a block in use are returned first.
+- blocks up to 1 MiB (``kSmallSize``) come from segments of 2 MiB (``kSmallBuffer``), separate from larger blocks;
+- a new segment for less than 10 MiB (``kMinLargeAlloc``) has 20 MiB (``kLargeBuffer``); a larger one has the size
+  rounded up to 2 MiB (``kRoundLarge``);
+- the smallest free block that is large enough is taken, and among equal blocks the one with the lowest address;
+- this block is split if at least 512 bytes (small) or more than 1 MiB (large) remain; otherwise all of it is allocated;
+- a freed block is merged with free neighbours in its segment, and the segment is kept;
+- if the device has no room for a new segment, all segments without a used block are returned first.
 """
 
 from bisect import bisect_left, insort
@@ -30,12 +30,12 @@ ROUND_LARGE = 2 * MIB
 
 
 class DeviceFullError(RuntimeError):
-    """The device has no room for a segment, even with all unused segments returned."""
+    """Raised if a new segment does not fit the device, even after all unused segments are returned."""
 
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """A piece of a segment, with its neighbours."""
+    """Block of a segment, with links to the blocks before and after it in the segment."""
 
     address: int
     size: int
@@ -53,9 +53,9 @@ class AllocatorPeaks:
     Parameters
     ----------
     allocated_bytes
-        Most that blocks in use had together, each with what was not worth splitting off.
+        Maximum of the bytes in used blocks, including remainders too small to split off.
     reserved_bytes
-        Most that the segments had together.
+        Maximum of the bytes in all segments.
     """
 
     allocated_bytes: int
@@ -64,12 +64,12 @@ class AllocatorPeaks:
 
 class CachingAllocator:
     """
-    The allocator of one device.
+    Simulated caching allocator of one device.
 
     Parameters
     ----------
     capacity_bytes
-        Limit of its segments together; ``None`` for no limit.
+        Maximum of the bytes in all segments; ``None`` for no limit.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
@@ -84,11 +84,11 @@ class CachingAllocator:
 
     @property
     def peaks(self) -> AllocatorPeaks:
-        """The most so far."""
+        """Peaks since the allocator was created."""
         return AllocatorPeaks(allocated_bytes=self.peak_allocated_bytes, reserved_bytes=self.peak_reserved_bytes)
 
     def allocate(self, key: int, size: int) -> None:
-        """Allocate; nothing happens for no bytes. Raises :class:`DeviceFullError` if the device is full."""
+        """Allocate a block for ``key``, if ``size`` is not 0. Raises :class:`DeviceFullError` on a full device."""
         if size == 0:
             return
         wanted = max(ceil_div(size, MIN_BLOCK), 1) * MIN_BLOCK
@@ -107,7 +107,7 @@ class CachingAllocator:
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
 
     def release(self, key: int) -> None:
-        """Free what was allocated under that number, merged with its free neighbours."""
+        """Free the block of ``key`` and merge it with its free neighbours; an unknown key does nothing."""
         block = self._used.pop(key, None)
         if block is None:
             return
@@ -120,7 +120,7 @@ class CachingAllocator:
         self._put_free(block)
 
     def replay(self, events: Iterable[Event]) -> AllocatorPeaks:
-        """Follow a trace from here on."""
+        """Replay allocations and releases after those so far; return the peaks since the allocator was created."""
         for key, size in events:
             if size < 0:
                 self.release(key)
@@ -129,7 +129,7 @@ class CachingAllocator:
         return self.peaks
 
     def return_unused(self) -> None:
-        """Return all segments without a block in use (``torch.cuda.empty_cache``)."""
+        """Return all segments without a used block to the device (``torch.cuda.empty_cache``)."""
         for small, blocks in self._free.items():
             kept = []
             for size, address in blocks:
@@ -154,7 +154,7 @@ class CachingAllocator:
         self._free_at[block.address] = block
 
     def _merge(self, first: _Block, second: _Block, listed: _Block) -> _Block:
-        """One block of two neighbours, of which ``listed`` is among the free ones."""
+        """Return two neighbouring blocks merged into one; ``listed`` is the one of them in the list of free blocks."""
         blocks = self._free[listed.small]
         del blocks[bisect_left(blocks, (listed.size, listed.address))]
         del self._free_at[listed.address]
@@ -182,14 +182,16 @@ class CachingAllocator:
 
 def smallest_capacity(replay: Callable[[int], object], peaks: AllocatorPeaks) -> int:
     """
-    Find a capacity that is enough for a trace, between its allocated and its reserved peak on a device without limit.
+    Return a device capacity with which a trace fits, found by bisection to half a percent.
 
-    Found by halving, to half a percent; every answer is one that was tried, or what is reserved.
+    The capacity lies between the trace's allocated and its reserved peak on a device without limit. It is one that was
+    tried, or the reserved peak.
 
     Parameters
     ----------
     replay
-        Replays the trace on a device of that many bytes; raises :class:`DeviceFullError` if it is too small.
+        Function that replays the trace on a device of this capacity in bytes; raises :class:`DeviceFullError` if the
+        capacity is too small.
     peaks
         Peaks of the trace on a device without limit.
     """

@@ -1,4 +1,4 @@
-"""The model card: what the network was trained on, how wrong it is, where not to trust it."""
+"""Model card: training data of the network, its errors, and its limits."""
 
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ by a standard deviation of {spread:.0%}, on which the risk bound rests.
 
 
 def model_card(fit: "Fit", shift: "pd.DataFrame", *, seed: str) -> str:
-    """The text of the card."""
+    """Return the model card of a trained network as Markdown."""
     return _TEMPLATE.format(
         points=fit.num_train + fit.num_test,
         seed=seed,
@@ -101,13 +101,13 @@ sizes of {runs} the network is held by the traces it was first trained on, and t
 
 
 def tuning_card(table: str, *, runs: str, num_runs: int, improves: bool) -> str:
-    """The text beside fine-tuned weights."""
+    """Return the model card of fine-tuned weights as Markdown."""
     kept = "The network was tuned." if improves else "Tuning did not help, so the network stays as it was."
     return _TUNING_TEMPLATE.format(table=table, runs=runs, num_runs=num_runs, verdict=kept)
 
 
 def markdown_table(frame: "pd.DataFrame") -> str:
-    """A frame as a Markdown table, floats with three decimals."""
+    """Return a data frame as a Markdown table, floats with three decimals."""
     rows = [
         [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row]
         for row in frame.itertuples(index=False)

@@ -14,23 +14,23 @@ from pipette_opt.cli.output import answer, check_file, check_place
 from pipette_opt.cli.program import run_command
 
 NUM_POINTS = 3000
-"""Points of the shipped data."""
+"""Number of points in the shipped dataset."""
 
 
 def collect(
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file; an unfinished one is continued.")] = Path(
         "traces.csv"
     ),
-    num_points: Annotated[int, typer.Option(help="Points in all.", min=1)] = NUM_POINTS,
+    num_points: Annotated[int, typer.Option(help="Number of points in the complete file.", min=1)] = NUM_POINTS,
     seed: Annotated[int, typer.Option(help="Seed of the points.", min=0)] = 0,
-    workers: Annotated[int | None, typer.Option(help="Processes; all cores by default.", min=1)] = None,
-    device: Annotated[str, typer.Option(help="none: trace only; cuda: run every stage there too.")] = "none",
+    workers: Annotated[int | None, typer.Option(help="Number of processes; by default one per core.", min=1)] = None,
+    device: Annotated[str, typer.Option(help="none: trace only; cuda: also run stages on the first GPU.")] = "none",
 ) -> None:
     """
     Trace random stages without a GPU and write the training data.
 
-    With --device cuda the stages that may fit also run on the first GPU, one after the other. What they allocate,
-    reserve and take of the device stands beside their traces.
+    With --device cuda, the stages that may fit also run on the first GPU, one after the other. Their measured
+    allocated, reserved and device memory is written beside their traces.
 
     Example: [bold]python -m models.memory.collect -o traces.csv[/]
     """

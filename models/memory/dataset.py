@@ -1,4 +1,4 @@
-"""The dataset: traces of random points, collected in parallel into one CSV file, and continued where it stopped."""
+"""Dataset of traced random points: collected in parallel into one CSV file, and continued where it stopped."""
 
 import csv
 import gzip
@@ -83,7 +83,7 @@ _CONFIG = (
     "zero_stage",
 )
 COLUMNS = ("seed", "index", *_MODEL, *_TRAINING, *_CONFIG, "stage", *_TARGETS)
-"""Columns of the dataset: where the point comes from, the point, and what its trace counted."""
+"""Columns of the dataset: seed and index of the point, its model, training and configuration, and its traced bytes."""
 
 MEASURED_COLUMNS = (
     *COLUMNS,
@@ -93,13 +93,15 @@ MEASURED_COLUMNS = (
     "measured_reserved_bytes",
     "measured_device_bytes",
 )
-"""Columns of what was run on a device: beside the trace what the device said, empty where it ran out of memory."""
+"""
+Columns of a dataset with measurements: those of a trace, and the device's peaks, empty if the run was out of memory.
+"""
 
 _CHUNK = 64
 
 
 def trace_point(seed: int, index: int) -> dict[str, str]:
-    """Trace the point of that number; one row of the dataset."""
+    """Trace the random point with this seed and index; return its row of the dataset."""
     from models.memory.trace import trace_stage
 
     point = sample_point(seed, index)
@@ -111,7 +113,7 @@ def trace_point(seed: int, index: int) -> dict[str, str]:
 
 
 def point_of_row(row: Mapping[str, str]) -> Point:
-    """The point of a row of the dataset."""
+    """Return the point that a row of the dataset describes."""
     values: list[dict[str, Any]] = [
         {name: _value(name, row[name]) for name in names} for names in (_MODEL, _TRAINING, _CONFIG)
     ]
@@ -132,19 +134,19 @@ def collect_traces(
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """
-    Trace points 0 to ``num_points - 1`` that ``path`` does not have yet.
+    Trace points 0 to ``num_points - 1`` that the file ``path`` lacks, and append them.
 
-    The file is rewritten, whole, after every few points, so it can be stopped and started again.
+    The whole file is rewritten after every few points, so the collection can be stopped and started again.
 
     Parameters
     ----------
     progress
-        Called with the points done and the points wanted.
+        Function that takes the number of finished points and the number of wanted points.
 
     Returns
     -------
     int
-        Points traced now.
+        Number of points traced in this call.
     """
     if path.suffix == ".gz":
         raise InputError(str(path), "must be an uncompressed .csv to be continued; compress it when it is complete.")
@@ -174,14 +176,15 @@ def collect_measured(
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """
-    Run so many points that may fit the device on it, one after the other, those that ``path`` has apart.
+    Run random points on the device until the file ``path`` has ``num_points`` of them.
 
-    Points are taken in order; the file is rewritten after each, so a run can be stopped and continued.
+    Points are taken in order, one after the other, without those unlikely to fit the device. The file is rewritten
+    after each point, so the collection can be stopped and continued.
 
     Returns
     -------
     int
-        Points run now.
+        Number of points run in this call.
     """
     from models.memory.measure import can_measure, measure_point
 
@@ -210,7 +213,7 @@ def collect_measured(
 
 
 def read_rows(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
-    """Rows of a dataset, compressed if its name ends in ``.gz``; raises ``InputError`` if it is none."""
+    """Return the rows of a dataset, unpacked if its name ends in ``.gz``; raises ``InputError`` if it is no dataset."""
     try:
         reader = csv.DictReader(io.StringIO(_content(path), newline=""))
         if tuple(reader.fieldnames or ()) != tuple(columns):
@@ -226,7 +229,7 @@ def read_rows(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, st
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, str]], columns: Sequence[str] = COLUMNS) -> None:
-    """Write a dataset, ordered by point, at once."""
+    """Write a dataset, ordered by the index of its points, replacing the file atomically."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -235,7 +238,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, str]], columns: Sequence[
 
 
 def _content(path: Path) -> str:
-    """Text of a file; one that is compressed may be no larger than others when it is unpacked."""
+    """Return the text of a file; an unpacked ``.gz`` file may be as large as any other file (``MAX_FILE_BYTES``)."""
     content = read_bytes(path)
     if path.suffix == ".gz":
         with gzip.open(io.BytesIO(content)) as file:
@@ -246,7 +249,7 @@ def _content(path: Path) -> str:
 
 
 def _traces(seed: int, indices: Sequence[int], workers: int) -> Iterator[dict[str, str]]:
-    """Rows of the points, in any order."""
+    """Yield the rows of the points, in any order."""
     if workers == 1:
         yield from (trace_point(seed, index) for index in indices)
         return
@@ -268,7 +271,7 @@ def _batches(rows: Iterable[dict[str, str]], size: int) -> Iterator[list[dict[st
 
 
 def _text(value: object) -> str:
-    """A cell: booleans as 0 and 1, nothing for ``None``, layers separated by spaces."""
+    """Return the text of a cell: booleans as 0 and 1, ``None`` as nothing, layers separated by spaces."""
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     if isinstance(value, bool):
@@ -280,7 +283,7 @@ _TYPES = {field.name: field.type for part in (ModelSpec, TrainingSpec, ParallelC
 
 
 def _value(name: str, text: str) -> object:
-    """The value of a cell, by the declared type of its field."""
+    """Return the value of a cell, by the declared type of its field."""
     if name == "layers_per_stage":
         return tuple(int(count) for count in text.split())
     if text == "":

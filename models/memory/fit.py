@@ -1,4 +1,4 @@
-"""Training: from the dataset to the weights file, with errors on models that the network has not seen."""
+"""Training of the network from the dataset, with errors on models that it has not seen."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class FitParams:
     Parameters
     ----------
     test_share
-        Points that the network does not see, for the errors reported.
+        Fraction of the points that are kept from training, to report errors on them.
     """
 
     hidden: tuple[int, ...] = (24, 24)
@@ -42,16 +42,16 @@ class FitParams:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dataset:
     """
-    Traced points as the network sees them.
+    Traced points as arrays for the network.
 
     Parameters
     ----------
     features
-        Shape ``(num_rows, num_features)``.
+        Features of each point, shape ``(num_rows, num_features)``.
     formula, peak
-        Bytes, shape ``(num_rows,)``.
+        Bytes by the memory formula and traced peak, shape ``(num_rows,)``.
     slices
-        Columns to group errors by.
+        Categories of each point, by which errors are grouped; one row per point.
     """
 
     features: FloatArray
@@ -61,14 +61,14 @@ class Dataset:
 
     @property
     def log_ratio(self) -> FloatArray:
-        """Logarithm of peak over formula, the target of the network."""
+        """``log(peak / formula)``, the target of the network, shape ``(num_rows,)``."""
         return np.log(self.peak / self.formula)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fit:
     """
-    A trained network and how well it does.
+    Trained network with its errors.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def load_dataset(path: Path) -> Dataset:
 
 
 def fit(dataset: Dataset, params: FitParams | None = None, progress: Callable[[int, int], None] | None = None) -> Fit:
-    """Train on one part, report errors on the other."""
+    """Train on one part of the dataset and report errors on the other part."""
     params = params or FitParams()
     train, test = _split(len(dataset.peak), params)
     network = train_network(dataset, train, params, progress)
@@ -135,7 +135,7 @@ def fit(dataset: Dataset, params: FitParams | None = None, progress: Callable[[i
 
 
 def fit_small_predict_large(dataset: Dataset, params: FitParams | None = None) -> pd.DataFrame:
-    """Errors on models above 100 billion parameters of a network trained on models up to 30 billion."""
+    """Return the errors on models above 100 billion parameters, for a network trained on models up to 30 billion."""
     params = params or FitParams()
     small = np.flatnonzero(dataset.slices["parameters"].isin(["<1B", "1-10B", "10-30B"]))
     large = np.flatnonzero(dataset.slices["parameters"].isin(["100-300B", ">300B"]))
@@ -145,7 +145,7 @@ def fit_small_predict_large(dataset: Dataset, params: FitParams | None = None) -
 def train_network(
     dataset: Dataset, rows: IntArray, params: FitParams, progress: Callable[[int, int], None] | None = None
 ) -> NetworkWeights:
-    """Full-batch AdamW with a cosine schedule on the smooth absolute error of the logarithm."""
+    """Return a trained network: full-batch AdamW, cosine schedule, smooth absolute error of ``log(peak / formula)``."""
     import torch
 
     from models.memory.network import MemoryNetwork
@@ -182,7 +182,7 @@ def train_network(
 
 
 def error_table(dataset: Dataset, network: NetworkWeights, rows: IntArray) -> pd.DataFrame:
-    """Absolute errors in percent of the traced peak, by slice."""
+    """Return absolute errors by slice, in percent of the traced peak."""
     predicted = dataset.formula[rows] * np.exp(network.log_ratio(dataset.features[rows]))
     error = np.abs(predicted / dataset.peak[rows] - 1) * 100
     formula_error = np.abs(dataset.formula[rows] / dataset.peak[rows] - 1) * 100
@@ -207,7 +207,7 @@ def error_table(dataset: Dataset, network: NetworkWeights, rows: IntArray) -> pd
 
 
 def _split(count: int, params: FitParams) -> tuple[IntArray, IntArray]:
-    """Rows to train on and to test on; every point has a model of its own."""
+    """Return the indices of training rows and of test rows; no two points share a model."""
     order = np.random.default_rng(params.seed).permutation(count)
     num_test = int(count * params.test_share)
     return order[num_test:], order[:num_test]

@@ -1,9 +1,9 @@
 """
-A stage run for real: the same modules, passes and optimizer steps as in a trace, on a device that has memory.
+Run of a stage on a real device: same modules, passes and optimizer steps as in a trace.
 
-What a device tells is behind a protocol, so that all but the calls of CUDA is tested without a GPU. Matrix products are
-computed; other kernels are outputs of the right size, as in the trace. What this checks is what the trace and the model
-of the allocator say about allocated and reserved memory, and what the process takes beyond them.
+Only ``CudaDevice`` calls CUDA, so the rest is tested without a GPU. Matrix products are computed; other kernels are
+outputs of the right size, as in the trace. The run checks the allocated and reserved memory of the trace and of the
+allocator model, and measures the memory that the process takes beyond them.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ class DevicePeaks:
     allocated_bytes, reserved_bytes
         ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``.
     device_bytes
-        In use on the device at the end, whoever uses it, cached segments included (``mem_get_info``).
+        Memory in use on the device at the end, by any process, cached segments included (``mem_get_info``).
     """
 
     allocated_bytes: int
@@ -45,7 +45,7 @@ class DevicePeaks:
 
 
 class Device(Protocol):
-    """Something that runs tensors and knows how much memory they took."""
+    """Device that runs tensors and reports the memory they took."""
 
     name: str
     torch_device: str
@@ -53,12 +53,12 @@ class Device(Protocol):
     out_of_memory: type[BaseException]
 
     def recording(self) -> AbstractContextManager[Callable[[], DevicePeaks]]:
-        """From an empty cache on; what it yields tells the peaks so far."""
+        """Start recording with an empty cache; yield a function that returns the peaks so far."""
         ...
 
 
 class CudaDevice:
-    """The first CUDA device that torch sees; raises ``InputError`` if there is none."""
+    """First CUDA device that torch sees; raises ``InputError`` if no device is visible."""
 
     torch_device = "cuda"
 
@@ -73,7 +73,7 @@ class CudaDevice:
 
     @contextmanager
     def recording(self) -> Iterator[Callable[[], DevicePeaks]]:
-        """From an empty cache on; what it yields tells the peaks so far."""
+        """Start recording with an empty cache; yield a function that returns the peaks so far."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -92,7 +92,7 @@ class CudaDevice:
 
 
 def measure_point(point: Point, device: Device) -> DevicePeaks | None:
-    """Two iterations of the point's stage on the device; ``None`` if it ran out of memory."""
+    """Run two iterations of the point's stage on the device; return its peaks, or ``None`` if it ran out of memory."""
     with device.recording() as peaks:
         try:
             _iterate(point, device)
@@ -103,9 +103,9 @@ def measure_point(point: Point, device: Device) -> DevicePeaks | None:
 
 def can_measure(point: Point, device: Device) -> bool:
     """
-    Return whether the stage is worth a run: at least half a GiB, and near enough to the device's memory to fit.
+    Return whether a run is worth its time: by the formula, at least 0.5 GiB and at most 1.05 times the device's memory.
 
-    With ZeRO 3 the modules of a rank are never there whole, so one device alone cannot stand for it.
+    ZeRO 3 is excluded: a rank never holds its modules whole, so a single device cannot stand for it.
     """
     if point.config.sharding_stage == 3:
         return False
@@ -115,7 +115,7 @@ def can_measure(point: Point, device: Device) -> bool:
 
 
 def _iterate(point: Point, device: Device) -> None:
-    """Weights, gradients, master copies; an iteration; Adam's moments; a second iteration."""
+    """Allocate weights, gradients and master copies; run an iteration; allocate Adam's moments; run another."""
     model, training, config = point.model, point.training, point.config
     passes = passes_of(training, config, point.stage)
     shapes = LocalShapes.of(model, training, config)

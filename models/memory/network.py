@@ -1,4 +1,4 @@
-"""The network: features to ``log(peak / formula)``; scaling is a buffer, so one ``state_dict`` holds all of it."""
+"""Network from features to ``log(peak / formula)``; scaling is a buffer, so one ``state_dict`` holds all of it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,9 +11,9 @@ from pipette_opt.memory.features import FEATURE_NAMES
 
 class MemoryNetwork(nn.Module):
     """
-    A small MLP over standardised features.
+    Small MLP over standardised features.
 
-    Hidden units are ``tanh``: outside of the training range the answer levels off instead of running away.
+    Hidden units are ``tanh``, so predictions outside the training range level off.
     """
 
     mean: Tensor
@@ -27,13 +27,13 @@ class MemoryNetwork(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(a, b, dtype=torch.float64) for a, b in pairwise(sizes))
 
     def set_scaling(self, features: Tensor) -> None:
-        """Take mean and standard deviation from training features; a constant column keeps scale 1."""
+        """Set the scaling to mean and standard deviation of training features; a constant feature gets scale 1."""
         self.mean.copy_(features.mean(dim=0))
         deviation = features.std(dim=0)
         self.scale.copy_(torch.where(deviation > 1e-9, deviation, 1.0))
 
     def forward(self, features: Tensor) -> Tensor:
-        """``log(peak / formula)``, shape ``(num_rows,)``."""
+        """Return ``log(peak / formula)`` of each row, shape ``(num_rows,)``."""
         x = (features - self.mean) / self.scale
         for layer in self.layers[:-1]:
             x = torch.tanh(layer(x))

@@ -1,4 +1,4 @@
-"""Random points of the candidate space: a model, a job, a configuration and one of its stages."""
+"""Random points of the candidate space: a model, a training job, a configuration, and one of its stages."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 SMALLEST_BYTES, LARGEST_BYTES = GIB, 256 * GIB
-"""Most points lie here by the closed formula: what a GPU has or may have."""
+"""Range of a stage's bytes, by the memory formula, that most sampled points have: from 1 GiB to a large GPU. Chosen."""
 
 _SHARE_OUTSIDE = 0.1
 _HEAD_SIZES = (64, 80, 96, 128, 128, 128, 160, 192)
@@ -24,7 +24,7 @@ _VOCABULARIES = (32000, 49152, 50257, 51200, 100352, 128256, 151936, 256000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One stage of one configuration of one job."""
+    """Stage of a configuration of a training job; the unit that is traced."""
 
     model: ModelSpec
     training: TrainingSpec
@@ -34,10 +34,9 @@ class Point:
 
 def sample_point(seed: int, index: int) -> Point:
     """
-    The point of that number; depends on nothing but the two arguments.
+    Return the random point with this seed and index; it depends on no other state.
 
-    Models of 100 million to a trillion parameters: two in five of the GPT and of the Llama family, one of the latter
-    with experts.
+    Models have 100 million to a trillion parameters: 40 % GPT, 40 % Llama, 20 % Llama with experts.
     """
     rng = np.random.default_rng((seed, index))
     while True:
@@ -51,7 +50,7 @@ def sample_point(seed: int, index: int) -> Point:
 
 
 def _draw(rng: np.random.Generator) -> Point | None:
-    """One try; ``None`` if the parts do not go together."""
+    """Draw one point; return ``None`` if its model, training and configuration do not fit together."""
     seq_length = int(rng.choice([1024, 2048, 2048, 4096, 4096, 4096, 8192, 8192, 16384, 32768, 65536, 131072]))
     model = _draw_model(rng, seq_length)
     if not 1e8 <= model.num_parameters <= 1.1e12:
@@ -133,7 +132,11 @@ def _draw_model(rng: np.random.Generator, seq_length: int) -> ModelSpec:
 
 
 def _with_experts(rng: np.random.Generator, model: ModelSpec) -> ModelSpec:
-    """Few large experts as Mixtral has them, or many small ones, perhaps with shared ones and dense layers first."""
+    """
+    Return the model with a few large experts like Mixtral, or with many small ones.
+
+    Many small experts may come with shared experts and with dense layers first.
+    """
     experts = int(rng.choice([8, 8, 16, 32, 64, 64, 128, 256]))
     few = experts <= 16
     width = model.ffn_hidden_size if few else 128 * max(round(model.hidden_size * rng.uniform(0.25, 1.0) / 128), 1)
@@ -190,7 +193,7 @@ def _draw_config(rng: np.random.Generator, model: ModelSpec, seq_length: int) ->
 
 
 def _draw_layers(rng: np.random.Generator, num_layers: int, pp: int) -> tuple[int, ...] | None:
-    """Even stages; or the first and the last with their own count, as Megatron's options allow."""
+    """Return the layers of each stage: equal, or with other numbers on the first and last stage, as Megatron allows."""
     if pp > num_layers:
         return None
     if num_layers % pp == 0 and (pp == 1 or rng.random() < 0.7):
@@ -209,7 +212,7 @@ def _draw_layers(rng: np.random.Generator, num_layers: int, pp: int) -> tuple[in
 
 
 def _draw_microbatches(rng: np.random.Generator, config: ParallelConfig) -> int:
-    """Micro-batches per replica; with interleaving a multiple of the stages, as Megatron asks."""
+    """Return the micro-batches per replica; with interleaving a multiple of the stages, as Megatron demands."""
     pp = config.pipeline_model_parallel_size
     if config.num_chunks > 1:
         return pp * int(rng.integers(1, 9))

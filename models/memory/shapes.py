@@ -1,4 +1,4 @@
-"""Sizes that one rank of one stage works with."""
+"""Local tensor sizes of one rank of a stage."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertShapes:
     """
-    Local sizes of a layer with experts; tokens are routed evenly.
+    Local sizes of a layer with experts; tokens are spread evenly over the experts.
 
     Parameters
     ----------
     num_experts, local
-        Experts of the layer, and of this rank.
+        Experts of the layer, and on this rank.
     topk
-        Experts of each token.
+        Experts per token.
     ranks, tensor
-        Ranks among which the experts are spread, and those that share one expert.
+        Ranks among which the experts are spread, and ranks that share one expert.
     up, down
-        Width of an expert's first product's output, and of its second's input, on this rank.
+        Width on this rank of the output of an expert's first product, and of the input of its second.
     shared_up, shared_down
-        Widths of the shared experts, 0 without; they are split like a dense MLP.
+        Widths of the shared experts, split like a dense MLP; 0 without shared experts.
     """
 
     num_experts: int
@@ -38,7 +38,7 @@ class ExpertShapes:
     @classmethod
     def of(cls, model: ModelSpec, config: ParallelConfig) -> "ExpertShapes":
         """
-        Sizes under a configuration.
+        Return the sizes under a configuration.
 
         Raises ``ValueError`` where Megatron-Core would: experts and their ranks do not divide, or tensor parallelism
         without sequence parallelism (``MoELayer.forward``).
@@ -83,16 +83,16 @@ class LocalShapes:
     Parameters
     ----------
     seq_length
-        Tokens of one sequence on this rank (the context-parallel part of it).
+        Tokens of one sequence on this rank (its context-parallel part).
     sequence_shards
-        Ranks among which the activations outside of the matrix products are split: ``tp`` with sequence
-        parallelism, else 1.
+        Ranks among which the activations outside the matrix products are split: ``tp`` with sequence parallelism, else
+        1.
     query, key_value
         Width of this rank's query heads, and of its key (or value) heads.
     up, down
-        Width of the MLP's first product's output, and of the second's input.
+        Width of the output of the MLP's first product, and of the input of its second.
     vocab
-        This rank's part of the padded vocabulary.
+        Rows of the padded vocabulary on this rank.
     context
         Ranks among which the sequence is split for attention.
     experts
@@ -114,7 +114,7 @@ class LocalShapes:
 
     @classmethod
     def of(cls, model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> "LocalShapes":
-        """Sizes under a configuration."""
+        """Return the sizes under a configuration; raises ``ValueError`` if model or degrees cannot be traced."""
         if model.recurrent_mixers or model.attention_output_gate:
             raise ValueError(
                 "stages with layers that have a state or gates are not traced; the closed formula counts them."
@@ -159,5 +159,5 @@ class LocalShapes:
 
     @property
     def sharded_tokens(self) -> int:
-        """Tokens of one micro-batch on this rank outside of the matrix products."""
+        """Tokens of one micro-batch on this rank outside the matrix products."""
         return self.tokens // self.sequence_shards

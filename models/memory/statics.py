@@ -1,10 +1,10 @@
 """
-Tensors that a rank of a stage holds all the time: weights, gradients, optimizer state, and shares of them under ZeRO.
+Tensors that a rank of a stage always holds: weights, gradients and optimizer state, or its shards of them under ZeRO.
 
-Per parameter, in 16 bits with fp32 gradients: 2 + 4 + 12 bytes; ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5)
-divides the 12 among the replicas (stage 1), the gradients too (2), the weights too (3). What is shared is gathered unit
-by unit, a layer, the embeddings or the head, and the next unit while one is in use: two buffers of the largest units,
-as in Megatron-FSDP and PyTorch's FSDP. Experts have replicas of their own.
+In 16 bits with fp32 gradients, a parameter takes 2 + 4 + 12 bytes. ZeRO (Rajbhandari et al., arXiv 1910.02054, section
+5) divides the 12 bytes among the replicas (stage 1), then also the gradients (2), then also the weights (3). Shards are
+gathered unit by unit: a layer, the embeddings or the head. The next unit is gathered while one is in use. So two
+buffers of the largest units are held, as in Megatron-FSDP and PyTorch's FSDP. Experts have replicas of their own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from pipette_opt.specs.training import BYTES
 
 
 class _Parameter(NamedTuple):
-    """Elements of one parameter, its shape, and what it is."""
+    """Size of one parameter in elements, its shape, and whether it is an expert's and a layer's matrix."""
 
     size: int
     shape: tuple[int, ...]
@@ -32,22 +32,22 @@ class _Parameter(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticSizes:
     """
-    Sizes of tensors in bytes.
+    Sizes of the tensors that a rank always holds, each a tuple of bytes by tensor.
 
     Parameters
     ----------
     num_parameters
         Parameters that the rank works with.
     weights, copies, gradients
-        Buffers, there from the start; copies are those in fp8, and what ZeRO gathers.
+        Buffers that exist from the start; copies are fp8 copies and the buffers that ZeRO gathers into.
     placeholders
-        Empty gradients of matrices, one for each shape; there from the first backward pass on.
+        Empty gradients of matrices, one for each shape; they exist from the first backward pass on.
     optimizer
-        All of the optimizer's state: what ``master`` and ``moments`` are together.
+        The whole optimizer state: ``master`` and ``moments`` together.
     master, moments
-        Bytes for each parameter: its master copy, held from the start, and Adam's moments, from the first step on.
+        Master copy of each parameter, held from the start, and its Adam moments, held from the first step on.
     step
-        Bytes for each parameter that the optimizer step needs meanwhile.
+        Temporary bytes of the optimizer step for each parameter.
     """
 
     num_parameters: int
@@ -61,7 +61,7 @@ class StaticSizes:
     step: tuple[int, ...]
 
     def during_passes(self) -> Mapping[str, tuple[int, ...]]:
-        """Buffers by kind, as they are from the second iteration on."""
+        """Return the bytes of the buffers by kind, as they are from the second iteration on."""
         return {
             "weights": (*self.weights, *self.copies),
             "gradients": self.gradients,
@@ -71,7 +71,7 @@ class StaticSizes:
 
 
 def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: ParallelConfig) -> StaticSizes:
-    """Sizes for the modules of a stage."""
+    """Return the sizes for the modules of a stage."""
     units = [unit for unit in _units(chunks) if unit]
     parameters = [tensor for unit in units for tensor in unit]
     zero, replicas = config.sharding_stage, config.data_parallel_size * config.context_parallel_size
@@ -116,7 +116,7 @@ def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: Parallel
 
 
 def _units(chunks: nn.ModuleList) -> Iterator[list[_Parameter]]:
-    """Parameters of the embeddings, of each layer, of the head; a table that two share counts once."""
+    """Yield the parameters of the embeddings, of each layer, and of the head; a shared table counts once."""
     seen: set[int] = set()
     for chunk in chunks:
         part = cast(Chunk, chunk)

@@ -1,4 +1,4 @@
-"""Peak memory of one pipeline stage, counted while the real transformer runs on tensors without data."""
+"""Trace of a stage's peak memory: its layers run on tensors without data, while live bytes are counted."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,26 +25,26 @@ from pipette_opt.specs.layer_kinds import layer_at
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTrace:
     """
-    Bytes of one rank of a stage.
+    Traced bytes of one rank of a stage.
 
     Parameters
     ----------
     num_parameters
         Parameters that the rank works with.
     weight_bytes, gradient_bytes, optimizer_bytes
-        Held all the time: shares of them under ZeRO, with the buffers of gathered parameters.
+        Held during the whole iteration; under ZeRO, the rank's shards and the buffers of gathered parameters.
     placeholder_bytes
         Empty gradients of matrices, one for each shape.
     activation_bytes
-        The most that forward and backward passes need on top.
+        Maximum of the bytes that forward and backward passes add.
     held_bytes
         Kept by the first forward pass for its backward pass, without the output of the stage.
     step_bytes
-        Needed by the optimizer step on top.
+        Bytes that the optimizer step adds.
     reserved_bytes
-        The most that the caching allocator reserves for all that over two iterations; 0 if it was not replayed.
+        Peak of the bytes that the caching allocator reserves over two iterations; 0 without a replay.
     needed_bytes
-        Smallest capacity that is enough: a full device returns unused segments first. 0 if it was not replayed.
+        Smallest capacity that suffices when unused segments are returned on a full device; 0 without a replay.
     """
 
     num_parameters: int
@@ -60,12 +60,12 @@ class StageTrace:
 
     @property
     def static_bytes(self) -> int:
-        """Weights, gradients and optimizer state."""
+        """Bytes of weights, gradients and optimizer state."""
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is allocated at once."""
+        """Peak of the allocated bytes."""
         return self.static_bytes + self.placeholder_bytes + max(self.activation_bytes, self.step_bytes)
 
 
@@ -82,22 +82,22 @@ def trace_stage(
     schedule: Schedule | None = None,
 ) -> StageTrace:
     """
-    Run one stage of the model, forward and backward, and count what it allocates.
+    Run one stage of the model, forward and backward, and return the bytes that it allocates.
 
     Parameters
     ----------
     stage
         Pipeline stage, from 0.
     num_microbatches
-        Per replica and iteration; from the batch sizes if ``None``.
+        Micro-batches per replica and iteration; from the batch sizes if ``None``.
     rounding_bytes
-        Sizes are rounded up to a multiple of this, as the CUDA allocator does.
+        Sizes are rounded up to a multiple of this, as in the CUDA allocator.
     replay
         Whether the allocations are also replayed through the model of the caching allocator.
     need
-        Whether they are replayed on ever smaller devices too.
+        Whether the smallest sufficient capacity is searched, by replays on ever smaller devices.
     schedule
-        The order that is timed, of whole backwards, in place of 1F1B.
+        Schedule with whole backward passes, in place of 1F1B.
     """
     passes = passes_of(training, config, stage, num_microbatches, schedule)
     shapes = LocalShapes.of(model, training, config)
@@ -140,7 +140,7 @@ def trace_stage(
 def build_stage(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, shapes: LocalShapes, stage: int
 ) -> nn.ModuleList:
-    """The model chunks of a stage; embeddings before the first chunk of all, head after the last."""
+    """Return the model chunks of a stage; embeddings come before the model's first chunk, the head after its last."""
     pp = config.pipeline_model_parallel_size
     embeddings = Embeddings(model, training, shapes) if stage == 0 else None
     shared, fresh = None, FreshGradient(used_twice=False)
@@ -173,13 +173,17 @@ def build_stage(
 
 
 def first_layer(config: ParallelConfig, stage: int, chunk: int) -> int:
-    """Number of the first layer of a chunk: chunks go round the stages."""
+    """Return the index in the model of a chunk's first layer; consecutive stages hold consecutive layers of a chunk."""
     before = config.layers_per_chunk[:chunk]
     return sum(map(sum, before)) + sum(config.layers_per_chunk[chunk][:stage])
 
 
 def score_workspace(training: TrainingSpec, shapes: LocalShapes) -> Tensor | None:
-    """The buffer of one score matrix that Megatron-Core's unfused attention keeps (``get_global_memory_buffer``)."""
+    """
+    Return the buffer for one score matrix that Megatron-Core's unfused attention keeps (``get_global_memory_buffer``).
+
+    Returns ``None`` with flash attention.
+    """
     if training.attention_kernel == "flash":
         return None
     scores = (shapes.heads * shapes.micro_batch_size, shapes.seq_length, shapes.seq_length)
@@ -194,15 +198,17 @@ def replay_iterations(
     statics: StaticSizes, workspace_bytes: int, passes: Sequence[Event], capacity_bytes: int | None = None
 ) -> AllocatorPeaks:
     """
-    Peaks of two iterations; raises ``DeviceFullError`` if they do not fit the capacity.
+    Return the allocator's peaks over two iterations; raises ``DeviceFullError`` if they exceed the capacity.
 
-    Adam's moments come with the first step, when the activations of the first iteration have left free blocks behind;
-    those of the second iteration find them taken.
+    Adam's moments are allocated in the first step, into blocks that the first iteration's activations left free. The
+    second iteration's activations find these blocks taken.
 
     Parameters
     ----------
     passes
-        Allocations of the passes of one iteration, and their ends.
+        Allocations and releases of the passes of one iteration.
+    capacity_bytes
+        Capacity of the device; ``None`` for no limit.
     """
     allocator = CachingAllocator(capacity_bytes)
     iterate_twice(allocator, statics, workspace_bytes, passes)
@@ -212,7 +218,7 @@ def replay_iterations(
 def iterate_twice(
     allocator: CachingAllocator, statics: StaticSizes, workspace_bytes: int, passes: Sequence[Event]
 ) -> None:
-    """Run two iterations on any allocator; see :func:`replay_iterations`."""
+    """Run two iterations on an allocator; see :func:`replay_iterations`."""
     keys = count()
     for size in (
         *statics.weights,
@@ -242,7 +248,7 @@ def iterate_twice(
 
 
 class StageRun:
-    """The passes of one stage, and the tensors that wait for their backward pass or for being sent."""
+    """Running passes of one stage, with the tensors that wait for their backward pass or for being sent."""
 
     def __init__(
         self, chunks: nn.ModuleList, training: TrainingSpec, shapes: LocalShapes, storages: LiveStorages
@@ -264,7 +270,7 @@ class StageRun:
                 self._backward(chunk, microbatch)
 
     def _forward(self, index: int, microbatch: int) -> None:
-        """Receive an input while the last gradient is sent, run the chunk, keep what its backward needs."""
+        """Receive an input while the last gradient is sent, run the chunk, keep the tensors for its backward pass."""
         chunk = self.chunks[index]
         self.sent_output = None
         if chunk.embeddings is None:

@@ -1,4 +1,4 @@
-"""``python -m models.memory.trace_plan``: the traced memory of every stage of a plan, beside its prediction."""
+"""``python -m models.memory.trace_plan``: traced memory of every stage of a plan, beside the predicted memory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,7 @@ def trace_plan(
     json: opt.Json = False,
 ) -> None:
     """
-    Trace every stage of a plan: bytes that its tensors take, that the allocator reserves, and that it needs when full.
+    Trace every stage of a plan: bytes of its tensors, bytes that the allocator reserves, and the least that suffices.
 
     Example: [bold]python -m models.memory.trace_plan plan.json[/]
     """

@@ -1,4 +1,4 @@
-"""``python -m models.memory.train``: train the predictor's network, or tune it on measured runs."""
+"""``python -m models.memory.train``: train the memory predictor's network, or fine-tune it on measured runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,22 +31,22 @@ def train(
         typer.Option(help="File of models.memory.collect; by default traces.csv here, or the shipped data."),
     ] = None,
     runs: Annotated[
-        Path | None, typer.Option(help="Measured runs, runs.csv: fine-tune on them instead of training anew.")
+        Path | None, typer.Option(help="Measured runs (runs.csv) to fine-tune on, instead of training anew.")
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="Weights to start from with --runs; the shipped ones by default.")
+        Path | None, typer.Option(help="Weights that --runs starts from; by default the shipped ones.")
     ] = None,
-    base: Annotated[str, typer.Option(help="Stack that the runs are fitted from.")] = "megatron-core",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Weights file; the card goes beside it.")] = Path(
+    base: Annotated[str, typer.Option(help="Stack whose memory constants the fit starts from.")] = "megatron-core",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Weights file; the model card is written beside it.")] = Path(
         "memory.npz"
     ),
     seed: Annotated[int, typer.Option(help="Seed of the split and of the first weights.", min=0)] = 0,
 ) -> None:
     """
-    Train the predictor and write weights and model card.
+    Train the memory predictor's network and write its weights and model card.
 
-    With --runs the network goes on learning from your own runs, what the constants of your stack leave over; both are
-    written (memory.npz, memory.yaml), with their errors on runs and larger jobs left out.
+    With --runs, fit the memory constants of a stack to your own runs, and fine-tune the network on the errors that
+    remain. Both are written (memory.npz, memory.yaml), with their errors on runs and larger jobs that were left out.
 
     Example: [bold]python -m models.memory.train --data traces.csv -o memory.npz[/]
     """

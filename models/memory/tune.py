@@ -1,7 +1,7 @@
 """
-Fine-tuning: the trained network goes on learning, from measured runs, what the constants of a stack leave over.
+Fine-tuning: further training of the network on measured runs, for the errors that the memory constants leave.
 
-The traces stay in the loss, so that what the runs say nothing of stays as it was.
+The traces stay in the loss, so that predictions unlike the runs hardly change.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.memory.weights import NetworkWeights
 
 MAX_CHANGE = 0.3
-"""Largest change of ``log(peak / formula)`` that the network learns. Chosen."""
+"""Maximum change of ``log(peak / formula)`` that a run can teach the network. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class TuneParams:
     Parameters
     ----------
     beta
-        Errors of runs (of the logarithm) beyond this count linearly.
+        Error of ``log(peak / formula)`` above which the loss is linear.
     """
 
     steps: int = 400
@@ -34,12 +34,12 @@ class TuneParams:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lessons:
     """
-    Features and what the network is to say about them.
+    Training examples: features and the wanted predictions.
 
     Parameters
     ----------
     features
-        Shape ``(num_rows, num_features)``.
+        Features of each example, shape ``(num_rows, num_features)``.
     log_ratio
         Wanted ``log(peak / formula)``, shape ``(num_rows,)``.
     """
@@ -51,7 +51,7 @@ class Lessons:
 def tune_network(
     network: NetworkWeights, runs: Lessons, traces: Lessons, params: TuneParams | None = None
 ) -> NetworkWeights:
-    """The network after some more steps on traces and runs, each with half of the say."""
+    """Return the network after further training steps on traces and runs, both with equal weight in the loss."""
     import torch
 
     from models.memory.network import MemoryNetwork

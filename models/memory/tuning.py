@@ -1,4 +1,4 @@
-"""Constants of a stack and a fine-tuned network from measured runs, and what each of the two is worth."""
+"""Fit of a stack's memory constants and fine-tuning of the network on measured runs, with the benefit of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,17 +20,19 @@ from pipette_opt.memory.table import stage_table
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 
-FEWEST = 5
-"""Peaks."""
+MIN_PEAKS = 5
+"""Minimum number of measured peaks for a fit, and for each part of a split. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningErrors:
     """
-    Mean absolute relative errors of peaks on runs that were not learnt from.
+    Mean absolute relative errors of predicted peaks on runs that were left out.
 
     Parameters
     ----------
+    which
+        Name of the left-out runs.
     start, constants, tuned
         Errors with the starting stack, with fitted constants, and with a fine-tuned network besides.
     """
@@ -50,9 +52,9 @@ class Tuning:
     Parameters
     ----------
     predictor
-        With the fine-tuned network, or with the one it started from where that is better on runs left out.
+        Predictor with the fine-tuned network, or with the starting network if that is better on left-out runs.
     improves
-        Whether it is the fine-tuned one.
+        Whether the predictor has the fine-tuned network.
     """
 
     predictor: MemoryPredictor
@@ -72,16 +74,16 @@ def tune_memory(
     progress: Callable[[int, int], None] | None = None,
 ) -> Tuning:
     """
-    Fit constants, go on training the network on what they leave, and keep it if that helps on groups left out.
+    Fit memory constants, fine-tune the network on the remaining errors, and keep it if left-out groups improve.
 
     Raises ``InputError`` with fewer than five peaks of whole jobs.
     """
     chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
     cases = [case for case in make_cases(chosen, stack) if isinstance(case, Case)]
     peaks = [case for case in cases if case.run.peak_mem_bytes is not None]
-    if len(peaks) < FEWEST:
+    if len(peaks) < MIN_PEAKS:
         raise InputError(
-            "--runs", f"needs at least {FEWEST} rows with peak_mem_gib that can be predicted, got {len(peaks)}."
+            "--runs", f"needs at least {MIN_PEAKS} rows with peak_mem_gib that can be predicted, got {len(peaks)}."
         )
     lesson = _Lesson(base=framework_of_stack(stack), start=start, traces=traces, params=params or TuneParams())
     parts = _parts(cases)
@@ -110,7 +112,11 @@ Splits = list[tuple[list[Case], list[Case]]]
 
 
 def _parts(cases: Sequence[Case]) -> list[tuple[str, Splits]]:
-    """Groups left out in turn; the largest jobs left out, where smaller ones can teach."""
+    """
+    Return named splits into training and left-out cases: groups left out in turn, and the largest jobs.
+
+    The largest jobs are only left out if both parts have enough peaks.
+    """
     groups = sorted({_group(case) for case in cases})
     folds = min(FOLDS, len(groups))
     fold_of = {group: index % folds for index, group in enumerate(groups)}
@@ -125,7 +131,7 @@ def _parts(cases: Sequence[Case]) -> list[tuple[str, Splits]]:
     smaller = [case for case in cases if case.run.num_gpus < largest]
     larger = [case for case in cases if case.run.num_gpus == largest]
     parts = [("groups left out", splits)]
-    if min(_num_peaks(smaller), _num_peaks(larger)) >= FEWEST:
+    if min(_num_peaks(smaller), _num_peaks(larger)) >= MIN_PEAKS:
         parts.append((f"{largest} GPUs, from fewer", [(smaller, larger)]))
     return parts
 
@@ -141,7 +147,7 @@ def _group(case: Case) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Lesson:
-    """Start of every fit."""
+    """Starting constants, predictor and traces of every fine-tuning."""
 
     base: Framework
     start: MemoryPredictor
@@ -149,21 +155,21 @@ class _Lesson:
     params: TuneParams
 
     def judge(self, which: str, splits: Splits) -> TuningErrors:
-        """Errors on what each split leaves out."""
-        columns: list[np.ndarray] = []
+        """Return the errors on the left-out cases of all splits."""
+        errors: list[np.ndarray] = []
         for inside, outside in splits:
             before = [memory_run(case, self.start) for case in outside]
             known = [memory_run(case, self.start) for case in inside]
             constants = fit_constants(known, self.base)
             tuned = self.tune(inside, constants)
             after = [memory_run(case, tuned) for case in outside]
-            columns.append(np.stack([_off(self.base, before), _off(constants, before), _off(constants, after)]))
-        off = np.concatenate(columns, axis=1)
+            errors.append(np.stack([_off(self.base, before), _off(constants, before), _off(constants, after)]))
+        off = np.concatenate(errors, axis=1)
         start, fitted, best = off.mean(axis=1).tolist()
         return TuningErrors(which=which, num_peaks=off.shape[1], start=start, constants=fitted, tuned=best)
 
     def tune(self, cases: Sequence[Case], framework: Framework) -> MemoryPredictor:
-        """The predictor after what these cases teach beyond the constants."""
+        """Return the predictor fine-tuned on the errors that the constants leave in these cases."""
         features, wanted = [], []
         for case in cases:
             found = self._wanted(case, framework)
@@ -176,7 +182,11 @@ class _Lesson:
         return replace(self.start, network=tune_network(self.start.network, runs, self.traces, self.params))
 
     def _wanted(self, case: Case, framework: Framework) -> tuple[np.ndarray, float] | None:
-        """Features of the measured stage, and what the network should have said; ``None`` where it has no part."""
+        """
+        Return the features of the measured stage and the wanted ``log(peak / formula)``.
+
+        Returns ``None`` without a measured peak, or if the peak does not show the network's part.
+        """
         run = memory_run(case, self.start)
         if run.peak_gib is None:
             return None
@@ -198,7 +208,7 @@ def _off(framework: Framework, runs: Sequence[MemoryRun]) -> np.ndarray:
 
 
 def tuning_rows(tuning: Tuning) -> list[dict[str, str]]:
-    """The errors, as text."""
+    """Return the errors as text, one row for each kind of split."""
     return [
         {
             "runs": errors.which,

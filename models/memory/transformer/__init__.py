@@ -1,11 +1,11 @@
 """
-The transformer of one tensor-parallel rank, in torch.
+Transformer of one tensor-parallel rank, in torch, that allocates memory and computes nothing.
 
-Every operation allocates what the kernels behind Megatron-Core allocate, keeps for the backward pass what they
-keep, and computes nothing: the numbers in the tensors are never looked at, so a fused kernel is an empty output of
-the right size. Weight gradients are accumulated into the main gradient by the matrix product itself (Megatron's
-gradient accumulation fusion), so weights take no part in autograd here; only the embeddings make a gradient of
-their own first. Communication inside the tensor-parallel group shows as the buffers it needs.
+Every operation allocates the memory of the kernels behind Megatron-Core, and keeps the same tensors for the backward
+pass. No number in a tensor is read, so a fused kernel is an empty output of the right size. The matrix product itself
+adds weight gradients to the main gradient (Megatron's gradient accumulation fusion). So weights take no part in
+autograd here; only the embeddings first make a gradient of their own. Communication inside the tensor-parallel group
+appears as its buffers.
 
 Activations are two-dimensional: tokens of one micro-batch, times width.
 """

@@ -1,4 +1,4 @@
-"""Self-attention: query, key and value, rotary positions, cores that store scores and cores that do not."""
+"""Self-attention: query, key and value, rotary positions, attention cores with and without stored scores."""
 
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 
 class _SplitQueryKeyValue(Function):
-    """Query, key and value out of one product; keeps nothing."""
+    """Query, key and value cut from one product; keeps nothing for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, mixed: Tensor, query: int, key_value: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,7 +26,7 @@ class _SplitQueryKeyValue(Function):
 
 
 class _Rotate(Function):
-    """Rotary position embedding: a new tensor each way, nothing kept but the shared angles."""
+    """Rotary position embedding: a new tensor in each direction; keeps nothing, because the angles are shared."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -41,8 +41,8 @@ class _FlashAttention(Function):
     """
     Attention without a stored score matrix: keeps query, key, value, output and the fp32 log-sum-exp of every row.
 
-    The backward pass works with an fp32 query gradient, the row sums of grad * output, and with key and value
-    gradients for every query head before they are summed over the group (FlashAttention-2's ``mha_bwd``).
+    The backward pass allocates an fp32 query gradient, the row sums of grad * output, and key and value gradients for
+    every query head, which are then summed over the group (FlashAttention-2's ``mha_bwd``).
     """
 
     @staticmethod
@@ -65,11 +65,11 @@ class _FlashAttention(Function):
 
 class _RingAttention(Function):
     """
-    Flash attention over a sequence that is split among ``ranks``, keys and values going round.
+    Flash attention over a sequence split among ``ranks`` that pass keys and values around a ring.
 
-    Transformer Engine's ``AttnFuncWithCPAndKVP2P``: keys and values are joined; the forward pass lists a received copy
-    and an output of every step until the outputs are combined, the backward pass has two buffers of keys, values and
-    their gradients. The last rank is meant, for which a causal mask leaves whole outputs in every step.
+    Models Transformer Engine's ``AttnFuncWithCPAndKVP2P`` with joined keys and values. The forward pass holds a
+    received copy and an output of every step until the outputs are combined. The backward pass has two buffers of keys,
+    values and their gradients. The rank is the last one: with a causal mask it computes whole outputs in every step.
     """
 
     @staticmethod
@@ -103,7 +103,7 @@ class _RingAttention(Function):
 
 
 class _RepeatHeads(Function):
-    """Keys or values copied for every query head of their group, as unfused attention needs them."""
+    """Keys or values copied to every query head of their group, for unfused attention."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: int) -> Tensor:
@@ -116,7 +116,7 @@ class _RepeatHeads(Function):
 
 
 class _Scores(Function):
-    """Query times key, shape ``(heads of all sequences, s, s)``; keeps both factors."""
+    """Product of query and key, shape ``(heads of all sequences, s, s)``; keeps both factors."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, shape: tuple[int, int, int]) -> Tensor:
@@ -130,7 +130,7 @@ class _Scores(Function):
 
 
 class _Softmax(Function):
-    """Scaled masked softmax: keeps its output."""
+    """Scaled masked softmax; keeps its output."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class _Softmax(Function):
 
 
 class _Context(Function):
-    """Probabilities times value; keeps both factors."""
+    """Product of attention probabilities and value; keeps both factors."""
 
     @staticmethod
     def forward(ctx: Any, probabilities: Tensor, v: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class Attention(Part):
             self.key_norm = self.weight(model.kv_channels, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attention of one micro-batch."""
+        """Return the attention output of one micro-batch."""
         shapes = self.shapes
         mixed = apply(Linear, x, self.input_weight, shapes.sequence_shards, 1, self.fp8)
         q, k, v = cast(Any, _SplitQueryKeyValue).apply(mixed, shapes.query, shapes.key_value)

@@ -1,4 +1,4 @@
-"""Both ends of the model: embeddings; final norm, output product and loss."""
+"""First and last modules of the model: embeddings; final norm, output product and loss."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 class _Embedding(Function):
     """
-    Vocabulary-parallel look-up, reduced over the group; keeps the token numbers.
+    Vocabulary-parallel look-up, reduced over the group; keeps the token ids.
 
-    ``anchor`` is an empty tensor that makes autograd call the backward pass, where the gradient of each whole
-    table exists for a moment before it is added to the main gradient.
+    ``anchor`` is an empty tensor that makes autograd call the backward pass. In that pass, the gradient of each whole
+    table exists until it is added to the main gradient.
     """
 
     @staticmethod
@@ -51,7 +51,7 @@ class _Embedding(Function):
 
 
 class _CrossEntropy(Function):
-    """Vocabulary-parallel cross entropy: an fp32 copy of the logits becomes the softmax and then the gradient."""
+    """Vocabulary-parallel cross entropy: an fp32 copy of the logits becomes first the softmax, then the gradient."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> Tensor:
@@ -82,14 +82,14 @@ class Embeddings(Part):
             self.tables.append(self.weight(model.max_position_embeddings, shapes.hidden, dtype=dtype))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Activations of one micro-batch from its token numbers."""
+        """Return the activations of one micro-batch from its token ids."""
         anchor = torch.empty(0, requires_grad=True)
         out = apply(_Embedding, anchor, tokens, self.tables, self.shapes.sequence_shards, self.fresh)
         return apply(Dropout, out) if self.dropout else out
 
 
 class Head(Part):
-    """Final norm, output product over this rank's vocabulary, and the loss."""
+    """Final norm, output product over this rank's part of the vocabulary, and loss."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Head(Part):
         self.table = self.weight(shapes.vocab, shapes.hidden, dtype=dtype) if table is None else table
 
     def forward(self, x: Tensor) -> Tensor:
-        """Loss of one micro-batch."""
+        """Return the loss of one micro-batch."""
         x = self.norm(x)
         logits = apply(Linear, x, self.table.t(), self.shapes.sequence_shards, 1, False, self.fresh)
         return apply(_CrossEntropy, logits).mean()

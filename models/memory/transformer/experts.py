@@ -15,9 +15,10 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 class _Route(Function):
     """
-    The router: fp32 logits, scores and the chosen experts of every token (``TopKRouter`` with a balancing loss).
+    Router: fp32 logits, scores and chosen experts of every token (``TopKRouter`` with a balancing loss).
 
-    Keeps its input, the fp32 scores of all experts for the balancing loss, and weights and numbers of the chosen ones.
+    Keeps its input, the fp32 scores of all experts for the balancing loss, and the weights and ids of the chosen
+    experts.
     """
 
     @staticmethod
@@ -40,10 +41,11 @@ class _Route(Function):
 
 class _Move(Function):
     """
-    Rows that go elsewhere or come back: ``rows`` of them afterwards, as many as before on the way back.
+    Move of token rows to other ranks or places: ``rows`` rows after the forward pass, the input's rows after the
+    backward.
 
-    Permutations (Transformer Engine's fused ones), all-to-all, gathering and scattering over the ranks of an expert.
-    Keeps the int32 map of a permutation, ``map_width`` numbers for each row of the smaller side's tokens.
+    Models permutations (Transformer Engine's fused ones), all-to-all, gathering and scattering over the ranks of an
+    expert. Keeps the int32 map of a permutation, ``map_width`` numbers per token of the side with fewer rows.
     """
 
     @staticmethod
@@ -60,7 +62,7 @@ class _Move(Function):
 
 
 class _Pick(Function):
-    """The weight of each routed token out of those of all experts; keeps nothing of its own."""
+    """Weight of each routed token, selected from the weights of all experts; keeps nothing."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, rows: int) -> Tensor:
@@ -73,7 +75,7 @@ class _Pick(Function):
 
 
 class _Grouped(Function):
-    """The products of all local experts at once (``TEGroupedLinear``): keeps its input, in fp8 a copy of it."""
+    """Products of all local experts in one call (``TEGroupedLinear``); keeps its input, in fp8 a copy of it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: int, fp8: bool) -> Tensor:
@@ -91,7 +93,7 @@ class _Grouped(Function):
 
 
 class _Sum(Function):
-    """In-place sum of two tensors: keeps nothing, and both get the same gradient."""
+    """In-place sum of two tensors; keeps nothing, and both inputs get the same gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -103,7 +105,7 @@ class _Sum(Function):
 
 
 class _WeightedActivation(Function):
-    """SwiGLU or GELU times the router's weight, fused: keeps input and weights."""
+    """Fused SwiGLU or GELU times the router's weight; keeps input and weights."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, width: int) -> Tensor:
@@ -118,9 +120,9 @@ class _WeightedActivation(Function):
 
 class Experts(Part):
     """
-    Router, dispatch, experts, combination: Megatron-Core's ``MoELayer`` with the all-to-all dispatcher.
+    Router, dispatch, experts and combination: Megatron-Core's ``MoELayer`` with the all-to-all dispatcher.
 
-    Tokens are routed evenly and none is dropped. Its steps are those of ``MoEAlltoAllTokenDispatcher`` and
+    Tokens are routed evenly and none is dropped. The steps are those of ``MoEAlltoAllTokenDispatcher`` and
     ``TEGroupedMLP`` (megatron-core 0.16.1) with fused permutations and a weighted fused activation.
     """
 
@@ -140,7 +142,7 @@ class Experts(Part):
             self.shared = FeedForward(model, training, shapes, sizes.shared_up, sizes.shared_down)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One micro-batch through the experts."""
+        """Return the output of the experts for one micro-batch."""
         sizes = self.sizes
         shared = None if self.shared is None else self.shared(x)
         tokens, routed = x.shape[0], x.shape[0] * sizes.topk
@@ -162,7 +164,7 @@ class Experts(Part):
         return out if shared is None else apply(_Sum, out, shared)
 
     def _journey(self, routed: int) -> list[int]:
-        """Rows after each step from the permuted tokens to the experts."""
+        """Return the number of rows after each step from the permuted tokens to the experts."""
         sizes = self.sizes
         rows = [routed] if sizes.ranks > 1 else []
         if sizes.tensor > 1:
@@ -172,7 +174,7 @@ class Experts(Part):
         return rows
 
     def _way_back(self, routed: int) -> list[int]:
-        """Tensors from the experts to the permuted tokens."""
+        """Return the number of rows after each step from the experts back to the permuted tokens."""
         sizes = self.sizes
         rows = [routed * sizes.tensor] if sizes.local > 1 else []
         if sizes.tensor > 1:

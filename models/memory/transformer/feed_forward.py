@@ -1,4 +1,4 @@
-"""The MLP of a layer."""
+"""MLP of a transformer layer."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 
 class _Activation(Function):
-    """Fused bias and GELU, or SwiGLU when the output is half as wide: keeps the input."""
+    """Fused bias and GELU, or SwiGLU if the output is half as wide as the input; keeps the input."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: int) -> Tensor:
@@ -27,7 +27,11 @@ class _Activation(Function):
 
 
 class FeedForward(Part):
-    """MLP of one rank: column-parallel, activation, row-parallel; widths from outside, since shared experts are one."""
+    """
+    MLP of one rank: column-parallel product, activation, row-parallel product.
+
+    The widths are parameters, because shared experts are also such an MLP.
+    """
 
     def __init__(self, model: ModelSpec, training: TrainingSpec, shapes: LocalShapes, up: int, down: int) -> None:
         super().__init__()
@@ -40,7 +44,7 @@ class FeedForward(Part):
             self.down_bias = self.weight(shapes.hidden, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """MLP of one micro-batch."""
+        """Return the output of the MLP for one micro-batch."""
         up = apply(Linear, x, self.up_weight, self.shapes.sequence_shards, 1, self.fp8)
         down = apply(_Activation, up, self.width)
         del up

@@ -1,4 +1,4 @@
-"""Layers, and the chunks of a stage that they make up."""
+"""Transformer layers, and the chunks of layers of a stage."""
 
 from collections.abc import Callable
 
@@ -38,21 +38,21 @@ class Layer(Part):
             self.feed_forward = Experts(model, training, shapes, experts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One micro-batch through the layer."""
+        """Return the output of the layer for one micro-batch."""
         x = apply(DropoutAdd, self.attention(self.attention_norm(x)), x, self.dropout)
         return apply(DropoutAdd, self.feed_forward(self.feed_forward_norm(x)), x, self.dropout)
 
 
 class Chunk(nn.Module):
     """
-    Consecutive layers of one stage, with the embeddings before and the head after where they belong.
+    Consecutive layers of one stage, with the embeddings before the model's first layer and the head after its last.
 
     Parameters
     ----------
     recomputed
-        Number of layers, from the first, that are recomputed.
+        Number of recomputed layers, counted from the first.
     at_once
-        Layers that one recomputation brings back.
+        Layers that one recomputation restores.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Chunk(nn.Module):
         self.recomputed, self.at_once = recomputed, at_once
 
     def forward(self, x: Tensor) -> Tensor:
-        """Output of the chunk for one micro-batch: activations, or the loss."""
+        """Return the output of the chunk for one micro-batch: activations, or the loss."""
         if self.embeddings is not None:
             x = self.embeddings(x)
         layers = list(self.layers)
@@ -76,7 +76,7 @@ class Chunk(nn.Module):
 
 
 def _in_turn(layers: list[nn.Module]) -> Callable[[Tensor], Tensor]:
-    """One layer after the other."""
+    """Return a function that applies the layers one after the other."""
 
     def run(x: Tensor) -> Tensor:
         for layer in layers:

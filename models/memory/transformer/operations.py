@@ -1,4 +1,4 @@
-"""Pieces of all parts of a layer: products, norms, dropout, recomputation, the hop to the next stage."""
+"""Operations that several modules share: products, norms, dropout, recomputation, sending to the next stage."""
 # ruff: noqa: D102 (forward and backward are names of torch)
 
 from collections.abc import Callable
@@ -13,33 +13,35 @@ from pipette_opt.specs import ModelSpec
 
 
 def product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x @ weight``; where there is nothing to compute, or no fp8 at hand, an output of the right size."""
+    """Return ``x @ weight``, or an empty output of the right size for tensors without data or of unequal dtypes."""
     if x.is_meta or x.dtype != weight.dtype:
         return x.new_empty(x.shape[0], weight.shape[1], dtype=dtype)
     return x @ weight
 
 
 class FreshGradient:
-    """The empty gradient of a weight that autograd gets; of a weight used twice it waits for the other one."""
+    """Empty gradient of a weight, given to autograd; that of a weight used twice is kept until the second use."""
 
     def __init__(self, used_twice: bool) -> None:
         self.used_twice = used_twice
         self.waiting: Tensor | None = None
 
     def make(self, weight: Tensor) -> None:
-        """The product is done."""
+        """Allocate the empty gradient of the weight, after its product."""
         gradient = torch.empty_like(weight)
         self.waiting = gradient if self.used_twice else None
 
 
 class Linear(Function):
     """
-    ``x @ weight`` of one rank; ``gather`` and ``scatter`` say what sequence parallelism does before and after.
+    Product ``x @ weight`` of one rank; ``gather`` and ``scatter`` are the ranks of sequence parallelism before and
+    after.
 
-    Gathering: the input is one shard of the sequence, collected for the product and again for the weight gradient;
-    only the shard is kept. Scattering: the output is reduced into one shard. In fp8 (Transformer Engine's ``Linear``)
-    an fp8 copy of the input is kept in its place, what is gathered is fp8, and so are the gradient's two copies, by
-    rows and by columns. ``fresh`` makes the gradient of the weight that autograd gets.
+    Gathering: the input is one shard of the sequence, gathered for the product and again for the weight gradient; only
+    the shard is kept. Scattering: the output is reduced into one shard. In fp8 (Transformer Engine's ``Linear``), an
+    fp8 copy of the input is kept in its place. Gathered tensors are fp8, as are two copies of the gradient, by rows and
+    by columns.
+    ``fresh`` makes the gradient of the weight that autograd gets.
     """
 
     @staticmethod
@@ -76,7 +78,7 @@ class Linear(Function):
 
 
 class Dropout(Function):
-    """Dropout: keeps one byte per element."""
+    """Dropout; keeps a mask of one byte per element."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -89,7 +91,7 @@ class Dropout(Function):
 
 
 class DropoutAdd(Function):
-    """Fused bias, dropout and residual sum: keeps the dropout mask, if there is dropout."""
+    """Fused bias, dropout and residual sum; keeps the dropout mask, if dropout is on."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, residual: Tensor, dropout: bool) -> Tensor:
@@ -105,7 +107,7 @@ class DropoutAdd(Function):
 
 
 class Recompute(Function):
-    """Keeps the inputs of ``run`` and runs it again in the backward pass."""
+    """Recomputation: keeps only the inputs of ``run`` and calls it again in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -125,9 +127,9 @@ class Recompute(Function):
 
 class _Hop(Function):
     """
-    The end of a stage: the output goes to the next one, the gradient comes back into ``box`` before the backward.
+    Send of a stage's output to the next stage; the gradient must be in ``box`` before the backward pass.
 
-    Stands for Megatron's freeing of a sent output: what remains is an empty tensor that holds the graph.
+    Models Megatron's freeing of a sent output: an empty tensor remains, which holds the autograd graph.
     """
 
     @staticmethod
@@ -141,15 +143,15 @@ class _Hop(Function):
 
 
 def hop(x: Tensor, box: list[Tensor]) -> Tensor:
-    """Send the output of a chunk; what comes back is to be run backward once ``box`` has the gradient."""
+    """Send the output of a chunk; return the tensor to call ``backward`` on once ``box`` has the gradient."""
     return apply(_Hop, x, box)
 
 
 class Part(nn.Module):
-    """Common to the parts below: weights that take no part in autograd."""
+    """Base of modules whose weights take no part in autograd."""
 
     def weight(self, *shape: int, dtype: torch.dtype) -> nn.Parameter:
-        """An empty weight."""
+        """Return an empty weight."""
         return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
 
 
@@ -163,5 +165,5 @@ class Norm(Part):
         self.scale = self.weight(model.norm_parameters, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise one micro-batch."""
+        """Return the normalised activations of one micro-batch."""
         return apply(Normalise, x, self.width, self.num_statistics)
