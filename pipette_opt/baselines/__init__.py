@@ -1,1 +1,1 @@
-"""Baseline searches on the solver's problem: AMP, Varuna, Megatron's rule; ``compare`` runs all of them."""
+"""Baseline searches on the solver's problem: AMP, Varuna, and Megatron's rule of thumb; ``compare`` runs them all."""

@@ -1,5 +1,5 @@
 """
-AMP: its cost formula on its two-level view of the network, and its annealing.
+Baseline AMP: its cost formula with two link speeds, and its simulated annealing.
 
 D. Li, H. Wang, E. Xing, H. Zhang, "AMP: Automatically Finding Model Parallel Strategies with Heterogeneity Awareness",
 NeurIPS 2022, arXiv 2210.07297. Formulas as in ``cost_het_cluster.py``, ``pipe.py`` and ``homogeneous_sa.py`` of its
@@ -23,22 +23,22 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmpParams:
     """
-    Placement and annealing of AMP.
+    Settings of AMP's placement and annealing.
 
     Parameters
     ----------
     placement
         ``listed``: hosts in listed order, every candidate and tiling compared by AMP's cost, as in the release's
-        experiments. ``annealed``: also swap hosts, by AMP's annealing on AMP's cost; a generous reading, since the
+        experiments. ``annealed``: also swap hosts, by AMP's annealing on AMP's cost. That is a generous reading: the
         release anneals over tilings and never swaps hosts.
     num_annealed
-        Number of candidates with the least cost in listed order that are annealed.
+        Number of annealed candidates: those with the least cost in listed order.
     moves
-        Swaps tried for each of them.
+        Number of swaps tried per annealed candidate.
     time_limit_s
         Wall time of all annealing, seconds.
     hot
-        First temperature, as share of the first cost; it falls linearly to zero, as in the release.
+        First temperature, as a fraction of the first cost; the temperature falls linearly to zero, as in the release.
     """
 
     placement: Literal["listed", "annealed"] = "annealed"
@@ -59,19 +59,21 @@ class AmpParams:
 
 class AmpView(NamedTuple):
     """
-    AMP's knowledge of a candidate: one figure for each host, none for single links. All times in ticks.
+    Data that AMP's cost knows of a candidate: one number per host, none for single links. All times are in ticks.
 
     Parameters
     ----------
     work
-        Forward and backward of one micro-batch on each stage on each host, shape ``(pp, num_nodes)``.
+        Forward and backward pass of one micro-batch on each stage on each host, shape ``(pp, num_nodes)``.
     send
         Transfer of one micro-batch, one way, over a host's median link, shape ``(num_nodes,)``.
     ring
-        Gradient reduction of each stage over a host's median link, at least that inside a host, shape ``(pp,
+        Gradient reduction of each stage over a host's median link, at least as long as inside a host, shape ``(pp,
         num_nodes)``.
     row
         Grid row of each stage, shape ``(pp,)``.
+    intra_send
+        Transfer of one micro-batch inside a host.
     """
 
     work: FloatArray
@@ -83,7 +85,7 @@ class AmpView(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """A candidate, AMP's cost and, where the hosts can run it, the placement."""
+    """Candidate with AMP's cost in ticks, and its placement; ``None`` if its hosts lack memory or links."""
 
     cost: float
     candidate: int
@@ -92,11 +94,12 @@ class _Choice(NamedTuple):
 
 def amp(data: ProblemData, params: AmpParams | None = None) -> Result:
     """
-    Return the candidate and placement with the least cost by AMP's formula; the result has our objective.
+    Return the candidate and placement with the least cost by AMP's formula.
 
-    AMP decides tensor, pipeline and data size, micro-batch size, layer partition and tiling; its tensor groups stay
-    inside a host. It has no memory model and knows no single links. A choice that does not fit or uses an unmeasured
-    link is skipped, as the release's trial run would find out, and the next one is taken.
+    The result's objective is by our analytical 1F1B model. AMP chooses tensor, pipeline and data size, micro-batch
+    size, layer partition and tiling; its tensor groups stay inside a host. It has no memory model and knows no single
+    links. A choice that does not fit or uses an unmeasured link is skipped, since the release's trial run would reject
+    it too.
     """
     params, started = params or AmpParams(), time.perf_counter()
     known = [index for index, candidate in enumerate(data.candidates) if _is_known(data, candidate)]
@@ -114,7 +117,7 @@ def amp(data: ProblemData, params: AmpParams | None = None) -> Result:
 
 
 def amp_view(data: ProblemData, candidate: CandidateData) -> AmpView:
-    """Reduce the links to one figure for each host, the median of its links both ways."""
+    """Return AMP's view of a candidate: each host has one link time, the median of its links both ways."""
     kinds = data.kind_of_node
     stages = np.arange(candidate.num_stages)
     ring = np.repeat(candidate.ring_floor_ticks[:, None], data.num_nodes, axis=1).astype(np.float64)
@@ -133,12 +136,12 @@ def amp_view(data: ProblemData, candidate: CandidateData) -> AmpView:
 
 def amp_cost(view: AmpView, nodes: IntArray) -> float:
     """
-    AMP's cost in ticks: ``(m - 1) max_s e_s + sum e_s + sum c_s + max_s d_s``.
+    Return AMP's cost in ticks: ``(m - 1) max_s e_s + sum e_s + sum c_s + max_s d_s``.
 
-    ``e_s``: one micro-batch on a stage, mean over the replicas. ``c_s``: one transfer to the next stage by the slower
-    of the two hosts, mean over the replicas, counted once for all micro-batches. ``d_s``: ring all-reduce of the
-    stage's gradients at its slowest hop. Every hop of the ring counts, as intended; the release only looks at the last
-    one.
+    ``e_s``: one micro-batch on stage ``s``, mean over the replicas. ``c_s``: one transfer to the next stage by the
+    slower of the two hosts, mean over the replicas, counted once for all micro-batches. ``d_s``: ring all-reduce of the
+    stage's gradients at its slowest hop. All hops of the ring count, as the paper intends; the release only uses the
+    last hop.
 
     Parameters
     ----------
@@ -155,14 +158,14 @@ def amp_cost(view: AmpView, nodes: IntArray) -> float:
 
 
 def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
-    """Return whether AMP can express the candidate."""
+    """Return whether AMP can express the candidate: no interleaving, no context parallelism, one host per cell."""
     config = candidate.config
     plain = config.num_chunks == 1 and config.context_parallel_size == 1
     return plain and candidate.grid[2] == 1 and candidate.num_cells <= data.num_nodes
 
 
 def _median_link(ticks: IntArray) -> FloatArray:
-    """Median over the links of each host, both ways, ticks; ``UNUSABLE_TICKS`` where a host has none."""
+    """Return the median time of each host's links both ways, ticks; ``UNUSABLE_TICKS`` for a host without links."""
     known = np.where(ticks < UNUSABLE_TICKS, ticks, np.nan)
     both = np.concatenate([known, known.T], axis=1)
     result = np.full(len(ticks), float(UNUSABLE_TICKS))
@@ -177,7 +180,11 @@ def _listed(data: ProblemData, view: AmpView, index: int) -> _Choice:
 
 
 def _annealed(data: ProblemData, view: AmpView, start: _Choice, params: AmpParams, ends: float) -> _Choice:
-    """Swap hosts, spare ones included; a worse cost is accepted with probability ``exp(-difference / T)``."""
+    """
+    Return the best choice after swaps of hosts, spare hosts included.
+
+    A swap with a higher cost is accepted with probability ``exp(-difference / T)``.
+    """
     random = np.random.default_rng((params.seed, start.candidate))
     candidate = data.candidates[start.candidate]
     P, D, _ = candidate.grid

@@ -1,10 +1,10 @@
 """
-AMP's layers: a dynamic programme that partitions the layers of a model among pipeline stages.
+AMP's layer partition: a dynamic programme that divides the layers of a model among pipeline stages.
 
-On hosts in listed order, each stage has its own time for a layer: the mean over its replicas, some of which may be on
-slower GPUs. The programme minimises the pipeline part of AMP's cost, ``(m - 1) max_s e_s + sum_s e_s``. Transfers are
-equal for every partition, and the reduction is added afterwards, as in the release (``pipe_ast`` in ``pipe.py``, which
-tries every largest stage time in turn). It has no memory model.
+On hosts in listed order, each stage has its own time per layer: the mean over its replicas, which may be on slower
+GPUs. The programme minimises the pipeline part of AMP's cost, ``(m - 1) max_s e_s + sum_s e_s``. Transfers are equal
+for every partition. The reduction is added afterwards, as in the release (``pipe_ast`` in ``pipe.py``, which tries
+every largest stage time in turn). The programme has no memory model.
 """
 
 from dataclasses import replace
@@ -23,14 +23,14 @@ from pipette_opt.specs import Instance
 
 
 def with_amp_splits(instance: Instance, space: SearchSpace, predictor: MemoryPredictor) -> SearchSpace:
-    """Add AMP's own partition of each configuration that it knows to the space; unchanged where layers are pinned."""
+    """Return the search space with AMP's layer partitions added; unchanged if the layers per stage are pinned."""
     if not layers_are_free(instance, space):
         return space
     return replace(space, more_splits=(*space.more_splits, *amp_splits(instance, space, predictor)))
 
 
 def amp_splits(instance: Instance, space: SearchSpace, predictor: MemoryPredictor) -> tuple[LayerSplit, ...]:
-    """Return AMP's partitions of all configurations without interleaving and context parallelism, each once."""
+    """Return AMP's distinct partitions of all configurations without interleaving or context parallelism."""
     bases: dict[ParallelConfig, None] = {}
     for config in enumerate_with_reasons(instance, space).candidates:
         pp = config.pipeline_model_parallel_size
@@ -46,9 +46,9 @@ def amp_splits(instance: Instance, space: SearchSpace, predictor: MemoryPredicto
 
 def stage_times(instance: Instance, family: LayerFamily) -> FloatArray:
     """
-    Seconds of one micro-batch on each stage with 1, 2, ... layers, mean over replicas, shape ``(pp, num_units)``.
+    Return seconds of one micro-batch on each stage with 1, 2, ... layers, shape ``(pp, num_units)``.
 
-    Hosts are in listed order.
+    They are means over the replicas, on hosts in listed order.
     """
     hosts = listed_nodes(family.grid, family.block)[:, :, 0]
     kinds = instance.cluster.kind_of_node[hosts][np.arange(len(family.config.layers_per_stage)) // family.block.stages]
@@ -64,8 +64,7 @@ def deal_layers(times: FloatArray, num_microbatches: int) -> LayerSplit:
     """
     Return the partition with the least ``(m - 1) max + sum`` of the stage times, each stage with at least one layer.
 
-    Of equally good partitions, that with the smaller largest time. All layers together are as many as there are
-    columns.
+    Ties go to the smaller maximum. The number of layers is ``num_layers``, the number of columns.
 
     Parameters
     ----------
@@ -87,7 +86,11 @@ def deal_layers(times: FloatArray, num_microbatches: int) -> LayerSplit:
 
 
 def _least_sum(times: FloatArray, ceiling: float) -> tuple[float, LayerSplit | None]:
-    """Return the least sum of stage times up to the ceiling, and the partition; ``None`` if there is none."""
+    """
+    Return the least sum of stage times and its partition, if no stage time may exceed ``ceiling``.
+
+    Returns infinity and ``None`` if no partition is possible.
+    """
     num_stages, num_layers = times.shape
     sums = np.full(num_layers + 1, np.inf)  # of the stages so far, by the layers that they hold
     sums[0] = 0.0

@@ -1,4 +1,4 @@
-"""Comparison of the solver with baselines: same instance, candidates, time and simulator."""
+"""Comparison of the solver with baselines on equal instance, candidates, time limit and simulator."""
 
 import threading
 import time
@@ -44,11 +44,11 @@ class MethodRow:
     Parameters
     ----------
     objective_s
-        Objective of its best solution by the analytical 1F1B model, seconds; ``None`` if it found none.
+        Objective of the method's best solution by the analytical 1F1B model, seconds; ``None`` if it found none.
     lower_bound_s
-        Bound that it proves, seconds; ``None`` for methods without a proof.
+        Lower bound that the method proves, seconds; ``None`` for methods without a proof.
     iteration_time_s
-        Simulated time of that solution, seconds.
+        Simulated iteration time of the best solution, seconds.
     """
 
     method: str
@@ -67,9 +67,9 @@ def prepare_all(
     watcher: Watcher,
 ) -> Prepared:
     """
-    Prepare the problem of all methods: the usual layer partitions, AMP's, and those of the joint model.
+    Return the prepared problem of all methods, with the usual layer partitions, AMP's, and those of the joint model.
 
-    The joint model has its share of the time limit, as in ``solve``.
+    The joint CP-SAT model gets its fraction of the time limit, as in ``solve``.
     """
     space = with_amp_splits(instance, space, load_predictor(params.max_oom_risk, instance))
     limits = JointLimits(time_limit_s=JOINT_SHARE * params.time_limit_s, workers=params.workers, seed=params.seed)
@@ -86,12 +86,12 @@ def prepare_all(
 
 def compare_methods(prepared: Prepared, params: OptimizeParams, stop: threading.Event | None = None) -> list[MethodRow]:
     """
-    Run every method on the candidates with an analytical 1F1B model, with equal time and threads.
+    Run every method with equal time and threads, on the candidates for which the analytical 1F1B model is exact.
 
     Parameters
     ----------
     stop
-        Event that ends the comparison; methods that had all their time until then have a row.
+        Event that ends the comparison; only methods that had their full time before it have a row.
     """
     data, stop = prepared.with_closed_form, stop or threading.Event()
 
@@ -153,6 +153,6 @@ def _row(prepared: Prepared, data: ProblemData, method: str, run: Callable[[], R
 
 
 def _lower_bound_s(data: ProblemData, result: Result) -> float:
-    """Bound that the solver proved, seconds, without what rounding up may have added."""
+    """Return the bound that the solver proved, seconds, less the most that rounding up to ticks can have added."""
     rounding = max(candidate.rounding_ticks for candidate in data.candidates)
     return max(0, result.lower_bound_ticks - rounding) * data.tick_s

@@ -1,4 +1,4 @@
-"""Launches without a rank map, and Megatron-LM's rule of thumb for the degrees."""
+"""Baselines: launch on hosts in listed order without a rank map, and Megatron-LM's rule for the degrees."""
 
 import time
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 
 def identity_order(data: ProblemData) -> Result:
     """
-    Place every candidate on hosts in listed order, ranks 0, 1, 2, ... filling one after the other; return the best.
+    Place every candidate on hosts in listed order, in rank order, and return the best.
 
-    Only tilings of consecutive ranks are considered. A candidate whose stages do not fit on those hosts, or that would
-    use a missing link, is left out: the baseline does not look for other hosts.
+    Only tilings of consecutive ranks are considered. A candidate is left out if its stages do not fit on its hosts, or
+    if it would use a missing link: the baseline tries no other hosts.
     """
     started = time.perf_counter()
     return result_of(listed_solutions(data), _bounds(data), started)
@@ -25,11 +25,12 @@ def identity_order(data: ProblemData) -> Result:
 
 def megatron_rule(data: ProblemData) -> Result:
     """
-    Tensor parallelism inside a host, then pipeline parallelism until the model fits, data parallelism for the rest.
+    Return the placement by Megatron-LM's rule: tensor parallelism inside a host, then pipeline until the model fits.
 
-    Takeaways 1 to 3 of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-    Megatron-LM" (SC'21): the least product of tensor and pipeline size that fits, tensor parallelism first as long
-    as it stays inside a host; the micro-batch size and the rest are tried. Hosts in the order listed.
+    The rule is takeaways 1 to 3 of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
+    Using Megatron-LM" (SC'21). It takes the least product of tensor and pipeline size that fits, with the largest
+    tensor size inside a host. Data parallelism uses the other GPUs. All micro-batch sizes and other choices are tried,
+    on hosts in listed order.
     """
     started = time.perf_counter()
     solutions = [found for found in listed_solutions(data) if data.candidates[found.candidate].grid[2] == 1]
@@ -41,7 +42,7 @@ def megatron_rule(data: ProblemData) -> Result:
 
 
 def identity_nodes(candidate: CandidateData) -> IntArray:
-    """Return hosts 0, 1, 2, ... in the order of the candidate's ranks, in the shape of its grid."""
+    """Return hosts 0, 1, 2, ... in the order of the candidate's ranks, in the shape of the candidate's grid."""
     return listed_nodes(candidate.grid, candidate.block)
 
 
@@ -55,7 +56,10 @@ def listed_nodes(grid: tuple[int, int, int], block: NodeBlock) -> IntArray:
 
 
 def listed_solutions(data: ProblemData) -> Iterator[Solution]:
-    """Yield every candidate that consecutive ranks pack, on hosts in listed order, where these can run it."""
+    """
+    Yield the solution of every candidate with a tiling of consecutive ranks, on hosts in listed order, if it can run
+    there.
+    """
     for index, candidate in enumerate(data.candidates):
         if candidate.block.contiguous and candidate.num_cells <= data.num_nodes:
             solution = checked_solution(data, index, identity_nodes(candidate))
@@ -64,7 +68,7 @@ def listed_solutions(data: ProblemData) -> Iterator[Solution]:
 
 
 def _model_parallel(candidate: CandidateData) -> tuple[int, int]:
-    """Return the GPUs of one replica, fewest first; of equal ones, the larger tensor-parallel size."""
+    """Return the sort key of the rule: the fewest GPUs per replica first, then the largest tensor-parallel size."""
     config = candidate.config
     tensor = config.tensor_model_parallel_size * config.context_parallel_size
     return tensor * config.pipeline_model_parallel_size, -tensor

@@ -1,4 +1,4 @@
-"""Solver as comparisons run it: annealing and proof in turn, each round twice as long as the last."""
+"""Solver as comparisons run it: annealing and proof alternate, each round twice as long as the round before."""
 
 import threading
 import time
@@ -16,10 +16,10 @@ from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.solve import solve
 
 FIRST_S_PER_HOST = 0.03
-"""Seconds per host of the first annealing, and of the first proof. Chosen."""
+"""Seconds per host of the first round's annealing, and of its proof. Chosen."""
 
 MIN_PROOF_S = 1.0
-"""Least time of a proof, seconds: a model has to be built before it proves anything. Chosen."""
+"""Minimum time of a proof, seconds: building the CP-SAT model comes before any bound. Chosen."""
 
 
 def place(
@@ -29,10 +29,11 @@ def place(
     stop: threading.Event | None = None,
 ) -> Result:
     """
-    Choose one candidate and place it, with a bound over all candidates.
+    Return the best candidate with its placement, and a bound over all candidates.
 
-    :func:`~pipette_opt.solver.solve.solve` proves, and finds few placements itself. Each round starts from the bounds
-    and placements of the round before; engines start anew. The last round has the rest of the time limit.
+    :func:`~pipette_opt.solver.solve.solve` proves bounds, but finds few placements itself. Each round starts from the
+    bounds and placements of the round before; the engines themselves start anew. The last round uses the rest of the
+    time limit.
     """
     started, stop = time.perf_counter(), stop or threading.Event()
     ends = started + params.time_limit_s
@@ -61,7 +62,7 @@ def place(
 
 
 def _keep(best_of: dict[int, Solution], found: Iterable[Solution]) -> None:
-    """Keep the best placement of each candidate."""
+    """Update ``best_of``, the best placement of each candidate, with the found placements."""
     for solution in found:
         known = best_of.get(solution.candidate)
         if known is None or solution.objective_ticks < known.objective_ticks:

@@ -1,5 +1,5 @@
 """
-Varuna: pipelines without tensor parallelism, chosen by simulating its schedule on a network of two speeds.
+Baseline Varuna: pipelines without tensor parallelism, chosen by simulating its schedule with two link speeds.
 
 S. Athlur, N. Saran, M. Sivathanu, R. Ramjee, N. Kwatra, "Varuna: Scalable, Low-cost Training of Massive Deep Learning
 Models", EuroSys 2022. Rules as in ``varuna/auto_config.py``, ``varuna/launcher.py`` and ``tools/simulator`` of its
@@ -22,11 +22,11 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 
 def varuna(data: ProblemData) -> Result:
     """
-    Simulate the largest micro-batch that fits for each pipeline depth; return the depth with the least time.
+    Return the pipeline depth with the least time in Varuna's simulator, each with the largest micro-batch that fits.
 
-    No tensor or context parallelism, equal stages, recomputation where a candidate has it, no sharded optimizer where
-    one goes without. Consecutive ranks form a pipeline. Hosts are used in listed order as far as they have memory and
-    links; the method does not look for others. The result has our objective.
+    The result's objective is by our analytical 1F1B model. Varuna has no tensor or context parallelism and equal
+    stages. It recomputes where a candidate does, and shards the optimizer only where every candidate does. Consecutive
+    ranks form a pipeline. Hosts are used in listed order if they have the memory and links; no other hosts are tried.
     """
     started = time.perf_counter()
     best: dict[int, tuple[tuple[int, ...], Solution]] = {}
@@ -51,10 +51,10 @@ def varuna_nodes(candidate: CandidateData) -> IntArray:
 
 def varuna_ticks(data: ProblemData, candidate: CandidateData) -> int:
     """
-    Varuna's estimate in ticks: its schedule simulated, plus one all-reduce.
+    Return Varuna's estimate of an iteration in ticks: its simulated schedule, plus one all-reduce.
 
-    Compute is as profiled on the first host's GPU kind. Sends have two speeds, inside a host and between hosts, and the
-    all-reduce has one: the medians of the measured links.
+    Compute times are those of the first host's GPU type. Sends have two speeds, inside a host and between hosts, and
+    the all-reduce has one: the medians of the measured links.
     """
     kind = int(data.kind_of_node[0])
     row = np.arange(candidate.num_stages) // candidate.block.stages
@@ -84,17 +84,17 @@ def simulate(
     recomputes: bool,
 ) -> int:
     """
-    Return the end of the last backward of Varuna's schedule.
+    Return the time at which the last backward pass of Varuna's schedule ends, in the unit of the arguments.
 
-    A free stage takes the first task that is ready: a backward (whose activations are recomputed, except on the last
-    stage), a recomputation, a forward. Recomputation of a micro-batch may start when the next stage is halfway through
-    its backward; until that micro-batch's backward is done, the stage starts nothing else. A stage sends one message
-    at a time, activations before gradients, beside its compute.
+    A free stage starts the first task that is ready: a backward pass (recomputed before, except on the last stage), a
+    recomputation, a forward pass. A micro-batch may be recomputed when the next stage is halfway through its backward
+    pass. From then until the micro-batch's own backward pass ends, the stage starts no other task. A stage sends one
+    message at a time, activations before gradients, while it computes.
 
     Parameters
     ----------
     forward, backward
-        Time of each stage; backward without recomputation if ``recomputes``, which takes a forward.
+        Time of each stage. With ``recomputes``, backward excludes the recomputation, which takes as long as a forward.
     send
         Time of a message between adjacent stages, one fewer than stages.
     """
@@ -102,7 +102,7 @@ def simulate(
 
 
 class _Stage:
-    """Queues of one stage, by micro-batch, and its present activity."""
+    """Task queues of one stage, by micro-batch, and its running tasks."""
 
     def __init__(self) -> None:
         self.forwards: deque[int] = deque()
@@ -115,7 +115,7 @@ class _Stage:
 
 
 class _Simulation:
-    """Events in order of time; those of equal time in the order in which they were made."""
+    """Discrete-event simulation of the schedule; events at equal times run in the order of their creation."""
 
     def __init__(
         self, forward: Sequence[int], backward: Sequence[int], send: Sequence[int], m: int, *, recomputes: bool
@@ -128,7 +128,7 @@ class _Simulation:
         self.number = count()
 
     def run(self) -> int:
-        """Return the time of the last event."""
+        """Run the simulation and return the time of its last event."""
         now = 0
         self._serve(0, 0)
         while self.events:
@@ -141,7 +141,7 @@ class _Simulation:
         heapq.heappush(self.events, (time_, next(self.number), event, stage, batch))
 
     def _serve(self, now: int, stage: int) -> None:
-        """Start computation and sends that can start."""
+        """Start the computation and the sends of a stage that can start now."""
         state = self.stages[stage]
         if not state.computing:
             self._compute(now, stage, state)
@@ -207,8 +207,9 @@ def _is_known(data: ProblemData, candidate: CandidateData) -> bool:
 
 def _preference(candidate: CandidateData) -> tuple[int, ...]:
     """
-    Sort key of Varuna's choice, least first: recomputation, largest micro-batch, no sharded optimizer,
-    equal stages.
+    Return the sort key of Varuna's choice, least first.
+
+    It prefers recomputation, then the largest micro-batch, no sharded optimizer, and equal stages.
     """
     config = candidate.config
     return (
