@@ -10,12 +10,41 @@ import pipette_opt
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_version_is_the_same_everywhere() -> None:
-    """The package, the citation and the newest heading of the changelog."""
+HEADINGS = re.compile(r"^## (.*)$", re.MULTILINE)
+"""Headings of releases in the changelog."""
+
+RELEASED = re.compile(r"(\d+\.\d+\.\d+) - (\d{4}-\d{2}-\d{2})")
+"""Version and day of a release."""
+
+MAX_ENTRY_CHARACTERS = 240
+"""Longest entry of the changelog: two lines."""
+
+
+def test_version_and_day_of_the_release_agree() -> None:
+    """The newest release of the changelog is the version of the package, and is cited with its day."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    newest = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    newest = next(found for heading in _releases() if (found := RELEASED.fullmatch(heading)))
+    assert newest.groups() == (pipette_opt.__version__, str(citation["date-released"]))
     assert citation["version"] == pipette_opt.__version__
-    assert newest.split()[1] == pipette_opt.__version__
+
+
+def test_changelog_has_the_form_that_it_names() -> None:
+    """Releases are dated, newest first; each has short entries in sections of known names, in one order."""
+    releases = _releases()
+    dated = releases[1:] if releases[0] == "Unreleased" else releases
+    assert all(RELEASED.fullmatch(heading) for heading in dated), dated
+    days = [heading.split(" - ")[1] for heading in dated]
+    assert days == sorted(days, reverse=True)
+    for text in HEADINGS.split((ROOT / "CHANGELOG.md").read_text())[2::2]:
+        sections = re.findall(r"^### (.*)$", text, re.MULTILINE)
+        assert sections == [name for name in ("Added", "Changed", "Fixed") if name in sections]
+        entries = re.findall(r"^- (.*(?:\n  .*)*)", text, re.MULTILINE)
+        assert entries
+        assert not [entry for entry in entries if len(entry) > MAX_ENTRY_CHARACTERS]
+
+
+def _releases() -> list[str]:
+    return HEADINGS.findall((ROOT / "CHANGELOG.md").read_text())
 
 
 def test_every_page_of_results_is_in_their_list() -> None:
