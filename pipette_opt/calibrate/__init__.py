@@ -1,1 +1,1 @@
-"""Fits of a stack's constants to measured runs, predictions of these runs, and errors."""
+"""Fit of a stack's constants to measured runs, predictions of measured runs, and their errors."""

@@ -1,4 +1,4 @@
-"""A measured run as an instance, a configuration and a placement."""
+"""Conversion of measured runs (rows of ``runs.csv``) to planning instances, configurations and placements."""
 
 import re
 from collections.abc import Sequence
@@ -34,17 +34,17 @@ from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, NodeSpec, Stack
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, fp8_copies
 
 NEEDED = ("gpu", "num_layers", "hidden", "heads", "seq_len", "gbs", "mbs", "tp", "pp", "dp")
-"""Columns without which a row cannot be predicted."""
+"""Columns of ``runs.csv`` that a prediction needs."""
 
 NORM_KERNEL = "rms kernel"
 
 ONE_HOST_BYTES_PER_S = 1e9
-"""Bandwidth of the unused links of a run on one host; any rate works."""
+"""Bandwidth of the unused links of a run on one host, bytes/s; any value works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
-    """A measured run as an instance, a configuration and a placement."""
+    """Measured run together with its planning instance, configuration and placement."""
 
     run: MeasuredRun
     instance: Instance
@@ -54,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A run that cannot be predicted, and the reason."""
+    """Measured run that cannot be predicted, and the reason."""
 
     run: MeasuredRun
     reason: str
@@ -64,9 +64,10 @@ def make_cases(
     runs: Sequence[MeasuredRun], stack: StackSpec, cluster: ClusterSpec | None = None
 ) -> list[Case | Skipped]:
     """
-    Make a case of every run, in order.
+    Return a case for each run, in order; :class:`Skipped` for runs that cannot be predicted.
 
-    If some rows of a file name a norm kernel (``... + RMS kernel``), the others have unfused norms.
+    If any row of a source names a norm kernel (``... + RMS kernel``), rows of that source without it have unfused
+    norms.
     """
     named = {run.source for run in runs if NORM_KERNEL in run.attention_kernel.lower()}
     hosts = AssumedHosts(stack)
@@ -89,12 +90,14 @@ def make_case(
     fused_norm: bool = True,
 ) -> Case | Skipped:
     """
-    Make a case of a row, with ranks in the identity order.
+    Return the case of one run, with ranks in the identity order; :class:`Skipped` if it cannot be predicted.
 
     Parameters
     ----------
     cluster
-        Hosts of the runs, in order; without it equal hosts with the stack's assumed links.
+        Hosts of the run, in order; ``None`` for equal hosts with the stack's assumed links.
+    fused_norm
+        Whether norms are fused if the row does not tell.
     """
     if run.launch is not None:
         return _launched(run, run.launch, stack, cluster)
@@ -132,7 +135,7 @@ def make_case(
 def _launched(
     run: MeasuredRun, launch: MegatronArgs, stack: StackSpec, cluster: "ClusterSpec | AssumedHosts | None"
 ) -> Case | Skipped:
-    """Make a case of a run that says its launch, as ``estimate`` reads it."""
+    """Return the case of a run whose row has a launch command; the command is read as in ``estimate``."""
     if run.gpu is None:
         return Skipped(run=run, reason=f"the catalogue has no GPU {run.gpu_name!r}")
     missing = [name for name in ("seq_len", "gbs") if getattr(run, name) is None]
@@ -160,7 +163,7 @@ def _launched(
 
 
 def untimed(case: Case) -> str:
-    """Return the reason why the simulator has no time for the run, though its memory may be known; empty if it has."""
+    """Return the reason why the simulator cannot time the run, although its memory may be known; empty if it can."""
     config = case.config
     try:
         check_timed(case.instance.model, config)
@@ -174,7 +177,7 @@ def untimed(case: Case) -> str:
 
 
 def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | None = None) -> list[Case]:
-    """Return the cases with another stack; assumed hosts follow the stack's links, a given ``cluster`` stays."""
+    """Return the cases with another stack; assumed hosts get the links of that stack, a given ``cluster`` stays."""
     hosts = AssumedHosts(stack)
     return [
         replace(case, instance=replace(case.instance, stack=stack, cluster=cluster or hosts(case.run)))
@@ -184,10 +187,10 @@ def with_stack(cases: Sequence[Case], stack: StackSpec, cluster: ClusterSpec | N
 
 def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
     """
-    Return the training of a row.
+    Return the training options of a measured run.
 
-    Kernels go by their names, see :func:`~pipette_opt.read.attention_words.attention_words`. ``fused_norm`` is the
-    default of the column ``fused_norm``. ``fp8`` and other fp8 recipes mean fp8 products in bf16 training.
+    :func:`~pipette_opt.read.attention_words.attention_words` reads the attention kernel. ``fused_norm`` is used if the
+    row has no column ``fused_norm``. Precisions ``fp8`` and other fp8 recipes mean fp8 products in bf16 training.
     """
     words = _attention(run)
     precision = precision_of(run.precision)
@@ -210,7 +213,10 @@ def run_training(run: MeasuredRun, *, fused_norm: bool = True) -> TrainingSpec:
 
 
 def run_config(run: MeasuredRun) -> ParallelConfig:
-    """Return the configuration of a row; layers by :func:`stage_layers`, overlap by the row or its software."""
+    """
+    Return the configuration of a measured run; :func:`stage_layers` gives its layers,
+    its row or software the overlap.
+    """
     assert run.num_layers is not None
     assert run.tp is not None
     assert run.pp is not None
@@ -241,16 +247,19 @@ def run_config(run: MeasuredRun) -> ParallelConfig:
 
 
 def has_experts(run: MeasuredRun) -> bool:
-    """Return whether a row's model has experts, whose ``MoELayer`` needs sequence parallelism on tensor ranks."""
+    """
+    Return whether a run's model has experts; Megatron's ``MoELayer`` then needs sequence parallelism on tensor
+    ranks.
+    """
     return run_model(run).num_experts is not None
 
 
 def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
     """
-    Return the layers of each stage: as given, from AMP's boundaries of pseudo-layers, or spread evenly.
+    Return the layers of each stage: from the row, from AMP's boundaries of pseudo-layers, or spread evenly.
 
-    If they do not divide, the first stages have one more. With chunks, which Megatron-Core keeps equal, embedding and
-    head count as layers if that makes the chunks equal (``parallel/chunks.py``).
+    If the number does not divide, the first stages have one layer more. With interleaving, embedding and output head
+    count as layers if the chunks are then equal, as Megatron-Core requires (``parallel/chunks.py``).
     """
     if run.layers_per_stage is not None:
         if len(run.layers_per_stage) != pp or sum(run.layers_per_stage) != num_layers:
@@ -274,12 +283,13 @@ def stage_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
 
 def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ...]:
     """
-    Split layers as Nanotron does: a stage takes blocks until all blocks so far reach its share; the head is a block.
+    Return the layers of each stage as Nanotron divides them, by parameters.
 
-    The cost of a block is the parameters of its matrices (``get_block_compute_costs`` in its models); embeddings are
-    free. The block that reaches the share belongs to the stage, as the parameters that first ranks report confirm.
-    Rounding in Nanotron's version decides about a block that meets the share exactly. If the row has the reported
-    parameters (column ``local_params_rank0``), they decide.
+    A stage takes layers until all layers so far reach its share of the total cost; the output head counts as a layer.
+    The cost of a layer is the parameters of its matrices (``get_block_compute_costs`` in Nanotron's models); embeddings
+    cost nothing. The layer that reaches the share still belongs to the stage, as the parameters that first ranks report
+    confirm. If a layer meets the share exactly, the result depends on Nanotron's version; the column
+    ``local_params_rank0`` then decides, if the row has it.
     """
     h, ffn, heads = run.hidden or 1, run.ffn_hidden or 1, run.heads or 1
     layer = h * (2 * h + 2 * h * (run.kv_heads or heads) // heads) + 3 * h * ffn
@@ -293,7 +303,11 @@ def balanced_layers(run: MeasuredRun, num_layers: int, pp: int) -> tuple[int, ..
 
 
 def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> tuple[int, ...]:
-    """Fill stages in order; ``meets``: whether a stage is full when its blocks meet its share exactly."""
+    """
+    Return the layers of each stage, filled in order by cost.
+
+    ``meets``: whether a stage is full when the cost so far equals its share exactly.
+    """
     share = (num_layers * layer + head) / pp
     layers, stage = [0] * pp, 0
     for index in range(num_layers):
@@ -306,12 +320,12 @@ def _filled(num_layers: int, pp: int, layer: int, head: int, *, meets: bool) -> 
 
 class AssumedHosts:
     """
-    Hosts of runs whose links nobody measured, see :func:`assumed_cluster`; equal hosts share one object.
+    Factory of clusters for runs without measured links, see :func:`assumed_cluster`; equal hosts share one object.
 
     Parameters
     ----------
     stack
-        Stack whose assumed links count.
+        Stack that gives the assumed bandwidth and latency.
     """
 
     def __init__(self, stack: StackSpec) -> None:
@@ -319,7 +333,7 @@ class AssumedHosts:
         self._known: dict[tuple[object, ...], ClusterSpec] = {}
 
     def __call__(self, run: MeasuredRun) -> ClusterSpec:
-        """Return the hosts of a run whose GPU is in the catalogue."""
+        """Return the assumed cluster of a run; its GPU must be in the catalogue."""
         assert run.gpu is not None
         key = (run.gpu.gpu.name, run.gpus_per_node, run.num_gpus, node_bytes_per_s(run, self._stack))
         if key not in self._known:
@@ -329,9 +343,10 @@ class AssumedHosts:
 
 def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -> ClusterSpec:
     """
-    Return equal hosts with the GPU's usual fabric, the row's or the stack's assumed links, and a NIC for each GPU.
+    Return a cluster of equal hosts with the GPU's usual links inside the host, and one NIC per GPU.
 
-    Hosts lie in the NVLink domains that are usual for the GPU.
+    Bandwidth between hosts is the row's, or the one that the stack assumes. Hosts are grouped into the NVLink domains
+    that are usual for the GPU.
     """
     per_node = min(run.gpus_per_node, run.num_gpus)
     num_nodes = -(-run.num_gpus // per_node)
@@ -353,7 +368,7 @@ def assumed_cluster(run: MeasuredRun, entry: CatalogueEntry, stack: StackSpec) -
 
 def node_bytes_per_s(run: MeasuredRun, stack: StackSpec) -> float:
     """
-    Aggregate bandwidth between the GPUs of two hosts, bytes per second: the row's, or the stack's assumption.
+    Return the total bandwidth between the GPUs of two hosts, bytes/s: the row's, or else the stack's assumption.
 
     Raises
     ------
@@ -377,13 +392,13 @@ def _reduces_in_fp32(run: MeasuredRun) -> bool:
 
 
 def _check_precision(run: MeasuredRun) -> None:
-    """Raise ``ValueError`` for a precision without a law of matrix products, or one that the GPU lacks."""
+    """Raise ``ValueError`` for an unknown precision, or for a precision that the GPU does not support."""
     precision = precision_of(run.precision)
     if precision is None:
         raise ValueError(f"precision {run.precision!r} is not one of {KNOWN_PRECISIONS}")
     recipe = PRECISION_RECIPES.get(precision)
     if recipe is not None and run.gpu is not None and recipe.peak not in run.gpu.gpu.peak_flops:
-        raise ValueError(f"precision {run.precision!r} is not one of {run.gpu.gpu.name}")
+        raise ValueError(f"precision {run.precision!r} is not supported by GPU {run.gpu.gpu.name}")
 
 
 def _attention(run: MeasuredRun) -> AttentionWords:
@@ -397,6 +412,6 @@ def _attention(run: MeasuredRun) -> AttentionWords:
 
 
 def _is_flash(run: MeasuredRun) -> bool:
-    """Return whether a run that names no kernel has fused attention."""
+    """Return whether a run has fused attention, if its row does not name the kernel."""
     usual = software_of(run).fused_attention or any(family in run.model.lower() for family in GATED_FAMILIES)
     return run_flag(run, "fused_attention", usual)

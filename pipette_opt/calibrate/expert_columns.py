@@ -10,16 +10,16 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.training import DISPATCHER_WORDS, dispatcher_fields
 
 DEGREE_COLUMNS = {"ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size"}
-"""Columns of degrees, with their fields of ``ParallelConfig``."""
+"""Columns of parallel degrees, with their fields of ``ParallelConfig``."""
 
 DISPATCHER_COLUMN, OVERLAP_COLUMN = "dispatcher", "overlap_moe_expert_parallel_comm"
 
 
 def expert_training_fields(run: MeasuredRun) -> dict[str, Any]:
     """
-    Return the training fields of a row; empty for a dense model.
+    Return the expert fields of :class:`TrainingSpec` for a run; empty for a dense model.
 
-    ``ValueError`` for an unknown dispatcher.
+    Raises ``ValueError`` for an unknown dispatcher.
     """
     if whole_cell(run, "num_experts") is None:
         return {}
@@ -32,9 +32,9 @@ def expert_training_fields(run: MeasuredRun) -> dict[str, Any]:
 
 def expert_degrees(run: MeasuredRun) -> dict[str, Any]:
     """
-    Return the configuration fields of a row; empty for a dense model.
+    Return the expert fields of ``ParallelConfig`` for a run; empty for a dense model.
 
-    ``ValueError`` for a value that is not a whole number, and for expert parallelism of a model without experts.
+    Raises ``ValueError`` for a value that is not a whole number, and for expert parallelism of a model without experts.
     """
     degrees = {name: whole_cell(run, name) for name in DEGREE_COLUMNS}
     if whole_cell(run, "num_experts") is None:
@@ -45,7 +45,7 @@ def expert_degrees(run: MeasuredRun) -> dict[str, Any]:
 
 
 def check_experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> None:
-    """Raise ``ValueError`` if the degrees do not divide the experts."""
+    """Raise ``ValueError`` if the parallel degrees do not divide the experts."""
     for rule in (experts, expert_ranks, expert_widths):
         problem = rule(model, training, config)
         if problem is not None:

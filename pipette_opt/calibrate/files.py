@@ -1,4 +1,4 @@
-"""Predictions as a CSV file, and as a scatter plot in SVG."""
+"""Predictions of measured runs as a CSV file, and as a scatter plot in SVG."""
 
 import csv
 import io
@@ -17,9 +17,10 @@ COLOURS = ("#1b6ca8", "#c8553d", "#3a7d44", "#8e5aa8", "#b8860b", "#4f5d75", "#0
 
 def predictions_csv(predictions: Sequence[Prediction], left_out: Sequence[LeftOut] = ()) -> str:
     """
-    Write a CSV line for each run, in order: ``row`` (0 for the first), times in seconds, memory in GiB.
+    Return the predictions as CSV text, one line per run in order of ``row`` (0 for the first).
 
-    An empty cell means no value; ``reason`` says why. ``left_out`` are rows that could not be read.
+    Times are in seconds, memory in GiB. An empty cell means no value, and ``reason`` explains it. ``left_out`` are rows
+    that could not be read.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -42,9 +43,9 @@ def predictions_csv(predictions: Sequence[Prediction], left_out: Sequence[LeftOu
 
 def scatter_svg(predictions: Sequence[Prediction], title: str = "") -> str:
     """
-    Plot measured (across) against predicted time (up), both logarithmic, with a colour for each model.
+    Return an SVG plot of predicted over measured time on logarithmic axes, with one colour per model.
 
-    The diagonal is a perfect prediction; the lines beside it are 10 % off.
+    Points on the diagonal are predicted exactly; the lines beside it are 10 % off.
     """
     points = [
         (prediction.measured_s, prediction.iter_time_s, prediction.run.model)

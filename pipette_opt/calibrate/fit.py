@@ -1,11 +1,11 @@
 """
-Fit the constants of a stack to measured runs.
+Fit of a stack's constants to measured runs.
 
 Robust least squares: the residual of a run is the logarithm of predicted over measured time, under a Huber loss, so
-a few bad runs do not decide. Each constant has a prior around the starting stack, scaled by the common slowdown of the
-runs (``common.py``); its width is the spread of such constants among stacks. All runs share all constants: no row,
-model or number of GPUs has its own. The remaining residuals teach factors of layers (``layers.py``). Cross-validation
-leaves out whole groups.
+that a few bad runs do not decide. Each constant has a prior around the starting stack, scaled by the common slowdown of
+the runs (``common.py``). The width of the prior is the spread of the constant among stacks. All runs share all
+constants: no row, model or number of GPUs has its own. The remaining residuals determine correction factors by layer
+shape (``layers.py``). Cross-validation holds out whole groups of runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,43 +40,43 @@ from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ClusterSpec, StackSpec
 
 MIN_RUNS = 1
-"""Fewest runs that are fitted. Chosen."""
+"""Fewest runs for a fit. Chosen."""
 
 MIN_OTHERS = 3
-"""Fewest remaining runs for a fit that leaves out the largest jobs, or the largest values of a column. Chosen."""
+"""Fewest runs that must remain when a fit holds out the largest jobs, or the largest values of a column. Chosen."""
 
 OFF = 2.0
-"""Ratio of predicted and measured time from which on a fitted run counts as badly off. Chosen."""
+"""Ratio of predicted and measured time, either way, beyond which a fitted run counts as badly off. Chosen."""
 
 MAX_OFF = 0.5
-"""Largest share of badly predicted runs; with more the fit is refused. Chosen."""
+"""Largest share of badly predicted runs; a fit with more is refused. Chosen."""
 
 VERSION_ROUNDS, GROUP_ROUNDS = 2, 12
 SETTLED = 0.02
-"""Change of the groups' probabilities of slowdown at which their rounds end. Chosen."""
+"""Largest change of the groups' probabilities of slowdown at which the iteration over them ends. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """
-    A calibrated stack and its errors.
+    Calibrated stack and its errors.
 
     Parameters
     ----------
     kinds
-        Kinds of job of the runs, see :func:`~pipette_opt.read.bands.job_kind`.
+        Kinds of job among the runs, see :func:`~pipette_opt.read.bands.job_kind`.
     errors
         Errors on the fitted runs.
     middle
-        Mean ratio of measured over predicted time of these runs and of an additional run predicted exactly.
+        Geometric mean of measured over predicted time, over the runs and one additional run with the ratio 1.
     held_out
-        Errors of runs predicted by fits without their group; ``None`` with a single group.
+        Errors of runs that are predicted by fits without their group; ``None`` with a single group.
     larger
-        Errors of the largest jobs, predicted by a fit to the others; ``None`` if all have equally many GPUs.
+        Errors of the jobs with the most GPUs, predicted by a fit to the others; ``None`` if all have equally many GPUs.
     more
-        Errors of the runs with the largest value of a column, predicted by a fit to the others.
+        Errors of the runs with the largest value of a column, predicted by a fit to the others; by column.
     left_out
-        Runs with a time that the fit did not use, with the reason.
+        Runs with a measured time that the fit did not use, each with its reason.
     notes
         Notes for people about the limits of the fit.
     interrupted
@@ -97,7 +97,7 @@ class Fit:
 
     @property
     def ranges(self) -> dict[str, list[int]]:
-        """Smallest and largest values of the runs; the stack extrapolates beyond them."""
+        """Smallest and largest value of each size among the runs; outside of these the stack extrapolates."""
         found = {}
         for name in ("num_gpus", "num_layers", "hidden", "seq_len", "mbs", "tp", "pp", "dp"):
             values = [value for run in self.runs if (value := getattr(run, name)) is not None]
@@ -106,7 +106,7 @@ class Fit:
         return found
 
     def record(self) -> dict[str, object]:
-        """Return the record of the fit in the stack's file."""
+        """Return the record of the fit for the stack file."""
         errors = {"fit": self.errors, "held_out_groups": self.held_out, "larger_jobs": self.larger}
         errors |= {f"{MORE_OF}{column}": errors_of for column, errors_of in self.more.items()}
         known = {name: errors_of for name, errors_of in errors.items() if errors_of is not None}
@@ -137,15 +137,17 @@ def calibrate_runs(
     validate: bool = True,
 ) -> Fit:
     """
-    Fit the free constants to all runs with a time.
+    Fit the free constants of a stack to all runs with a time.
 
     Parameters
     ----------
+    base
+        Starting stack, which centres the priors.
     cluster
-        Hosts of the runs, if their links were measured; then the assumed links are not fitted.
+        Hosts of the runs, if their links were measured; the assumed links are then not fitted.
     max_runs
-        Size of the random sample for constants if there are more runs, with groups equally large as far as possible;
-        factors of layers use all runs.
+        Most runs for fitting the constants. More runs are sampled at random, equally many from each group where
+        possible; correction factors of layers use all runs.
     validate
         Whether to cross-validate, which takes less time than the fit. Ctrl-C ends it and keeps the fit.
 
@@ -242,10 +244,10 @@ def usable_cases(
     runs: Sequence[MeasuredRun], base: StackSpec, cluster: ClusterSpec | None = None
 ) -> tuple[list[Case], list[LeftOut]]:
     """
-    Return the runs that a fit can use, and the reason for each other run with a time.
+    Return the cases that a fit can use, and every other run with a time, with its reason.
 
-    Unusable are runs that the starting stack cannot time, as they have no derivatives, and runs off by more than the
-    factor ``UNBELIEVABLE``, which are in other units.
+    Unusable are runs that the starting stack cannot time, and runs off by more than the factor ``UNBELIEVABLE``, whose
+    times must be in another unit.
     """
     cases = make_cases(_timed(runs), base, cluster)
     reasons = [case.reason if isinstance(case, Skipped) else untimed(case) for case in cases]
@@ -272,9 +274,9 @@ def _timed(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator, last: str) -> list[int]:
     """
-    Sample runs at random, one of each group in turn; return their places, in order.
+    Return sorted indices of a random sample of runs, drawn from each group in turn.
 
-    Runs of the last version form groups of their own, so that the sample has enough of them.
+    Runs of the last software version form their own groups, so that the sample has enough of them.
     """
     if len(runs) <= size:
         return list(range(len(runs)))
@@ -291,7 +293,7 @@ def _sample(runs: Sequence[MeasuredRun], size: int, rng: np.random.Generator, la
 
 
 def _notes(problem: Problem, values: FloatArray) -> tuple[str, ...]:
-    """Return notes on constants far from their usual values, and on few runs."""
+    """Return notes on constants far from their prior centres, and on a small number of runs."""
     notes = []
     for constant, value, centre in zip(problem.free, values.tolist(), problem.centre.tolist(), strict=True):
         if abs(value - centre) > 2.0 * constant.spread:

@@ -16,31 +16,40 @@ INTERRUPTED = "cross-validation was interrupted: the errors of the fit on other 
 
 
 UNEQUAL = 1.5
-"""Longest over shortest time of equal jobs from which on a note is made; repeats usually differ by a few percent."""
+"""
+Longest over shortest time of equal jobs that causes a note; repeated runs usually differ by a few percent.
+Chosen.
+"""
 
 MAX_REPEATS = 5
-"""Most notes on such jobs, the most unequal first. Chosen."""
+"""Most notes on equal jobs with unequal times; the most unequal come first. Chosen."""
 
 JOB_FIELDS = (
     "source", "gpu_name", "gpus_per_node", "num_gpus", "model", "num_layers", "hidden", "ffn_hidden", "heads",
     "kv_heads", "vocab", "seq_len", "gbs", "mbs", "tp", "pp", "dp", "vpp", "cp", "seq_parallel", "zero_stage",
     "recompute_text", "attention_kernel", "precision", "layers_per_stage", "notes",
 )  # fmt: skip
-"""Columns that are equal in two rows of one job, besides additional columns."""
+"""Columns that two rows of an equal job share, besides all additional columns."""
 
 
 LITTLE = 0.7
-"""Standard deviation of a constant after the fit, over its prior's, above which the runs say little of it. Chosen."""
+"""
+Posterior over prior standard deviation of a constant above which the runs count as saying little about it.
+Chosen.
+"""
 
 MIN_OF_A_SET = 3
-"""Fewest runs of a source on one kind of host that are compared with other sources. Chosen."""
+"""Fewest runs of one source, GPU type and host size for a comparison with other sources. Chosen."""
 
 APART = 1.1
-"""Ratio of two sources' measured over fitted times from which on a note is made. Chosen."""
+"""Ratio between two sources, in median measured over fitted time, that causes a note. Chosen."""
 
 
 def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Notes on equal rows with very different times, which differ in something that the file does not have."""
+    """
+    Return notes on equal rows with very different times; their runs differ in something that the file does not
+    record.
+    """
     jobs: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
         key = (*(getattr(run, name) for name in JOB_FIELDS), *sorted(run.extra.items()))
@@ -50,7 +59,7 @@ def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
         times = [run.iter_time_s for run in members if run.iter_time_s is not None]
         if max(times) > UNEQUAL * min(times):
             rows = named(run.row for run in members)
-            note = f"{rows} say the same job and took {min(times):.4g} to {max(times):.4g} s: all count"
+            note = f"{rows} describe the same job and took {min(times):.4g} to {max(times):.4g} s: all of them count"
             found.append((max(times) / min(times), note))
     found.sort(reverse=True)
     more = [f"{len(found) - MAX_REPEATS} more jobs like that"] if len(found) > MAX_REPEATS else []
@@ -59,14 +68,16 @@ def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
 
 def weak_notes(free: Sequence[Free], uncertainty: FloatArray, base: StackSpec) -> list[str]:
     """
-    Notes on constants that the runs do not determine, or determine weakly.
+    Return notes on constants that the runs do not determine, or determine weakly.
 
     Parameters
     ----------
     free
         Constants that were fitted.
     uncertainty
-        Standard deviation of each constant after the fit, over that of its prior, shape ``(num_free,)``.
+        Posterior over prior standard deviation of each constant, shape ``(num_free,)``.
+    base
+        Starting stack, named in the notes.
     """
     fitted = {constant.name for constant in free}
     nothing = [constant.name for constant in FREE if constant.name not in fitted]
@@ -81,12 +92,12 @@ def weak_notes(free: Sequence[Free], uncertainty: FloatArray, base: StackSpec) -
 
 def mixed_notes(runs: Sequence[MeasuredRun], residuals: FloatArray) -> list[str]:
     """
-    Notes on sources, or kinds of host, whose times no common set of constants fits.
+    Return notes on sources, or types of host, whose times no common set of constants fits.
 
     Parameters
     ----------
     residuals
-        Logarithms of measured over predicted times.
+        Logarithms of measured over predicted times, shape ``(num_runs,)``.
     """
     sets: dict[str, list[float]] = {}
     for run, residual in zip(runs, residuals.tolist(), strict=True):
@@ -102,7 +113,7 @@ def mixed_notes(runs: Sequence[MeasuredRun], residuals: FloatArray) -> list[str]
 
 
 def layer_notes(stack: StackSpec) -> list[str]:
-    """Notes on the learned factors of layers."""
+    """Return notes on the learned correction factors of layers."""
     if stack.layers is None:
         return ["layers take the time of the formula: factors of their shapes did not help runs left out"]
     factors = [shape.factor for shape in stack.layers.shapes]
@@ -110,7 +121,7 @@ def layer_notes(stack: StackSpec) -> list[str]:
 
 
 def version_notes(stack: StackSpec, runs: Sequence[MeasuredRun], last: str) -> list[str]:
-    """Notes on factors of versions, and on versions without enough runs."""
+    """Return notes on the time factors of software versions, and on versions with too few runs."""
     several = len({run_version(run) for run in runs}) > 1
     if several and not stack.versions:
         return [

@@ -1,4 +1,4 @@
-"""Constants of a stack that a fit may move, their priors, and the constants that given runs inform."""
+"""Constants of a stack that a fit may change, their priors, and the constants that given runs determine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from pipette_opt.read.runs import BANDWIDTH_COLUMN
 from pipette_opt.specs import ClusterSpec, StackSpec
 
 MIN_AT_EDGE = 1.0
-"""Fewest expected runs with near-OOM slowdown for fitting it. Chosen."""
+"""Fewest expected runs with near-OOM slowdown for fitting its constants. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
     """
-    A constant that is fitted, by its logarithm.
+    Constant that is fitted; the fit works on its logarithm.
 
     Parameters
     ----------
     spread
         Standard deviation of the prior of the logarithm.
     start
-        Centre of the prior if the starting stack has zero.
+        Centre of the prior if the constant is 0 in the starting stack.
     slow
-        Value at which a second descent starts.
+        Value at which a second descent starts, for a slow host; ``None`` to keep the centre.
     largest
         Upper limit.
     between_hosts
-        Whether only runs on several hosts inform it.
+        Whether only runs on several hosts determine the constant.
     """
 
     name: str
@@ -61,19 +61,22 @@ FREE = (
     Free(name="straggling", spread=1.0, start=0.01, between_hosts=True),
     Free(name="assumed_links", spread=1.0, largest=1.0, between_hosts=True),
 )
-"""All constants that a fit may move, with the standard deviations of their logarithms among stacks and clusters."""
+"""
+All constants that a fit may change; ``spread`` is the standard deviation of their logarithms among stacks and
+clusters.
+"""
 
 
 def informed_constants(
     cases: Sequence[Case], base: StackSpec, cluster: ClusterSpec | None, edge_risk: FloatArray
 ) -> tuple[Free, ...]:
     """
-    Return the constants that these runs inform.
+    Return the constants that these runs can determine.
 
     Parameters
     ----------
     edge_risk
-        Probabilities of :func:`~pipette_opt.calibrate.edge.edge_risks`, shape ``(len(cases), 3)``.
+        Probabilities from :func:`~pipette_opt.calibrate.edge.edge_risks`, shape ``(len(cases), 3)``.
     """
     runs = [case.run for case in cases]
     several_hosts = any(run.num_gpus > run.gpus_per_node for run in runs)

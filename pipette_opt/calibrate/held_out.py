@@ -1,4 +1,4 @@
-"""Errors of a fit on held-out runs: each run is predicted by a fit without it."""
+"""Errors of a fit on held-out runs: each run is predicted by a fit that did not use it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,17 +11,17 @@ from pipette_opt.calibrate.metrics import Errors, job_of, measure, pairs_of_jobs
 from pipette_opt.calibrate.problem import Problem
 
 FOLDS = 4
-"""Number of portions of groups that are left out in turn. Chosen."""
+"""Number of folds of the cross-validation over groups. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeldOut:
     """
-    Fits to parts of a problem's runs.
+    Refits of a problem with some runs held out.
 
-    They begin where the fit to all runs ended and share its derivatives, which take most of the time. On five portions
-    of 60 runs on H100 such fits end no higher than fits that begin half way to the prior with their own derivatives
-    (one of them at 116 instead of 148), after a tenth of the evaluations.
+    They begin at the solution of the fit to all runs and share its derivatives, which take most of the time. On five
+    folds of 60 runs on H100 such refits end with no higher loss than refits that begin half way to the prior with their
+    own derivatives (in one fold 116 instead of 148), after a tenth of the evaluations.
 
     Parameters
     ----------
@@ -33,7 +33,10 @@ class HeldOut:
     found: Descent
 
     def groups(self) -> Errors | None:
-        """Errors with whole groups left out, in at most ``FOLDS`` portions; ``None`` with a single group."""
+        """
+        Return the errors of a cross-validation over groups, in at most ``FOLDS`` folds;
+        ``None`` with a single group.
+        """
         runs = self.problem.runs
         groups = list(dict.fromkeys(run.group for run in runs))
         folds = min(FOLDS, len(groups))
@@ -51,7 +54,10 @@ class HeldOut:
         return replace(measure(found_s, measured_s), apart=told_apart(pairs))
 
     def larger(self, fewest: int) -> Errors | None:
-        """Errors on the jobs with the most GPUs, by a fit to all others; ``None`` with fewer than ``fewest`` others."""
+        """
+        Return the errors on the jobs with the most GPUs, by a fit to all others; ``None`` with fewer than ``fewest``
+        others.
+        """
         runs = self.problem.runs
         most = max(run.num_gpus for run in runs)
         out = [index for index, run in enumerate(runs) if run.num_gpus == most]
@@ -61,9 +67,9 @@ class HeldOut:
 
     def with_more(self, column: str, fewest: int) -> Errors | None:
         """
-        Errors on the runs with the largest value of a column, by a fit to all others.
+        Return the errors on the runs with the largest value of a column, by a fit to all others.
 
-        ``None`` if all values are equal, or with fewer than ``fewest`` of these runs, or of the others.
+        ``None`` if all values are equal, or with fewer than ``fewest`` such runs or others.
 
         Parameters
         ----------
@@ -77,7 +83,7 @@ class HeldOut:
         return measure(self._refit(out), self.problem.measured_s[out])
 
     def _refit(self, out: Sequence[int]) -> FloatArray:
-        """Predict runs by a fit to the others, seconds."""
+        """Return predicted times of the runs at these indices, by a fit to all others, seconds."""
         left_out = set(out)
         kept = [index for index in range(len(self.problem.cases)) if index not in left_out]
         seen, judged = self.problem.subset(kept), self.problem.subset(out)

@@ -1,11 +1,12 @@
 """
-Factors of layers by shape: their measured time over the formula's, learned from runs.
+Correction factors by layer shape, measured over predicted layer time, learned from the residuals of a fit.
 
-A library's choice of kernel for a product, and whether the host keeps up, depend on the shape in ways that no formula
-has, and are equal at every depth and in every pipeline. So the residuals of a fit are assigned to the shapes of layers
-(width, micro-batch, tensor ranks, sequence length, kernels) by a Gaussian process over their logarithms, whose prior is
-the factor 1. A shape with few runs is drawn towards 1; a shape unlike all measured ones has none. Factors are kept only
-if they help held-out runs, left out by number of GPUs (or of stages, if all have equally many GPUs).
+A library's choice of kernel for a matrix product, and whether the host keeps up, depend on the shape in ways that no
+formula covers. They are equal at every depth and in every pipeline. So the residuals of a fit are assigned to layer
+shapes (width, micro-batch, tensor ranks, sequence length, kernels) by a Gaussian process over the logarithms of the
+factors, with prior factor 1. A shape with few runs is shrunk towards 1; a shape unlike all measured shapes keeps 1.
+Factors are kept only if they reduce errors of held-out runs. Runs are held out by number of GPUs, or by number of
+stages if all have equally many GPUs.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +21,18 @@ from pipette_opt.specs import StackSpec
 from pipette_opt.specs.layers import LayerFactor, LearnedLayers, likeness
 
 SPREAD = 0.1
-"""Prior standard deviation of the logarithm of factors, over shapes. Chosen."""
+"""Prior standard deviation of the logarithm of factors, among shapes. Chosen."""
 
 NOISE = 0.05
-"""Standard deviation of the logarithm of a run's time that its layers do not explain. Chosen."""
+"""Standard deviation of the logarithm of a run's time from causes other than its layers. Chosen."""
 
 LARGEST = 0.3
-"""Largest absolute residual of a run; larger ones have other causes than layers and are clipped. Chosen."""
+"""Largest absolute residual of a run; larger residuals have causes other than layers and are clipped. Chosen."""
 
 STEP = 0.02
 
 MIN_GAIN = 0.02
-"""Smallest relative gain in the absolute errors of held-out runs. Chosen."""
+"""Smallest relative reduction of the absolute errors of held-out runs for factors to be kept. Chosen."""
 
 
 def learn_layers(
@@ -41,16 +42,16 @@ def learn_layers(
     stack: StackSpec,
 ) -> LearnedLayers | None:
     """
-    Learn factors of the shapes of the runs; ``None`` if they do not help held-out runs.
+    Return correction factors for the layer shapes of the runs; ``None`` if they do not reduce errors of held-out runs.
 
     Parameters
     ----------
     predicted_s_of
-        Seconds of each run as a function of the stack.
+        Function that predicts the seconds of each run with a given stack.
     measured_s
         Measured seconds of each run.
     stack
-        Stack without factors of layers.
+        Stack without correction factors of layers.
     """
     predicted_s, found = predicted_s_of(stack), dict[LayerFactor, int]()
     which = np.full(len(cases), -1)
@@ -83,10 +84,19 @@ def learn_layers(
 
 def _smoothed(shapes: Sequence[LayerFactor], which: IntArray, share: FloatArray, residual: FloatArray) -> FloatArray:
     """
-    Posterior mean of the logarithms of all shapes' factors.
+    Return the posterior mean of the logarithm of each shape's factor, shape ``(num_shapes,)``.
 
-    Runs of a shape are combined: with covariance ``K`` between shapes, information ``A`` and evidence ``b`` of the
-    runs, the mean solves ``(1 / K + A) x = b``, written so that ``K`` may be singular.
+    Runs with the same shape are combined: with covariance ``K`` between shapes, and information ``A`` and evidence
+    ``b`` from the runs, the mean solves ``(1 / K + A) x = b``, written so that ``K`` may be singular.
+
+    Parameters
+    ----------
+    which
+        Index of each run's shape.
+    share
+        Share of each run's time that its layers take.
+    residual
+        Logarithm of measured over predicted time of each run.
     """
     covariance = SPREAD**2 * _likeness(shapes)
     sure = np.bincount(which, share**2, len(shapes)) / NOISE**2
@@ -105,7 +115,11 @@ def _likeness(shapes: Sequence[LayerFactor]) -> FloatArray:
 def _helps(
     shapes: Sequence[LayerFactor], which: IntArray, share: FloatArray, residual: FloatArray, sizes: IntArray
 ) -> bool:
-    """Return whether held-out runs of each size are better predicted with factors learned from the others."""
+    """
+    Return whether factors learned from the other sizes reduce the errors of the runs of each size.
+
+    ``sizes`` are numbers of GPUs, or of stages; other parameters are those of :func:`_smoothed`.
+    """
     left = np.zeros(len(which))
     for size in np.unique(sizes):
         out = sizes == size

@@ -1,4 +1,4 @@
-"""Rows of measured runs that are left out, with their reasons, and lines that tell people."""
+"""Rows of measured runs that are left out, with reasons, and lines that report them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,18 +8,18 @@ from typing import NamedTuple
 from pipette_opt.read.runs import MeasuredRun, UnreadRow
 
 MAX_RANGES = 6
-"""Most rows, or ranges of rows, that a line names before it ends with dots. Chosen for a readable line."""
+"""Most rows, or ranges of rows, that a line lists before it ends with dots. Chosen for a readable line."""
 
 
 class LeftOut(NamedTuple):
-    """A row, 0 for the first below the header, and the reason why it is not used."""
+    """Row of a runs file (0 for the first below the header), and the reason why it is not used."""
 
     row: int
     reason: str
 
 
 def without_copies(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[LeftOut]]:
-    """Return the runs without copies of earlier rows, and the copies."""
+    """Return the runs without repeated rows, and the repeated rows."""
     first: dict[str, MeasuredRun] = {}
     copies = []
     for run in runs:
@@ -30,27 +30,27 @@ def without_copies(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list
 
 
 def unread(rows: Iterable[UnreadRow]) -> list[LeftOut]:
-    """Return rows that could not be read, with their line in the file."""
+    """Return the rows that could not be read; the reason names the line in the file."""
     return [LeftOut(row.row, f"line {row.line}: {row.problem.rstrip('.')}") for row in rows]
 
 
 def left_out_entries(rows: Iterable[LeftOut]) -> list[dict[str, object]]:
-    """Return the rows as JSON, in order."""
+    """Return left-out rows as JSON entries, in order of the row."""
     return [{"row": row.row, "reason": row.reason} for row in sorted(rows)]
 
 
 def left_out_lines(rows: Sequence[LeftOut], total: int, fate: str = "left out") -> list[str]:
     """
-    Return a line for each kind of reason: number of rows, their numbers, and the first reason.
+    Return a line for each reason: how many rows, which rows, and the reason of the first.
 
-    Reasons that differ only in numbers are of one kind.
+    Reasons that differ only in numbers share a line.
 
     Parameters
     ----------
     total
         Rows of the file.
     fate
-        Words for the fate of the rows.
+        Words such as ``left out`` for the effect on the rows.
     """
     kinds: dict[str, list[LeftOut]] = {}
     for row in sorted(rows):
@@ -62,12 +62,12 @@ def left_out_lines(rows: Sequence[LeftOut], total: int, fate: str = "left out") 
 
 
 def counted(number: int) -> str:
-    """Return ``1 row``, ``2 rows``."""
+    """Return a number of rows as text: ``1 row``, ``2 rows``."""
     return f"{number} row{'s' if number != 1 else ''}"
 
 
 def named(rows: Iterable[int]) -> str:
-    """Return ``row 3``, ``rows 3, 7-9``."""
+    """Return a list of rows as text: ``row 3``, ``rows 3, 7-9``."""
     ranges: list[list[int]] = []
     for row in sorted(rows):
         if ranges and row == ranges[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Memory of measured runs: the stage and moment of each measured peak, fits of a stack, predictions."""
+"""Memory of measured runs: stage and moment of each measured peak, fit of a stack's memory constants, predictions."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,27 +25,27 @@ from pipette_opt.specs import StackSpec, TrainingSpec
 FIRST, LAST = "first", "last"
 
 RAN_OUT_LATER = "then an OOM"
-"""Words in the notes of jobs that ran some iterations and then ran out of memory: these have no label."""
+"""Text in the notes of jobs that ran some iterations before they ran out of memory; such rows have no OOM label."""
 
 UNFUSED: Literal["unfused"] = "unfused"
-"""Attention kernel that may have run if a row names none, as libraries choose by version and device."""
+"""Attention kernel that may have run if a row names none, since libraries choose by version and GPU."""
 
 MEASURED_STAGE_COLUMN = "peak_mem_stage"
 """Column of ``runs.csv`` with the stage of the peak: ``first``, ``last``, ``largest`` or a number."""
 
 
 VERSION_COLUMN = "stack_version"
-"""Column of ``runs.csv`` with a version, any text; versions other than the last row's get a fitted factor."""
+"""Column of ``runs.csv`` with a software version, any text; each version except the last row's gets a fitted factor."""
 
 
 @cache
 def shipped_predictor() -> MemoryPredictor:
-    """Return the shipped network, which is read once."""
+    """Return the shipped memory network; it is read once."""
     return MemoryPredictor.load()
 
 
 def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRun:
-    """Return the memory of a case's row, and the regressors of its stages."""
+    """Return the measured memory of a case, and the regressors of its stages."""
     run, config, instance = case.run, case.config, case.instance
     chosen = predictor or shipped_predictor()
     assert run.gpu is not None
@@ -79,7 +79,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
 
 
 def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
-    """Return the stages among which the row reports the largest peak."""
+    """Return the indices of the stages whose largest peak the row reports."""
     where = run.extra.get(MEASURED_STAGE_COLUMN, "").lower() or software_of(run).peak_mem_stage
     if re.fullmatch(r"\d+", where) and int(where) < pp:
         return np.array([int(where)])
@@ -87,28 +87,31 @@ def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
 
 
 def out_of_memory(run: MeasuredRun) -> bool | None:
-    """Return whether the job ran out of memory; ``None`` if that is not known, or if it ran first."""
+    """Return whether the job ran out of memory; ``None`` if unknown, or if it ran some iterations first."""
     return None if RAN_OUT_LATER in run.notes else run.oom
 
 
 def usable_for_memory(run: MeasuredRun) -> bool:
-    """Return whether a fit may use a row; not if its version has unexplained failures (``after_pp_fix``)."""
+    """
+    Return whether a memory fit may use a row; false for a version with unexplained failures (``after_pp_fix``
+    false).
+    """
     return not (run.extra.get("after_pp_fix", "").lower() == "false" and (run.pp or 1) > 1)
 
 
 def known_memory(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[MeasuredRun, MemoryRun]]:
-    """Return all rows that a fit may use, with their memory."""
+    """Return all runs that a memory fit may use, each with its measured memory and regressors."""
     chosen = [run for run in runs if usable_for_memory(run) and (run.peak_mem_bytes is not None or run.oom is not None)]
     return [(case.run, memory_run(case)) for case in make_cases(chosen, stack) if isinstance(case, Case)]
 
 
 def memory_runs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[MemoryRun]:
-    """Return the memory of all rows that a fit may use."""
+    """Return the measured memory and regressors of all runs that a memory fit may use."""
     return [memory for _, memory in known_memory(runs, stack)]
 
 
 def calibrate_memory(runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None) -> Framework:
-    """Fit the memory constants of a stack to all rows with memory; unchanged if there are none."""
+    """Return the memory constants fitted to all runs with memory; unchanged if no run has memory."""
     return fit_memory(runs, stack, base)[0]
 
 
@@ -116,10 +119,10 @@ def fit_memory(
     runs: Sequence[MeasuredRun], stack: StackSpec, base: Framework | None = None
 ) -> tuple[Framework, str | None]:
     """
-    Fit the memory constants of a stack; the second value says why nothing was learned, ``None`` if it was.
+    Fit the memory constants of a stack; also return the reason if nothing was learned, else ``None``.
 
-    Runs that all fit, or all ran out of memory, do not show the limit: constants fitted to them drift as far
-    as their priors allow, down to stages that need less than nothing.
+    Runs that all fit, or all ran out of memory, do not show where the limit is. Constants fitted to them drift as far
+    as their priors allow, up to stages with a negative need.
     """
     start = base or framework_of_stack(stack)
     known = memory_runs(without_copies(runs)[0], stack)
@@ -142,18 +145,18 @@ def fit_memory(
 
 
 def framework_of_stack(stack: StackSpec) -> Framework:
-    """Return the memory constants of a stack's file; Megatron-Core's if the file has none."""
+    """Return the memory constants in a stack; Megatron-Core's if the stack has none."""
     return framework_of(stack.memory, f"stack {stack.name}, memory")
 
 
 def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: float = 0.01) -> Mapping[str, float]:
     """
-    Return the memory columns of a back-test; empty if the row does not have enough.
+    Return the memory columns of a back-test: predicted peak, its upper bound (GiB) and the probability of OOM.
 
-    Peaks are of the stage and moment that the source measured, mostly memory held by the allocator. The allocator
-    keeps its blocks until the GPU is full and then returns some, so no run shows more than its GPU has. The upper
-    bound ends there, unless the prediction itself is higher: such a run does not fit. The probability is about the
-    memory that the fullest stage needs at once.
+    Empty if the row lacks needed columns. Peaks are of the stage and moment that the source measured, mostly memory
+    reserved by the allocator. The allocator keeps its blocks until the GPU is full and then returns some, so no run
+    shows more than its GPU has. The upper bound is capped there, unless the prediction itself is higher: such a run
+    does not fit. The probability is about the memory that the fullest stage needs at once.
     """
     if isinstance(case, Skipped):
         return {}
@@ -167,7 +170,7 @@ def memory_columns(case: Case | Skipped, framework: Framework, max_oom_risk: flo
 
 
 def memory_notes(framework: Framework, untold: str | None = None) -> list[str]:
-    """Notes for people on memory constants; ``untold`` is the reason why nothing was learned."""
+    """Return notes for people on fitted memory constants; ``untold`` is the reason if nothing was learned."""
     if untold is not None or not framework.largest_job:
         return [f"memory: constants unchanged: {untold or 'no run has memory'}"]
     notes = [f"memory: predictions are off by {framework.spread:.1%} (standard deviation of the certain parts)"]

@@ -1,11 +1,11 @@
 """
-Fit the memory constants of a stack to measured runs: to peaks, and to whether runs ran out of memory.
+Fit of a stack's memory constants to measured peaks, and to whether runs ran out of memory.
 
-A penalised likelihood. A peak measures the memory of its stage, with a relative error under a Huber loss, and is at
-most the device's memory. A run that did or did not run out of memory shows on which side of the device's memory its
-largest need lies (a probit with a share of meaningless labels, as jobs fail for many reasons). Each constant has a
-prior around the starting stack, so five runs move only the constants that they determine. Held-out runs teach the error
-of predictions (:mod:`~pipette_opt.calibrate.memory_spread`).
+Maximises a penalised likelihood. A peak measures the memory of its stage, with a relative error under a Huber loss, and
+is at most the GPU's memory. A label (ran out of memory, or did not) shows on which side of the GPU's memory the run's
+largest need lies: a probit, with a share of meaningless labels since jobs fail for many reasons. Each constant has a
+prior around the starting stack, so five runs change only the constants that they determine. Held-out runs determine the
+error of predictions (:mod:`~pipette_opt.calibrate.memory_spread`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,48 +41,52 @@ SPREADS = {
     "unusable_gib": 0.5,
 }
 """
-Standard deviations of the priors: the differences among stacks. For logits, which no trace has, a copy in 16 bits.
+Standard deviations of the priors: differences among stacks. For logits, which no trace shows,
+one copy in 16 bits.
 """
 
 HOPS: Sequence[Mapping[str, float]] = (
     {"run_ahead_buffers": 40.0, "pile_up_buffers": 40.0},
     {"step_state_bytes": 7.0},
 )
-"""Values at which the search starts again, as terms that do not show at their start have no derivative."""
+"""Values at which the search starts again; at their usual start these constants have no derivative."""
 
 OPTIONAL = "gathered_per_layer"
 """
-Constant that a framework either has or lacks: gathered inputs are kept, or gathered again for the backward pass.
+Constant that a framework either has or lacks: inputs of sequence parallelism are kept gathered for the backward pass.
 
-A small value of it stands in for other terms (in few runs waiting buffers also grow with layers). Unless the starting
-stack has it, it is kept only if Schwarz's criterion prefers it over one parameter less (Annals of Statistics 6, 1978).
-Without peaks that cannot be decided.
+A small value stands in for other terms (in few runs waiting buffers also grow with layers). Unless the starting stack
+has the constant, it is kept only if Schwarz's criterion prefers it over one parameter less (Annals of Statistics 6,
+1978). Without measured peaks the criterion cannot be applied.
 """
 
 ALIKE = ("run_ahead_buffers", "pile_up_buffers")
-"""Two constants with one cause, the length of the launch queue."""
+"""Two constants with the same cause, the length of the launch queue; a prior keeps them similar."""
 
 ALIKE_WITHIN = 5.0
-"""Prior standard deviation of their difference."""
+"""Prior standard deviation of the difference of the two constants ``ALIKE``."""
 
 UNDECIDED = 1.0
-"""Log likelihood by which a hop may be worse and still be taken: a job that runs out of memory costs more."""
+"""
+Log likelihood by which a restart from ``HOPS`` may be worse and still be taken: predicting too little memory costs
+more.
+"""
 
 FEW_RUNS = 20
-"""Number of runs below which a hop must be better by ``UNDECIDED``. Chosen."""
+"""Number of runs below which a restart from ``HOPS`` must be better by ``UNDECIDED``. Chosen."""
 
 HUBER = 1.5
-"""Absolute error, in standard deviations, from which on the loss is linear."""
+"""Absolute error, in standard deviations, above which the loss is linear. Chosen."""
 
 MEANINGLESS = 0.05
-"""Share of labels with other causes than memory."""
+"""Share of OOM labels with causes other than memory. Chosen."""
 
 LIMIT_GIB = 0.1
-"""Standard deviation of a measured peak above the device's memory, GiB."""
+"""Standard deviation of a measured peak's excess over the GPU's memory, GiB. Chosen."""
 
 MIN_PEAKS = 3
 USUAL_SPREAD, USUAL_PEAKS = 0.05, 8
-"""Prior standard deviation of errors of a stack, and the number of peaks that it weighs as much as. Chosen."""
+"""Prior standard deviation of a stack's errors, and the number of peaks that this prior counts as. Chosen."""
 
 TYPICAL_SPREAD, SMALLEST_SPREAD, LARGEST_SPREAD = 0.03, 0.015, 0.3
 LABEL_SPREADS = (0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15)
@@ -91,17 +95,20 @@ MAX_STEPS, MAX_HALVINGS, SMALLEST_GAIN = 60, 12, 1e-6
 
 
 def refit_constants(runs: Sequence[MemoryRun], base: Framework, start: Framework) -> Framework:
-    """Fit constants with the standard deviation of a fit to more runs, starting at its constants."""
+    """
+    Return constants fitted to a part of the runs, with the standard deviation and starting values of a fit to more
+    runs.
+    """
     return _Posterior(runs, base, start.spread, without_optional=_is_without(start, runs)).maximise(start)
 
 
 def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0) -> Framework:
     """
-    Fit constants and their standard deviation: from the starting stack, then from each hop that is likelier.
+    Return fitted constants and their standard deviation: from the starting stack, then from each restart that is
+    likelier.
 
-    The standard deviation is that of the peaks; without peaks, the one under which the labels are likeliest.
-
-    ``doubt`` is a factor on the priors' standard deviations ``SPREADS``; must be positive.
+    The standard deviation is that of the peaks; without peaks, the one that makes the OOM labels likeliest. ``doubt`` >
+    0 multiplies the priors' standard deviations ``SPREADS``.
     """
     has_peaks = _have_peaks(runs)
     framework = _alternate(runs, base, doubt, has_peaks)
@@ -121,7 +128,7 @@ def fit_constants(runs: Sequence[MemoryRun], base: Framework, doubt: float = 1.0
 
 
 def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_peaks: bool) -> Framework:
-    """Fit constants and standard deviation in turn, a few times."""
+    """Return constants and standard deviation, fitted in turn a few times."""
     framework = base
     for _ in range(4):
         framework = _Posterior(runs, base, framework.spread, doubt).maximise(framework)
@@ -131,7 +138,7 @@ def _alternate(runs: Sequence[MemoryRun], base: Framework, doubt: float, has_pea
 
 
 def _is_without(framework: Framework, runs: Sequence[MemoryRun]) -> bool:
-    """Return whether a stack lacks the optional constant, as far as runs can show it."""
+    """Return whether a stack lacks the optional constant, if the runs have enough peaks to show it."""
     return getattr(framework, OPTIONAL) == 0 and _have_peaks(runs)
 
 
@@ -140,7 +147,7 @@ def _have_peaks(runs: Sequence[MemoryRun]) -> bool:
 
 
 def _simplified(runs: Sequence[MemoryRun], base: Framework, framework: Framework, doubt: float) -> Framework:
-    """Return the fit without the optional constant, if that is hardly less likely."""
+    """Return the fit without the optional constant if it is hardly less likely; otherwise the given fit."""
     posterior = _Posterior(runs, base, framework.spread, doubt)
     lacking = replace(framework, **{OPTIONAL: 0.0})  # type: ignore[arg-type]
     without = _Posterior(runs, base, framework.spread, doubt, without_optional=True).maximise(lacking)
@@ -149,16 +156,19 @@ def _simplified(runs: Sequence[MemoryRun], base: Framework, framework: Framework
 
 
 def _spread_penalty(spread: float) -> float:
-    """Penalty of a standard deviation: about 3 % for a known stack; labels alone hardly determine it."""
+    """
+    Return the prior penalty of a standard deviation; it is smallest at 3 %,
+    and OOM labels alone hardly determine it.
+    """
     return float(0.5 * (np.log(spread / TYPICAL_SPREAD) / 0.4) ** 2)
 
 
 def robust_spread(errors: FloatArray) -> float:
     """
-    Standard deviation of the errors of a fit, from their median size, as for normal errors.
+    Return the standard deviation of the errors of a fit, from their median size, as for normal errors.
 
-    Few peaks leave small errors after a fit. So ``USUAL_SPREAD`` counts as ``USUAL_PEAKS`` additional peaks, fewer the
-    nearer the number of peaks is to ``FEW_RUNS``.
+    A fit to few peaks leaves small errors. ``USUAL_SPREAD`` therefore counts as up to ``USUAL_PEAKS`` additional peaks,
+    fewer as the number of peaks approaches ``FEW_RUNS``.
     """
     variance = (1.4826 * np.median(np.abs(errors))) ** 2
     prior = USUAL_PEAKS * max(0.0, 1 - len(errors) / FEW_RUNS)
@@ -167,12 +177,12 @@ def robust_spread(errors: FloatArray) -> float:
 
 
 def _state(framework: Framework) -> FloatArray:
-    """Return the free numbers: constants of the regressors, and unusable memory."""
+    """Return the numbers that are fitted: constants of the regressors, then unusable memory (GiB)."""
     return np.append(framework.vector(), framework.unusable_gib)
 
 
 def _prior_precision() -> FloatArray:
-    """Inverse covariance of the priors of the free numbers."""
+    """Return the inverse covariance of the priors, in the order of :func:`_state`."""
     names = (*REGRESSORS, "unusable_gib")
     precision = np.diag([SPREADS[name] ** -2.0 for name in names])
     difference = np.array([float(name == ALIKE[0]) - float(name == ALIKE[1]) for name in names])
@@ -181,7 +191,7 @@ def _prior_precision() -> FloatArray:
 
 
 class _Posterior:
-    """Likelihood and priors of the free numbers for a given standard deviation."""
+    """Posterior of the fitted numbers, for a given standard deviation of the errors."""
 
     def __init__(
         self,
@@ -205,7 +215,11 @@ class _Posterior:
         self.ran_out = np.array([run.ran_out for run in labels], dtype=bool)
 
     def maximise(self, start: Framework) -> Framework:
-        """Maximise by Gauss-Newton steps in the numbers off their limits; at a kink, by one number at a time."""
+        """
+        Return the constants that maximise the posterior, by Gauss-Newton steps in the numbers above their lower limits.
+
+        At a kink of the loss, steps change one number at a time.
+        """
         state = np.maximum(_state(start), self.lowest)
         loss = self.loss(state)
         for _ in range(MAX_STEPS):
@@ -226,7 +240,7 @@ class _Posterior:
         return replace(start, **values)
 
     def _along(self, state: FloatArray, loss: float, step: FloatArray) -> tuple[FloatArray, float]:
-        """Return the first of ever shorter steps that reduces the loss; the start if none does."""
+        """Return state and loss after the first of ever shorter steps that reduces the loss; unchanged if none does."""
         for _ in range(MAX_HALVINGS):
             trial = np.maximum(state + step, self.lowest)
             trial_loss = self.loss(trial)
@@ -248,7 +262,7 @@ class _Posterior:
         return float(total)
 
     def _slopes(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Gradient, and a positive approximation of the curvature."""
+        """Return the gradient of the loss, and a positive approximation of its second derivatives."""
         gradient, curvature = self.precision @ (state - self.centre), self.precision
         if len(self.measured):
             errors, slopes = self._peak_errors(state)
@@ -268,9 +282,10 @@ class _Posterior:
 
     def _peak_errors(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
         """
-        Errors of the peaks in standard deviations, and their derivatives.
+        Return the errors of the peaks in standard deviations, and their derivatives.
 
-        A stage that needs more than the device has shows only that it does.
+        The error is 0 for a stage that is predicted to need more than the GPU has, since its peak shows no more than
+        that.
         """
         fullest = self.peaks.largest(state[:-1] * SHOWN)
         rows = fullest * SHOWN
@@ -282,14 +297,21 @@ class _Posterior:
         return errors, slopes
 
     def _beyond_device(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Excess of peaks over the device's memory, in units of ``LIMIT_GIB``, at least 0, and its derivatives."""
+        """
+        Return the excess of peaks over the GPU's memory in units of ``LIMIT_GIB``, at least 0,
+        and its derivatives.
+        """
         hidden = self.peaks.largest(state[:-1] * SHOWN) * HIDDEN
         beyond = (self.measured + hidden @ state[:-1] + state[-1] - self.peaks.capacity) / LIMIT_GIB
         slopes = np.column_stack([hidden, np.ones(len(hidden))]) / LIMIT_GIB
         return np.maximum(beyond, 0.0), slopes * (beyond > 0)[:, None]
 
     def _margins(self, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Distance of each label from its limit, in standard deviations, positive on the right side; derivatives."""
+        """
+        Return the distance of each run's need from the limit in standard deviations, and its derivatives.
+
+        The distance is positive if the need is on the side that the run's OOM label says.
+        """
         rows = self.labels.largest(needed(state[:-1])) * NEEDED
         total = rows @ state[:-1] + state[-1]
         sign = np.where(self.ran_out, 1.0, -1.0)
@@ -303,7 +325,10 @@ class _Posterior:
 
 
 class _Stacked:
-    """Rows of many runs as one matrix, and the row numbers of each run, padded with a missing row."""
+    """
+    Regressors of many runs as one matrix, and the row numbers of each run,
+    padded with the number of a missing row.
+    """
 
     def __init__(self, parts: Sequence[FloatArray], runs: Sequence[MemoryRun]) -> None:
         self.rows = np.concatenate(parts) if parts else np.zeros((0, len(REGRESSORS)))
@@ -314,7 +339,7 @@ class _Stacked:
         self.capacity = np.array([run.capacity_gib for run in runs])
 
     def largest(self, constants: FloatArray) -> FloatArray:
-        """Return the fullest row of each run, the first of equal ones."""
+        """Return the regressors of each run's row with the most memory; the first of equal rows."""
         totals = np.append(self.rows @ constants, -np.inf)[self.padded]
         rows: FloatArray = self.rows[self.padded[np.arange(len(self.padded)), totals.argmax(axis=1)]]
         return rows

@@ -1,4 +1,4 @@
-"""Measured memory of a run, and the memory that the constants of a stack predict for it."""
+"""Measured memory of a run, and the memory that a stack's constants predict for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pipette_opt.memory.framework import HIDDEN, NEEDED, SHOWN, Framework, but, 
 from pipette_opt.memory.twins import as_twins_take
 
 SURELY_OUT = 1.1
-"""Ratio of need and usable memory above which a run certainly does not fit. Chosen."""
+"""Need over usable memory above which a run certainly does not fit. Chosen."""
 
 _KEPT = but(("step_bytes", "run_ahead_buffers", "pile_up_buffers")) & SHOWN
 _STEPPED = but(("step_bytes",)) & SHOWN
@@ -24,8 +24,7 @@ class MemoryRun:
     Parameters
     ----------
     regressors
-        Memory of one unit of each constant in each row, GiB, shape ``(num_rows, len(REGRESSORS))``; a row is
-        a stage at one of its moments.
+        GiB per unit of each constant, shape ``(num_rows, len(REGRESSORS))``; a row is a stage at one moment.
     measured_rows
         Rows among which the measured peak is the largest.
     capacity_gib
@@ -33,18 +32,18 @@ class MemoryRun:
     peak_gib
         Measured peak; ``None`` without a measurement.
     ran_out
-        Whether the job ran out of memory; ``None`` if not known.
+        Whether the job ran out of memory; ``None`` if unknown.
     group
-        Group that is left out together.
+        Group of runs that cross-validation holds out together.
     work
-        Work per rank, by row, which runs with other numbers of replicas share; see :mod:`~pipette_opt.memory.twins`.
-        Empty if not known.
+        Key of the work per rank for each row; runs that differ only in the number of replicas share it, see
+        :mod:`~pipette_opt.memory.twins`. Empty if unknown.
     num_gpus, version
-        GPUs of the job, and version of the stack; empty if not known.
+        GPUs of the job, and software version; empty if unknown.
     formula_gib
-        Formula alone, of the measured stages and of the fullest stage, for comparison.
+        Memory by tensor sizes alone, of the measured stages and of the fullest stage, for comparison.
     other_regressors
-        Regressors of the kernels with the largest memory, if the row does not name its kernels.
+        Regressors with the kernels that need the most memory, if the row does not name its kernels.
     """
 
     regressors: FloatArray
@@ -72,13 +71,13 @@ class RunMemory:
     needed_gib
         Memory that the fullest stage needs.
     usable_gib
-        Memory of the device that a job can use.
+        GPU memory that a job can use.
     taken_spread, needed_spread
         Standard deviations of the logarithms of the errors of ``taken_gib`` and ``needed_gib``.
     shift
-        Factor on rare errors of ``taken_gib`` beyond these standard deviations.
+        Factor on rare errors of ``taken_gib``; above 1 only for jobs larger than all fitted jobs.
     more
-        Factor on ``taken_gib`` if other kernels ran than assumed; 1 after a fit to runs, which settles it.
+        Factor on ``taken_gib`` if other kernels ran than assumed; 1 with constants fitted to runs.
     """
 
     taken_gib: float
@@ -91,7 +90,7 @@ class RunMemory:
 
 
 def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
-    """Predict the memory that a run shows and needs."""
+    """Return the predicted memory of a run: the peak that a measurement shows, and the need."""
     usable = run.capacity_gib - framework.unusable_gib
     constants = framework.vector()
     regressors = run.regressors * framework.factor(run.version)
@@ -117,15 +116,15 @@ def predict_memory(framework: Framework, run: MemoryRun) -> RunMemory:
 
 def _taken(rows: FloatArray, constants: FloatArray, usable: float, widths: FloatArray) -> tuple[float, int]:
     """
-    Memory that the fullest of the rows shows on a device with ``usable`` GiB, and the place of that row.
+    Return the memory that the fullest row shows on a GPU with ``usable`` GiB, and the index of that row.
 
-    With enough room a row shows all that it would take, or all but the leftovers of the optimizer's step. Otherwise the
-    allocator returned blocks, once or repeatedly. A later iteration then shows a value between the memory in use at the
-    last return and all of the device: the geometric middle is taken, as errors are relative. The memory in use lies
-    between the largest kept amount, if that return was the only one, and the smallest of an iteration, its end. A need
-    that cannot fit at all is shown unchanged.
+    With enough room, a measurement shows everything that the row takes, perhaps without the leftovers of the
+    optimizer's step. With less room the allocator has returned blocks, once or repeatedly. The peak then lies between
+    the memory in use at the last return and the whole GPU, and their geometric mean is taken, as errors are relative.
+    The memory in use lies between the largest kept amount (a single return) and the smallest kept amount, at the end of
+    an iteration. A need that cannot fit at all is returned unchanged.
 
-    Room is known only within the standard deviation of each row, so the result is a mean of logarithms.
+    Room is known only within the standard deviation of each row, so the result is a weighted mean of logarithms.
     """
     total, stepped, kept = (rows @ (constants * mask) for mask in (SHOWN, _STEPPED, _KEPT))
     sizes = np.maximum([total, stepped, kept], 1e-3)
@@ -140,6 +139,6 @@ def _taken(rows: FloatArray, constants: FloatArray, usable: float, widths: Float
 
 
 def peak_errors(framework: Framework, runs: Sequence[MemoryRun]) -> FloatArray:
-    """Return ``log(measured / predicted)`` of every run with a peak."""
+    """Return ``log(measured / predicted)`` for each run with a measured peak."""
     pairs = [(run.peak_gib, predict_memory(framework, run).taken_gib) for run in runs if run.peak_gib is not None]
     return np.array([np.log(measured / predicted) for measured, predicted in pairs])

@@ -1,10 +1,10 @@
 """
-Errors of memory predictions: a standard deviation for each run, learned from held-out runs, and risks that hold.
+Errors of memory predictions, learned from held-out runs: a standard deviation for each run, and upper bounds.
 
-Locally weighted conformal prediction. The standard deviation of an error grows with the share of the uncertain parts
-(waiting buffers, leftovers of the step, logits, activations), and with the doublings of the job beyond the largest
-fitted one. Errors of held-out groups teach the first. Larger jobs, predicted by a fit to smaller ones, teach the
-second. A bound takes the quantile of errors in units of their own standard deviation.
+Locally weighted conformal prediction. The standard deviation of an error grows with the share of uncertain parts
+(waiting buffers, leftovers of the step, logits, activations), and with each doubling of the job beyond the largest
+fitted job. Held-out groups determine the first. Larger jobs, predicted by a fit to smaller jobs, determine the second.
+An upper bound uses the quantile of errors in units of their own standard deviations.
 """
 
 from collections.abc import Sequence
@@ -28,16 +28,16 @@ USUAL = {
     "buffer_spread": 0.3,
     "step_spread": 0.4,
 }
-"""Prior centres of the standard deviations."""
+"""Prior centres of the standard deviations, as shares of the memory part that each is for."""
 
 DOUBT = 0.5
-"""Prior standard deviation of the logarithm of each standard deviation."""
+"""Prior standard deviation of the logarithm of each standard deviation. Chosen."""
 
 STEPS = (2.0, 1.4, 1.15, 1.05)
 NARROWEST, WIDEST = 0.01, 2.0
 
 MIN_ERRORS = 20
-"""Fewest errors for empirical quantiles; with fewer, quantiles are Student's."""
+"""Fewest errors for empirical quantiles; with fewer, quantiles are those of Student's t. Chosen."""
 
 MIN_LEFT_OUT = 5
 FOLDS = 5
@@ -47,15 +47,18 @@ RARE = 0.95
 """Quantile of errors from which the growth of rare errors is learned. Chosen."""
 
 SURE = 0.9
-"""Confidence of the upper limit of that quantile, as few errors say little about rare ones. Chosen."""
+"""Confidence of the upper limit of the quantile ``RARE``; few errors say little about rare errors. Chosen."""
 
 LARGEST_SHIFT = 3.0
-"""Largest factor on rare errors; beyond it a calibration says nothing about larger jobs. Chosen."""
+"""Largest factor on rare errors; a calibration beyond it says nothing about larger jobs. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LeftOut:
-    """Errors of runs, mostly held out, with their shares of ``KINDS``, their GPUs and their work."""
+    """
+    Errors of runs, mostly held out, with each run's shares of the parts ``KINDS``,
+    its GPUs and its work per rank.
+    """
 
     errors: FloatArray
     parts: FloatArray
@@ -67,7 +70,7 @@ class _LeftOut:
 
 
 def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
-    """Fit constants, standard deviations and held-out errors; the starting stack if there are no runs."""
+    """Return fitted constants with standard deviations and held-out errors; the starting stack if there are no runs."""
     if not runs:
         return base
     base = without_twins(base)  # offsets belong to other constants
@@ -78,7 +81,7 @@ def fit_framework(runs: Sequence[MemoryRun], base: Framework) -> Framework:
 
 
 def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> Framework:
-    """Add standard deviations, growth and scaled errors to a fit; unchanged with too few measured peaks."""
+    """Return a fit with standard deviations, growth and scaled errors added; unchanged with too few measured peaks."""
     with_peaks = [run for run in runs if run.peak_gib is not None]
     if len(with_peaks) < MIN_LEFT_OUT:
         return found
@@ -96,9 +99,10 @@ def learn_spread(runs: Sequence[MemoryRun], base: Framework, found: Framework) -
 
 def error_quantile(framework: Framework, risk: float) -> float:
     """
-    Error, in its standard deviations, that is exceeded with at most probability ``risk``.
+    Return the error, in standard deviations, that is exceeded with probability at most ``risk``.
 
-    Split conformal if the fit left errors, and at least their largest; otherwise Student's, as errors have tails.
+    A split conformal quantile if the fit kept its errors, with at least their largest for small risks; otherwise a
+    quantile of Student's t, since errors have tails.
     """
     errors = np.array(framework.errors)
     if not len(errors):
@@ -111,26 +115,29 @@ def error_quantile(framework: Framework, risk: float) -> float:
 
 
 def _student_quantile(risk: float) -> float:
-    """Quantile of Student's t with ``TAILS`` = 4 (Shaw, J. Comput. Finance 9(4), 2006)."""
+    """
+    Return the quantile of Student's t with ``TAILS`` = 4 degrees of freedom (Shaw,
+    J. Comput. Finance 9(4), 2006).
+    """
     root = 2 * np.sqrt(risk * (1 - risk))
     size = 2 * np.sqrt(max(np.cos(np.arccos(min(root, 1.0)) / 3) / root - 1, 0.0))
     return float(np.copysign(size, 0.5 - risk))
 
 
 def oom_probability(memory: RunMemory) -> float:
-    """Probability that a run needs more than the usable memory."""
+    """Return the probability that a run needs more than the usable memory."""
     room = np.log(max(memory.usable_gib, 1e-3) / memory.needed_gib)
     return float(normal_beyond(np.array(room / memory.needed_spread)))
 
 
 def upper_gib(framework: Framework, memory: RunMemory, risk: float) -> float:
-    """Memory of the measured stages that is exceeded with probability ``risk``, GiB."""
+    """Return the memory of the measured stages that is exceeded with probability ``risk``, GiB."""
     most = memory.taken_gib * memory.more
     return most * float(np.exp(error_quantile(framework, risk) * memory.shift * memory.taken_spread))
 
 
 def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
-    """Errors of a fit on the runs with peaks."""
+    """Return the errors of a fit on the runs with measured peaks."""
     measured = [run for run in outside if run.peak_gib is not None]
     constants = framework.vector() * SHOWN
     errors, parts = np.zeros(len(measured)), np.zeros((len(measured), len(KINDS)))
@@ -145,7 +152,7 @@ def _left_out(framework: Framework, outside: Sequence[MemoryRun]) -> _LeftOut:
 
 
 def _groups_left_out(runs: Sequence[MemoryRun], base: Framework, found: Framework) -> _LeftOut:
-    """Errors of every run, predicted by a fit without its group."""
+    """Return the error of each run with a peak, predicted by a fit without its group."""
     groups = sorted({run.group for run in runs})
     folds = min(FOLDS, len(groups))
     fold_of = {group: index % folds for index, group in enumerate(groups)}
@@ -168,7 +175,7 @@ def _widths(left_out: _LeftOut, widths: dict[str, float]) -> FloatArray:
 
 
 def _learn_widths(left_out: _LeftOut) -> dict[str, float]:
-    """Find the likeliest standard deviations by scaling each in turn with ever smaller factors."""
+    """Return the likeliest standard deviations, found by scaling each in turn with ever smaller factors."""
     widths = dict(USUAL)
     best = _surprise(left_out, widths)
     for factor in STEPS:
@@ -185,7 +192,7 @@ def _learn_widths(left_out: _LeftOut) -> dict[str, float]:
 
 
 def _surprise(left_out: _LeftOut, widths: dict[str, float]) -> float:
-    """Return minus the logarithm of the posterior of the standard deviations: Student's errors, log-normal priors."""
+    """Return minus the log posterior of the standard deviations, with Student's t errors and log-normal priors."""
     scale = _widths(left_out, widths)
     errors = (TAILS + 1) / 2 * np.log1p((left_out.errors / scale) ** 2 / TAILS) + np.log(scale)
     priors = [0.5 * (np.log(widths[name] / usual) / DOUBT) ** 2 for name, usual in USUAL.items()]
@@ -194,11 +201,12 @@ def _surprise(left_out: _LeftOut, widths: dict[str, float]) -> float:
 
 def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) -> Framework:
     """
-    Learn the errors of larger jobs: fit to the smaller jobs alone, and predict the largest.
+    Return a fit with the errors of larger jobs: the largest jobs are predicted by a fit to the smaller jobs.
 
-    The median error gives the growth of the variance with each doubling, on which risks rest. An upper limit of the
-    upper quantile gives the additional growth of rare errors, on which bounds rest; the worst step of size counts.
-    Without enough jobs of several sizes the assumptions stay.
+    The median error gives the growth of the variance per doubling, on which OOM risks depend. An upper limit of the
+    quantile
+    ``RARE`` gives the additional growth of rare errors, on which upper bounds depend; the worst step between sizes
+    counts. The fit is unchanged without enough jobs of several sizes.
     """
     largest = max(run.num_gpus for run in runs if run.peak_gib is not None)
     smaller = [run for run in runs if run.num_gpus < largest]
@@ -218,7 +226,7 @@ def _learn_shift(runs: Sequence[MemoryRun], base: Framework, fitted: Framework) 
 
 def quantile_limit(values: FloatArray, level: float, sure: float) -> float:
     """
-    Upper limit of a quantile, with probability at least ``sure``; the largest value if no limit is that certain.
+    Return an upper limit of a quantile with confidence ``sure``; the largest value if no limit is that certain.
 
     The limit is the smallest order statistic above enough values: of ``n`` values, the number below the quantile is
     binomial (David and Nagaraja, Order Statistics, 3rd edition, section 7.1).

@@ -1,8 +1,8 @@
 """
-Versions of one stack in a sweep: memory of each over the last one, as a factor.
+Memory factors of software versions within a sweep, relative to the last version.
 
-Kernels, buffers and the order of allocations change between versions in ways that no configuration shows. Few runs
-determine one factor for each version. It is drawn towards 1, and versions with few peaks keep 1.
+Kernels, buffers and the order of allocations change between versions in ways that no configuration shows. A few runs
+determine one factor per version. The factor is shrunk towards 1; versions with few peaks keep 1.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from pipette_opt.calibrate.memory_runs import MemoryRun, peak_errors
 from pipette_opt.memory.framework import LARGEST_OFFSET, Framework
 
 MIN_OF_VERSION = 5
-"""Fewest peaks of a version for a factor. Chosen."""
+"""Fewest measured peaks of a version for a factor. Chosen."""
 
 ROUNDS = 3
 
 LIKELY_OFFSET = 0.05
-"""Prior standard deviation of the logarithm of a factor."""
+"""Prior standard deviation of the logarithm of a factor. Chosen."""
 
 
 def version_offsets(runs: Sequence[MemoryRun], base: Framework) -> tuple[tuple[str, float], ...]:
-    """Fit the logarithms of the factors of all versions except the last run's, whose constants are fitted."""
+    """Return the logarithm of each version's memory factor; versions with few peaks, and the last run's, have none."""
     last = runs[-1].version
     peaks = [run for run in runs if run.peak_gib is not None]
     counts = {version: sum(run.version == version for run in peaks) for version in sorted({r.version for r in runs})}
@@ -43,6 +43,6 @@ def version_offsets(runs: Sequence[MemoryRun], base: Framework) -> tuple[tuple[s
 
 
 def as_last_version(runs: Sequence[MemoryRun], offsets: tuple[tuple[str, float], ...]) -> list[MemoryRun]:
-    """Return the runs with regressors in units of the last version, and without a version."""
+    """Return the runs with regressors scaled to the last version, and without a version."""
     factors = {version: np.exp(offset) for version, offset in offsets}
     return [replace(run, regressors=run.regressors * factors.get(run.version, 1.0), version="") for run in runs]

@@ -1,8 +1,9 @@
 """
-Errors of predictions, by group.
+Errors of predicted times, over all runs and by group.
 
-A user chooses among configurations of one job. A group (model, sequence length, GPUs, kernel) may hold several jobs:
-another batch, another vocabulary under one name. Regret and pick are computed for each job; the worst counts.
+A user chooses among configurations of one job. A group (model, sequence length, GPUs, kernel) may hold several jobs,
+such as another batch size, or another vocabulary under one model name. Regret and pick are computed for each job; the
+worst job counts.
 """
 
 import math
@@ -22,40 +23,41 @@ T = TypeVar("T")
 OURS = "ours"
 
 UNBELIEVABLE = 200.0
-"""Measured over predicted time that suggests milliseconds instead of seconds. Chosen."""
+"""Measured over predicted time above which a row must be in milliseconds instead of seconds. Chosen."""
 
 
 ORDERED = 0.75
-"""Share of pairs with the right order that two predictions need to be told apart. Chosen."""
+"""Share of pairs in the right order from which the order of two predictions counts as reliable. Chosen."""
 
 WINDOW, APART_STEP, FARTHEST = 0.1, 0.01, 1.0
-"""Width of the window of ratios of two predictions, its steps, and its end; all are logarithms. Chosen."""
+"""Window over the ratio of two predictions: its width, its step, and the last start; all natural logarithms. Chosen."""
 
 MIN_PAIRS = 50
-"""Fewest pairs of runs for a statement about order. Chosen."""
+"""Fewest pairs of runs for a statement about their order. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """
-    Errors over a set of runs.
+    Errors of predicted times over a set of runs.
 
     Parameters
     ----------
     mean, p90
         Mean and 90 % quantile of ``|predicted / measured - 1|``.
     rms
-        Root of the mean square of ``log(measured / predicted)``.
+        Root mean square of ``log(measured / predicted)``.
     bias
         Median of ``predicted / measured``.
     spearman
         Rank correlation; NaN with fewer than three runs.
     regret
-        Measured time of the run predicted fastest, over the fastest measured of its job, minus one; the worst job.
+        Measured time of the run predicted fastest over the fastest measured time of its job, minus one; of the worst
+        job.
     regret_of_all
         Regret if all runs were configurations of one job.
     apart
-        Result of :func:`told_apart`; ``None`` if it was not computed, or with too few pairs.
+        Result of :func:`told_apart`; ``None`` if not computed, or with too few pairs.
     """
 
     num_runs: int
@@ -72,14 +74,14 @@ class Errors:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
     """
-    The configuration that a user would have chosen by the predictions.
+    Configuration that a user would have chosen by the predictions.
 
     Parameters
     ----------
     ran
-        Whether it ran; ``None`` if not known.
+        Whether the configuration ran; ``None`` if unknown.
     regret
-        Its time over the best measured, minus one; NaN if it did not run.
+        Measured time of the configuration over the best measured time, minus one; NaN if it did not run.
     """
 
     prediction: Prediction
@@ -91,24 +93,24 @@ JOB = (
     *("gpu_name", "num_gpus", "model", "num_layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "seq_len"),
     *("gbs", "precision", "attention_kernel"),
 )
-"""Columns that define a job; the others are choices."""
+"""Columns that define a job; all other columns are choices of its configuration."""
 
 
 def job_of(run: MeasuredRun) -> tuple[object, ...]:
-    """Return the key of a run's job: equal for runs that are configurations of one job."""
+    """Return the key of a run's job; configurations of one job have equal keys."""
     return tuple(getattr(run, name) for name in JOB)
 
 
 def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] | None = None) -> Errors:
     """
-    Compute the errors of predictions.
+    Return the errors of predicted times.
 
     Parameters
     ----------
     predicted, measured
-        Seconds, shape ``(num_runs,)``, at least one.
+        Seconds, shape ``(num_runs,)``, at least one run.
     jobs
-        Job of each run; without it all runs belong to one job.
+        Job key of each run; ``None`` if all runs belong to one job.
     """
     ratio = predicted / measured
     error = np.abs(ratio - 1.0)
@@ -126,12 +128,9 @@ def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] 
 
 def pairs_of_jobs(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object]) -> FloatArray:
     """
-    Return every pair of runs of one job: logarithms of the ratio of their times, predicted and measured.
+    Return logarithms of the ratio of times of every two runs of one job: predicted, then measured.
 
-    Returns
-    -------
-    FloatArray
-        Shape ``(num_pairs, 2)``. The first is positive; the second is negative if the measured order is the other.
+    Shape ``(num_pairs, 2)``. The predicted one is positive; the measured one is negative if the measured order differs.
     """
     logs, found = np.log(np.column_stack([predicted, measured])), [np.zeros((0, 2))]
     for chosen in _places(jobs):
@@ -145,11 +144,11 @@ def pairs_of_jobs(predicted: FloatArray, measured: FloatArray, jobs: Sequence[ob
 
 def told_apart(pairs: FloatArray) -> float | None:
     """
-    Ratio of two plans' predicted times from which on their order is reliable.
+    Return the ratio of two plans' predicted times beyond which their order is reliable.
 
-    It is the smallest ratio at which, there and everywhere beyond, a share of ``ORDERED`` of the pairs within
-    ``WINDOW`` was measured in the predicted order. Errors of two plans of one job are similar, so this is less than
-    the error of either. ``None`` with fewer than ``MIN_PAIRS`` pairs.
+    The smallest ratio from which on, in every window of ``WINDOW``, a share ``ORDERED`` of the pairs was measured in
+    the predicted order. Errors of two plans of one job are similar, so the ratio is closer to 1 than each error alone
+    would suggest. ``None`` with fewer than ``MIN_PAIRS`` pairs.
 
     Parameters
     ----------
@@ -171,7 +170,7 @@ def _regret(predicted: FloatArray, measured: FloatArray) -> float:
 
 
 def _places(keys: Sequence[object]) -> list[list[int]]:
-    """Return the places of each key."""
+    """Return the indices of each distinct key, in order of first appearance."""
     return [[index for index, _ in found] for found in _grouped(list(enumerate(keys)), lambda pair: pair[1]).values()]
 
 
@@ -183,7 +182,10 @@ def _grouped(items: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def measure_predictions(predictions: Iterable[Prediction], column: str = OURS) -> Errors | None:
-    """Errors of a column (ours, or a rival's name) over the runs with a measured time; ``None`` without such runs."""
+    """
+    Return the errors of our predictions, or of a rival's, over runs with a measured time;
+    ``None`` without such runs.
+    """
     found = [
         (value, prediction.measured_s, job_of(prediction.run))
         for prediction in predictions
@@ -196,18 +198,18 @@ def measure_predictions(predictions: Iterable[Prediction], column: str = OURS) -
 
 
 def predicted_of(prediction: Prediction, column: str) -> float | None:
-    """Return our prediction, or that of a rival, seconds."""
+    """Return our predicted time or a rival's, seconds; ``None`` if missing."""
     return prediction.iter_time_s if column == OURS else prediction.rivals_s.get(column)
 
 
 def by_group(predictions: Sequence[Prediction]) -> dict[tuple[str, int | None, int, str], list[Prediction]]:
-    """Predictions by model, sequence length, number of GPUs and attention kernel, in order of appearance."""
+    """Return predictions by model, sequence length, number of GPUs and attention kernel, in order of appearance."""
     return _grouped(predictions, lambda prediction: prediction.run.group)
 
 
 def pick(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick | None:
     """
-    Return the pick of each job, the fastest predicted run among those predicted to fit; of all jobs the worst.
+    Return the worst pick among jobs; the pick of a job is its fastest predicted run among those predicted to fit.
 
     ``None`` without memory predictions, without a run that is predicted to fit, or without measured times.
     """
@@ -218,12 +220,12 @@ def pick(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick | None:
 
 def slow_note(pairs: Iterable[tuple[float | None, float | None]]) -> str:
     """
-    Note on runs that took unbelievably long; empty without such runs.
+    Return a note on runs that took unbelievably long; empty without such runs.
 
     Parameters
     ----------
     pairs
-        Predicted and measured seconds.
+        Predicted and measured seconds of each run.
     """
     known = [(predicted, measured) for predicted, measured in pairs if predicted is not None and measured is not None]
     slow = sum(measured > UNBELIEVABLE * predicted for predicted, measured in known)
@@ -234,7 +236,7 @@ def slow_note(pairs: Iterable[tuple[float | None, float | None]]) -> str:
 
 
 def _badness_of(found: Pick) -> tuple[bool, float]:
-    """Return a sort key: a pick that ran out of memory is worse than any that ran."""
+    """Return a sort key by which a pick that ran out of memory is worse than any pick that ran."""
     return found.ran is False, 0.0 if math.isnan(found.regret) else found.regret
 
 
@@ -260,7 +262,10 @@ def _pick_of_job(predictions: Sequence[Prediction], max_oom_risk: float) -> Pick
 
 
 def spearman(left: FloatArray, right: FloatArray) -> float:
-    """Rank correlation, with equal values at their mean rank; NaN with fewer than three pairs or constant values."""
+    """
+    Return the rank correlation, with equal values at their mean rank;
+    NaN with fewer than three or constant values.
+    """
     if len(left) < 3:
         return float("nan")
     ranks = np.array([_ranks(left), _ranks(right)])

@@ -1,4 +1,4 @@
-"""Predicted times of measured runs."""
+"""Predicted iteration times of measured runs."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,31 +23,30 @@ from pipette_opt.simulate.many import simulate_batches
 from pipette_opt.specs import ClusterSpec, ModelSpec, StackSpec, TrainingSpec
 
 MEMORY_COLUMNS = ("predicted_peak_mem_gib", "upper_peak_mem_gib", "oom_probability")
-"""Columns of a memory prediction of a run."""
+"""Columns of a run's memory prediction."""
 
 NOT_FINITE = "the constants of the stack give no finite time"
 
 KnownCosts = dict[tuple[ModelSpec, TrainingSpec, ParallelConfig], Costs]
-"""Costs of configurations that do not depend on their placement."""
+"""Cache of costs that do not depend on the placement, by model, training and configuration."""
 
 MemoryColumns = Callable[[Case | Skipped], Mapping[str, float]]
-"""Function that returns ``MEMORY_COLUMNS``, or a part of them."""
+"""Function that returns values for some or all of ``MEMORY_COLUMNS``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """
-    Predictions for a run.
+    Predictions for a measured run.
 
     Parameters
     ----------
     iter_time_s
-        Time by the simulator; ``None`` if the row lacks columns, which ``reason`` names.
+        Iteration time by the simulator; ``None`` if it cannot be computed, for which ``reason`` gives the cause.
     rivals_s
-        Times by the other closed forms, by name.
+        Iteration times by other systems' formulas, by name.
     memory
-        Memory columns, if a predictor was given: ``predicted_peak_mem_gib``, ``upper_peak_mem_gib``,
-        ``oom_probability``.
+        Values of ``MEMORY_COLUMNS``; empty if no memory predictor was given.
     """
 
     run: MeasuredRun
@@ -58,7 +57,7 @@ class Prediction:
 
     @property
     def measured_s(self) -> float | None:
-        """Measured time of the run, seconds; ``None`` if it failed or has no time."""
+        """Measured iteration time, seconds; ``None`` if the run failed or has no time."""
         return None if self.run.oom else self.run.iter_time_s
 
     @property
@@ -78,14 +77,14 @@ def predict_runs(
     memory: MemoryColumns | None = None,
 ) -> list[Prediction]:
     """
-    Predict every run, in order, including runs out of memory, whose time a plan would have promised.
+    Return predictions for all runs in order, including runs out of memory, for which a plan would have promised a time.
 
     Parameters
     ----------
     rivals
-        Whether to add the other closed forms.
+        Whether to add times by other systems' formulas.
     memory
-        Function that adds the memory columns.
+        Function that returns the memory columns.
     """
     cases = make_cases(runs, stack, cluster)
     reasons = [case.reason if isinstance(case, Skipped) else untimed(case) for case in cases]
@@ -106,12 +105,12 @@ def predict_runs(
 
 def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None) -> FloatArray:
     """
-    Iteration times in seconds, shape ``(len(cases),)``; infinite if a link is used that was not measured.
+    Return iteration times in seconds, shape ``(len(cases),)``; infinite if a placement uses an unmeasured link.
 
     Parameters
     ----------
     edge_risk
-        Probabilities of :func:`~pipette_opt.calibrate.edge.edge_risks`; zero if left out.
+        Probabilities from :func:`~pipette_opt.calibrate.edge.edge_risks`; ``None`` for zero.
     """
     return with_version_and_edge_s(cases, simulated_times_s(cases), edge_risk)
 
@@ -119,7 +118,10 @@ def predicted_times_s(cases: Sequence[Case], edge_risk: FloatArray | None = None
 def with_version_and_edge_s(
     cases: Sequence[Case], judged_s: FloatArray, edge_risk: FloatArray | None = None
 ) -> FloatArray:
-    """Scale simulated times by the version of each run, and add the expected near-OOM slowdown."""
+    """
+    Return simulated times scaled by the software version of each run, plus the expected near-OOM slowdown,
+    seconds.
+    """
     times = judged_s * [(case.instance.stack.versions or {}).get(run_version(case.run), 1.0) for case in cases]
     if edge_risk is not None:
         for index in np.flatnonzero(edge_risk.any(axis=1)).tolist():
@@ -129,12 +131,13 @@ def with_version_and_edge_s(
 
 def simulated_times_s(cases: Sequence[Case], known: KnownCosts | None = None) -> FloatArray:
     """
-    Iteration times by the simulator in seconds, shape ``(len(cases),)``; infinite if a link was not measured.
+    Return simulated iteration times in seconds, shape ``(len(cases),)``; infinite if a placement uses an unmeasured
+    link.
 
     Parameters
     ----------
     known
-        Cache of the costs of each configuration, which may be used with several stacks.
+        Cache of the costs of each configuration; calls with different stacks may share it.
     """
     batches = [(np.array(members), _costs(cases, members, known)) for members in _alike(cases)]
     microbatches = np.array([microbatches_of(case.instance.training, case.config) for case in cases], dtype=np.int64)
@@ -146,7 +149,7 @@ def simulated_times_s(cases: Sequence[Case], known: KnownCosts | None = None) ->
 
 
 def _alike(cases: Sequence[Case]) -> list[list[int]]:
-    """Group cases that are costed together, see :func:`~pipette_opt.costs.placed.costed_batch`."""
+    """Return indices of cases that can be costed together, see :func:`~pipette_opt.costs.placed.costed_batch`."""
     found: dict[tuple[object, ...], list[int]] = {}
     for index, case in enumerate(cases):
         given, config = case.instance, case.config
@@ -158,7 +161,7 @@ def _alike(cases: Sequence[Case]) -> list[list[int]]:
 
 
 def _costs(cases: Sequence[Case], members: Sequence[int], known: KnownCosts | None) -> PlacedBatch:
-    """Costs of a group of cases."""
+    """Return the costs of a group of cases that are costed together."""
     ours, costs = [cases[index] for index in members], []
     for case in ours:
         given = case.instance
@@ -170,7 +173,7 @@ def _costs(cases: Sequence[Case], members: Sequence[int], known: KnownCosts | No
 
 
 def why_not_finite(case: Case) -> str:
-    """Return the reason why a run has no time: a link that nobody measured, or the constants."""
+    """Return the reason why a run has no finite time: an unmeasured link, or the stack's constants."""
     try:
         placed_times(case.instance, case.config, case.placement)
     except MissingLinkError as error:
@@ -179,7 +182,7 @@ def why_not_finite(case: Case) -> str:
 
 
 def rival_times_s(case: Case) -> dict[str, float]:
-    """Times by the other closed forms, by name, as far as they are finite."""
+    """Return iteration times by other systems' formulas, by name, seconds; infinite times are left out."""
     times = placed_times(case.instance, case.config, case.placement)
     forms = {name: form(times, microbatches_of(case.instance.training, case.config)) for name, form in RIVALS.items()}
     return {name: time_s for name, time_s in forms.items() if math.isfinite(time_s)}

@@ -1,4 +1,4 @@
-"""The fit as a least-squares problem: runs, starting stack, and free constants."""
+"""Fit of a stack as a least-squares problem: measured runs, starting stack, and free constants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,40 +17,40 @@ from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec
 
 MAX_RARE = 16.0
-"""Largest factor between a usual and a rare number of GPUs in the weights of runs. Chosen."""
+"""Limit on the weight of runs with a rare number of GPUs: ratio of mean to own number of runs. Chosen."""
 
 FIRST_ITERATIONS, MAX_ITERATIONS = 3, 60
-"""Iterations from each start, to choose one of them, and from the chosen one. Chosen."""
+"""Iterations from each start before the best start is chosen, and from the chosen start. Chosen."""
 
 FIRST_RUNS = 100
-"""Most runs of the first fit, whose constants start the fit to all runs. Chosen."""
+"""Most runs of the first fit, whose result starts the fit to all runs. Chosen."""
 
 
 FEW, OF_A_JOB = 10.0, 0.1
 """
-Number of runs at which a quarter of the variance between jobs of one stack, beyond its constants, is counted; and the
-square root of that variance. Chosen.
+Number of runs at which half of ``OF_A_JOB`` counts, and the standard deviation between jobs of one stack that its
+constants do not explain. Chosen.
 """
 
 
 def noise_of(num_runs: int) -> float:
-    """Standard deviation of residuals, against which priors are weighed; larger for few runs with their own errors."""
+    """Return the standard deviation of residuals, against which priors are weighed; larger with few runs."""
     return float(np.sqrt(NOISE**2 + (OF_A_JOB * FEW / (FEW + num_runs)) ** 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
     """
-    Runs, the starting stack, and the constants that are free.
+    Measured runs, the starting stack, and the constants to fit.
 
     Parameters
     ----------
     edge_risk
-        Probabilities of :func:`~pipette_opt.calibrate.edge.edge_risks`.
+        Probabilities from :func:`~pipette_opt.calibrate.edge.edge_risks`, shape ``(num_runs, 3)``.
     loses
-        Probability that each run's group has near-OOM slowdown; stacks of a problem have it in every group.
+        Probability that each run's group has the near-OOM slowdown; the stack's ``refill_half_gpus`` is then 0.
     half_gpus
-        Number of GPUs at which half of the jobs have it, see ``StackSpec.refill_half_gpus``.
+        Number of GPUs at which half of the jobs have the slowdown, see ``StackSpec.refill_half_gpus``.
     """
 
     times: RunTimes
@@ -62,27 +62,27 @@ class Problem:
 
     @property
     def cases(self) -> Sequence[Case]:
-        """Return the runs as instances and configurations."""
+        """Measured runs with their instances, configurations and placements."""
         return self.times.cases
 
     @property
     def runs(self) -> list[MeasuredRun]:
-        """Return the measured runs."""
+        """Measured runs."""
         return [case.run for case in self.cases]
 
     @property
     def measured_s(self) -> FloatArray:
-        """Measured seconds of each run."""
+        """Measured iteration time of each run, seconds."""
         return np.array([run.iter_time_s for run in self.runs], dtype=np.float64)
 
     @property
     def weights(self) -> FloatArray:
         """
-        Weight of each run: the root of how rare its number of GPUs is.
+        Weight of each run: the square root of how rare its number of GPUs is, with mean 1.
 
-        A hundred runs on one host must not outweigh ten that alone show the network; nor must ten decide everything.
-        (With ten runs on many hosts among ninety on one host, held-out runs are 8.3 % off; 8.8 % with equal weights,
-        and 8.6 % with equal weight for every number of GPUs.)
+        A hundred runs on one host must not outweigh ten runs that alone show the network; nor must ten runs decide
+        everything. With ten runs on many hosts among ninety on one host, held-out runs are 8.3 % off (8.8 % with equal
+        weights, 8.6 % with equal weight for every number of GPUs).
         """
         gpus = np.array([run.num_gpus for run in self.runs])
         _, which, counts = np.unique(gpus, return_inverse=True, return_counts=True)
@@ -92,16 +92,16 @@ class Problem:
 
     @property
     def centre(self) -> FloatArray:
-        """Logarithms of the prior centres of the constants."""
+        """Logarithm of the prior centre of each constant."""
         return np.log([getattr(self.base, constant.name) or constant.start for constant in self.free])
 
     @property
     def largest(self) -> FloatArray:
-        """Logarithms of the upper limits of the constants."""
+        """Logarithm of the upper limit of each constant."""
         return np.log([constant.largest for constant in self.free])
 
     def stack_of(self, values: FloatArray) -> StackSpec:
-        """Return the stack with the constants that have these logarithms."""
+        """Return the stack whose constants have these logarithms."""
         constants = np.exp(np.minimum(values, self.largest)).tolist()
         return self.base.with_constants(
             {constant.name: value for constant, value in zip(self.free, constants, strict=True)}
@@ -109,14 +109,14 @@ class Problem:
 
     def fit(self, start: Descent | None = None, known_slopes: FloatArray | None = None) -> tuple[Descent, StackSpec]:
         """
-        Fit the constants; return the descent over their logarithms, and the stack with them and learned layers.
+        Fit the constants; return the descent over their logarithms, and the fitted stack with learned layer factors.
 
         Parameters
         ----------
         start
-            Start of the descent, with its derivatives; without it the best of several starts.
+            Start of the descent, with its derivatives; ``None`` for the best of several starts.
         known_slopes
-            Derivatives near the solution, in place of new ones.
+            Derivatives near the solution that replace new ones; ``None`` to compute them.
         """
         squares = replace(self.squares(), known_slopes=known_slopes)
         start = start or self._begin()
@@ -124,51 +124,54 @@ class Problem:
         return found, self.taught(self.stack_of(found.values))
 
     def taught(self, stack: StackSpec) -> StackSpec:
-        """Return the stack with factors of layers learned from these runs."""
+        """Return the stack with correction factors of layers learned from these runs."""
         plain = replace(stack, layers=None)
         layers = learn_layers(self.cases, self.with_stack_s, self.measured_s, plain)
         return replace(stack, layers=layers)
 
     def residuals(self, stack: StackSpec) -> FloatArray:
-        """Logarithms of measured over predicted times."""
+        """Return the logarithm of measured over predicted time of each run."""
         left: FloatArray = np.log(self.measured_s / self.with_stack_s(stack))
         return left
 
     def with_stack_s(self, stack: StackSpec) -> FloatArray:
-        """Predict the seconds of each run."""
+        """Return the predicted iteration time of each run with this stack, seconds."""
         return self.times.predicted_s(stack, self.risk)
 
     @property
     def risk(self) -> FloatArray:
-        """Probabilities of near-OOM slowdown, those once in an iteration times that of the run's group."""
+        """
+        Probabilities of near-OOM slowdown, shape ``(num_runs, 3)``; losses from freed gradients times the group's
+        probability.
+        """
         ones = np.ones(len(self.loses))
         found: FloatArray = self.edge_risk * np.column_stack([ones, ones, self.loses])
         return found
 
     @property
     def may_lose(self) -> bool:
-        """Return whether runs near full memory inform the slowdown of groups."""
+        """Return whether near-OOM slowdown of groups is fitted."""
         return any(constant.name == "refill_s_per_billion" for constant in self.free)
 
     def with_chance(self, stack: StackSpec) -> StackSpec:
-        """Return the stack with the learned probability of slowdown for new jobs."""
+        """Return the stack with the learned probability of near-OOM slowdown for new jobs."""
         return replace(stack, refill_half_gpus=self.half_gpus) if self.may_lose else stack
 
     def with_groups(self, stack: StackSpec) -> "Problem":
-        """Return the problem with the probabilities of groups that the runs give under this stack."""
+        """Return the problem with each group's probability of slowdown updated from the residuals under this stack."""
         bad = [badness(replace(self, loses=np.full(len(self.cases), loss)).residuals(stack)) for loss in (0.0, 1.0)]
         evidence = self.weights * (bad[0] - bad[1]) / NOISE**2
         loses, half = group_chances([run.group for run in self.runs], [run.num_gpus for run in self.runs], evidence)
         return replace(self, loses=loses, half_gpus=half)
 
     def relative_uncertainty(self, found: Descent) -> FloatArray:
-        """Posterior over prior standard deviation of each constant: 1 if the runs do not inform it."""
+        """Return the posterior over prior standard deviation of each constant; 1 if the runs do not determine it."""
         squares = self.squares()
         ratio: FloatArray = squares.uncertainty(found.residuals, found.slopes) / squares.spread
         return ratio
 
     def subset(self, indices: Sequence[int]) -> "Problem":
-        """Return the problem of a part of the runs, in order."""
+        """Return the problem for the runs at these indices."""
         rows = list(indices)
         return replace(self, times=self.times.subset(rows), edge_risk=self.edge_risk[rows], loses=self.loses[rows])
 
@@ -185,7 +188,7 @@ class Problem:
         )
 
     def _begin(self) -> Descent:
-        """Return the best of several starts; with many runs, by a fit to a part of them."""
+        """Return the best of several starts; with many runs, each start is first fitted to a part of them."""
         part = self.subset(range(0, len(self.cases), ceil_div(len(self.cases), FIRST_RUNS)))
         squares, starts = part.squares(), [self._start(slow_host) for slow_host in (False, True)]
         best = min((descend(squares, start, FIRST_ITERATIONS) for start in starts), key=lambda start: start.loss)
@@ -195,7 +198,10 @@ class Problem:
         return descend(self.squares(), best.values, 0)
 
     def _start(self, slow_host: bool) -> FloatArray:
-        """Return a start; on a fast host its constants have no derivative, so a slow host is tried, too."""
+        """
+        Return starting logarithms; with a fast host its constants have no derivative,
+        so a slow host is tried as well.
+        """
         values = self.centre.copy()
         for index, constant in enumerate(self.free):
             if slow_host and constant.slow is not None:

@@ -1,7 +1,7 @@
 """
-Closed forms of other systems, over the stage, message and reduction times of this project.
+Iteration-time formulas of other systems, applied to the stage, message and reduction times of this project.
 
-Only the forms differ, so differences between columns come from a form's view of the schedule.
+Only the formulas differ, so differences between the results come from each formula's view of the schedule.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,10 +11,10 @@ from pipette_opt.costs.placed import PlacedTimes
 
 def pipette_form_s(times: PlacedTimes, num_microbatches: int) -> float:
     """
-    Time by Pipette (arXiv 2405.18093, as its released code computes it), seconds.
+    Return the iteration time by Pipette (arXiv 2405.18093, as its released code computes it), seconds.
 
-    For every ``pp`` micro-batches one round trip with its messages, then the remaining stages and the reduction of the
-    first stage, the only one that it counts.
+    One round trip with its messages for every ``pp`` micro-batches, then the remaining stages, and the reduction of the
+    first stage only.
     """
     pp = times.forward_s.shape[1]
     stage = _stage_s(times)
@@ -29,10 +29,10 @@ def pipette_form_s(times: PlacedTimes, num_microbatches: int) -> float:
 
 def amp_form_s(times: PlacedTimes, num_microbatches: int) -> float:
     """
-    Time by AMP (Li et al., NeurIPS 2022, ``src/cost_homogeneous.py``), seconds.
+    Return the iteration time by AMP (Li et al., NeurIPS 2022, ``src/cost_homogeneous.py``), seconds.
 
-    A stage takes three forwards. The slowest stage counts once for each further micro-batch, each stage once, messages
-    once, and the slowest reduction.
+    Forward and backward of a stage take three forwards. The sum counts each stage once, the slowest stage for each
+    further micro-batch, messages once, and the slowest reduction.
     """
     forward = times.forward_s.sum(axis=0).max(axis=1)
     work = 3.0 * (float(forward.sum()) + (num_microbatches - 1) * float(forward.max()))
@@ -41,10 +41,10 @@ def amp_form_s(times: PlacedTimes, num_microbatches: int) -> float:
 
 def varuna_form_s(times: PlacedTimes, num_microbatches: int) -> float:
     """
-    Time by Varuna (Athlur et al., EuroSys 2022) in closed form, seconds.
+    Return the iteration time by Varuna (Athlur et al., EuroSys 2022) as a formula, seconds.
 
-    Measured forward and backward replace three forwards; sends hide behind work once the pipeline is full. Varuna's
-    simulator, which this form replaces, adds jitter.
+    Measured forward and backward replace three forwards; sends are hidden once the pipeline is full. Varuna's
+    simulator, which this formula replaces, adds jitter.
     """
     both = (times.forward_s + times.backward_s).sum(axis=0).max(axis=1)
     work = float(both.sum()) + (num_microbatches - 1) * float(both.max())
@@ -52,7 +52,10 @@ def varuna_form_s(times: PlacedTimes, num_microbatches: int) -> float:
 
 
 def megatron_form_s(times: PlacedTimes, num_microbatches: int) -> float:
-    """Time by Megatron-LM (Narayanan et al., SC 2021): ``(m + (pp - 1) / chunks) (f + b)``, seconds."""
+    """
+    Return the iteration time by Megatron-LM (Narayanan et al., SC 2021):
+    ``(m + (pp - 1) / chunks) (f + b)``, seconds.
+    """
     chunks, pp = times.forward_s.shape[:2]
     return float((num_microbatches + (pp - 1) / chunks) * _stage_s(times))
 
@@ -63,16 +66,16 @@ RIVALS: Mapping[str, Callable[[PlacedTimes, int], float]] = {
     "varuna": varuna_form_s,
     "megatron": megatron_form_s,
 }
-"""Closed forms by the name of their column."""
+"""Formulas of other systems, by name."""
 
 
 def _stage_s(times: PlacedTimes) -> float:
-    """Forward and backward of the slowest stage, seconds."""
+    """Return the forward plus backward time of the slowest stage, seconds."""
     return float((times.forward_s + times.backward_s).sum(axis=0).max())
 
 
 def _messages_s(times: PlacedTimes) -> float:
-    """All messages of one micro-batch in both directions, in the slowest replica, seconds."""
+    """Return the time of all messages of one micro-batch in both directions, in the slowest replica, seconds."""
     pp = times.forward_s.shape[1]
     both = (times.send_forward_s + times.send_backward_s)[: pp - 1].sum(axis=0)
     return float(both.max())

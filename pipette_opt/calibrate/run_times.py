@@ -1,4 +1,4 @@
-"""Times of a set of runs by a sequence of stacks, as a fit needs them: constant parts are computed once."""
+"""Predicted times of a set of runs for many stacks in turn, as a fit needs them; repeated parts are computed once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,10 +12,10 @@ from pipette_opt.specs import ClusterSpec, StackSpec
 from pipette_opt.specs.stack import CONSTANTS
 
 ADDED = ("iteration_s", "flush_s", "refill_s", "refill_s_per_billion", "refill_half_gpus")
-"""Constants that only add to the iteration time: the simulator runs again only if another constant changes."""
+"""Constants that are added to the simulated time; the simulator runs again only if another constant changes."""
 
 REMEMBERED = 4
-"""Number of stacks whose simulated times are cached: a descent returns to the last one or two. Chosen."""
+"""Number of stacks whose simulated times are cached; a descent returns to the last one or two. Chosen."""
 
 _Key = tuple[object, ...]
 
@@ -26,8 +26,10 @@ class RunTimes:
 
     Parameters
     ----------
+    cluster
+        Hosts of the runs; ``None`` for assumed hosts.
     known
-        Costs that do not depend on the constants, shared with other objects for the same runs.
+        Cache of costs that do not depend on the constants; subsets of the runs share it.
     """
 
     def __init__(self, cases: Sequence[Case], cluster: ClusterSpec | None, known: KnownCosts) -> None:
@@ -35,13 +37,16 @@ class RunTimes:
         self._judged: dict[_Key, tuple[StackSpec, FloatArray]] = {}
 
     def subset(self, rows: Sequence[int]) -> "RunTimes":
-        """Return the times of a part of the runs."""
+        """Return the predicted times of the runs at these indices, as an object of this class."""
         if len(rows) == len(self.cases):
             return self
         return RunTimes([self.cases[row] for row in rows], self.cluster, self.known)
 
     def predicted_s(self, stack: StackSpec, edge_risk: FloatArray) -> FloatArray:
-        """Predict the seconds of each run; ``edge_risk`` as in :func:`~pipette_opt.calibrate.edge.edge_risks`."""
+        """
+        Return the predicted seconds of each run; ``edge_risk`` is from
+        :func:`~pipette_opt.calibrate.edge.edge_risks`.
+        """
         plain = replace(stack, **dict.fromkeys(ADDED, 0.0))  # type: ignore[arg-type]
         key = (*(getattr(plain, name) for name in CONSTANTS), id(stack.layers))
         if key not in self._judged:

@@ -1,7 +1,7 @@
 """
-Defaults of training software, for what a measured run does not say.
+Defaults of training frameworks, for options that a measured run does not record.
 
-Columns of a row are believed first: ``overlap_grad_reduce``, ``overlap_param_gather``, ``grad_reduce_in_fp32``,
+Columns of a row override them: ``overlap_grad_reduce``, ``overlap_param_gather``, ``grad_reduce_in_fp32``,
 ``fused_attention``, ``peak_mem_stage``.
 """
 
@@ -20,19 +20,19 @@ class Software:
     Parameters
     ----------
     overlap_grad_reduce
-        Whether gradients are reduced beside the backward pass.
+        Whether gradients are reduced during the backward pass.
     overlap_param_gather
-        Whether the distributed optimizer gathers parameters beside the forward pass.
+        Whether the distributed optimizer gathers parameters during the forward pass.
     reduces_in_fp32
-        Whether gradients are added up and reduced in fp32 where training is in bf16.
+        Whether gradients of bf16 training are accumulated and reduced in fp32.
     fused_attention
-        Whether attention is fused whatever the model.
+        Whether attention is fused for every model.
     flash_version
-        Newest kernels of fused attention that it runs, as in :class:`~pipette_opt.specs.TrainingSpec`.
+        Newest version of fused attention kernels that it runs, as in :class:`~pipette_opt.specs.TrainingSpec`.
     peak_mem_stage
-        Stages whose peak its log shows: ``first`` or ``largest``.
+        Stage whose memory peak its log shows: ``first`` or ``largest``.
     splits_by_parameters
-        Whether stages get layers by parameters, the head counted, in place of equal numbers of layers.
+        Whether stages get layers by parameters, including the output head, instead of equally many layers.
     """
 
     overlap_grad_reduce: bool = False
@@ -45,29 +45,28 @@ class Software:
 
 
 MEGATRON_LM = Software()
-"""Megatron-LM and its kin: ``--overlap-grad-reduce`` and ``--overlap-param-gather`` are off unless given."""
+"""Megatron-LM and its forks: ``--overlap-grad-reduce`` and ``--overlap-param-gather`` are off unless given."""
 
 NEMO = Software(overlap_grad_reduce=True, overlap_param_gather=True, reduces_in_fp32=False, fused_attention=True)
 """
 Performance recipes of NeMo and Megatron-Bridge.
 
 They set ``ddp.overlap_grad_reduce``, ``ddp.overlap_param_gather`` and ``grad_reduce_in_fp32 = False`` (Megatron-Bridge,
-``scripts/performance``; NeMo, ``scripts/performance/llm``). Their layers are Transformer Engine's, whose attention is
-fused.
+``scripts/performance``; NeMo, ``scripts/performance/llm``). Their Transformer Engine layers have fused attention.
 """
 
 NANOTRON = Software(overlap_grad_reduce=True, flash_version=2, peak_mem_stage="first", splits_by_parameters=True)
 """
-Nanotron wraps its model in PyTorch's ``DistributedDataParallel``, whose buckets are reduced as gradients are made.
+Nanotron: PyTorch's ``DistributedDataParallel`` reduces buckets of gradients during the backward pass.
 
-With ZeRO-1 parameters are gathered after the step. Attention is that of the package flash-attn 2. The first rank logs.
+With ZeRO-1 parameters are gathered after the step. Attention is the package flash-attn 2. The first rank logs.
 """
 
 PYTORCH = Software(flash_version=2)
 """
-torchtitan, PyTorch itself and LLM Foundry: PyTorch's attention or that of the package flash-attn 2.
+torchtitan, PyTorch itself and LLM Foundry: PyTorch's attention or the package flash-attn 2.
 
-The fused kernel of PyTorch's is FlashAttention 2; torchtitan takes cuDNN's on compute capability 10.0 and later only.
+PyTorch's fused kernel is FlashAttention 2; torchtitan uses cuDNN's only on compute capability 10.0 and later.
 """
 
 SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
@@ -77,11 +76,19 @@ SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"(?<!nvidia-)nemo(?!tron|.?rl\b|.?automodel)"), NEMO),
     (re.compile(r"torchtitan|llm-foundry|\bpytorch"), PYTORCH),
 )
-"""Names of software in lower case, and its defaults; the first that is found counts. NVIDIA-NeMo is an organisation."""
+"""
+Patterns of framework names in lower case, with their defaults; the first match counts.
+
+``nvidia-nemo`` is excluded, since it is the name of an organisation.
+"""
 
 
 def software_of(run: MeasuredRun) -> Software:
-    """Return the defaults of the software that a row names: in ``framework``, else in ``source``, else in ``notes``."""
+    """
+    Return the defaults of the framework that a row names in ``framework``, else in ``source``, else in ``notes``.
+
+    Rows that name none get Megatron-LM's.
+    """
     for text in (run.extra.get(FRAMEWORK_COLUMN, ""), run.source, run.notes):
         for name, software in SOFTWARE:
             if name.search(text.lower()):

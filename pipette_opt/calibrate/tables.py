@@ -1,4 +1,4 @@
-"""Tables of back-tests for people."""
+"""Tables of back-test errors for people."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,10 @@ from pipette_opt.calibrate.rivals import RIVALS
 
 
 def group_rows(predictions: Sequence[Prediction], max_oom_risk: float) -> list[dict[str, object]]:
-    """Return an entry for each group with a measured time: name, our errors, and the pick if memory is predicted."""
+    """
+    Return one entry per group with a measured time: name, errors of our times,
+    and the pick if memory is predicted.
+    """
     rows: list[dict[str, object]] = []
     for (model, seq_len, num_gpus, kernel), members in by_group(predictions).items():
         errors = measure_predictions(members)
@@ -44,7 +47,7 @@ def errors_entry(errors: Errors) -> dict[str, object]:
 
 
 def pick_text(found: Pick | None) -> str:
-    """Return the outcome of the pick, for people."""
+    """Return the outcome of a pick as text for people."""
     if found is None:
         return ""
     if found.ran is None:
@@ -53,7 +56,7 @@ def pick_text(found: Pick | None) -> str:
 
 
 def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table:
-    """Table of our errors by group."""
+    """Return a table of the errors of our times by group."""
     table = Table(title="By model, sequence length, GPUs and attention kernel", title_justify="left")
     for name in ("model", "seq", "GPUs", "kernel"):
         table.add_column(name, overflow="fold")
@@ -77,7 +80,10 @@ def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table
 
 
 def form_rows(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
-    """Return errors of our form and the other closed forms over all runs, with mean regret and rank of the groups."""
+    """
+    Return errors of our simulator and of other systems' formulas over all runs, with worst regret and mean rank of
+    groups.
+    """
     rows: list[dict[str, object]] = []
     for column in (OURS, *RIVALS):
         errors = measure_predictions(predictions, column)
@@ -97,7 +103,7 @@ def form_rows(predictions: Sequence[Prediction]) -> list[dict[str, object]]:
 
 
 def form_table(predictions: Sequence[Prediction]) -> Table:
-    """Table of our form and the other closed forms, over equal costs."""
+    """Return a table of the errors of our simulator and of other systems' formulas, with equal costs for all."""
     table = Table(title="All runs, by form (the same costs in each)", title_justify="left")
     table.add_column("form")
     for name in ("runs", "mean", "p90", "ratio", "rank in groups", "worst regret"):
@@ -116,7 +122,7 @@ def form_table(predictions: Sequence[Prediction]) -> Table:
 
 
 def fit_table(fit: Fit) -> Table:
-    """Table of the errors of a calibration, on its own runs and on held-out ones."""
+    """Return a table of the errors of a calibration, on its own runs and on held-out runs."""
     table = Table(title=f"Fitted to {counted(len(fit.runs), 'run')}", title_justify="left")
     for name in ("over", "runs", "mean", "p90", "rank"):
         table.add_column(name, justify="left" if name == "over" else "right")

@@ -1,8 +1,9 @@
 """
-Versions of a stack's software among measured runs: time of each over the last one, as a factor.
+Time factors of software versions among measured runs, relative to the last row's version.
 
 No configuration shows the changes between versions. The factor of a version is the median residual of its runs over
-that of the last row's version, whose constants are fitted. It is drawn towards 1; versions with few runs keep 1.
+that of the last row's version, whose constants are fitted. The factor is shrunk towards 1; versions with few runs keep
+1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,14 @@ from pipette_opt.calibrate.memory import VERSION_COLUMN
 from pipette_opt.read.runs import MeasuredRun
 
 MIN_RUNS = 5
-"""Fewest runs of a version, and of the last one, for a factor. Chosen."""
+"""Fewest runs of a version, and of the last row's version, for a factor. Chosen."""
 
 SPREAD, NOISE = 0.05, 0.1
-"""Standard deviations of the logarithm of a factor before any run, and of one run's residual. Chosen."""
+"""Prior standard deviation of the logarithm of a factor, and standard deviation of one run's residual. Chosen."""
 
 
 def run_version(run: MeasuredRun) -> str:
-    """Return the version of a row; empty if it has none."""
+    """Return the software version of a run; empty if its row has none."""
     return run.extra.get(VERSION_COLUMN, "")
 
 
@@ -29,12 +30,12 @@ def version_factors(
     runs: Sequence[MeasuredRun], residuals: FloatArray, last: str, known: Mapping[str, float] | None
 ) -> dict[str, float]:
     """
-    Fit factors of all versions but the last; empty with a single version, or with few runs of the last.
+    Return a time factor for each version but the last; empty with a single version, or with few runs of the last.
 
     Parameters
     ----------
     residuals
-        Logarithms of measured over predicted times.
+        Logarithms of measured over predicted times, shape ``(num_runs,)``.
     last
         Version whose constants are fitted.
     known

@@ -78,7 +78,7 @@ def test_another_stack_brings_its_links() -> None:
         ({"mbs": None}, "mbs not given as a whole number"),
         ({"gpu": None, "gpu_name": "TPU"}, "no GPU 'TPU'"),
         ({"recompute": "op-level", "recompute_text": "op-level 0.7"}, "op-level 0.7"),
-        ({"precision": "fp8"}, "'fp8' is not one of a100-80gb"),
+        ({"precision": "fp8"}, "'fp8' is not supported by GPU a100-80gb"),
         ({"precision": "int4"}, "'int4' is not one of bf16"),
         ({"gbs": 63}, "global_batch_size=63"),
         ({"layers_per_stage": (12, 11)}, "sum 24"),
@@ -115,7 +115,7 @@ def test_nvfp4_is_a_precision() -> None:
     assert (training.fp4, training.fp8, training.precision) == (True, False, "bf16")
     refused = make_case(measured_run(precision="nvfp4", gpu=find_run_gpu("H100")), DEFAULT_STACK)
     assert isinstance(refused, Skipped)
-    assert refused.reason == "precision 'nvfp4' is not one of h100-80gb"
+    assert refused.reason == "precision 'nvfp4' is not supported by GPU h100-80gb"
 
 
 def test_families_are_known_by_name() -> None:

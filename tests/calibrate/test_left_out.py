@@ -146,8 +146,8 @@ def test_runs_that_contradict_each_other_are_named() -> None:
     times = [(1, 2.0), (1, 2.1), (2, 2.0), (2, 4.0), (4, 1.0), (4, 9.0)]
     runs = [measured_run(row=row, mbs=mbs, iter_time_s=time_s) for row, (mbs, time_s) in enumerate(times)]
     assert repeat_notes(runs) == [
-        "rows 4-5 say the same job and took 1 to 9 s: all count",
-        "rows 2-3 say the same job and took 2 to 4 s: all count",
+        "rows 4-5 describe the same job and took 1 to 9 s: all of them count",
+        "rows 2-3 describe the same job and took 2 to 4 s: all of them count",
     ]
     assert repeat_notes([]) == []
 
