@@ -1,1 +1,1 @@
-"""Costs of single operations (compute, messages, collectives), and all costs of a placed configuration."""
+"""Costs of single operations (compute, messages, collectives), and the times of a placed configuration."""

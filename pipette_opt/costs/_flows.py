@@ -1,4 +1,4 @@
-"""Compiled counts of flows that share a host pair; imported only for placements, as numba loads slowly."""
+"""Compiled counts of flows that share a pair of hosts; imported only for placements, as numba loads slowly."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from pipette_opt.base.jit import njit
 @njit(cache=True)
 def message_flows(senders: Any, receivers: Any, num_nodes: int) -> Any:
     """
-    Count the messages between the same two hosts at once, each message itself included.
+    Return for each message the number of concurrent messages between its two hosts, itself included.
 
-    ``senders`` and ``receivers``: hosts, shape ``(sets, messages)``; the messages of one set run at once.
+    ``senders`` and ``receivers``: hosts, shape ``(sets, messages)``; the messages of one set run concurrently.
     """
     counts = np.zeros((num_nodes, num_nodes), dtype=np.int64)
     flows = np.empty(senders.shape, dtype=np.int64)
@@ -29,17 +29,18 @@ def message_flows(senders: Any, receivers: Any, num_nodes: int) -> Any:
 @njit(cache=True)
 def ring_hops(groups: Any, num_nodes: int, messages: bool = False) -> Any:
     """
-    Rings over the hosts of groups, in order of first appearance.
+    Return the rings over the hosts of groups of ranks, with hosts in order of first appearance.
 
-    ``groups``: hosts of the members in rank order, shape ``(sets, groups, members)``; the rings of one set run at once.
-    ``messages``: each member sends to the next one, so that a single flow leaves each host, not one per member there.
+    ``groups``: hosts of the members in rank order, shape ``(sets, groups, members)``; the rings of one set run
+    concurrently. ``messages``: each member sends to the next, so that a single flow leaves each host, not one for each
+    member there.
 
     Returns
     -------
     tuple
-        Source, target and flows in sum of each hop between hosts (0 flows: no hop), shape ``(sets, groups, members)``;
-        hosts of each ring, and members on the host with the fewest, which are the flows that a collective opens,
-        ``(sets, groups)``.
+        Source, target and total flows of each hop between hosts (0 flows: no hop), shape ``(sets, groups, members)``.
+        Number of hosts of each ring, and fewest members on one of its hosts, which is the number of flows that a
+        collective opens, shape ``(sets, groups)``.
     """
     sets, num_groups, size = groups.shape
     source, target = np.zeros(groups.shape, dtype=np.int64), np.zeros(groups.shape, dtype=np.int64)
@@ -77,10 +78,10 @@ def ring_hops(groups: Any, num_nodes: int, messages: bool = False) -> Any:
 @njit(cache=True)
 def exchanging_ranks(groups: Any, domain: Any) -> Any:
     """
-    Ranks on each host that send tokens to hosts of other NVLink domains, shape ``(sets, num_nodes)``.
+    Return the number of ranks on each host that send tokens to other NVLink domains, shape ``(sets, num_nodes)``.
 
-    ``groups``: hosts of the members of all-to-alls, shape ``(sets, groups, members)``; those of one set run at once.
-    ``domain``: NVLink domain of each host.
+    ``groups``: hosts of the members of all-to-alls, shape ``(sets, groups, members)``; those of one set run
+    concurrently. ``domain``: NVLink domain of each host.
     """
     ranks = np.zeros((groups.shape[0], len(domain)), dtype=np.int64)
     for index in range(groups.shape[0]):
@@ -98,25 +99,25 @@ def exchange_loads(
     groups: Any, ranks: Any, row_of_count: Any, rates: Any, domain: Any, near: Any, shares: Any, hands_on: bool
 ) -> Any:
     """
-    Loads of all-to-alls if every rank sends one byte to every other of its group.
+    Return the loads of all-to-alls in which every rank sends one byte to every other rank of its group.
 
     Pairs of hosts take turns with a host's NICs: a host sends its bytes to each other host at the rate of all its
     sending ranks together. Inside an NVLink domain, each rank sends through a port of its own, to one peer after the
     other.
 
-    ``ranks``: from :func:`exchanging_ranks`. ``rates``: bytes/s of a pair of hosts for some numbers of flows, shape
-    ``(rows, num_nodes, num_nodes)``, NaN where nothing was measured. ``row_of_count``: the row of a number of flows.
+    ``ranks``: from :func:`exchanging_ranks`. ``rates``: bytes/s of a pair of hosts for several numbers of flows, shape
+    ``(rows, num_nodes, num_nodes)``, NaN if unmeasured. ``row_of_count``: row of ``rates`` for each number of flows.
     ``near``: bytes/s of one flow, inside a host on the diagonal; read only inside an NVLink ``domain``. ``shares``:
-    share of the bytes for a number of members in one place (a domain or a rank) that is sent there. ``hands_on``:
+    fraction of the bytes that is sent, by the number of members in one place (a domain or a rank). ``hands_on``:
     whether tokens from other domains reach their rank through another rank's port.
 
     Returns
     -------
     tuple
-        Seconds until each group's busiest host has sent and received all groups' bytes through NICs, ``(sets,
-        groups)``; the same for its busiest rank's port, for all copies inside its own domain; bytes through a port over
-        those copies; whether the group spans NVLink domains; and for each set the first unmeasured pair of hosts, or
-        -1, shape ``(sets, 2)``.
+        Seconds until each group's busiest host has sent and received the bytes of all groups through NICs, ``(sets,
+        groups)``. Seconds of its busiest rank's port, for all copies inside its own domain. Bytes through a port over
+        those copies. Whether the group spans NVLink domains. For each set, the first unmeasured pair of hosts, or -1,
+        shape ``(sets, 2)``.
     """
     sets, num_groups, size = groups.shape
     nodes = ranks.shape[1]

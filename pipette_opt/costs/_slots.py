@@ -1,9 +1,9 @@
 """
-Compiled costs of flows between single GPUs; imported only where links of single GPUs are known.
+Compiled rates of flows between single GPUs; imported only if links of single GPUs are known.
 
 A GPU is ``host * slots + slot``. A ring with ``q`` members on each host opens ``q`` flows to the next host, which leave
 and enter at ``q`` slots: equal slots of both hosts first (NCCL keeps a channel on its rail), then the others in
-ascending order. Flows of the same two hosts that share a NIC at one end share its rate equally.
+ascending order. Flows of one pair of hosts that share a NIC at one end share its rate equally.
 """
 
 from typing import Any
@@ -16,16 +16,16 @@ from pipette_opt.base.jit import njit
 @njit(cache=True)
 def ring_rates(gpus: Any, sources: Any, targets: Any, num_hosts: Any, members: Any, links: Any) -> Any:
     """
-    Bandwidth that slots allow rings; the rings of one set run at once.
+    Return the bandwidth that the slots of its GPUs allow each ring; the rings of one set run concurrently.
 
     ``gpus``: GPUs of the members, shape ``(sets, groups, members)``. ``sources``, ``targets``, ``num_hosts``,
-    ``members``: hops as from :func:`~pipette_opt.costs._flows.ring_hops`. ``links``: as from :func:`link_arrays`.
+    ``members``: hops from :func:`~pipette_opt.costs._flows.ring_hops`. ``links``: from :func:`link_arrays`.
 
     Returns
     -------
     tuple
-        Bytes per second of one flow over the slowest hop between hosts, infinite without any; slowest hop inside a
-        host, of the best ring through its members; shape ``(sets, groups)`` each.
+        Bytes per second of one flow over the slowest hop between hosts, infinite without such a hop. Bytes per second
+        of the slowest hop inside a host, for the best ring through its members. Shape ``(sets, groups)`` each.
     """
     rings, kind_of_node, between, nic_of_slot = links
     slots, nodes, has_between = len(nic_of_slot), len(kind_of_node), len(between) > 0
@@ -72,7 +72,7 @@ def ring_rates(gpus: Any, sources: Any, targets: Any, num_hosts: Any, members: A
 
 @njit(cache=True)
 def _pairs(here: Any, target: Any, most: Any, slots: Any, first: Any, second: Any) -> Any:
-    """Store the slots at both ends of at most ``most`` flows between two sets of slots. Return their number."""
+    """Write the slots at both ends of at most ``most`` flows between two sets of slots. Return the number of flows."""
     count = 0
     for slot in range(slots):
         if count < most and (here >> slot) & 1 and (target >> slot) & 1:
@@ -98,10 +98,10 @@ def _pairs(here: Any, target: Any, most: Any, slots: Any, first: Any, second: An
 @njit(cache=True)
 def message_rates(senders: Any, receivers: Any, inside: Any, links: Any) -> Any:
     """
-    Bandwidth that the slots at both ends allow messages, bytes per second; infinite between hosts known only as wholes.
+    Return the bandwidth that the slots at both ends allow each message, bytes per second.
 
-    ``senders``, ``receivers``: GPUs, shape ``(sets, messages)``; the messages of one set run at once.
-    ``inside``: from slot to slot of each kind of host.
+    Infinite between hosts without known links of single GPUs. ``senders``, ``receivers``: GPUs, shape ``(sets,
+    messages)``; the messages of one set run concurrently. ``inside``: bandwidth from slot to slot, by host type.
     """
     _, kind_of_node, between, nic_of_slot = links
     slots, has_between = len(nic_of_slot), len(between) > 0
@@ -133,10 +133,9 @@ def message_rates(senders: Any, receivers: Any, inside: Any, links: Any) -> Any:
 @njit(cache=True)
 def fabric_s_per_byte(gpus: Any, inside: Any, links: Any) -> Any:
     """
-    Longest time of a member to send a byte to each other member on its host, in all-to-alls, seconds, ``(sets,
-    groups)``.
+    Return the longest time of a member to send a byte to each other member on its host, seconds, ``(sets, groups)``.
 
-    ``gpus``: shape ``(sets, groups, members)``.
+    For all-to-alls. ``gpus``: GPUs of the members, shape ``(sets, groups, members)``.
     """
     kind_of_node, slots = links[1], len(links[3])
     seconds = np.zeros(gpus.shape[:2])

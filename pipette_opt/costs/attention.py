@@ -1,15 +1,15 @@
 """
-Attention of one layer: scores, softmax, and the product with the values.
+Time of one layer's attention: scores, softmax, and the product with the values.
 
 A fused kernel skips the masked half and includes the softmax; its law is
 :class:`~pipette_opt.specs.efficiency.AttentionLaw`. Without a fused kernel, scores stream through memory.
 
-Latent attention has wider heads of keys than of values. Its kernels have the rate of heads as wide as the values: with
+Latent attention has wider heads for keys than for values. Its kernels get the rate of heads as wide as the values: with
 192 and 128 channels (DeepSeek-V3, sequences of 2,048 tokens and more) TensorRT-LLM's on H100 take 0.93 to 1.08 of that,
 those on B200 and GB200 0.7 to 0.9 (``benchmarks/silicon/latent.py``).
 
-With a window the law counts the tokens that a query sees, as if the sequence were twice as long. Its constants are of
-whole sequences; of 15,800 windowed kernels on H100, B200 and GB200 the predicted time is 0.72, 0.82 and 0.77 of
+With a window, the law counts the tokens that a query sees, as if the sequence were twice as long. Its constants come
+from whole sequences. For 15,800 windowed kernels on H100, B200 and GB200, the predicted time is 0.72, 0.82 and 0.77 of
 the measured one in the median with 128 tokens, 0.76 to 1.02 with 1,024, and 1.02 to 1.12 with 8,192
 (``benchmarks/silicon/windows.py``).
 """
@@ -37,8 +37,10 @@ that of the query in fp32 (10 passes for 4, where keys are as wide as queries).
 
 UNFUSED_PASSES, PLAIN_PASSES = (8.0, 8.0), (14.0, 16.0)
 """
-Times that scores are read or written, forward and backward, where attention is not fused. Scale, mask, softmax and
-dropout stream them about four times each way; without a fused softmax a scaling, a masking and two casts do so as well.
+Number of times that scores are read or written, forward and backward, if attention is not fused. Counted.
+
+Scale, mask, softmax and dropout stream them about four times each way. Without a fused softmax, a scaling, a masking
+and two casts stream them as well.
 """
 
 
@@ -46,8 +48,9 @@ def attention_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """
-    Forward and backward time of a layer's attention, seconds; with context parallelism, of all blocks and
-    their merging.
+    Return the forward and backward time of a layer's attention, seconds.
+
+    With context parallelism, it includes all blocks and their merging.
     """
     if not kind.has_attention:
         return 0.0, 0.0
@@ -60,7 +63,7 @@ def attention_times_s(
 def _fused_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
-    """Forward and backward time of attention of a rank's queries, as if in one kernel, seconds."""
+    """Return the forward and backward time of a rank's attention as if it were one fused kernel, seconds."""
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     law, seen = gpu.efficiency.attention, tokens_seen(model, kind, training.seq_length)
     rate = peak_flops(gpu, training) * law.share(model.value_head_size)
@@ -83,8 +86,9 @@ def _unfused_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """
-    Forward and backward time of two batches of products with whole scores between them, whatever the
-    window, seconds.
+    Return the forward and backward time of unfused attention, seconds: two batched products and passes over the scores.
+
+    All scores count, whatever the window.
     """
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     scores = tokens * training.seq_length * training.parameter_bytes * model.num_attention_heads / tp

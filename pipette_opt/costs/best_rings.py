@@ -1,4 +1,4 @@
-"""Best possible bandwidths of several rings over hosts at once, and groups of hosts near each other."""
+"""Upper bounds on the bandwidths of several concurrent rings over hosts, and groups of near hosts."""
 
 from functools import lru_cache
 from typing import Any
@@ -12,24 +12,24 @@ from pipette_opt.specs import ClusterSpec
 @lru_cache(maxsize=1024)
 def best_ring_rates(cluster: ClusterSpec, num_flows: int, num_hosts: int, num_rings: int) -> FloatArray:
     """
-    Upper bounds on the slowest hop of several rings over disjoint hosts, bytes/s, the fastest ring first.
+    Return upper bounds on the slowest hop of several rings over disjoint hosts, bytes/s, fastest ring first.
 
-    However the rings are laid, the k-th fastest is no faster than the k-th bound. A ring whose hops all carry a rate
-    lies inside one component of the graph of the links that carry it, counting each link's faster direction. So the
-    number of rings that fast is limited by the sizes of these components. As the rate falls, components merge along the
-    edges of a maximum spanning tree.
+    In every layout of the rings, the k-th fastest is no faster than the k-th bound. A ring whose hops all reach a rate
+    lies inside one component of the graph of links that reach it, counting each link's faster direction. So the sizes
+    of the components limit the number of rings that fast. As the rate falls, components merge along the edges of a
+    maximum spanning tree.
 
     Parameters
     ----------
     num_flows
-        All flows that cross a hop at once.
+        Number of concurrent flows over a hop.
     num_hosts
-        Hosts of each ring, at least 2.
+        Number of hosts in each ring, at least 2.
 
     Returns
     -------
     FloatArray
-        Shape ``(num_rings,)``; 0 where the measured links have no room for so many rings.
+        Shape ``(num_rings,)``; 0 for rings that the measured links have no room for.
     """
     tree, fastest = _spanning_tree(_links(cluster, num_flows))
     parent, size = list(range(cluster.num_nodes)), [1] * cluster.num_nodes
@@ -56,11 +56,10 @@ def best_ring_rates(cluster: ClusterSpec, num_flows: int, num_hosts: int, num_ri
 @lru_cache(maxsize=1024)
 def near_groups(cluster: ClusterSpec, num_flows: int, num_hosts: int) -> IntArray:
     """
-    Group hosts that are near each other; no group has ``num_hosts`` hosts. Returns the group of each, ``(num_nodes,)``.
+    Return the group of each host, ``(num_nodes,)``; near hosts share a group of fewer than ``num_hosts`` hosts.
 
-    Groups merge along the fastest links (single linkage), as long as none has ``num_hosts`` hosts. So any set of
-    ``num_hosts`` connected hosts uses a link between two groups, and none of these is faster than
-    :func:`far_bytes_per_s`.
+    Groups merge along the fastest links (single linkage), as long as no group reaches ``num_hosts`` hosts. So any set
+    of ``num_hosts`` connected hosts uses a link between two groups, which is no faster than :func:`far_bytes_per_s`.
     """
     tree, _ = _spanning_tree(_links(cluster, num_flows))
     group: IntArray = np.arange(cluster.num_nodes)
@@ -75,15 +74,16 @@ def near_groups(cluster: ClusterSpec, num_flows: int, num_hosts: int) -> IntArra
 
 def far_bytes_per_s(cluster: ClusterSpec, groups: IntArray, num_flows: int) -> float:
     """
-    Largest aggregate bandwidth of ``num_flows`` flows between hosts of different groups, the faster way; 0
-    without a link.
+    Return the largest aggregate bandwidth of ``num_flows`` flows between hosts of different groups, bytes/s.
+
+    The faster direction of each link counts; 0 without a link.
     """
     far = groups[:, None] != groups
     return float(_links(cluster, num_flows)[far].max(initial=0.0))
 
 
 def _links(cluster: ClusterSpec, num_flows: int) -> FloatArray:
-    """Bytes/s of each pair of hosts, the faster way; 0 without a link."""
+    """Return the bandwidth of each pair of hosts, bytes/s, in its faster direction; 0 without a link."""
     known = np.nan_to_num(cluster.pair_bytes_per_s(num_flows), nan=0.0)
     links: FloatArray = np.maximum(known, known.T)
     np.fill_diagonal(links, 0.0)
@@ -92,10 +92,10 @@ def _links(cluster: ClusterSpec, num_flows: int) -> FloatArray:
 
 def _spanning_tree(links: FloatArray) -> tuple[Any, float]:
     """
-    Return a spanning tree of the largest rates, as one of the least slowness, and the fastest link, whose slowness is
-    1.
+    Return a maximum spanning tree of the link rates, and the rate of the fastest link.
 
-    Pairs without a link are no edges. Slowness is scaled to 1, as scipy takes entries near zero for missing edges.
+    The tree's edges have the slowness of a link, relative to the fastest: scipy takes entries near zero for missing
+    edges.
     """
     from scipy.sparse.csgraph import minimum_spanning_tree
 

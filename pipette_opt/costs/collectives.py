@@ -1,13 +1,14 @@
 """
-Collectives over groups of ranks, by one of three algorithms.
+Times of collectives over groups of ranks, by one of three algorithms.
 
-A group with ``q`` members on each of its hosts opens ``q`` flows between two of them (NCCL lays its channels
-through different NICs), so its share of a host pair is ``q`` out of all the flows that cross it at once.
+A group with ``q`` members on each of its hosts opens ``q`` flows between two hosts (NCCL puts its channels through
+different NICs). So it gets ``q`` shares of a host pair's bandwidth, out of all concurrent flows.
 
 ``ring``
     NCCL's flat ring through the hosts, in rank order: a rank sends ``(n - 1) / n`` of the message for each pass, and an
     all-reduce has two. The slowest hop decides. ``benchmarks/network.py`` shows that measured groups of every shape
     follow this rule.
+
     NCCL treats an NVLink domain as one host. For a hop from one domain to another, all members in a domain send, each
     through its own NIC; a hop inside a domain is like one inside a host.
 ``hierarchical``
@@ -16,7 +17,7 @@ through different NICs), so its share of a host pair is ``q`` out of all the flo
 ``tree``
     NCCL's double binary tree over the hosts, with a chain inside: two trees, each for half of the message, in which a
     host that has children in one is a leaf of the other (Sanders, Speck and Träff, 2009; ``ncclGetDtree`` in NCCL's
-    ``src/graph/trees.cc``). Only all-reduces; what is sent over a NIC is sent at the pace of each pair in turn.
+    ``src/graph/trees.cc``). Only all-reduces. Bytes over a NIC are sent at the rate of each host pair in turn.
 """
 
 from collections.abc import Sequence
@@ -35,10 +36,7 @@ from pipette_opt.specs.user_buffers import has_user_buffers
 
 
 class RingTraffic(NamedTuple):
-    """
-    Traffic of collectives over each hop of a ring: bytes, number of messages one after the other, number
-    of calls.
-    """
+    """Traffic of collectives over each hop of a ring: bytes, number of consecutive messages, and number of calls."""
 
     hop_bytes: float
     num_steps: float
@@ -49,7 +47,7 @@ NO_TRAFFIC = RingTraffic(0.0, 0, 0)
 
 INSIDE_STEP = 0.125
 """
-Time of a ring step inside a host over that of a single message there, which starts kernels of its own.
+Time of a ring step inside a host, as a fraction of a single message there, which launches kernels of its own.
 
 Measured by ``collectives_*.csv.gz`` of NVIDIA's AIConfigurator (github.com/ai-dynamo/aiconfigurator at 095f58a,
 Apache-2.0): from 2 to 8 ranks, small reduce-scatters and all-gathers grow by 0.8 us a step on A100 and H100 and 1.5 us
@@ -59,17 +57,17 @@ on B200, and messages between two GPUs of a host take 8 us.
 
 OWN_PART = 0.42
 """
-Cost of a rank's own part of a message in a collective inside a host, over that of a part sent there.
+Cost of the part of a message that a rank keeps, relative to a part that it sends, in a collective inside a host.
 
-A ring of ``n`` ranks sends ``n - 1`` of ``n`` parts; with two ranks NCCL attains 0.6 to 0.7 of its rate with eight. By
-the same tables, GPUs left out have a median error of 7 to 12 % with this constant, 10 to 15 % without it
-(``benchmarks/silicon/nccl.py``).
+A ring of ``n`` ranks sends ``n - 1`` of ``n`` parts; with two ranks, NCCL attains 0.6 to 0.7 of its rate with eight.
+Fitted to the tables of :data:`INSIDE_STEP`: GPUs left out have a median error of 7 to 12 % with this constant, 10 to 15
+% without it (``benchmarks/silicon/nccl.py``).
 """
 
 
 HIDDEN_SHARE = 0.5
 """
-Share of the tensor-parallel pieces that user buffers hide, among those that could overlap with a product.
+Fraction of tensor-parallel messages that user buffers hide, among those that can overlap with a product.
 
 Over NVIDIA's public runs of dense models, which use the option wherever there are tensor ranks unless they say
 otherwise, 0.53 fits best, with a standard error of 0.28 (``benchmarks/backtest/tensor_overlap.py``).
@@ -77,7 +75,7 @@ otherwise, 0.53 fits best, with a standard error of 0.28 (``benchmarks/backtest/
 
 
 class RingArrays(NamedTuple):
-    """:class:`RingTraffic` of several groups, arrays of one shape."""
+    """:class:`RingTraffic` of several groups, as arrays of one shape."""
 
     hop_bytes: FloatArray
     num_steps: FloatArray
@@ -85,13 +83,20 @@ class RingArrays(NamedTuple):
 
 
 def all_reduce_traffic(message_bytes: float, group_size: int) -> RingTraffic:
-    """Ring all-reduce: ``2 (n - 1) / n`` of the message in ``2 (n - 1)`` steps (Patarasuk and Yuan, 2009)."""
+    """
+    Return the traffic of a ring all-reduce: ``2 (n - 1) / n`` of the message in ``2 (n - 1)`` steps.
+
+    Patarasuk and Yuan, 2009.
+    """
     steps = 2 * (group_size - 1)
     return RingTraffic(hop_bytes=steps / group_size * message_bytes, num_steps=steps)
 
 
 def gather_traffic(message_bytes: float, group_size: int) -> RingTraffic:
-    """Ring all-gather or reduce-scatter: ``(n - 1) / n`` of the whole message in ``n - 1`` steps."""
+    """
+    Return the traffic of a ring all-gather or reduce-scatter: ``(n - 1) / n`` of the whole message in ``n - 1``
+    steps.
+    """
     steps = group_size - 1
     return RingTraffic(hop_bytes=steps / group_size * message_bytes, num_steps=steps)
 
@@ -104,11 +109,11 @@ def gradient_traffic(
     experts: bool = False,
 ) -> list[RingTraffic]:
     """
-    Traffic of one gradient ring of each stage per iteration, length ``pp``; ``experts``: of experts, which have own
-    rings.
+    Return the traffic of one gradient ring of each stage per iteration, length ``pp``.
 
-    Without the distributed optimizer: an all-reduce of the gradients. With it: a reduce-scatter of the gradients and
-    later an all-gather of the parameters, unless that overlaps with the forwards (:func:`parameter_traffic`).
+    Without the distributed optimizer, the ring is an all-reduce of the gradients. With it, the ring is a reduce-scatter
+    of the gradients and later an all-gather of the parameters, unless the latter overlaps with the forwards
+    (:func:`parameter_traffic`). ``experts`` selects the separate rings of routed experts.
     """
     size, counts = _replicas_and_parameters(model, config, experts)
     if not config.use_distributed_optimizer:
@@ -131,7 +136,11 @@ def gradient_traffic(
 def parameter_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[RingTraffic]:
-    """All-gather of each stage's parameters (or those of its experts) by the distributed optimizer, length ``pp``."""
+    """
+    Return the traffic of the distributed optimizer's parameter all-gather for each stage, length ``pp``.
+
+    ``experts`` selects the parameters of routed experts.
+    """
     size = _replicas_and_parameters(model, config, experts)[0]
     messages = gathered_bytes(model, training, config, experts=experts)
     return [gather_traffic(message, size) if message else NO_TRAFFIC for message in messages]
@@ -140,7 +149,10 @@ def parameter_traffic(
 def gathered_bytes(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[float]:
-    """Bytes of the gathered parameters on one rank of each stage (or of its experts), length ``pp``."""
+    """
+    Return the bytes of the gathered parameters on one rank of each stage, length ``pp``; ``experts``: routed experts
+    only.
+    """
     counts = _replicas_and_parameters(model, config, experts)[1]
     matrices = counts if experts else stage_matrices(model, config).tolist()
     saved = training.parameter_bytes - training.gather_bytes
@@ -148,7 +160,7 @@ def gathered_bytes(
 
 
 def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: bool) -> tuple[int, list[float]]:
-    """Number of ranks that share the same parameters, and number of parameters on one rank of each stage."""
+    """Return the number of ranks that share parameters, and the number of parameters on one rank of each stage."""
     if experts:
         size = max(expert_replicas(config) // config.num_distributed_optimizer_instances, 1)
         return size, stage_expert_parameters(model, config).tolist()
@@ -156,13 +168,16 @@ def _replicas_and_parameters(model: ModelSpec, config: ParallelConfig, experts: 
 
 
 def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:
-    """Return whether the first and the last stage hold copies of the same word embeddings."""
+    """Return whether the first and the last stage both hold the word embeddings."""
     tied = not model.untie_embeddings_and_output_weights or model.mtp_num_layers > 0
     return config.pipeline_model_parallel_size > 1 and tied
 
 
 def embedding_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> RingTraffic:
-    """All-reduce of the gradients of tied word embeddings, between one rank of the first and one of the last stage."""
+    """
+    Return the traffic of the all-reduce of tied embedding gradients between a rank of the first and of the last
+    stage.
+    """
     tp = config.tensor_model_parallel_size
     return all_reduce_traffic(model.padded_vocab_size(tp) / tp * model.hidden_size * training.gradient_bytes, 2)
 
@@ -174,20 +189,21 @@ def tensor_traffic(
     kind: LayerKind,
 ) -> tuple[RingTraffic, RingTraffic]:
     """
-    Traffic of one tensor-parallel ring per layer and micro-batch: forward and backward.
+    Return the traffic of one tensor-parallel ring per layer and micro-batch: forward and backward.
 
-    Each way, the token mixer has an all-reduce, and so has the MLP or the shared experts. With sequence parallelism, an
-    all-gather and a reduce-scatter replace each, with equal traffic (Korthikanti et al., arXiv 2205.05198). Full
-    recomputation repeats the forward's traffic; recomputation of the MLP or the shared experts repeats their part.
+    In each direction, the token mixer has an all-reduce, and so has the MLP or the shared experts. With sequence
+    parallelism, an all-gather and a reduce-scatter replace each, with equal traffic (Korthikanti et al., arXiv
+    2205.05198). Full recomputation repeats the forward's traffic; recomputation of the MLP or the shared experts
+    repeats their part.
 
     With a low-precision recipe, all-gathers move operands in its format: inputs forward, the outputs' gradients
     backward (Transformer Engine casts before it gathers). Reductions keep their format. Latent attention gathers its
     latents and the key with positions, in a call each (``multi_latent_attention.py``), instead of the input, unless
     queries come from the input.
 
-    With user buffers, a product works on the piece of one rank while that of the next is sent (Wang et al., ASPLOS
+    With user buffers, a product works on the part of one rank while the part of the next is sent (Wang et al., ASPLOS
     2023, "Overlap communication with dependent computation via decomposition"). This hides ``HIDDEN_SHARE`` of all
-    pieces but one.
+    parts but one.
     """
     tokens, h = config.micro_batch_size * training.seq_length // config.context_parallel_size, model.hidden_size
     reduced, recipe = training.parameter_bytes, training.recipe
@@ -221,7 +237,7 @@ def tensor_traffic(
 def intra_node_ring_s(
     cluster: ClusterSpec, traffic: RingTraffic, members: int, stack: StackSpec = DEFAULT_STACK
 ) -> float:
-    """Time of a ring of ``members`` ranks inside one host, seconds."""
+    """Return the time of a ring of ``members`` ranks inside one host, seconds."""
     return float(inside_s(cluster, stacked([traffic]), cluster.inside_bytes_per_s(members), stack)[0])
 
 
@@ -236,18 +252,19 @@ def inter_node_ring_s(
     algorithm: Collective = "ring",
 ) -> FloatArray:
     """
-    Time of a ring whose slowest hop is from host i to j, seconds, ``(num_nodes, num_nodes)``; NaN without a link.
+    Return the time of a ring whose slowest hop is from host i to j, seconds, ``(num_nodes, num_nodes)``; NaN if
+    unmeasured.
 
-    A ring over several NVLink domains counts as having as many hosts in each as possible, which is a lower bound.
+    For a ring over several NVLink domains, the time is a lower bound: as many hosts in each domain as possible.
 
     Parameters
     ----------
     group_flows
-        Flows that the group itself opens between the two hosts.
+        Number of flows that the group itself opens between the two hosts.
     num_flows
-        All flows that cross the hop at once, at least ``group_flows``.
+        Number of all concurrent flows over the hop, at least ``group_flows``.
     num_hosts
-        Hosts of the ring; with many of them it crosses more of the network.
+        Number of hosts of the ring, which matters for NVLink domains and for ``hierarchical``.
     algorithm
         ``ring`` or ``hierarchical``; a tree has no slowest hop.
     """
@@ -267,9 +284,9 @@ def inter_node_ring_s(
 
 def hosts_of_a_domain(cluster: ClusterSpec, num_hosts: int) -> IntArray:
     """
-    Largest number of hosts of a ring in the NVLink domain where it has fewest, shape ``(num_nodes, num_nodes)``.
+    Return the largest possible number of a ring's hosts in the NVLink domain where it has fewest.
 
-    By a pair of hosts of different domains that the ring visits.
+    For each pair of hosts in different domains that the ring visits, shape ``(num_nodes, num_nodes)``.
     """
     size = np.bincount(cluster.domain_of_node)[cluster.domain_of_node]
     fewest: IntArray = np.minimum(np.minimum(size[:, None], size), max(num_hosts // 2, 1))
@@ -278,8 +295,9 @@ def hosts_of_a_domain(cluster: ClusterSpec, num_hosts: int) -> IntArray:
 
 def best_hop(cluster: ClusterSpec, num_flows: int, num_hosts: int, stack: StackSpec) -> tuple[float, float]:
     """
-    Best possible slowest hop of a ring through ``num_hosts`` hosts on NVLink domains.
-    Bytes per second for each member that the group has on a host, NaN if none was measured; seconds of a step.
+    Return the best possible slowest hop of a ring through ``num_hosts`` hosts on NVLink domains.
+
+    The result is bytes per second for each member on a host (NaN if unmeasured), and seconds of a step.
     """
     flow = cluster.pair_bytes_per_s(num_flows) / num_flows
     domain = cluster.domain_of_node
@@ -294,8 +312,9 @@ def least_ring_s(
     cluster: ClusterSpec, traffic: RingTraffic, *, group_flows: int, num_flows: int, num_hosts: int, stack: StackSpec
 ) -> float:
     """
-    Lower bound on rings over ``num_hosts`` hosts, seconds; arguments as of :func:`inter_node_ring_s`; 0
-    without a link.
+    Return a lower bound on rings over ``num_hosts`` hosts, seconds; 0 without a link.
+
+    Arguments as in :func:`inter_node_ring_s`.
     """
     if cluster.most_in_domain == 1:
         times = inter_node_ring_s(
@@ -312,7 +331,7 @@ def least_ring_s(
 
 
 def stacked(traffic: Sequence[RingTraffic]) -> RingArrays:
-    """Stack the traffic of several groups into arrays."""
+    """Return the traffic of several groups as arrays."""
     return RingArrays(*(np.array(values, dtype=np.float64) for values in zip(*traffic, strict=True)))
 
 
@@ -324,14 +343,14 @@ def inside_s(
     latency_s: float | None = None,
 ) -> FloatArray:
     """
-    Time of rings inside their hosts, seconds, shape of ``traffic``.
+    Return the time of rings inside their hosts, seconds, shape of ``traffic``.
 
     Parameters
     ----------
     inside_bytes_per_s
-        Bandwidth of their slowest hop.
+        Bandwidth of the slowest hop of each ring, bytes per second.
     latency_s
-        Latency of a message over it, if it differs from that inside a host.
+        Latency of a message over that hop, seconds, if it differs from the latency inside a host.
     """
     rate = inside_bytes_per_s * stack.intra_node
     moved = traffic.hop_bytes * _with_own_part(traffic)
@@ -340,7 +359,7 @@ def inside_s(
 
 
 def _with_own_part(traffic: RingArrays) -> FloatArray:
-    """Bytes moved through the fabric over bytes sent; a ring of ``n`` ranks has ``n - 1`` steps for each call."""
+    """Return bytes moved through the fabric over bytes sent; a ring of ``n`` ranks has ``n - 1`` steps in each call."""
     whole: FloatArray = 1.0 + OWN_PART * traffic.num_calls / np.maximum(traffic.num_steps, 1)
     return whole
 
@@ -354,12 +373,13 @@ def domain_s(
     stack: StackSpec,
 ) -> FloatArray:
     """
-    Time of rings over hosts of one NVLink domain, seconds: like rings inside a host.
+    Return the time of rings over hosts of one NVLink domain, seconds; they behave like rings inside a host.
 
     Parameters
     ----------
     hop_bytes_per_s
-        Aggregate bandwidth of the group's flows over the slowest hop between hosts; the others as of :func:`across_s`.
+        Aggregate bandwidth of the group's flows over the slowest hop between hosts; other arguments as in
+        :func:`across_s`.
     """
     rate = np.where(group_flows > 1, np.minimum(hop_bytes_per_s, inside_bytes_per_s), hop_bytes_per_s)
     return inside_s(cluster, traffic, rate, stack, cluster.levels[0].latency_s)
@@ -376,23 +396,23 @@ def across_s(
     latency_s: FloatArray | float | None = None,
 ) -> FloatArray:
     """
-    Time of rings over several hosts, seconds; all arguments broadcast.
+    Return the time of rings over several hosts, seconds; all arguments broadcast.
 
-    Their rate is that of the slowest hop, whatever the number of hosts. One step in ``group_flows`` goes to another
-    host, the others stay inside (NCCL counts latencies so, ``ncclTopoTuneModel`` in ``src/graph/tuning.cc``).
+    The slowest hop sets the rate, whatever the number of hosts. One step in ``group_flows`` goes to another host, the
+    other steps stay inside (NCCL counts latencies so, ``ncclTopoTuneModel`` in ``src/graph/tuning.cc``).
 
     Parameters
     ----------
     flow_bytes_per_s
-        Bandwidth of one flow over the slowest hop; NaN if that was not measured.
+        Bandwidth of one flow over the slowest hop; NaN if unmeasured.
     inside_bytes_per_s
-        Slowest hop inside a host, where the group has several members there.
+        Bandwidth of the slowest hop inside a host, if the group has several members there.
     group_flows
-        Flows that the group opens between two hosts.
+        Number of flows that the group opens between two hosts.
     num_hosts
-        Hosts of the ring; unused, as the time does not depend on them.
+        Number of hosts of the ring; unused, as the time does not depend on it.
     latency_s
-        Latency of a message over the hop; by default that between hosts.
+        Latency of a message over the hop, seconds; by default the latency between hosts.
     """
     latency_s = cluster.inter_node_latency_s if latency_s is None else latency_s
     several = group_flows > 1  # then the ring also has hops inside the hosts
@@ -416,8 +436,10 @@ def hierarchical_s(
     latency_s: FloatArray | float | None = None,
 ) -> FloatArray:
     """
-    Time of hierarchical collectives, inside the hosts and between them in turn; arguments as of :func:`across_s`.
-    Of each pass over the whole message, ``(q - 1) / q`` go over the fabric and ``(h - 1) / h / q`` over each flow.
+    Return the time of hierarchical collectives, seconds; arguments as in :func:`across_s`.
+
+    The phases inside the hosts and between them follow one another. In each pass over the whole message, ``(q - 1) /
+    q`` of it goes over the fabric and ``(h - 1) / h / q`` over each flow, for ``q`` flows and ``h`` hosts.
     """
     ranks = group_flows * num_hosts
     whole, passes = traffic.hop_bytes * ranks / (ranks - 1), traffic.num_steps / (ranks - 1)
@@ -442,12 +464,14 @@ def tree_s(
     latency_s: FloatArray | float | None = None,
 ) -> FloatArray:
     """
-    Time of an all-reduce over a double binary tree of several hosts, seconds; all arguments broadcast.
+    Return the time of an all-reduce over a double binary tree of several hosts, seconds; all arguments broadcast.
+
+    Other arguments as in :func:`across_s`.
 
     Parameters
     ----------
     host_s_per_byte
-        Longest time of a host to send, or receive, its part of a byte over one flow of each pair.
+        Longest time of a host to send, or receive, its part of a byte over one flow of each pair, seconds.
     """
     ranks = group_flows * num_hosts
     message = traffic.hop_bytes * ranks / (2 * (ranks - 1))
@@ -463,14 +487,15 @@ def tree_s(
 @lru_cache(maxsize=256)
 def tree_edges(num_hosts: int) -> IntArray:
     """
-    Edges of the two binary trees, as pairs of places in the order of the hosts, shape ``(2 * (num_hosts - 1), 2)``.
+    Return the edges of the two binary trees, as pairs of host positions, shape ``(2 * (num_hosts - 1), 2)``.
 
-    In the first tree a host whose place has ``k`` trailing zero bits is the parent of places within ``2^(k - 1)``, so
-    odd places are leaves; the second tree is its mirror image, or, with an odd number of hosts, shifted by one.
+    In the first tree, a host whose position has ``k`` trailing zero bits is the parent of positions within ``2^(k -
+    1)``, so odd positions are leaves. The second tree is its mirror image, or, with an odd number of hosts, shifted by
+    one.
     """
 
     def parent(place: int) -> int:
-        """Return the parent's place; the root is place 0."""
+        """Return the position of the parent; the root has position 0."""
         bit = 1
         while not place & bit:
             bit <<= 1

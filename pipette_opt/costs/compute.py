@@ -1,7 +1,8 @@
 """
-Compute times: matrix products of a layer, its attention, and elementwise work that streams through memory.
+Compute times: matrix products of a layer, its attention, and elementwise operations that stream through memory.
+
 Products and attention follow laws with constants measured on kernels of the GPU (``specs/efficiency.py``). A measured
-profile replaces the layer's time where it has one.
+profile replaces the time of a layer that it contains.
 """
 
 from dataclasses import dataclass, replace
@@ -50,12 +51,12 @@ class StageCompute:
     Parameters
     ----------
     forward_s, backward_s
-        By kind of GPU, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
+        Seconds by GPU type, model chunk and stage, shape ``(num_kinds, num_chunks, pp)``.
     optimizer_s
-        Optimizer step of the slowest stage on the slowest kind, and the near-OOM slowdown.
+        Seconds of the optimizer step of the slowest stage on the slowest GPU type, plus the near-OOM slowdown.
     idle_forward_s, idle_backward_s, idle_recomputed_s
-        Time of one layer in which the device waits for the host, the shortest of all kinds; it hides tensor
-        communication. The last: in the backward pass of a layer that is recomputed whole.
+        Seconds in one layer's pass during which the GPU waits for the host, least of all GPU types; this time hides
+        tensor communication. The last is for the backward pass of a layer that is recomputed entirely.
     """
 
     forward_s: FloatArray
@@ -70,14 +71,14 @@ class StageCompute:
         object.__setattr__(self, "backward_s", read_only(self.backward_s, np.float64))
 
     def idle_s(self, is_recomputed: bool) -> tuple[float, float]:
-        """Return the times in which the device waits for the host, in the forward and backward pass of one layer."""
+        """Return the seconds during which the GPU waits for the host in one layer's forward and backward pass."""
         return self.idle_forward_s, self.idle_recomputed_s if is_recomputed else self.idle_backward_s
 
 
 @lru_cache(maxsize=REMEMBERED)
 def stage_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
     """
-    Parameters of one tensor rank of each stage, routed experts apart, shape ``(pp,)``.
+    Return the number of parameters of one tensor rank of each stage, without routed experts, shape ``(pp,)``.
 
     The vocabulary is padded as Megatron does.
     """
@@ -104,7 +105,7 @@ def has_second_table(model: ModelSpec, config: ParallelConfig) -> bool:
 
 
 def check_timed(model: ModelSpec, config: ParallelConfig) -> None:
-    """Raise ``InputError`` for options whose memory is known, but not their time."""
+    """Raise ``InputError`` for options whose memory is modelled, but whose time is not."""
     stage = config.sharding_stage
     if stage > 1 and config.num_chunks > 1:
         problem = f"times of ZeRO stage {stage} are not known with interleaved pipelines, only of 0 and 1."
@@ -118,7 +119,7 @@ def stage_compute(
     config: ParallelConfig,
     rates: StackSpec | None = None,
 ) -> StageCompute:
-    """Compute times of every stage on every GPU kind; ``rates`` replaces the instance's stack."""
+    """Return the compute times of every stage on every GPU type; ``rates`` replaces the instance's stack constants."""
     check_timed(instance.model, config)
     rates = rates or instance.stack
     kinds = instance.cluster.gpu_kinds
@@ -162,9 +163,9 @@ def layer_times_s(
     kind: LayerKind | None = None,
 ) -> tuple[float, float]:
     """
-    Forward and backward of one layer and one micro-batch, recomputation in the backward, seconds.
+    Return the forward and backward time of one layer and micro-batch, recomputation in the backward, seconds.
 
-    ``kind``: by default that of the model's first layer.
+    ``kind``: layer type; by default that of the model's first layer.
     """
     return layer_and_idle_s(instance, config, gpu, rates or instance.stack, kind or instance.model.layers[0])[0]
 
@@ -173,8 +174,10 @@ def layer_and_idle_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """
-    Forward and backward time of one layer and one micro-batch, and the device's wait for the host in each, seconds.
-    For a model with layers in 16 bits at its ends, the mean of all layers, so that the total is right.
+    Return the forward and backward time of one layer and micro-batch, and the GPU's wait for the host in each, seconds.
+
+    If layers at the ends of the model stay in 16 bits, the result is the mean over all layers, so that the total is
+    right.
     """
     found, share = _layer_and_idle_s(instance, config, gpu, rates, kind), instance.model.wide_share
     if not share or instance.training.recipe is None:
@@ -214,8 +217,9 @@ def head_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """
-    Output head and loss of one micro-batch: forward and backward, seconds.
-    Each multi-token-prediction layer has a loss of its own, and work beside its layer.
+    Return the forward and backward time of output head and loss for one micro-batch, seconds.
+
+    Each multi-token-prediction layer has a loss of its own, and operations beside its layer.
     """
     tokens = micro_batch_tokens(training, config)
     vocabulary = model.padded_vocab_size(config.tensor_model_parallel_size) // config.tensor_model_parallel_size
@@ -243,9 +247,10 @@ def _mtp_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """
-    Work of multi-token prediction beside its layer and its loss: forward and backward, seconds.
-    It looks up the next token, normalises that and the hidden state, concatenates both, projects them, and normalises
-    the layer's output. Gathering the projection's input and output over tensor ranks is left out.
+    Return the forward and backward time of multi-token prediction, without its layer and its loss, seconds.
+
+    It looks up the next token, normalises the embedding and the hidden state, concatenates both, projects them, and
+    normalises the layer's output. Gathering the projection's input and output over tensor ranks is left out.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     share, form = tp if config.sequence_parallel else 1, linear_format(gpu, training, rates)
@@ -263,9 +268,11 @@ def _mtp_times_s(
 
 def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec | None = None) -> float:
     """
-    Time of Adam on the largest stage: it reads gradient, master copy and two moments, and writes all but the gradient.
-    With a low-precision recipe, each rank then casts its whole matrices once, for all micro-batches. If only these
-    copies are kept and gathered in fewer than 16 bits, it casts those that it owns.
+    Return the optimizer time of the largest stage, seconds.
+
+    Adam reads gradient, master copy and two moments, and writes all but the gradient. With a low-precision recipe, each
+    rank then casts its whole matrices once, for all micro-batches. If only the casted copies are kept and gathered in
+    fewer than 16 bits, it casts the parameters that it owns.
     """
     adam, cast = _optimizer_parts_s(instance, config, gpu, rates or instance.stack)
     return float(adam.max() + cast.max())
@@ -273,8 +280,9 @@ def optimizer_time_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec, r
 
 def optimizer_stages_s(instance: Instance, config: ParallelConfig) -> FloatArray:
     """
-    Optimizer time of each stage on the slowest GPU kind, seconds, shape ``(pp,)``; never above that of
-    all stages.
+    Return the optimizer time of each stage on the slowest GPU type, seconds, shape ``(pp,)``.
+
+    It never exceeds the time of all stages together.
     """
     parts = [_optimizer_parts_s(instance, config, gpu, instance.stack) for gpu in instance.cluster.gpu_kinds]
     seconds: FloatArray = np.max([adam + cast for adam, cast in parts], axis=0)
@@ -284,7 +292,7 @@ def optimizer_stages_s(instance: Instance, config: ParallelConfig) -> FloatArray
 def _optimizer_parts_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds of the optimizer, and of the cast to fewer bits, of each stage, shape ``(pp,)``."""
+    """Return the seconds of the optimizer, and of the cast to fewer bits, for each stage, shape ``(pp,)`` each."""
     training = instance.training
     owned, to_cast = _owned_and_cast(instance.model, config)
     if training.gather_bytes < training.parameter_bytes and config.use_distributed_optimizer:
@@ -299,7 +307,11 @@ def _optimizer_parts_s(
 
 @lru_cache(maxsize=REMEMBERED)
 def stage_matrices(model: ModelSpec, config: ParallelConfig) -> FloatArray:
-    """Parameters of the layers' products on one tensor rank of each stage, routed experts apart, shape ``(pp,)``."""
+    """
+    Return the number of parameters in matrix products of the layers on one tensor rank of each stage, shape ``(pp,)``.
+
+    Routed experts are left out.
+    """
     matrices = np.zeros(config.pipeline_model_parallel_size)
     for kind, layers in held_of_kinds(model, config).items():
         matrices += layers.sum(axis=0) * sharded_parameters(model, kind)
@@ -307,15 +319,16 @@ def stage_matrices(model: ModelSpec, config: ParallelConfig) -> FloatArray:
 
 
 def owned_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
-    """Number of parameters that a rank's optimizer owns, of each stage, shape ``(pp,)``."""
+    """Return the number of parameters that a rank's optimizer owns, for each stage, shape ``(pp,)``."""
     return _owned_and_cast(model, config)[0]
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArray, FloatArray]:
     """
-    Number of parameters that a rank's optimizer owns, and those of its layers' matrices, of each stage, shape
-    ``(pp,)``.
+    Return the number of parameters that a rank's optimizer owns, and of those in matrices that it casts.
+
+    For each stage, shape ``(pp,)`` each.
     """
     parameters, experts = stage_parameters(model, config), stage_expert_parameters(model, config)
     to_cast = stage_matrices(model, config) + experts
@@ -344,10 +357,11 @@ def _outside_attention_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
     """
-    Time of the projections and all elementwise work: norms, residuals, activation, rotary embedding, dropout, seconds.
+    Return the forward and backward time of a layer outside attention, seconds.
 
-    With fewer bits, the inputs of all projections and the gradients of their outputs are cast; the recipe says which of
-    them fused norms write themselves.
+    It includes projections and elementwise operations: norms, residuals, activation, rotary embedding, dropout. With a
+    low-precision recipe, the inputs of all projections and the gradients of their outputs are cast; the recipe states
+    which of these fused norms write themselves.
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     latent, share, ffn = model.multi_latent_attention, tp if config.sequence_parallel else 1, mlp_width(model, kind)
@@ -398,7 +412,7 @@ def _outside_attention_times_s(
 
 
 def straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> float:
-    """Factor by which compute is stretched, as the slowest of more hosts is slower."""
+    """Return the factor by which compute takes longer on several hosts, as the slowest of more hosts is slower."""
     hosts = max(1.0, config.world_size / instance.cluster.gpus_per_node)
     return 1.0 + rates.straggling * float(np.log2(hosts))
 
@@ -406,6 +420,6 @@ def straggling(instance: Instance, config: ParallelConfig, rates: StackSpec) -> 
 def look_up_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
-    """Seconds of the word embeddings of one micro-batch, forward; the backward pass takes as long."""
+    """Return the seconds of the word-embedding look-up of one micro-batch; the backward pass takes equally long."""
     moved = 4.0 * micro_batch_tokens(training, config) * model.hidden_size * training.parameter_bytes
     return moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s

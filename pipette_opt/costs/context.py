@@ -1,19 +1,20 @@
 """
-Context parallelism: attention over a sequence that is spread over ranks, by three kinds of exchange.
+Context parallelism: attention over a sequence that is divided among ranks, by three types of exchange.
 
 ``p2p``, Transformer Engine's default, is ring attention with point-to-point messages (Liu et al., arXiv 2310.01889). In
 ``cp - 1`` steps, the keys and values of each rank go around the ring while a rank works on the block that it has. In
 the backward pass, their gradients travel with them. Attention has a kernel for each block and merges the results
 (``ring_steps``). The layer's time includes the part of the ring that all blocks but the last do not hide. Megatron-Core
-gives each rank an early and a late piece of the sequence, so that causal blocks are equal.
+gives each rank an early and a late part of the sequence, so that causal blocks are equal.
 
-``a2a`` (Jacobs et al., DeepSpeed-Ulysses, arXiv 2309.14509) exchanges queries, keys and values for some heads of the
-whole sequence, and the output back; in the backward pass, the output's gradient and then the three others. It supports
-windows and sinks. ``all_gather`` (Llama 3, arXiv 2407.21783) gathers keys and values of all ranks before attention, and
-again in the backward pass, after which their gradients are scattered. Neither overlaps with attention.
+``a2a`` (Jacobs et al., DeepSpeed-Ulysses, arXiv 2309.14509) exchanges queries, keys and values, so that a rank has a
+few heads of the whole sequence, and exchanges the output back. In the backward pass, it exchanges the output's gradient
+and then the gradients of the other three. It supports windows and sinks. ``all_gather`` (Llama 3, arXiv 2407.21783)
+gathers keys and values of all ranks before attention, and again in the backward pass, after which their gradients are
+scattered. ``a2a`` and ``all_gather`` do not overlap with attention.
 
-Over several hosts messages of a ring go from the last rank of a host to the next host, in one flow for each group;
-gathers are NCCL's rings, and all-to-alls send from every rank to every other, like those of experts.
+Over several hosts, messages of a ring go from the last rank of a host to the next host, in one flow for each group.
+Gathers are NCCL's rings. All-to-alls send from every rank to every other, like those of experts.
 """
 
 from collections.abc import Callable
@@ -37,11 +38,15 @@ from pipette_opt.parallel import NodeBlock, ParallelConfig, gpus_of_a_host
 from pipette_opt.specs import Instance, LayerKind, ModelSpec, TrainingSpec
 
 _NOTHING = RingTraffic(0.0, 0, 0)
-"""Traffic of a ring that does not run."""
+"""Traffic of a ring that sends nothing."""
 
 
 def key_value_bytes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
-    """Bytes of a layer's keys and values on a rank; with fewer query groups than tensor ranks, groups are repeated."""
+    """
+    Return the bytes of a layer's keys and values on a rank.
+
+    With fewer query groups than tensor ranks, groups are repeated.
+    """
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
     groups = max(model.num_query_groups / config.tensor_model_parallel_size, 1.0)
     return 2.0 * tokens * groups * model.kv_head_size * training.parameter_bytes
@@ -51,9 +56,10 @@ def context_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig
 ) -> tuple[RingTraffic, RingTraffic]:
     """
-    Traffic of a rank in context parallelism per layer and micro-batch: forward and backward.
-    Full recomputation repeats the forward's traffic, and so does recomputation of the attention core. An all-to-all is
-    one step, in which a rank sends every other rank its part; a call for each tensor.
+    Return a rank's traffic of context parallelism per layer and micro-batch: forward and backward.
+
+    Full recomputation and recomputation of the attention core repeat the forward's traffic. An all-to-all is one step,
+    in which a rank sends every other rank its part, with one call for each tensor.
     """
     steps = config.context_parallel_size - 1
     again = config.recomputes("core_attn")
@@ -80,8 +86,10 @@ def context_traffic(
 
 def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
     """
-    Attention time of one layer that overlaps with the ring, forward and backward, on the fastest GPU kind, seconds.
-    That is all blocks but the last, during which nothing is sent; 0 for other kinds of exchange.
+    Return the attention time of one layer that overlaps with the ring, forward and backward, seconds.
+
+    The fastest GPU type counts. All blocks but the last overlap, since nothing is sent during the last one. The time is
+    0 for all-to-alls and gathers.
     """
     if instance.training.cp_comm_type != "p2p":
         return 0.0, 0.0
@@ -96,20 +104,21 @@ def hidden_by_attention_s(instance: Instance, config: ParallelConfig, kind: Laye
 
 class SpanningRing(NamedTuple):
     """
-    Ring inside a layer that spans hosts, with its traffic and the time that hides it; a slot's slowest ring counts.
+    Ring of one layer that spans hosts, with its traffic and the time that hides it; the slowest ring of a slot counts.
 
     Parameters
     ----------
     traffic
-        Traffic forward and backward.
+        Traffic of the forward and of the backward pass.
     hidden_s
-        Time of the layer that hides it, forward and backward, seconds.
+        Seconds of the layer that hide the ring, forward and backward.
     group_flows, num_flows
-        Flows that the ring opens between two of its hosts, and those of all rings of the slot between these.
+        Number of flows that the ring opens between two of its hosts, and number of all flows of the slot between them.
     num_hosts
-        Hosts that a hop's rate depends on, on NVLink domains: 2 for messages, which only depend on their own hop.
+        Number of hosts on which the rate of a hop depends, on NVLink domains; 2 for messages, which depend on their own
+        hop only.
     members
-        Ranks of the ring on each host; with several, it is no faster than inside a host.
+        Number of ranks of the ring on each host; with several, the ring is no faster than inside a host.
     """
 
     traffic: tuple[RingTraffic, RingTraffic]
@@ -120,7 +129,12 @@ class SpanningRing(NamedTuple):
     members: int
 
     def hop_s(self, instance: Instance, way: int) -> FloatArray:
-        """Exposed time in a layer by slowest hop, seconds, shape ``(num_nodes, num_nodes)``; NaN without a link."""
+        """
+        Return the exposed time in a layer by slowest hop, seconds, shape ``(num_nodes, num_nodes)``; NaN without a
+        link.
+
+        ``way``: 0 forward, 1 backward.
+        """
         moved = self.traffic[way]
         across = inter_node_ring_s(
             instance.cluster,
@@ -133,7 +147,7 @@ class SpanningRing(NamedTuple):
         return self._shown_s(instance, across, way)
 
     def least_s(self, instance: Instance) -> tuple[float, float]:
-        """Exposed time in a layer over the best links, forward and backward, seconds."""
+        """Return the exposed time in a layer over the best links, forward and backward, seconds."""
         forward, backward = (
             least_ring_s(
                 instance.cluster,
@@ -159,12 +173,14 @@ def spanning_ring(
     instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind, idle_s: tuple[float, float]
 ) -> SpanningRing:
     """
-    Return the ring of a layer whose hops depend on the placement: of tensor groups over hosts, else of context groups.
+    Return the ring of a layer whose hops depend on the placement.
+
+    It is the ring of the tensor groups if these span hosts, otherwise of the context groups.
 
     Parameters
     ----------
     idle_s
-        Device's wait for the host as of :func:`inside_layer_s`.
+        Seconds during which the GPU waits for the host, as in :func:`inside_layer_s`.
     """
     if block.tensor_nodes == 1:
         return _context_ring(instance, config, block, kind)
@@ -181,8 +197,8 @@ def spanning_ring(
 
 def has_context_ring(training: TrainingSpec, block: NodeBlock) -> bool:
     """
-    Return whether the slowest hop determines the time of context groups over hosts; all-to-alls depend on
-    all links.
+    Return whether the slowest hop determines the time of context groups over hosts; all-to-alls depend on all
+    links.
     """
     return block.context_nodes == 1 or training.cp_comm_type != "a2a"
 
@@ -191,7 +207,7 @@ def _context_ring(instance: Instance, config: ParallelConfig, block: NodeBlock, 
     """
     Return the ring of context groups: a message from a group's last rank on a host to the next host, or a collective.
 
-    Without traffic for layers without attention, and for all-to-alls.
+    It has no traffic for layers without attention, and for all-to-alls.
     """
     traffic, hidden = (_NOTHING, _NOTHING), (0.0, 0.0)
     if kind.has_attention and has_context_ring(instance.training, block):
@@ -213,7 +229,10 @@ def _context_ring(instance: Instance, config: ParallelConfig, block: NodeBlock, 
 def _least_context_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock, kind: LayerKind
 ) -> tuple[float, float]:
-    """Exposed time of context groups over hosts in a layer, over the best links, forward and backward, seconds."""
+    """
+    Return the exposed time of context groups over hosts in a layer, over the best links, forward and backward,
+    seconds.
+    """
     if has_context_ring(instance.training, block) or not kind.has_attention:
         return _context_ring(instance, config, block, kind).least_s(instance)
     cp = config.context_parallel_size
@@ -241,9 +260,10 @@ def inside_stages_s(
     experts_s: Callable[[ParallelConfig, LayerKind], tuple[float, float]] = lambda config, kind: (0.0, 0.0),
 ) -> FloatArray:
     """
-    Exposed communication inside the layers of each chunk per micro-batch, seconds, shape ``(2, num_chunks, pp)``.
-    Forward and backward, as of :func:`inside_layer_s`. ``experts_s``: additional time of a layer with experts, in a
-    configuration that treats all layers alike.
+    Return the exposed communication inside the layers of each chunk per micro-batch, seconds, ``(2, num_chunks, pp)``.
+
+    Forward and backward, as in :func:`inside_layer_s`. ``experts_s``: function to the additional time of a layer with
+    experts, in a configuration that recomputes all layers or none.
     """
     found = np.zeros((2, config.num_chunks, config.pipeline_model_parallel_size))
     for counted in counted_layers(instance.model, config):
@@ -263,16 +283,18 @@ def inside_layer_s(
     block: NodeBlock | None = None,
 ) -> tuple[float, float]:
     """
-    Exposed tensor- and context-parallel communication of one layer and micro-batch, forward and backward, seconds.
+    Return the exposed tensor and context communication of one layer and micro-batch, forward and backward, seconds.
+
     The ring of :func:`spanning_ring` and the traffic of experts are not included. Context groups over hosts that are
-    not the spanning ring count over the best links: tensor groups are the spanning ring, or they use all-to-alls.
+    not the spanning ring count over the best links: then tensor groups are the spanning ring, or they use all-to-alls.
 
     Parameters
     ----------
     idle_s
-        Device's wait for the host in one layer, forward and backward, which hides tensor communication, seconds.
+        Seconds during which the GPU waits for the host in one layer, forward and backward; they hide tensor
+        communication.
     block
-        Host tile; ``None``: whole groups are inside a host.
+        Host tile; ``None``: all groups are inside a host.
     """
     found = [0.0, 0.0]
     model, training, cluster, stack = instance.model, instance.training, instance.cluster, instance.stack

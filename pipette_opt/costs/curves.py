@@ -1,10 +1,10 @@
 """
-Latency-bandwidth curves: the constants of a cluster file from measured times by message size.
+Latency-bandwidth curves: constants of a cluster file, fitted to times measured by message size.
 
-A collective takes ``start + steps * step + hop_bytes / bytes_per_s``, a message the same with one step: Hockney's model
-(Parallel Computing 20, 1994), which is what the rest of ``costs/`` computes with. Its three constants are linear in the
-times, so least squares of the relative errors finds them, none below zero. Outliers get less weight (iteratively
-reweighted, Huber).
+A collective takes ``start + steps * step + hop_bytes / bytes_per_s``, and a message is a collective with one step:
+Hockney's model (Parallel Computing 20, 1994), which the rest of ``costs/`` computes with. Its three constants are
+linear in the times, so least squares of the relative errors finds them, none below zero. Outliers get less weight
+(iteratively reweighted, Huber).
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,24 @@ from pipette_opt.base.types import FloatArray
 from pipette_opt.costs.collectives import RingTraffic, stacked
 
 HUBER = 0.1
-"""Relative error above which errors count linearly."""
+"""Relative error above which errors count linearly in the fit (Huber's constant). Chosen."""
 
 ROUNDS = 20
-"""Number of reweighting rounds."""
+"""Number of reweighting rounds of the fit. Chosen."""
 
 
 class Curve(NamedTuple):
-    """Constants of one network and software; seconds, and bytes per second that one rank sends."""
+    """
+    Constants of one network and software: seconds of a call, seconds of a step, and bytes per second that a
+    rank sends.
+    """
 
     start_s: float
     step_s: float
     bytes_per_s: float
 
     def time_s(self, traffic: Sequence[RingTraffic]) -> FloatArray:
-        """Predicted times, seconds."""
+        """Return the predicted times, seconds."""
         hop_bytes, steps, calls = stacked(traffic)
         times: FloatArray = calls * self.start_s + steps * self.step_s + hop_bytes / self.bytes_per_s
         return times
@@ -42,8 +45,8 @@ def fit_curve(traffic: Sequence[RingTraffic], measured_s: FloatArray) -> Curve:
     """
     Fit the constants to measured times.
 
-    Where the runs cannot distinguish start from steps (all have equally many), the steps get the time. ``InputError``
-    with fewer than two runs, or times that do not grow with the bytes.
+    If all runs have equally many steps, start and steps cannot be distinguished, and the steps get the time. Raises
+    ``InputError`` with fewer than two runs, or times that do not grow with the bytes.
     """
     measured_s = np.asarray(measured_s, dtype=np.float64)
     if len(traffic) != len(measured_s) or len(traffic) < 2:
@@ -64,7 +67,7 @@ def fit_curve(traffic: Sequence[RingTraffic], measured_s: FloatArray) -> Curve:
 
 
 def _not_negative(terms: FloatArray, weights: FloatArray) -> FloatArray:
-    """Least-squares fit of ``values @ terms`` to 1 without negative values, over all subsets of terms."""
+    """Return the non-negative least-squares fit of ``values @ terms`` to 1, over all subsets of terms."""
     best, found = np.inf, np.zeros(len(terms))
     root = np.sqrt(weights)
     for count in range(1, len(terms) + 1):

@@ -1,11 +1,12 @@
 """
-Tokens on their way to experts and back: all-to-alls of the expert-parallel groups, and rings of their neighbours.
+Exchange of tokens with experts: all-to-alls of expert-parallel groups, and rings of neighbours that share experts.
 
-In an all-to-all, every rank sends an equal part to every other rank of its group, all at once. Inside a host, a rank's
-parts follow one another over the fabric. Between hosts, the parts of all groups that run at once share the hosts' NICs:
-a host sends to each other host in turn, with all its ranks, and likewise receives. Its whole load decides, not a single
-link (``_flows.exchange_loads``). Fabric and NICs run together, so the longer time counts. ``costs/experts.py`` counts
-the copies that the ``flex`` dispatcher saves; ``costs/token_kernels.py`` has the rates of its kernels.
+In an all-to-all, every rank sends an equal part to every other rank of its group, all concurrently. Inside a host, a
+rank's parts follow one another over the fabric. Between hosts, the parts of all concurrent groups share the hosts'
+NICs: a host sends to each other host in turn, with all its ranks, and likewise receives. Its whole load decides, not a
+single link (``_flows.exchange_loads``). Fabric and NICs run concurrently, so the longer time counts.
+``costs/experts.py`` counts the copies that the ``flex`` dispatcher saves; ``costs/token_kernels.py`` has the rates of
+its kernels.
 """
 
 from typing import NamedTuple
@@ -23,14 +24,17 @@ from pipette_opt.specs import ClusterSpec, Instance, LayerKind, ModelSpec, Stack
 
 def passes(config: ParallelConfig) -> tuple[int, int]:
     """
-    Number of times that the forward and the backward pass send a forward's tokens; recomputed experts send
-    them again.
+    Return how often the forward and the backward pass exchange the forward's tokens; recomputed experts do it
+    again.
     """
     return 1, 1 + config.recomputes("moe")
 
 
 def expert_rings(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> tuple[RingTraffic, RingTraffic]:
-    """Traffic of rings over neighbours of a layer with experts and a micro-batch, forward and backward."""
+    """
+    Return the traffic of rings over neighbouring ranks for a layer with experts and a micro-batch, forward and
+    backward.
+    """
     traffic = expert_traffic(model, training, config)
     if not traffic.num_rings:
         return NO_TRAFFIC, NO_TRAFFIC
@@ -58,8 +62,9 @@ def exchange_s(
     most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf")),
 ) -> FloatArray:
     """
-    Time of an all-to-all, seconds; all arguments broadcast.
-    A rank's part for itself costs ``OWN_PART`` of a part that is sent.
+    Return the time of an all-to-all, seconds; all arguments broadcast.
+
+    The part that a rank keeps costs ``OWN_PART`` of a part that it sends.
 
     Parameters
     ----------
@@ -72,10 +77,10 @@ def exchange_s(
     load_s_per_byte
         Seconds of the busiest host of the group if each part is one byte; unused unless the group spans hosts.
     latency_s
-        Latency between the two hosts of the group that are farthest apart; unused unless it spans hosts.
+        Latency between the two hosts of the group that are farthest apart, seconds; unused unless it spans hosts.
     most_bytes_per_s
-        Largest rate of a rank's kernels inside the host or domain, of a group that does not span domains, and of one
-        that does.
+        Largest rate of a rank's kernels inside the host or domain, bytes per second: for a group inside one domain, and
+        for a group over several.
     """
     link = float(cluster.inside_bytes_per_s(1))
     by_link = (port_s_per_byte + OWN_PART / link) / stack.intra_node
@@ -95,10 +100,12 @@ class Beside(NamedTuple):
     Parameters
     ----------
     idle_s
-        Device's wait for the host. With tensor parallelism, that time hides its collectives, and no tokens.
+        Seconds during which the GPU waits for the host. With tensor parallelism, this time hides tensor collectives,
+        and no tokens.
     compute_s
-        Compute that continues, slowed down by the exchange; 0 unless the job overlaps them. Megatron-Core overlaps the
-        forward pass of one micro-batch with the backward pass of another, so each way has the mean of both.
+        Seconds of compute that continue, slowed down, during the exchange; 0 unless the job overlaps both.
+        Megatron-Core overlaps the forward pass of one micro-batch with the backward pass of another, so each gets the
+        mean of both.
     """
 
     idle_s: tuple[float, float]
@@ -106,7 +113,7 @@ class Beside(NamedTuple):
 
 
 def beside_exchange(instance: Instance, config: ParallelConfig, kind: LayerKind) -> Beside:
-    """Return the time that hides the exchange of a layer with experts, on the GPU kind with the least of each."""
+    """Return the time that hides the exchange of a layer with experts; each field is the least over all GPU types."""
     rates, kinds = instance.stack, instance.cluster.gpu_kinds
     layers = [layer_and_idle_s(instance, config, gpu, rates, kind) for gpu in kinds]
     alone = config.tensor_model_parallel_size == 1
@@ -118,7 +125,10 @@ def beside_exchange(instance: Instance, config: ParallelConfig, kind: LayerKind)
 def shown_exchange_s(
     exchange_s: FloatArray | float, idle_s: FloatArray | float, compute_s: FloatArray | float, stack: StackSpec
 ) -> FloatArray:
-    """Exposed time of the exchange in a layer, one way, seconds; other arguments as of :class:`Beside`."""
+    """
+    Return the exposed time of the exchange in one pass of a layer, seconds; other arguments as in
+    :class:`Beside`.
+    """
     left = np.maximum(np.asarray(exchange_s) - idle_s, 0.0)
     hidden = np.minimum(left, compute_s)
     shown: FloatArray = left - hidden + stack.overlap_slowdown * hidden
@@ -129,19 +139,19 @@ def expert_layer_s(
     instance: Instance, config: ParallelConfig, kind: LayerKind, ranks: int, gpus: int, beside: Beside | None = None
 ) -> tuple[float, float]:
     """
-    Lower bound on the exposed exchange of one layer with experts per micro-batch, forward and backward, seconds.
+    Return a lower bound on the exposed exchange of one expert layer per micro-batch, forward and backward, seconds.
 
-    Exact if no block of experts spans hosts. Otherwise over the best possible links, and 0 where neither hosts hold
-    whole blocks nor blocks whole hosts.
+    A block is the ranks that hold every expert once. The bound is exact if no block spans hosts. Otherwise it counts
+    the best possible links; it is 0 if hosts hold no whole blocks and blocks no whole hosts.
 
     Parameters
     ----------
     ranks
-        Ranks of one stage on each of its hosts.
+        Number of ranks of one stage on each of its hosts.
     gpus
-        GPUs used of a host.
+        Number of GPUs used in a host.
     beside
-        Result of :func:`beside_exchange`, where it is known.
+        Result of :func:`beside_exchange`, if known.
     """
     model, training = instance.model, instance.training
     traffic = expert_traffic(model, training, config)
@@ -159,7 +169,7 @@ def expert_layer_s(
 
 
 def _ring_floor_s(instance: Instance, ring: RingTraffic, size: int, ranks: int, gpus: int) -> float:
-    """Time of a ring over neighbours, at the best link if it spans hosts, seconds."""
+    """Return the time of a ring over neighbouring ranks, at the best link if it spans hosts, seconds."""
     if ranks % size == 0:
         return intra_node_ring_s(instance.cluster, ring, size, instance.stack)
     if size % ranks:
@@ -175,8 +185,8 @@ def _exchange_floor_s(
     instance: Instance, config: ParallelConfig, traffic: ExpertTraffic, ranks: int, gpus: int
 ) -> float:
     """
-    Time of an all-to-all, at the best link if it spans hosts, with the best number of hosts in an NVLink
-    domain, seconds.
+    Return the time of an all-to-all over the best links, seconds, with the best number of hosts in an NVLink
+    domain.
     """
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
     part, block, most = traffic.sent_bytes / ep, ep * etp, most_sent_bytes_per_s(instance.training)
@@ -202,18 +212,18 @@ def least_exchange_s(
     most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf")),
 ) -> float:
     """
-    Lower bound on an all-to-all with ``here`` members on each of ``hosts`` hosts, seconds; 0 without a link.
+    Return a lower bound on an all-to-all with ``here`` members on each of ``hosts`` hosts, seconds; 0 without a link.
 
     Parameters
     ----------
     part_bytes
         Bytes that a rank sends to each other rank.
     gpus
-        Ranks of a host that send at once.
+        Number of ranks of a host that send concurrently.
     shares, hands_on
         Arguments of ``_flows.exchange_loads``.
     most_bytes_per_s
-        Largest rate of kernels, argument of :func:`exchange_s`.
+        Largest rate of kernels, as in :func:`exchange_s`.
     """
     cluster, stack = instance.cluster, instance.stack
     port = shares[1] / float(cluster.inside_bytes_per_s(1))
@@ -236,7 +246,7 @@ def least_exchange_s(
 
 def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> float:
     """
-    Lower bound on the busiest of ``num_hosts`` hosts, sending or receiving a byte to or from each other one, seconds.
+    Return a lower bound on the busiest of ``num_hosts`` hosts that exchange one byte with each other host, seconds.
 
     Each host takes at least as long as over its own best links, and all hosts are different.
     """
@@ -247,10 +257,11 @@ def _least_load_s_per_byte(pair_bytes_per_s: FloatArray, num_hosts: int) -> floa
 
 def expert_ring_s(instance: Instance, config: ParallelConfig, traffic: RingTraffic, ranks: int, gpus: int) -> float:
     """
-    Lower bound on the reduction (or gather) of one stage's experts, seconds; arguments as of :func:`expert_layer_s`.
+    Return a lower bound on the reduction (or gather) of one stage's experts, seconds; arguments as
+    :func:`expert_layer_s`.
 
-    With hosts that hold whole blocks: the part inside a host. Otherwise the ring of the ranks that hold the same
-    experts has at most one of them on a host, and no hop is faster than the best link.
+    If hosts hold whole blocks (ranks that hold every expert once), the bound is the part inside a host. Otherwise the
+    ring of ranks with equal experts has at most one rank on a host, and no hop is faster than the best link.
     """
     block, replicas = expert_block(config), expert_replicas(config)
     if replicas == 1 or not traffic.num_steps:

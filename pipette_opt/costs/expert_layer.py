@@ -1,5 +1,6 @@
 """
 Compute of the routed experts of one layer: router, sorting of tokens, and grouped products of the experts.
+
 The router multiplies a rank's own tokens with one column per expert and takes the best ``topk``. Each token is copied
 for each of its experts, in the order of the experts. Received copies are sorted again by local expert, and both sorts
 are undone with the results. The ``flex`` dispatcher sends tokens unsorted, and copies them for each expert after they
@@ -11,7 +12,7 @@ long for any number of tokens, and with few tokens longer than the product.
 
 The bias of an expert's second product is weighted with each token's probability, so the product does not add it.
 Megatron-Core (``TEGroupedMLP._apply_bias`` in ``moe/experts.py``) adds it for one expert after the other and
-concatenates the pieces, in framework operations, each through memory.
+concatenates the results, in framework operations, each through memory.
 """
 
 from pipette_opt.costs.experts import distinct_shares, expert_block, rows_of_expert, tokens_of_rank
@@ -21,39 +22,53 @@ from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 
 EXPERT_KERNELS = 20
 """
-Kernel launches of one pass beyond those of a dense layer: scores, choice and counts (8), sorting and back
-(8), experts.
+Number of kernel launches of one pass beyond those of a dense layer. Counted.
+
+Scores, choice and counts (8), sorting and back (8), experts (4).
 """
 
 ROUTER_KERNELS, ROUTED_KERNELS = 8, 4
-"""The router's launches, and those that compute where tokens go; CUDA graphs can capture these without the rest."""
+"""
+Number of launches of the router, and of the kernels that compute the tokens' destinations. Counted.
+
+CUDA graphs can capture these without the rest.
+"""
 
 ROUTER_PASSES = 6.0
-"""Times that the fp32 scores of all experts are read or written: cast, softmax, choice, the map, the load's loss."""
+"""
+Number of times that the fp32 scores of all experts are read or written. Counted.
+
+Cast, softmax, choice, the map, and the load-balancing loss.
+"""
 
 SCATTERED_PER_S = 5.8e11
 """
-Elements of tokens' copies that a GPU sorts by expert and sums up again in a second, beside what memory streams.
+Elements of token copies that a GPU sorts by expert and sums up again in a second, beside the memory traffic.
 
 Kernels that gather rows are bound by their instructions, so faster memory does not help: one constant for L40S, H100,
-B200 and GB200. TensorRT-LLM's experts on a GPU left out are 3 to 13 % off in the median with it, 7 to 44 % without it
+B200 and GB200. For a GPU left out, TensorRT-LLM's experts are 3 to 13 % off in the median with it, 7 to 44 % without it
 (``benchmarks/results/silicon.md``). Megatron-Core's kernels were not measured.
 """
 
 BIAS_PASSES = (6.0, 8.0)
 """
-Times that all copies of tokens are read or written for biases, forward and backward, in the parameters' format.
-Forward: the product is written; read with the results, the sum written; read and written in one piece. Backward: the
-pieces' gradients are put together (2); times the probabilities, then summed over tokens (3); times the biases, then
+Number of times that all token copies are read or written for biases, forward and backward, in parameter format.
+Counted.
+
+Forward: the product is written, read with the results, the sum written, then read and written in one buffer. Backward:
+the parts' gradients are concatenated (2); times the probabilities, then summed over tokens (3); times the biases, then
 summed over the width (3). With probabilities in fp32 it is more.
 """
 
 BIAS_KERNELS = (2, 4)
-"""Launches for the biases of one expert, forward and backward, besides one to put the pieces together."""
+"""
+Number of launches for the biases of one expert, forward and backward, besides one to concatenate the results.
+Counted.
+"""
 
 
 def expert_kernels(model: ModelSpec, config: ParallelConfig) -> int:
-    """Number of kernel launches of a forward pass beyond those of a dense layer."""
+    """Return the number of kernel launches of a forward pass beyond those of a dense layer."""
     return EXPERT_KERNELS + (_bias_kernels(model, config)[0] if model.add_bias_linear else 0)
 
 
@@ -64,7 +79,7 @@ def _bias_kernels(model: ModelSpec, config: ParallelConfig) -> tuple[int, int]:
 
 
 def _copied(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
-    """Number of tokens, or copies of them, that sorting by expert reads and writes on a rank, one way."""
+    """Return the number of tokens and copies that sorting by expert reads and writes on a rank, in one direction."""
     assert model.num_experts is not None
     local = model.num_experts // config.expert_model_parallel_size
     arrived = local * rows_of_expert(model, training, config)
@@ -77,7 +92,7 @@ def _copied(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) ->
 def activation_again_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
-    """Seconds of the routed experts' activation on the busiest rank, and of the cast of its output."""
+    """Return the seconds of the routed experts' activation on the busiest rank, and of the cast of its output."""
     assert model.num_experts is not None
     form, local = linear_format(gpu, training, rates), model.num_experts // config.expert_model_parallel_size
     width = model.expert_ffn_size // config.expert_tensor_size
@@ -92,9 +107,10 @@ def _latent_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """
-    Projections to the width of the experts and back, of a rank's own tokens, forward and backward, seconds; or 0.
+    Return the forward and backward time of projecting a rank's tokens to the experts' width and back, seconds.
 
-    Every tensor rank holds them whole (``fc1_latent_proj``, ``fc2_latent_proj`` in ``moe/moe_layer.py``).
+    0 if the width is the hidden size. Every tensor rank holds the projections whole (``fc1_latent_proj``,
+    ``fc2_latent_proj`` in ``moe/moe_layer.py``).
     """
     latent, h, form = model.moe_latent_size, model.hidden_size, linear_format(gpu, training, rates)
     if latent is None:
@@ -110,8 +126,9 @@ def expert_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """
-    Forward and backward time of a layer's router and routed experts on the busiest rank, without
-    communication, seconds.
+    Return the forward and backward time of a layer's router and routed experts on the busiest rank, seconds.
+
+    Communication is not included.
     """
     assert model.num_experts is not None
     form, element, h = linear_format(gpu, training, rates), training.parameter_bytes, model.expert_hidden_size
@@ -122,7 +139,7 @@ def expert_times_s(
     own, height = tokens_of_rank(training, config), max(1, round(rows))
 
     def products_s(n: int, k: int) -> tuple[float, float]:
-        """Return the forward and backward time of one grouped product."""
+        """Return the forward and backward time of one grouped product, seconds."""
         return product_times_s(
             height, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes, count=local
         )

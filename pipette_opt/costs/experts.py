@@ -1,14 +1,14 @@
 """
-Experts before any times: parameters held, tokens worked on, and bytes sent.
+Layout and traffic of routed experts: parameters held, tokens processed, and bytes sent; no times.
 
 The ranks of a pipeline stage, numbered with tensor parallelism fastest, then context, then data parallelism, fall into
 blocks of ``expert_tensor_size * expert_model_parallel_size``. A block holds every expert of its layers once: ``etp``
-neighbours share each of its experts, ranks ``etp`` apart hold different ones (``RankGenerator`` in megatron-core's
-``parallel_state``, order ``tp-ep-dp``). Ranks at equal places of the blocks hold the same experts and reduce their
+neighbours share each of its experts, ranks ``etp`` apart hold different experts (``RankGenerator`` in megatron-core's
+``parallel_state``, order ``tp-ep-dp``). Ranks at equal places of the blocks hold equal experts and reduce their
 gradients.
 
 Every rank has the tokens of its part of the sequence, ``mbs * seq / (tp * cp)`` with sequence parallelism, and sends
-each of them to ``topk`` experts. Megatron-Core's dispatchers (``moe/token_dispatcher.py``):
+each of them to ``topk`` experts. Megatron-Core has these dispatchers (``moe/token_dispatcher.py``):
 
 ``alltoall``
   An all-to-all over the ``ep`` ranks sends the copies to the ranks of their experts, an all-gather over the ``etp``
@@ -21,8 +21,8 @@ each of them to ``topk`` experts. Megatron-Core's dispatchers (``moe/token_dispa
   however many of its experts are there, and is forwarded over the host's fabric, once to each rank. Results are summed
   on the way back (DeepEP's normal kernels; arXiv 2412.19437, section 3.2.2).
 
-The backward pass mirrors each. With an imbalance above 1, the busiest rank of a block has that multiple of the mean
-load, and the others wait for it.
+The backward pass mirrors each of them. With an imbalance above 1, the busiest rank of a block has that multiple of the
+mean load, and the others wait for it.
 """
 
 import math
@@ -40,7 +40,7 @@ from pipette_opt.specs.layer_parameters import expert_parameters
 
 class ExpertTraffic(NamedTuple):
     """
-    Traffic of one layer with experts for one micro-batch in the forward pass; the backward pass has the same.
+    Traffic of one layer with experts for one micro-batch in the forward pass; the backward pass has equal traffic.
 
     Parameters
     ----------
@@ -52,6 +52,8 @@ class ExpertTraffic(NamedTuple):
         Bytes on a ring of ``ring_size`` neighbours after its all-gather, and before its reduce-scatter.
     num_rings
         Number of all-gathers and reduce-scatters together, 0 or 2.
+    ring_size
+        Number of ranks in such a ring.
     """
 
     sent_bytes: float
@@ -62,18 +64,21 @@ class ExpertTraffic(NamedTuple):
 
 
 def expert_block(config: ParallelConfig) -> int:
-    """Number of consecutive ranks of a stage that hold every expert once."""
+    """Return the number of consecutive ranks of a stage that together hold every expert once (a block)."""
     return config.expert_tensor_size * config.expert_model_parallel_size
 
 
 def expert_replicas(config: ParallelConfig) -> int:
-    """Number of ranks that hold the same experts and reduce their gradients."""
+    """Return the number of ranks that hold equal experts and reduce their gradients."""
     stage = config.tensor_model_parallel_size * config.context_parallel_size * config.data_parallel_size
     return max(stage // expert_block(config), 1)
 
 
 def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
-    """Number of consecutive replicas that exchange tokens, hence wait for each other in every layer with experts."""
+    """
+    Return the number of consecutive replicas that exchange tokens, hence wait for each other in every layer with
+    experts.
+    """
     if model.num_experts is None:
         return 1
     slot = config.tensor_model_parallel_size * config.context_parallel_size
@@ -82,7 +87,7 @@ def coupled_replicas(model: ModelSpec, config: ParallelConfig) -> int:
 
 @lru_cache(maxsize=REMEMBERED)
 def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatArray:
-    """Parameters of routed experts on one rank of each stage, shape ``(pp,)``."""
+    """Return the number of routed-expert parameters on one rank of each stage, shape ``(pp,)``."""
     held = np.zeros(config.pipeline_model_parallel_size)
     for kind, layers in held_of_kinds(model, config).items():
         held += layers.sum(axis=0) * (expert_parameters(model, kind) / expert_block(config))
@@ -90,13 +95,13 @@ def stage_expert_parameters(model: ModelSpec, config: ParallelConfig) -> FloatAr
 
 
 def tokens_of_rank(training: TrainingSpec, config: ParallelConfig) -> int:
-    """Number of tokens of one micro-batch that a rank routes."""
+    """Return the number of tokens of one micro-batch that a rank routes."""
     split = config.context_parallel_size * (config.tensor_model_parallel_size if config.sequence_parallel else 1)
     return config.micro_batch_size * training.seq_length // split
 
 
 def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> float:
-    """Number of tokens of each expert of the busiest rank in one micro-batch."""
+    """Return the number of tokens per expert on the busiest rank in one micro-batch."""
     assert model.num_experts is not None
     routed = expert_block(config) * tokens_of_rank(training, config) * model.moe_router_topk
     return routed / model.num_experts * training.imbalance(config.expert_model_parallel_size)
@@ -104,12 +109,12 @@ def rows_of_expert(model: ModelSpec, training: TrainingSpec, config: ParallelCon
 
 def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> FloatArray:
     """
-    Share of the copies for 0, 1, ... ranks of an all-to-all group that is sent to them together, shape ``(ep + 1,)``.
+    Return the fraction of copies sent to 0, 1, ... ranks of an all-to-all group in one place, shape ``(ep + 1,)``.
 
-    All copies with ``alltoall``. With ``flex``, a token is sent once to ranks in one place together. With even routing,
-    the share is the chance that at least one of its ``topk`` distinct experts is among theirs, over their mean number
-    there. Groups of experts are consecutive, as experts of a rank are, so a router that first chooses groups sends to
-    fewer places.
+    ``alltoall`` sends all copies. ``flex`` sends a token once to ranks in one place together. With even routing, the
+    fraction is the chance that at least one of the token's ``topk`` experts is on these ranks, over the mean number of
+    its experts there. Groups of experts are consecutive, like the experts of a rank. So a router that first chooses
+    groups sends to fewer places.
     """
     ep = config.expert_model_parallel_size
     if model.num_experts is None or training.moe_token_dispatcher_type != "flex":
@@ -123,10 +128,10 @@ def distinct_shares(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 def distinct_share(num_experts: int, topk: int, held: int, groups: int = 1, chosen: int = 1) -> float:
     """
-    Tokens with at least one of the first ``held`` experts among their ``topk``, over their copies for these experts.
+    Return the number of tokens with any of the first ``held`` experts among their ``topk``, over the copies for these.
 
     A token takes ``chosen`` of ``groups`` equal groups at random, and ``topk`` of their experts at random. The first
-    experts are some whole groups, and part of the next one.
+    ``held`` experts fill whole groups, and part of the next group.
     """
     size = num_experts // groups
     whole, rest = divmod(held, size)
@@ -142,7 +147,7 @@ def distinct_share(num_experts: int, topk: int, held: int, groups: int = 1, chos
 
 
 def expert_traffic(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ExpertTraffic:
-    """Traffic of a layer's routed experts in the forward pass; without shared experts and attention."""
+    """Return the traffic of a layer's routed experts in the forward pass, without shared experts and attention."""
     ep, etp = config.expert_model_parallel_size, config.expert_tensor_size
     own_bytes = tokens_of_rank(training, config) * model.expert_hidden_size * training.parameter_bytes
     if training.moe_token_dispatcher_type == "allgather":

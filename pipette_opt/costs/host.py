@@ -1,4 +1,4 @@
-"""Host time to launch the kernels of a layer, and the rest that CUDA graphs leave."""
+"""Host time to launch the kernels of a layer, and the launches that CUDA graphs do not capture."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
 MLP_KERNELS = 4
-"""Kernel launches of an MLP without a gate in one pass: norm, two products, activation."""
+"""Number of kernel launches of an MLP without a gate in one pass: norm, two products, activation. Counted."""
 
 MIXER_KERNELS = {
     "attention": 7,
@@ -21,7 +21,7 @@ MIXER_KERNELS = {
     "none": 0,
 }
 """
-Kernel launches of each token mixer in one pass.
+Number of kernel launches of each token mixer in one pass. Counted.
 
 Norm, product, fused attention with its reads and writes, product, and the addition. A gated delta net splits and
 repeats its queries and keys in kernels of its own.
@@ -29,7 +29,7 @@ repeats its queries and keys in kernels of its own.
 
 LATENT_KERNELS = 8
 """
-Kernel launches of latent attention beyond those of ordinary attention.
+Number of kernel launches of latent attention beyond those of ordinary attention. Counted.
 
 Three more products, two norms, and three copies that make queries, keys and values contiguous
 (``MultiLatentAttention.forward``).
@@ -37,18 +37,19 @@ Three more products, two norms, and three copies that make queries, keys and val
 
 HOST_BOUND_SHARPNESS = 8.0
 """
-Sharpness of the maximum of device and host time of a layer.
+Exponent of the smooth maximum of a layer's GPU time and host time. Chosen.
 
-The larger time counts, plus a part of the smaller where they are near, since some kernels of a layer wait for the host
+The larger time counts, plus a part of the smaller if they are close, since several kernels of a layer wait for the host
 and others hide it.
 """
 
 
 def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, kind: LayerKind) -> float:
     """
-    Host time to launch one pass of a layer, seconds.
-    The backward pass launches about twice the forward's kernels from compiled code, in about the same time. Experts add
-    the router's kernels, the sorting of tokens and the experts' own; a step of ring attention adds its kernels and a
+    Return the host time to launch one pass of a layer, seconds.
+
+    The backward pass launches about twice the forward's kernels from compiled code, in about equal time. Experts add
+    the router's kernels, the sorting of tokens and the experts' own. A step of ring attention adds its kernels and a
     message.
     """
     model, training, tp = instance.model, instance.training, config.tensor_model_parallel_size
@@ -64,7 +65,10 @@ def host_time_s(instance: Instance, config: ParallelConfig, rates: StackSpec, ki
 
 
 def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, kind: LayerKind) -> dict[str, int]:
-    """Kernel launches of one pass by part of the layer, named as in CUDA graphs; the rest is ``moe``."""
+    """
+    Return the kernel launches of one pass by part of the layer, with the names of CUDA graph modules; the rest is
+    ``moe``.
+    """
     norm, mixer, mlp = 0 if training.fused_norm else 6, MIXER_KERNELS[kind.mixer], 0
     norm += model.more_norms * (1 if training.fused_norm else 7)
     if kind.has_attention:
@@ -88,7 +92,7 @@ def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, k
 
 def _launched(parts: Mapping[str, int], training: TrainingSpec, kind: LayerKind) -> int:
     """
-    Number of launches outside of CUDA graphs.
+    Return the number of launches outside CUDA graphs.
 
     A graph of ``moe`` has the whole branch of the experts. Token mixers without attention are ``mamba``. Shared experts
     are with the router.
@@ -107,12 +111,13 @@ def _launched(parts: Mapping[str, int], training: TrainingSpec, kind: LayerKind)
 
 def _threads(tp: int, gpus_per_node: int) -> int:
     """
-    Number of host threads that a ring of tensor ranks waits for: one of each rank, and two per host if it spans hosts.
+    Return the number of host threads that a ring of tensor ranks waits for.
 
-    NCCL's proxies send and receive there. Each thread adds the same time: in a public sweep on H100, pipelines over
-    hosts take 4.2, 6.3, 10.4 ms for a pass of a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9
-    ms with 16 on two hosts, as with 20 threads. (Only back-tests simulate runs of the last kind, in which the two
-    threads were seen. Nothing is fitted to them.)
+    Each rank has one thread, and each host two more if the ring spans hosts: NCCL's proxies send and receive there.
+    Each thread adds an equal time. In a public sweep on H100, pipelines over hosts take 4.2, 6.3, 10.4 ms for a pass of
+    a layer with 2, 4, 8 tensor ranks on one host, 1.04 ms for each, and 22.9 ms with 16 on two hosts, as with 20
+    threads. Only back-tests simulate runs over two hosts, in which the two threads were seen. Nothing is fitted to
+    them.
     """
     hosts = ceil_div(tp, gpus_per_node)
     return tp + (2 * hosts if hosts > 1 else 0)
@@ -120,7 +125,7 @@ def _threads(tp: int, gpus_per_node: int) -> int:
 
 HOST_MEMORY_BYTES_PER_S = 50e9
 """
-Memory bandwidth of Adam on the host for one GPU. Assumed; jobs that offload were not measured.
+Memory bandwidth of Adam on the host for one GPU, bytes per second. Assumed; jobs that offload were not measured.
 
 Half of 16 channels of DDR5-4800 (614 GB/s, two sockets of Intel's Sapphire Rapids) shared by eight GPUs is 38 GB/s;
 half of Grace's 512 GB/s shared by two is 128 GB/s.
@@ -129,10 +134,10 @@ half of Grace's 512 GB/s shared by two is 128 GB/s.
 
 def host_step_s(training: TrainingSpec, share: float, gpu: GpuSpec) -> float:
     """
-    Seconds per owned parameter of an optimizer on the host: gradients there, Adam in fp32, parameters back.
+    Return the seconds per owned parameter of an optimizer on the host: gradients there, Adam in fp32, parameters back.
 
     ``HybridDeviceOptimizer`` in megatron-core overlaps transfers with the step only on request; then the longer counts.
-    ``share``: share of the optimizer's states that the host keeps and steps, 0 to 1.
+    ``share``: fraction of the optimizer's states that the host keeps and steps, 0 to 1.
     """
     travels = (training.gradient_bytes + training.parameter_bytes) / gpu.host_bytes_per_s
     adam = (4 + 2 * 12 + training.parameter_bytes) / HOST_MEMORY_BYTES_PER_S
@@ -140,7 +145,7 @@ def host_step_s(training: TrainingSpec, share: float, gpu: GpuSpec) -> float:
 
 
 def bound_by_host(device_s: float, host_s: float) -> float:
-    """Time of a layer's pass whose kernels take ``device_s`` and whose launches ``host_s``, seconds."""
+    """Return the time of a layer's pass, seconds, from its GPU time ``device_s`` and its launch time ``host_s``."""
     if host_s <= 0.0:
         return device_s
     larger, smaller = max(device_s, host_s), min(device_s, host_s)

@@ -1,8 +1,8 @@
 """
-Layers of a configuration counted by kind, and by whether they are recomputed in the backward pass.
+Layers of a configuration counted by type, and by whether they are recomputed in the backward pass.
 
-All layers of a kind take equally long. Only block recomputation mixes layers that are recomputed with layers that keep
-their activations; each of the two behaves as in a configuration that treats all layers alike.
+All layers of a type take equally long. Only block recomputation mixes layers that are recomputed with layers that keep
+their activations. Each layer then counts as in a configuration that recomputes all layers, or none.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from pipette_opt.specs import LayerKind, ModelSpec
 from pipette_opt.specs.layer_kinds import count_layers
 
 REMEMBERED = 4096
-"""Number of configurations whose layers and parameters are cached, as calibration asks for them repeatedly."""
+"""Number of configurations whose layers and parameters are cached, as calibration asks for them repeatedly. Chosen."""
 
 
 class CountedLayers(NamedTuple):
@@ -29,11 +29,11 @@ class CountedLayers(NamedTuple):
     Parameters
     ----------
     kind
-        Kind of the layers.
+        Type of the layers.
     config
-        A uniform copy of the configuration with the same recomputation as these layers; used to price one of them.
+        Uniform copy of the configuration with the recomputation of these layers; used to price one of them.
     layers
-        Number in each chunk of each stage, shape ``(num_chunks, pp)``.
+        Number of such layers in each chunk of each stage, shape ``(num_chunks, pp)``.
     """
 
     kind: LayerKind
@@ -42,15 +42,12 @@ class CountedLayers(NamedTuple):
 
     @property
     def is_recomputed(self) -> bool:
-        """Return whether the backward pass starts with the whole forward pass."""
+        """Return whether the backward pass of these layers starts with the whole forward pass."""
         return self.config.recompute_granularity == "full"
 
 
 def pure_configs(config: ParallelConfig) -> tuple[ParallelConfig, ...]:
-    """
-    Return the configuration; with block recomputation, one that recomputes nothing and one that recomputes
-    all layers.
-    """
+    """Return ``(config,)``; with block recomputation, copies that recompute no layer and all layers."""
     if config.recomputation != "block":
         return (config,)
     alike = replace(config, recompute_method="uniform", recompute_num_layers=1)
@@ -59,7 +56,11 @@ def pure_configs(config: ParallelConfig) -> tuple[ParallelConfig, ...]:
 
 @lru_cache(maxsize=REMEMBERED)
 def layers_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
-    """Layers of each kind in each chunk of each stage, shape ``(num_chunks, pp)``, without multi-token prediction."""
+    """
+    Return the number of layers of each type in each chunk of each stage, shape ``(num_chunks, pp)``.
+
+    Multi-token-prediction layers are left out.
+    """
     of_chunk = np.array(config.layers_per_chunk, dtype=np.int64)
     return _counted(model, of_chunk, of_chunk)
 
@@ -67,8 +68,9 @@ def layers_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKi
 @lru_cache(maxsize=REMEMBERED)
 def held_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
     """
-    Layers of each kind with weights, shape ``(num_chunks, pp)``; those of multi-token prediction are on the
-    last chunk.
+    Return the number of layers of each type that have weights, shape ``(num_chunks, pp)``.
+
+    Multi-token-prediction layers count in the last chunk.
     """
     return with_mtp_layers(model, layers_of_kinds(model, config), model.held_depths)
 
@@ -76,7 +78,10 @@ def held_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind
 def with_mtp_layers(
     model: ModelSpec, layers: Mapping[LayerKind, IntArray], num_mtp_layers: int
 ) -> Mapping[LayerKind, IntArray]:
-    """Add ``num_mtp_layers`` multi-token-prediction layers of each kind to the last chunk of the last stage."""
+    """
+    Return the layers with ``num_mtp_layers`` multi-token-prediction layers of each type added to the last stage's last
+    chunk.
+    """
     found = dict(layers)
     for kind in model.depth_layers if num_mtp_layers else ():
         last = np.zeros_like(found[kind])
@@ -86,7 +91,7 @@ def with_mtp_layers(
 
 
 def _counted(model: ModelSpec, of_chunk: IntArray, first: IntArray) -> Mapping[LayerKind, IntArray]:
-    """Count the kinds of the first ``first`` layers of each chunk."""
+    """Return the number of layers of each type among the first ``first`` layers of each chunk."""
     starts = np.cumsum(of_chunk.ravel()).reshape(of_chunk.shape) - of_chunk
     counts = count_layers(model.layers, starts, starts + first)
     return MappingProxyType({kind: read_only(count, np.int64) for kind, count in counts.items()})
@@ -94,15 +99,20 @@ def _counted(model: ModelSpec, of_chunk: IntArray, first: IntArray) -> Mapping[L
 
 @lru_cache(maxsize=REMEMBERED)
 def recomputed_of_kinds(model: ModelSpec, config: ParallelConfig) -> Mapping[LayerKind, IntArray]:
-    """Layers of each kind that are recomputed whole, the first ones of each chunk, shape ``(num_chunks, pp)``."""
+    """
+    Return the number of entirely recomputed layers of each type, shape ``(num_chunks, pp)``: the first of each
+    chunk.
+    """
     return _counted(model, np.array(config.layers_per_chunk), np.array(config.recomputed_per_chunk))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def counted_layers(model: ModelSpec, config: ParallelConfig) -> tuple[CountedLayers, ...]:
     """
-    Return every kind of layer in any chunk, with the recomputed layers of each kind last.
-    Multi-token-prediction layers are never recomputed by blocks (``MultiTokenPredictionLayer._checkpointed_forward``).
+    Return every type of layer that a chunk holds, recomputed layers of each type last.
+
+    Block recomputation never recomputes multi-token-prediction layers
+    (``MultiTokenPredictionLayer._checkpointed_forward``).
     """
     pure, found = pure_configs(config), []
     recomputed = recomputed_of_kinds(model, config)

@@ -6,16 +6,16 @@ from pipette_opt.specs.layers import LayerFactor
 
 
 def _products(training: TrainingSpec) -> str:
-    """Return the number format of the products of layers."""
+    """Return the number format of the layers' matrix products."""
     return "fp8" if training.fp8 else "nvfp4" if training.fp4 else training.precision
 
 
 def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> LayerFactor | None:
     """
-    Return the shape of the layers without experts, as in the table learned from runs.
+    Return the shape of the layers without experts, as a key of the table learned from measured runs.
 
-    ``None`` where runs say nothing: context parallelism, and tensor groups over several hosts, whose time is the
-    network's.
+    ``None`` where the table does not apply: context parallelism, and tensor groups over several hosts, which wait for
+    the network.
     """
     tp = config.tensor_model_parallel_size
     if config.context_parallel_size > 1 or tp > instance.cluster.gpus_per_node:
@@ -39,7 +39,7 @@ def layer_shape(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> Lay
 
 
 def learned_factor(instance: Instance, config: ParallelConfig, gpu: GpuSpec, stack: StackSpec) -> float:
-    """Measured over predicted compute of a layer without experts; 1 without a run, and with latent attention."""
+    """Return measured over predicted compute of a dense layer; 1 without a similar run, and for latent attention."""
     unknown = stack.layers is None or instance.model.multi_latent_attention is not None
     shape = None if unknown else layer_shape(instance, config, gpu)
     return 1.0 if stack.layers is None or shape is None else stack.layers.factor(shape)

@@ -1,4 +1,4 @@
-"""Modules of a layer that its backward pass may recompute, each by itself."""
+"""Times of a layer's modules that the backward pass can recompute one by one."""
 
 from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
 from pipette_opt.costs.products import cast_s, linear_format, micro_batch_tokens, product_times_s
@@ -8,9 +8,10 @@ from pipette_opt.specs.layer_parameters import mlp_width
 
 FUSED_NORM_PASSES, UNFUSED_NORM_PASSES = (2.0, 3.0), (18.0, 45.0)
 """
-Activations that a normalisation layer reads and writes, forward and backward. One kernel reads and writes once.
-Written out in framework operations it casts to fp32, squares, averages, scales, casts back and scales by the weight,
-each through memory, in fp32 in between: 36 bytes an element; their derivatives read and write about 90.
+Number of activations that a normalisation layer reads and writes, forward and backward, fused and unfused. Counted.
+
+A fused kernel reads and writes once. Framework operations cast to fp32, square, average, scale, cast back and scale by
+the weight, each through memory, in fp32 in between: 36 bytes an element; their derivatives read and write about 90.
 """
 
 
@@ -18,9 +19,10 @@ def modules_again_s(
     instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> float:
     """
-    Time of a layer's selective recomputation without the attention core, seconds.
-    The forward time of each module, as in the layer's forward pass; repeated communication is in
-    ``costs/collectives.py`` and ``costs/exchange.py``.
+    Return the time of a layer's selective recomputation without the attention core, seconds.
+
+    Each module takes its forward time. ``costs/collectives.py`` and ``costs/exchange.py`` have the repeated
+    communication.
     """
     if config.recompute_granularity != "selective":
         return 0.0
@@ -53,7 +55,7 @@ def up_projection_forward_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> float:
     """
-    Time of the up-projections of latent attention (norms, products, positions), seconds; 0 without latent
+    Return the time of latent attention's up-projections (norms, products, positions), seconds; 0 without latent
     attention.
     """
     latent, tokens = model.multi_latent_attention, micro_batch_tokens(training, config)
@@ -79,9 +81,10 @@ def up_projection_forward_s(
 
 def rotated_latent(latent: LatentAttention) -> float:
     """
-    Channels of a head that the fused kernels of latent attention's positions read or write (``fusions/fused_mla_...``).
+    Return the channels of a head that the fused position kernels of latent attention read or write.
+
     Queries: the part with positions, in place. Keys without positions and values are read, whole keys and values
-    written.
+    written (``fusions/fused_mla_...``).
     """
     return 2.0 * latent.qk_pos_emb_head_dim + latent.up_head_size + latent.key_head_size + latent.v_head_dim
 
@@ -89,7 +92,7 @@ def rotated_latent(latent: LatentAttention) -> float:
 def mlp_forward_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, width: int
 ) -> float:
-    """Forward time of an MLP: two products with their casts, the activation, and the norm before them, seconds."""
+    """Return the forward time of an MLP, seconds: norm, two products with their casts, and activation."""
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     up, form = 2 * width if model.gated_linear_unit else width, linear_format(gpu, training, rates)
     share, passes = (

@@ -1,11 +1,11 @@
 """
-Muon's step: the momentum of each matrix is made orthogonal by Newton and Schulz's iteration, a few products of it.
+Time of Muon's optimizer step: Newton-Schulz iterations make the momentum of each matrix orthogonal.
 
 One iteration on an ``m x n`` matrix, ``m`` the smaller, is ``X X^T``, its square, and a product with ``X``, together
 ``4 m^2 n + 2 m^3`` FLOPs (Jordan et al., "Muon", kellerjordan.github.io/posts/muon; Liu et al., arXiv 2502.16982).
-Megatron-Core does it on the tensor rank's piece of a matrix (``--muon-tp-mode blockwise``; the other modes gather it
-first), and replicas share the matrices out, whole ones each (``LayerWiseDistributedOptimizer``); embeddings, head and
-vectors are Adam's.
+Megatron-Core does it on the tensor rank's part of a matrix (``--muon-tp-mode blockwise``; the other modes gather it
+first). Replicas share the matrices out, each as a whole (``LayerWiseDistributedOptimizer``). Adam updates embeddings,
+head and vectors.
 """
 
 import numpy as np
@@ -23,15 +23,16 @@ ITERATIONS = 5
 
 
 def orthogonal_flops(rows: float, columns: float) -> float:
-    """FLOPs of one matrix."""
+    """Return the FLOPs of one matrix."""
     small, large = sorted((rows, columns))
     return ITERATIONS * (4.0 * small**2 * large + 2.0 * small**3)
 
 
 def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
     """
-    FLOPs of the matrices of one layer on one tensor rank: those divided among all replicas, and those of
-    its experts.
+    Return the FLOPs of one layer's matrices on one tensor rank: dense matrices, and matrices of its experts.
+
+    Dense matrices are divided among all replicas, matrices of experts among the replicas of experts.
     """
     tp, h, width = config.tensor_model_parallel_size, model.hidden_size, mlp_width(model, kind)
     gates = 2 if model.gated_linear_unit else 1
@@ -49,7 +50,7 @@ def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tu
 def orthogonal_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> FloatArray:
-    """Seconds of each stage's orthogonalisation, shape ``(pp,)``; 0 for Adam."""
+    """Return the seconds of each stage's orthogonalisation, shape ``(pp,)``; 0 for Adam."""
     seconds = np.zeros(config.pipeline_model_parallel_size)
     if training.optimizer == "adam":
         return seconds

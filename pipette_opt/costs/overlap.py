@@ -1,23 +1,23 @@
 """
 Communication that overlaps with compute, as in Megatron-Core 0.16.
 
-**Gradients** (``overlap_grad_reduce``). Without interleaving the first stage's gradients are reduced in buckets while
-its last backward makes them; later stages reduce theirs after the last backward, as one, in the flush of the stages
-before (``DistributedDataParallel``: no buckets beyond the first stage; ``forward_backward_pipelining_without_
-interleaving`` enables the reduction early on rank 0 only). Interleaved, each chunk is reduced as one while earlier
-chunks are still at work (``disable_bucketing``).
+**Gradients** (``overlap_grad_reduce``). Without interleaving, the first stage's gradients are reduced in buckets while
+its last backward makes them. Later stages reduce theirs after the last backward, as one bucket, in the flush of the
+stages before (``DistributedDataParallel``: no buckets beyond the first stage; ``forward_backward_pipelining_without_
+interleaving`` enables the reduction early on rank 0 only). With interleaving, each chunk is reduced as one bucket while
+earlier chunks still compute (``disable_bucketing``).
 
-**Parameters** (``overlap_param_gather``). Without interleaving a bucket is asked for when the bucket before has
-arrived, from the hook before the first forward: the first stage works on what it has, a later stage waits for all of
-its parameters, and only when its first input is there. Interleaved, those of the first two chunks
-are gathered from the start, those of chunk ``c`` from the time on when the first forward of chunk ``c - 1`` is as many
-forwards away as the stage's rank (``forward_step_helper_preprocess``, for all stages to start together).
+**Parameters** (``overlap_param_gather``). Without interleaving, a bucket is requested when the bucket before has
+arrived, from the hook before the first forward. The first stage works on what it has; a later stage waits for all of
+its parameters, and only once its first input has arrived. With interleaving, the first two chunks are gathered from the
+start. The gather of chunk ``c`` starts when the first forward of chunk ``c - 1`` is as many forwards away as the
+stage's rank (``forward_step_helper_preprocess``, for all stages to start together).
 
-**Slowdown.** Collectives take some of the chip and of its memory bandwidth: overlapped compute takes
-``overlap_slowdown`` longer.
+**Slowdown.** Collectives take multiprocessors and memory bandwidth: overlapped compute takes ``overlap_slowdown``
+longer.
 
-**In the analytical 1F1B model**, the work that hides a stage's reduction is the least that the stage takes anywhere,
-and every later stage waits for parameters as long as the last stage. Relaxations have both in their paths
+**In the analytical 1F1B model**, the compute that hides a stage's reduction is the least over all hosts, and every
+later stage waits for parameters as long as the last stage. Relaxations have both in their paths
 (:mod:`pipette_opt.problem.beside`).
 """
 
@@ -36,15 +36,16 @@ from pipette_opt.specs import Instance, ModelSpec
 
 SMALLEST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 """
-Parameters of a bucket, where ``ddp_bucket_size`` is not given: the larger of the first and of the second for each rank
-of the data-parallel group (``DistributedDataParallel.__init__``).
+Number of parameters in a bucket by default: the first number, or the second times the data-parallel ranks if larger.
+
+``DistributedDataParallel.__init__``, where ``ddp_bucket_size`` is not given.
 """
 
 UNLIMITED_S = 1e30
 
 
 class Exposed(NamedTuple):
-    """Exposed part of overlapped collectives; fields as in ``PlacedTimes``."""
+    """Exposed part of overlapped collectives; fields as in :class:`~pipette_opt.costs.times.PlacedTimes`."""
 
     reduction_buckets: IntArray
     ready_s: FloatArray | None
@@ -56,25 +57,27 @@ class Exposed(NamedTuple):
 
 class StageRing(NamedTuple):
     """
-    Traffic of the data-parallel rings of a stage, and the work that can hide it; equal for stages of equal exposure.
+    Traffic of a stage's data-parallel rings, and the compute that can hide it; stages with equal exposure are equal.
 
     Parameters
     ----------
+    reduction
+        Traffic of the gradient reduction.
     parameters
-        Gather that overlaps with the forwards, if there is one.
+        Traffic of the parameter gather that overlaps with the forwards; ``None`` without.
     experts, expert_parameters
-        Traffic of experts over their own rings, after the others.
+        Traffic of routed experts over their own rings, after the dense rings; reduction and gather.
     buckets
-        Pieces of both; 0 without overlap.
+        Number of buckets of reduction and gather; 0 without overlap.
     forward_s, backward_s
-        Time of the stage's first forward and last backward wherever it is placed: at least for the analytical model; at
-        most, and slowed down, for a relaxation (whose paths have the waits for parameters and the slowdown).
+        Seconds of the stage's first forward and last backward: for the analytical model the least over all placements;
+        for a relaxation the largest, slowed down (its paths have the waits for parameters and the slowdown).
     first
         Whether it is the first stage.
     others
         Number of other stages, which also wait for their parameters.
     slowdown
-        Relative extra time of compute during collectives.
+        Relative additional time of compute during collectives.
     """
 
     reduction: RingTraffic
@@ -93,7 +96,11 @@ class StageRing(NamedTuple):
         time_s: Callable[[RingTraffic], FloatArray],
         experts_s: Callable[[RingTraffic], FloatArray | float] = lambda traffic: 0.0,
     ) -> FloatArray:
-        """Return the exposed time; ``time_s`` gives the time of a ring, ``experts_s`` that of a ring of experts."""
+        """
+        Return the exposed seconds of all rings.
+
+        ``time_s`` and ``experts_s`` return the seconds of a ring of dense parameters, and of a ring of experts.
+        """
         reduction = time_s(self.reduction)
         if self.experts is not None:
             reduction = reduction + experts_s(self.experts)
@@ -118,7 +125,7 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
     Parameters
     ----------
     closed
-        ``True`` for the analytical model, with the least work of all GPU kinds; ``False`` for a relaxation.
+        ``True`` for the analytical model, with the least compute time of all GPU types; ``False`` for a relaxation.
     """
     model, training, stack = instance.model, instance.training, instance.stack
     if config.sharding_stage > 1:  # their messages only lengthen each micro-batch; the simulator counts them
@@ -163,7 +170,7 @@ def stage_rings(instance: Instance, config: ParallelConfig, compute: StageComput
 
 
 def _part(traffic: RingTraffic, share: float) -> RingTraffic:
-    """Traffic that takes a share of the time, latencies included."""
+    """Return the traffic that takes a fraction ``share`` of the time, latencies included."""
     return RingTraffic(traffic.hop_bytes * share, traffic.num_steps * share, traffic.num_calls * share)
 
 
@@ -171,10 +178,10 @@ def hiding_s(
     instance: Instance, config: ParallelConfig, compute: StageCompute, *, least: bool
 ) -> tuple[FloatArray, FloatArray]:
     """
-    Least (or largest) forward and backward time of one micro-batch on each stage, seconds, shape ``(pp,)`` each.
+    Return the least (or largest) forward and backward time of one micro-batch on each stage, seconds, ``(pp,)`` each.
 
-    At least: the fastest kind of GPU, with tensor communication if groups stay inside hosts. At most: the slowest kind;
-    unlimited if tensor groups span hosts, or experts send tokens.
+    The least is on the fastest GPU type, with tensor communication if groups stay inside hosts. The largest is on the
+    slowest type; unlimited if tensor groups span hosts, or experts send tokens.
     """
     inside = config.tensor_model_parallel_size * config.context_parallel_size <= instance.cluster.gpus_per_node
     if not least and instance.model.num_experts is not None and expert_block(config) > 1:
@@ -193,9 +200,10 @@ def shown_reduction_s(
     reduction_s: FloatArray, buckets: IntArray | int, backward_s: FloatArray | float, slowdown: float
 ) -> FloatArray:
     """
-    Exposed time of a reduction in buckets after the last backward, including the backward's slowdown, seconds.
-    Without slowdown, it falls as the backward grows; with slowdown, it is never below that, which relaxations use. Of
-    ``K`` buckets, the last one follows the backward; the others overlap with its last ``1 - 1 / K``.
+    Return the exposed time of a reduction in buckets after the last backward, and the backward's slowdown, seconds.
+
+    Of ``K`` buckets, the last follows the backward; the others overlap with its last ``1 - 1 / K``. Without slowdown,
+    the exposed time falls as the backward grows. With slowdown, it is never below that, which relaxations use.
     """
     later = 1.0 - 1.0 / np.asarray(buckets)
     slower = slowdown * later * np.minimum(reduction_s, backward_s)
@@ -206,7 +214,7 @@ def shown_reduction_s(
 def shown_gather_s(
     gather_s: FloatArray, buckets: IntArray | int, forward_s: FloatArray | float, slowdown: float
 ) -> FloatArray:
-    """Additional time of the first forward, which waits for a gather in buckets, seconds."""
+    """Return the seconds that a gather in buckets adds to the first forward, which waits for it and is slowed down."""
     later = 1.0 - 1.0 / np.asarray(buckets)
     waits = gather_s / buckets + later * np.maximum(gather_s - forward_s, 0.0)
     longer: FloatArray = waits + slowdown * later * np.minimum(gather_s, forward_s)
@@ -214,7 +222,10 @@ def shown_gather_s(
 
 
 def num_buckets(model: ModelSpec, config: ParallelConfig) -> IntArray:
-    """Buckets of each stage's first chunk, shape ``(pp,)``; only the first stage has more than one."""
+    """
+    Return the number of buckets of each stage's first chunk, shape ``(pp,)``; only the first stage has more
+    than one.
+    """
     ranks = config.data_parallel_size * config.context_parallel_size
     size = config.ddp_bucket_size or max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks)
     buckets = np.ones(config.pipeline_model_parallel_size, dtype=np.int64)
@@ -234,25 +245,25 @@ def exposed(
     shares: FloatArray | None = None,
 ) -> Exposed:
     """
-    Overlap in placements with equal degrees.
+    Return the exposed part of overlapped collectives, for placements with equal degrees.
 
     Parameters
     ----------
     buckets
         Number of buckets from :func:`num_buckets`, shape ``(n, pp)``.
     forward_s, backward_s
-        Shape ``(n, num_chunks, pp, dp)``.
+        Seconds of one micro-batch in each chunk, shape ``(n, num_chunks, pp, dp)``.
     reduction_s
-        Gradient reduction of each stage, shape ``(n, pp)``.
+        Gradient reduction of each stage, seconds, shape ``(n, pp)``.
     gather_s
         Parameter gather of each stage, seconds, shape ``(n, pp)``, if it overlaps with the forwards.
     least_s
-        Forward and backward of one micro-batch wherever a stage is placed, shape ``(n, 2, pp)``; for the analytical
-        model.
+        Least seconds of forward and backward of one micro-batch over all placements of a stage, shape ``(n, 2, pp)``;
+        used by the analytical model only.
     slowdown
-        Relative extra time of compute during collectives.
+        Relative additional time of compute during collectives.
     shares
-        Share of each chunk in its stage's reduction and gather, shape ``(n, num_chunks, pp)``; equal parts by default.
+        Fraction of each chunk in its stage's reduction and gather, shape ``(n, num_chunks, pp)``; equal by default.
     """
     chunks, pp = forward_s.shape[1:3]
     whole = reduction_s[:, None, :, None]
@@ -285,9 +296,9 @@ def exposed(
 
 def _arrivals(forward_s: FloatArray, gather_s: FloatArray) -> FloatArray:
     """
-    Arrival of the parameters of each chunk of an interleaved schedule, seconds, shape ``(n, num_chunks, pp, 1)``.
+    Return the arrival time of each chunk's parameters in an interleaved schedule, seconds, ``(n, num_chunks, pp, 1)``.
 
-    The forwards before the launch count without their own waits, those of the slowest replica.
+    Forwards before the launch of a gather count without their own waits; the slowest replica counts.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """
-All costs of configurations on given GPUs, in seconds.
+Times of configurations on given GPUs, in seconds.
 
-Placements with equal degrees are costed together, as arrays; a single placement is a batch of one. Flows that run at
-once and share a host pair: the messages of one stage boundary in one direction; the gradient rings of all stages; the
+Placements with equal degrees are costed together, as arrays; a single placement is a batch of one. Concurrent flows
+that share a host pair: the messages of one stage boundary in one direction; the gradient rings of all stages; the
 tensor-parallel rings of all stages; their context-parallel rings; all-to-alls between experts.
 """
 
@@ -47,8 +47,8 @@ Grid = tuple[int, int, int, int, int, int, int, int, int, str, RankOrder, bool, 
 """
 Properties that all placements of a batch share.
 
-Tensor, context, data and pipeline size, chunks per stage, expert and expert tensor size, ZeRO stage, groups of replicas
-and their sharing, rank order; overlap of gradients, parameters and activations.
+Tensor, context, data and pipeline size, chunks per stage, expert and expert tensor size, ZeRO stage, optimizer
+instances and their sharing, rank order; overlap of gradients, parameters and activations.
 """
 
 
@@ -61,7 +61,7 @@ def placed_times(
     Parameters
     ----------
     layout
-        Placement of layer groups on stages; in a V of two chunks, the first stage also has the output head.
+        Order of layer groups on stages; in a V of two chunks (``vee``), the first stage also has the output head.
 
     Raises
     ------
@@ -84,8 +84,9 @@ def placed_batches(
     instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]]
 ) -> list[tuple[IntArray, PlacedBatch]]:
     """
-    Return the times of many placements in batches of one grid, each with the indices of its members in
-    ``placed``.
+    Return the times of many placements, in batches of equal degrees.
+
+    Each batch comes with the indices of its placements in ``placed``.
     """
     grids: dict[Grid, list[int]] = {}
     for index, (config, placement) in enumerate(placed):
@@ -103,7 +104,7 @@ def placed_batch(
     known: dict[ParallelConfig, Costs] | None = None,
 ) -> PlacedBatch:
     """
-    Return the times of placements of one grid.
+    Return the times of placements with equal degrees (:data:`Grid`).
 
     Parameters
     ----------
@@ -121,13 +122,13 @@ def costed_batch(
     instance: Instance, placed: Sequence[tuple[ParallelConfig, Placement]], costs: list[Costs]
 ) -> PlacedBatch:
     """
-    Return the times of placements of one grid, given the costs of their configurations.
+    Return the times of placements with equal degrees, given the costs of their configurations.
 
     Parameters
     ----------
     instance
-        Instance whose cluster, stack and collectives hold for all. Models and jobs may differ where they have no
-        experts, if all or none of the models tie embeddings of the first and the last stage.
+        Instance whose cluster, stack and collectives hold for all placements. Models and jobs may differ if they have
+        no experts, and if all or none of the models tie embeddings of the first and the last stage.
     """
     first, placement = placed[0]
     check_expert_ranks(instance.model, first, placement.order)
@@ -137,7 +138,7 @@ def costed_batch(
 
 
 def grid_of(config: ParallelConfig, placement: Placement) -> Grid:
-    """Return the properties that placements costed together share."""
+    """Return the properties that placements in one batch share."""
     return (
         config.tensor_model_parallel_size,
         config.context_parallel_size,
@@ -158,7 +159,7 @@ def grid_of(config: ParallelConfig, placement: Placement) -> Grid:
 
 class _Batch:
     """
-    Placements of one grid.
+    Placements with equal degrees, whose times are computed together.
 
     Parameters
     ----------
@@ -175,7 +176,7 @@ class _Batch:
         self.experts = PlacedExperts(self.links, self.config, experts, gpus) if experts else None
 
     def times(self) -> PlacedBatch:
-        """Compute all times."""
+        """Return all times of the placements."""
         forward, backward = self._compute()
         (tensor_forward, tensor_backward), experts = self._inside_layers()
         send_forward, send_backward = (self._in_step(sends) for sends in self._sends())
@@ -212,7 +213,11 @@ class _Batch:
         )
 
     def _compute(self) -> tuple[FloatArray, FloatArray]:
-        """Work of every chunk, the slowest of its slot's GPUs, seconds, shape ``(n, chunks, pp, dp)`` each."""
+        """
+        Return the forward and backward compute of every chunk, seconds, shape ``(n, chunks, pp, dp)`` each.
+
+        The slowest GPU of a slot (tensor and context ranks of a stage and replica) counts.
+        """
         n, pp, dp = self.hosts.shape[:3]
         names = ("forward_s", "backward_s")
         works = [np.stack([getattr(costs.compute, name) for costs in self.costs]) for name in names]
@@ -224,13 +229,14 @@ class _Batch:
         return slowest[0], slowest[1]
 
     def _in_step(self, times: FloatArray) -> FloatArray:
-        """Synchronise replicas (last axis) that wait for each other."""
+        """Return times in which replicas (last axis) that wait for each other have the slowest replica's time."""
         return in_step(self.instance.model, self.config, times)
 
     def _inside_layers(self) -> tuple[FloatArray, FloatArray | None]:
         """
-        Communication inside the layers of every chunk, forward and backward, seconds, ``(2, n, chunks, pp, dp)``.
-        All communication, and the part of experts.
+        Return the communication inside the layers of every chunk, seconds: all of it, and the part of experts.
+
+        Forward and backward, shape ``(2, n, chunks, pp, dp)`` each; ``None`` for experts of dense models.
         """
         n, pp, dp, cp, tp = self.hosts.shape
         found = np.zeros((2, n, self.config.num_chunks, pp, dp))
@@ -253,7 +259,7 @@ class _Batch:
         return found, sent
 
     def _context(self, groups: IntArray) -> PlacedRings | ExchangedContext:
-        """Return the exchange of context-parallel groups, shape ``(n, groups, cp)``."""
+        """Return the exchange of context-parallel groups; ``groups`` has shape ``(n, groups, cp)``."""
         kind, who = self.instance.training.cp_comm_type, "a context-parallel group"
         rings = self.links.rings(groups, who, messages=kind == "p2p")
         if kind != "a2a":
@@ -267,7 +273,7 @@ class _Batch:
         traffic: list[tuple[RingTraffic, RingTraffic]],
         hidden: list[tuple[float, float]],
     ) -> FloatArray:
-        """Exposed time of rings of one layer, the slowest of a slot, seconds, shape ``(2, n, pp, dp)``."""
+        """Return the exposed time of one layer's rings, the slowest of a slot, seconds, shape ``(2, n, pp, dp)``."""
         n, pp, dp = self.hosts.shape[:3]
         found = np.zeros((2, n, pp, dp))
         if rings is not None:
@@ -279,8 +285,9 @@ class _Batch:
 
     def _sends(self) -> tuple[FloatArray, FloatArray]:
         """
-        Transfers at every boundary, forward and backward, including the one from the last to the first
-        stage, seconds.
+        Return the transfers at every stage boundary, forward and backward, seconds, shape ``(n, pp, dp)`` each.
+
+        The boundary from the last to the first stage is included.
         """
         n, pp, dp = self.hosts.shape[:3]
         forward, backward = np.zeros((n, pp, dp)), np.zeros((n, pp, dp))
@@ -295,7 +302,12 @@ class _Batch:
         return forward, backward
 
     def _messages(self, size: FloatArray, senders: IntArray, receivers: IntArray) -> FloatArray:
-        """Slowest message of each replica, seconds; those of a boundary, ``(n, boundaries, dp, slot)``, run at once."""
+        """
+        Return the slowest message of each replica at each boundary, seconds, shape ``(n, boundaries, dp)``.
+
+        The messages of a boundary run concurrently; ``senders`` and ``receivers`` have shape ``(n, boundaries, dp,
+        slot)``.
+        """
         from pipette_opt.costs._flows import message_flows
 
         cluster = self.instance.cluster
@@ -316,8 +328,8 @@ class _Batch:
 
     def _reductions(self) -> tuple[FloatArray, FloatArray | None]:
         """
-        Gradient reduction and parameter gather of each stage, the slowest of its rings, seconds, shape
-        ``(n, pp)``.
+        Return gradient reduction and parameter gather of each stage, the slowest of its rings, seconds, ``(n, pp)``
+        each.
         """
         dp, cp = self.hosts.shape[2:4]
         beside = self.config.overlap_param_gather
@@ -343,8 +355,9 @@ class _Batch:
         outer: bool = False,
     ) -> FloatArray:
         """
-        Rings over ranks with the same parameters, the slowest of each stage, seconds, shape ``(n, pp)``; see
-        ``in_groups``.
+        Return the slowest data-parallel ring of each stage, seconds, shape ``(n, pp)``.
+
+        ``groups`` and ``outer``: arguments of :func:`in_groups`.
         """
         n, pp, dp, cp, tp = self.hosts.shape
         ranks = in_groups(self.gpus.transpose(0, 1, 4, 2, 3).reshape(n, pp * tp, dp * cp), groups, outer=outer)
@@ -357,7 +370,7 @@ class _Batch:
         return times
 
     def _outer(self) -> FloatArray | float:
-        """Reduction among groups of replicas once an iteration, seconds, shape ``(n, pp)``."""
+        """Return the reduction among optimizer instances once an iteration, seconds, shape ``(n, pp)``."""
         groups = self.config.num_distributed_optimizer_instances
         known = [sharded.sharded for sharded in self.costs if sharded.sharded is not None]
         if groups == 1 or not known:
@@ -370,8 +383,9 @@ class _Batch:
 
     def _sharded(self, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray] | None:
         """
-        Exposed time that ZeRO stages 2 and 3 add to the passes of a micro-batch, seconds, shape ``(n, chunks, pp,
-        dp)`` each.
+        Return the exposed time that ZeRO 2 and 3 add to the forward and backward of a micro-batch, seconds.
+
+        Shape ``(n, chunks, pp, dp)`` each; ``None`` for ZeRO 0 and 1.
         """
         known = [costs.sharded for costs in self.costs if costs.sharded is not None]
         if not known or self.hosts.shape[2] * self.hosts.shape[3] == 1:
@@ -389,8 +403,10 @@ class _Batch:
 
     def _expert_reductions(self, algorithm: Collective) -> tuple[FloatArray, FloatArray]:
         """
-        Reduction of experts' gradients, after the others, and their parameter gather that overlaps with the
-        forwards, seconds.
+        Return the reduction of experts' gradients, and their parameter gather that overlaps with forwards, seconds,
+        ``(n, pp)``.
+
+        The expert rings run after the dense rings.
         """
         none = np.zeros(self.hosts.shape[:2])
         if self.experts is None:
@@ -404,7 +420,9 @@ class _Batch:
 
     def _embeddings(self) -> FloatArray:
         """
-        All-reduce of tied word embeddings, the slowest pair of first and last stage, seconds, shape ``(n,)``.
+        Return the all-reduce of tied word embeddings, the slowest pair of first and last stage, seconds, shape
+        ``(n,)``.
+
         An unmeasured link counts as the slowest measured one: these few bytes are no reason to refuse a plan.
         """
         n = len(self.hosts)

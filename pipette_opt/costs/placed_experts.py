@@ -1,9 +1,9 @@
 """
 Traffic of experts between placed ranks, and the waits of replicas for each other.
 
-Groups are those of megatron-core: see ``costs/experts.py``. The all-to-alls of all groups of a placement run at once,
-and so do their rings. Replicas whose ranks exchange tokens run in step: in every layer, the fastest waits for the
-slowest. So each has the slowest one's times of work and of transfers.
+Groups are those of megatron-core: see ``costs/experts.py``. All all-to-alls of a placement run concurrently, and so do
+its rings. Replicas whose ranks exchange tokens run in step: in every layer, the fastest waits for the slowest. So each
+replica gets the slowest replica's times of compute and of transfers.
 """
 
 import numpy as np
@@ -22,12 +22,12 @@ from pipette_opt.specs import ModelSpec
 
 class PlacedExperts:
     """
-    Experts of placements with equal degrees.
+    Communication of experts, for placements with equal degrees.
 
     Parameters
     ----------
     costs
-        Costs of experts of each placement.
+        Traffic of the experts of each placement.
     gpus
         GPU of each rank from ``gpu_numbers``, shape ``(n, pp, dp, cp, tp)``.
     """
@@ -38,9 +38,9 @@ class PlacedExperts:
 
     def layer_s(self, layers: list[LayerCosts]) -> FloatArray:
         """
-        Exposed exchange of one layer and micro-batch, the slowest rank of a slot, seconds, shape ``(2, n, pp, dp)``.
+        Return the exposed token exchange of one layer and micro-batch, seconds, shape ``(2, n, pp, dp)``.
 
-        ``layers``: costs of layers of one kind, of each placement.
+        The slowest rank of a slot counts. ``layers``: costs of one layer type, for each placement.
         """
         n, pp, dp = self.gpus.shape[:3]
         found = np.zeros((2, n, pp, self.of_stage.shape[2]))
@@ -65,7 +65,11 @@ class PlacedExperts:
         return slowest
 
     def _exchange_s(self, groups: IntArray, layers: list[LayerCosts]) -> FloatArray:
-        """Time of an all-to-all of groups, shape ``(n, groups, members)``; seconds, shape ``(n, groups)``."""
+        """
+        Return the time of an all-to-all of each group, seconds, shape ``(n, groups)``.
+
+        ``groups``: GPUs of the members, shape ``(n, groups, members)``.
+        """
         training = self.links.instance.training
         shares = distinct_shares(self.links.instance.model, training, self.config)
         hands_on = training.moe_token_dispatcher_type == "flex"
@@ -77,7 +81,7 @@ class PlacedExperts:
         self, algorithm: Collective, traffic: list[list[RingTraffic]], *, groups: int = 1, outer: bool = False
     ) -> FloatArray:
         """
-        Rings over ranks that hold the same experts, the slowest of each stage, seconds, shape ``(n, pp)``.
+        Return the slowest ring over ranks with equal experts for each stage, seconds, shape ``(n, pp)``.
 
         Parameters
         ----------
@@ -102,13 +106,13 @@ class PlacedExperts:
 
 
 def _ring_size(layers: list[LayerCosts]) -> int:
-    """Number of neighbours of a ring; 1 without any."""
+    """Return the number of neighbouring ranks in a ring; 1 if no ring runs."""
     ring = layers[0].rings[0]
     return int(ring.num_steps // ring.num_calls) + 1 if ring.num_steps else 1
 
 
 def in_step(model: ModelSpec, config: ParallelConfig, times: FloatArray) -> FloatArray:
-    """Replace the times of replicas (last axis) that exchange tokens by the slowest one's."""
+    """Return times in which replicas (last axis) that exchange tokens have the slowest replica's time."""
     together = coupled_replicas(model, config)
     if together == 1:
         return times
@@ -119,7 +123,7 @@ def in_step(model: ModelSpec, config: ParallelConfig, times: FloatArray) -> Floa
 
 
 def check_expert_ranks(model: ModelSpec, config: ParallelConfig, order: RankOrder) -> None:
-    """Raise ``InputError`` unless megatron-core can number the ranks of experts."""
+    """Raise ``InputError`` unless megatron-core can number the ranks of the experts."""
     if model.num_experts is None:
         return
     slot, block = config.tensor_model_parallel_size * config.context_parallel_size, expert_block(config)

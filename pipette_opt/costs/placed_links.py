@@ -1,4 +1,4 @@
-"""Rings and trees of placed groups over the links that they share."""
+"""Rings, trees and all-to-alls of placed groups over the links that they share."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,12 +23,12 @@ from pipette_opt.specs.gpu_links import GpuLinks
 
 class PlacedLinks:
     """
-    Links that placements use.
+    Collectives of placements over the links of the cluster.
 
-    Parameters
+    Attributes
     ----------
     missing
-        First unmeasured link of each placement that uses one.
+        First unmeasured link of each placement that uses one, by index of the placement.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -39,9 +39,10 @@ class PlacedLinks:
         self, groups: IntArray, who: str, algorithm: Collective = "ring", *, messages: bool = False
     ) -> "PlacedRings":
         """
-        Return rings over the hosts of groups, shape ``(n, groups, members)``; those of one placement run at once.
-        ``groups``: GPUs from :func:`gpu_numbers`. ``messages``: each rank sends to the next, so that a single flow
-        leaves each host; a collective opens one for each member there.
+        Return the rings (or trees) over the hosts of groups; those of one placement run concurrently.
+
+        ``groups``: GPUs from :func:`gpu_numbers`, shape ``(n, groups, members)``. ``messages``: each rank sends to the
+        next, so that a single flow leaves each host; a collective opens a flow for each member there.
         """
         from pipette_opt.costs._flows import ring_hops
 
@@ -70,8 +71,10 @@ class PlacedLinks:
 
     def exchange(self, groups: IntArray, who: str, shares: FloatArray, *, hands_on: bool = False) -> "PlacedExchange":
         """
-        Return all-to-alls of groups, shape ``(n, groups, members)``; those of one placement run at once.
-        ``shares``, ``hands_on``: arguments of ``_flows.exchange_loads``.
+        Return the all-to-alls of groups; those of one placement run concurrently.
+
+        ``groups``: GPUs, shape ``(n, groups, members)``. ``shares``, ``hands_on``: arguments of
+        ``_flows.exchange_loads``.
         """
         from pipette_opt.costs._flows import exchange_loads, exchanging_ranks
 
@@ -100,10 +103,10 @@ class PlacedLinks:
 
     def _host_loads(self, hosts: IntArray, num_hosts: IntArray, members: IntArray, who: str) -> FloatArray:
         """
-        Longest time of a host for its part of a byte, in double trees over the hosts of groups, seconds.
+        Return the longest time of a host for its part of a byte, in double trees over the hosts of groups, seconds.
 
-        ``hosts``, shape ``(n, groups, members)``, holds ``num_hosts`` of each group; the trees of one placement run at
-        once. Shape ``(n, groups)``, zero for a single host; NaN if an edge was not measured.
+        ``hosts``, shape ``(n, groups, members)``, holds ``num_hosts`` of each group; the trees of one placement run
+        concurrently. Shape ``(n, groups)``, zero for a single host; NaN if an edge was not measured.
         """
         cluster, loads = self.instance.cluster, np.zeros(num_hosts.shape)
         for row in range(len(hosts)):
@@ -124,7 +127,7 @@ class PlacedLinks:
         return loads
 
     def note_missing(self, who: str, rate: FloatArray, source: IntArray, target: IntArray, first: int = 0) -> None:
-        """Record the first unmeasured link of each placement, from ``first`` on."""
+        """Record the first unmeasured link of each placement; ``first`` is the index of the first placement."""
         for place in np.argwhere(np.isnan(rate)):
             at = tuple(place)
             self.missing.setdefault(first + int(at[0]), MissingLink(who, int(source[at]), int(target[at])))
@@ -132,17 +135,17 @@ class PlacedLinks:
 
 class RingHops(NamedTuple):
     """
-    Similar hops between hosts, of the groups of placements; arrays have shape ``(n, groups)``.
+    Hops between hosts with equal latency, of the groups of placements; arrays have shape ``(n, groups)``.
 
     Parameters
     ----------
     pace
-        Bandwidth of a flow over the slowest of them, bytes per second, infinite without one; for trees, seconds of a
-        host per byte.
+        Bandwidth of a flow over the slowest of these hops, bytes per second, infinite without one; for trees, seconds
+        of a host per byte.
     flows
-        Flows that the group opens over each hop.
+        Number of flows that the group opens over each hop.
     latency_s
-        Latency of a message, one for all or of each group; ``None`` for that between hosts.
+        Latency of a message, one number or one for each group, seconds; ``None``: the latency between hosts.
     in_domain
         Whether the hops stay in an NVLink domain.
     """
@@ -155,8 +158,10 @@ class RingHops(NamedTuple):
 
 class PlacedRings(NamedTuple):
     """
-    Collectives of placements: hosts of each group and members on the host with the fewest, shape ``(n, groups)``.
-    ``inside_bytes_per_s``: bandwidth of the slowest hop inside a host, one number or of each group.
+    Collectives of placements, with arrays of shape ``(n, groups)``.
+
+    ``num_hosts``: hosts of each group. ``members``: fewest members on one of its hosts. ``inside_bytes_per_s``:
+    bandwidth of the slowest hop inside a host, one number or one for each group.
     """
 
     instance: Instance
@@ -167,7 +172,7 @@ class PlacedRings(NamedTuple):
     hops: tuple[RingHops, ...]
 
     def time_s(self, traffic: RingArrays) -> FloatArray:
-        """Time of the collectives, seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
+        """Return the time of the collectives, seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it."""
         cluster, stack = self.instance.cluster, self.instance.stack
         fabric = self.inside_bytes_per_s
         inside = np.where(self.members > 1, inside_s(cluster, traffic, fabric, stack), 0.0)
@@ -185,7 +190,10 @@ class PlacedRings(NamedTuple):
 
 
 class PlacedExchange(NamedTuple):
-    """All-to-alls of placements, shape ``(n, groups)``; see :func:`~pipette_opt.costs.exchange.exchange_s`."""
+    """
+    All-to-alls of placements, arrays of shape ``(n, groups)``; see
+    :func:`~pipette_opt.costs.exchange.exchange_s`.
+    """
 
     instance: Instance
     port_s_per_byte: FloatArray
@@ -197,8 +205,9 @@ class PlacedExchange(NamedTuple):
         self, part_bytes: FloatArray, most_bytes_per_s: tuple[float, float] = (float("inf"), float("inf"))
     ) -> FloatArray:
         """
-        Time of an all-to-all, seconds; ``part_bytes``: bytes from a rank to each other one, broadcasts to
-        the groups.
+        Return the time of an all-to-all, seconds, shape ``(n, groups)``.
+
+        ``part_bytes``: bytes from a rank to each other rank; broadcasts to the groups.
         """
         cluster, stack = self.instance.cluster, self.instance.stack
         loads = self.port_s_per_byte, self.spans, self.load_s_per_byte
@@ -207,8 +216,9 @@ class PlacedExchange(NamedTuple):
 
 class ExchangedContext(NamedTuple):
     """
-    Context parallelism by all-to-alls: ring costs for groups inside hosts, exchanges for the other groups.
-    ``size``: members of a group.
+    Context parallelism by all-to-alls: ring costs for groups inside hosts, exchanges for groups over hosts.
+
+    ``size``: number of members of a group.
     """
 
     rings: PlacedRings
@@ -217,8 +227,9 @@ class ExchangedContext(NamedTuple):
 
     def time_s(self, traffic: RingArrays) -> FloatArray:
         """
-        Time, seconds, shape ``(n, groups)``; ``traffic`` broadcasts to it: bytes that a rank sends, and number
-        of calls.
+        Return the time of all calls, seconds, shape ``(n, groups)``.
+
+        ``traffic`` broadcasts to that shape: bytes that a rank sends, and number of calls.
         """
         calls = np.maximum(traffic.num_calls, 1)
         part = traffic.hop_bytes / (self.size - 1) / calls
@@ -236,7 +247,11 @@ def _hops_at_best(
     members: IntArray,
     messages: bool,
 ) -> tuple[RingHops, ...]:
-    """Return hops of rings that are in a domain if they fit; others have as many hosts in each domain as possible."""
+    """
+    Return the hops of rings with the best possible use of NVLink domains.
+
+    A ring is inside one domain if it fits. Otherwise it has as many hosts in each domain as possible.
+    """
     most = cluster.levels[0].most_hosts or 1
     fits, beyond = num_hosts <= most, replace(cluster, levels=())
     near = np.where(fits, rate.min(axis=2), np.inf)
@@ -247,8 +262,8 @@ def _hops_at_best(
 
 def farthest_latency_s(cluster: ClusterSpec, hosts: IntArray) -> FloatArray | float:
     """
-    Latency of a message between the two hosts of a group that are farthest apart, seconds; ``hosts`` has
-    members last.
+    Return the latency between the two hosts of a group that are farthest apart, seconds; members are the last
+    axis.
     """
     if not cluster.levels and cluster.known_latency_s is None:
         return cluster.inter_node_latency_s
@@ -269,16 +284,18 @@ def _hops_by_latency(
     messages: bool,
 ) -> tuple[RingHops, ...]:
     """
-    Hops of rings by their latency, those inside NVLink domains apart.
+    Return the hops of rings grouped by latency, with hops inside NVLink domains separate.
 
     Parameters
     ----------
     groups
         GPUs of each group, shape ``(n, groups, members)``.
     source, target, rate, shared
-        Hosts of each hop, bandwidth of a flow (infinite without a hop), and total flows, same shape.
+        Hosts of each hop, bandwidth of a flow (infinite without a hop), and total flows, shape ``(n, groups,
+        members)``.
     num_hosts, members
-        Hosts and members of each group, shape ``(n, groups)``; see ``ring_hops``. With ``messages``, one member.
+        Number of hosts of each group, and members on the host with the fewest, shape ``(n, groups)``; see
+        ``ring_hops``. With ``messages``, one member.
     """
     from pipette_opt.costs._flows import ring_hops
 
@@ -307,18 +324,19 @@ def _hops_by_latency(
 
 
 def gpu_numbers(cluster: ClusterSpec, nodes: IntArray, local_ranks: IntArray) -> IntArray:
-    """Number each rank's GPU; the number of its host where links of single GPUs are not known."""
+    """Return a number for each rank's GPU; the number of its host if links of single GPUs are not known."""
     return nodes if cluster.gpu_links is None else nodes * cluster.gpus_per_node + local_ranks
 
 
 def host_of(cluster: ClusterSpec, gpus: IntArray) -> IntArray:
-    """Return the hosts of numbered GPUs."""
+    """Return the hosts of GPUs numbered by :func:`gpu_numbers`."""
     return gpus if cluster.gpu_links is None else gpus // cluster.gpus_per_node
 
 
 def in_groups(ranks: IntArray, groups: int, *, outer: bool) -> IntArray:
     """
-    Divide rings into rings of equal consecutive parts, or into rings across the parts, of ranks at equal places.
+    Return each ring cut into equal consecutive rings; with ``outer``, rings over members at equal places of these
+    parts.
 
     Parameters
     ----------
@@ -329,7 +347,7 @@ def in_groups(ranks: IntArray, groups: int, *, outer: bool) -> IntArray:
 
     Returns
     -------
-    Shape ``(n, rings * groups, size / groups)``; across them ``(n, rings * size / groups, groups)``.
+    Shape ``(n, rings * groups, size / groups)``; with ``outer``, ``(n, rings * size / groups, groups)``.
     """
     n, rings, size = ranks.shape
     parts = ranks.reshape(n, rings, groups, size // groups)
@@ -340,8 +358,9 @@ def in_groups(ranks: IntArray, groups: int, *, outer: bool) -> IntArray:
 
 def slot_rates(cluster: ClusterSpec, here: IntArray, target: IntArray) -> FloatArray:
     """
-    Bandwidth that slots allow concurrent messages between GPUs, bytes/s, shape ``(sets, messages)``; infinite
-    if unknown.
+    Return the bandwidth that slots allow concurrent messages between GPUs, bytes/s, shape ``(sets, messages)``.
+
+    Infinite if links of single GPUs are not known.
     """
     if cluster.gpu_links is None:
         return np.full(here.shape, np.inf)
@@ -355,8 +374,9 @@ def slot_rates(cluster: ClusterSpec, here: IntArray, target: IntArray) -> FloatA
 
 def link_arrays(links: GpuLinks) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
     """
-    Return arrays for compiled functions: rings of each kind of host, kinds, links between hosts (may be
-    empty), NICs.
+    Return link arrays for compiled functions.
+
+    Ring bandwidths by host type, type of each host, links between hosts (may be empty), and NIC of each slot.
     """
     between = np.zeros((0, 0, 0, 0)) if links.between is None else links.between
     return links.ring_bytes_per_s, links.kind_of_node, between, links.nic_of_slot
@@ -364,9 +384,9 @@ def link_arrays(links: GpuLinks) -> tuple[FloatArray, IntArray, FloatArray, IntA
 
 def fabric_of(cluster: ClusterSpec, gpus: IntArray) -> FloatArray | None:
     """
-    Longest time of a member to send a byte to each other one, in all-to-alls inside hosts, seconds, ``(n, groups)``.
+    Return the longest time of a member to send a byte to each other member on its host, seconds, ``(n, groups)``.
 
-    ``None`` where links of single GPUs are not known.
+    ``None`` if links of single GPUs are not known.
     """
     if cluster.gpu_links is None:
         return None
@@ -378,7 +398,7 @@ def fabric_of(cluster: ClusterSpec, gpus: IntArray) -> FloatArray | None:
 
 
 def slowest_share(cluster: ClusterSpec) -> FloatArray | float:
-    """Slowest pair of GPUs of two hosts over the fastest: an all-to-all uses every pair, whatever the slots."""
+    """Return the rate of the slowest pair of GPUs of two hosts over the fastest: an all-to-all uses every pair."""
     if cluster.gpu_links is None or cluster.gpu_links.between is None:
         return 1.0
     between = cluster.gpu_links.between
@@ -389,7 +409,10 @@ def slowest_share(cluster: ClusterSpec) -> FloatArray | float:
 def _ring_rates(
     links: GpuLinks, gpus: IntArray, source: IntArray, target: IntArray, num_hosts: IntArray, members: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Bandwidth that slots allow rings between hosts and inside, bytes/s, shape ``(n, groups)`` each."""
+    """
+    Return the bandwidth that slots allow rings between hosts, and inside hosts, bytes/s, shape ``(n, groups)``
+    each.
+    """
     from pipette_opt.costs._slots import ring_rates
 
     across, inside = ring_rates(gpus, source, target, num_hosts, members, link_arrays(links))
@@ -397,12 +420,15 @@ def _ring_rates(
 
 
 def spread(traffic: RingArrays, num_axes: int) -> RingArrays:
-    """Append further axes to the arrays of traffic."""
+    """Return the traffic with ``num_axes`` further axes of length 1 at the end."""
     return RingArrays(*(values.reshape(values.shape + (1,) * num_axes) for values in traffic))
 
 
 def flow_rates(cluster: ClusterSpec, source: IntArray, target: IntArray, flows: IntArray) -> FloatArray:
-    """Bytes per second of one of ``flows`` flows from host to host, infinite if there are none; arrays of one shape."""
+    """
+    Return the bytes per second of one of ``flows`` flows from host to host, infinite for 0 flows; arrays of one
+    shape.
+    """
     rates = np.full(flows.shape, np.inf)
     used_places = np.flatnonzero(flows)
     if not len(used_places):

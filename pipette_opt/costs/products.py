@@ -1,4 +1,4 @@
-"""One matrix product on one GPU, and the number formats of products."""
+"""Time of a matrix product on one GPU, and the number formats of products."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from pipette_opt.specs.efficiency import ProductLaw
 
 SUMMED_RATE = 0.93
 """
-Rate of a product that is added to fp32 sums over that of the same product written in 16 bits.
+Rate of a product that is added to fp32 sums, relative to an equal product that is written in 16 bits.
 
 Large weight gradients and forward products in Megatron-LM attain 0.71 and 0.75 of the peak on A100 (0.95) and 0.454 and
 0.50 on B200 (0.91): SimuMax's operator profiles, github.com/MooreThreads/SimuMax, ``configs/system``.
@@ -26,11 +26,12 @@ class ProductFormat:
     flops_per_s
         Rate of a very large product, FLOP/s.
     law
-        Rate of smaller products as a share of it, and their start.
+        Rate of smaller products relative to it, and their start time.
     operand_bytes, result_bytes
         Bytes of one element of the operands, and of the result.
     cast_bytes, norm_cast_bytes
-        Bytes read and written to cast an element of the operands first, of which norms write some; 0 without a cast.
+        Bytes read and written to cast one element of the operands, outside norms and inside fused norms; 0 without a
+        cast.
     """
 
     flops_per_s: float
@@ -42,12 +43,15 @@ class ProductFormat:
 
 
 def micro_batch_tokens(training: TrainingSpec, config: ParallelConfig) -> int:
-    """Number of tokens of one micro-batch that a rank's layers see, with the sequence-parallel parts gathered."""
+    """
+    Return the number of tokens of one micro-batch that a rank's layers process, with sequence-parallel parts
+    gathered.
+    """
     return config.micro_batch_size * training.seq_length // config.context_parallel_size
 
 
 def peak_flops(gpu: GpuSpec, training: TrainingSpec) -> float:
-    """Dense peak in the training's precision; 16-bit formats stand in for each other, FLOP/s."""
+    """Return the dense peak in the training's precision, FLOP/s; fp16 and bf16 replace each other if one is unknown."""
     for precision in (training.precision, "fp16" if training.precision == "bf16" else "bf16"):
         if precision in gpu.peak_flops:
             return gpu.peak_flops[precision]
@@ -69,7 +73,7 @@ def linear_format(gpu: GpuSpec, training: TrainingSpec, rates: StackSpec) -> Pro
     Raises
     ------
     InputError
-        For a recipe on a GPU that has no such products.
+        For a recipe whose format the GPU does not support.
     """
     recipe = training.recipe
     if recipe is None:
@@ -99,10 +103,10 @@ def matmul_time_s(
     sum_bytes: int = 0,
 ) -> float:
     """
-    Time of a product of shapes (m, k) and (k, n), or ``count`` of them in one launch (a grouped product), seconds.
+    Return the time of a product of shapes (m, k) and (k, n), seconds, or of ``count`` such products in one launch.
 
-    The law is :class:`~pipette_opt.specs.efficiency.ProductLaw`; products of a group fill the chip together.
-    ``sum_bytes``: size of an element of the sums that the result is added to; 0 where it is only written.
+    The law is :class:`~pipette_opt.specs.efficiency.ProductLaw`; products of a launch fill the GPU together.
+    ``sum_bytes``: bytes of an element of the sums to which the result is added; 0 if it is only written.
     """
     law, results = form.law, float(count * m * n)
     compute = 2.0 * results * k / form.flops_per_s * (1.0 + law.half_inner / k) * (1.0 + law.half_result / results)
@@ -124,7 +128,9 @@ def product_times_s(
     count: int = 1,
 ) -> tuple[float, float]:
     """
-    Forward and backward time of ``count`` linear layers with ``m`` tokens, from width ``k`` to ``n``, seconds.
+    Return the forward and backward time of ``count`` linear layers with ``m`` tokens, from width ``k`` to ``n``,
+    seconds.
+
     The backward pass has a product for the inputs' gradients, whose inner size is ``n``, and one for the weights',
     whose inner size is the number of tokens. The latter is added to the sum of earlier micro-batches, read and written
     in the format of gradients (Megatron-Core's ``gradient_accumulation_fusion``).
@@ -136,6 +142,10 @@ def product_times_s(
 
 
 def cast_s(elements: float, form: ProductFormat, gpu: GpuSpec, rates: StackSpec, *, of_norms: float = 0.0) -> float:
-    """Time of casting operands to the format of a product, and of ``of_norms`` more out of fused norms, seconds."""
+    """
+    Return the time of casting ``elements`` operands to the format of a product, seconds.
+
+    ``of_norms``: number of further elements that fused norms cast.
+    """
     moved = form.cast_bytes * elements + form.norm_cast_bytes * of_norms
     return moved / (gpu.memory_bytes_per_s * rates.streaming)

@@ -1,9 +1,9 @@
 """
-Cost of each further block of ring attention to a rank beside its FLOPs.
+Additional cost of each further block of ring attention, beside its FLOPs.
 
 With ``cp`` context ranks, a rank works on ``cp`` blocks one after the other, Transformer Engine's ``p2p``
-(``context_parallel.py``, ``AttnFuncWithCPAndKVP2P``). The first is its own causal block. Of each other block, it sees
-all queries against half of the keys, or half of the queries against all keys, so that the FLOPs stay those of whole
+(``context_parallel.py``, ``AttnFuncWithCPAndKVP2P``). The first is its own causal block. In each other block, it sees
+all queries against half of the keys, or half of the queries against all keys. So the FLOPs stay those of whole
 attention over ``cp``.
 
 The blocks have kernels of their own. Each starts anew, reads its queries, keys and values and writes its own output.
@@ -11,9 +11,9 @@ The outputs are merged: first the log-sum-exps, then ``out += exp(lse_i - lse) *
 block has the three kernels of fused attention (``dO * O``, the gradients, the cast of ``dQ`` from fp32;
 ``flash_bwd_launch_template.h`` of FlashAttention 2), and its gradients are added to those of the others.
 
-Passes below count reads and writes through memory by the last rank of the ring, which has all queries in each step; the
-others wait for it at the next exchange. They are counts from that code, not fits. Statistics of the softmax are 1 / 64
-of a pass and left out, as are the copies of half of the queries on other ranks.
+The constants of this module count reads and writes through memory by the last rank of the ring, which has all queries
+in each step; the others wait for it at the next exchange. They are counted from that code, not fitted. Statistics of
+the softmax are 1 / 64 of a pass and left out, as are the copies of half of the queries on other ranks.
 """
 
 from pipette_opt.parallel import ParallelConfig
@@ -21,7 +21,7 @@ from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
 
 ATTENTION_START_S = 12e-6
 """
-Seconds of a fused attention kernel before its FLOPs and its memory traffic: launch, and the ramp of its tiles.
+Seconds of a fused attention kernel before its FLOPs and its memory traffic: launch, and the ramp-up of its tiles.
 
 Median of the intercepts 17, 12, 9, 11, 13, 14 us of ``start + passes * bytes / bandwidth + FLOPs / rate``, fitted for
 SGLang and vLLM on A100, H100 and B200 to 20,258 causal forward kernels of head size 128 that fill half of the chip
@@ -29,54 +29,64 @@ SGLang and vLLM on A100, H100 and B200 to 20,258 causal forward kernels of head 
 """
 
 FORWARD_QUERY_PASSES = 5
-"""Forward passes over the queries' size: query read, partial output written; then merged, two reads and a write."""
+"""
+Forward passes over the queries' size. Counted: query read, partial output written; then merged, two reads and a
+write.
+"""
 
 FORWARD_KEY_PASSES = 3
-"""Forward passes over the keys' size: half of keys and of values copied (a read and a write each), then read."""
+"""Forward passes over the keys' size. Counted: half of keys and values copied (a read and a write each), then read."""
 
 BACKWARD_QUERY_PASSES = 12
 """
-Backward passes over the queries' size: gradient and output of the preprocessing, 2, fp32 sums of ``dQ`` cleared, 2;
-query and gradient read, 2; the sums cast, 3; ``dQ`` added to the others', 3.
+Backward passes over the queries' size. Counted.
+
+Gradient and output of the preprocessing, 2; fp32 sums of ``dQ`` cleared, 2; query and gradient read, 2; the sums cast,
+3; ``dQ`` added to that of the other blocks, 3.
 """
 
 BACKWARD_KEY_PASSES = 7
 """
-Backward passes over the keys' size: halves copied, 2, read, 1, their gradients written, 1, and added to those that
-travel with them, 3.
+Backward passes over the keys' size. Counted.
+
+Halves copied, 2; read, 1; their gradients written, 1; and added to the gradients that travel with the keys, 3.
 """
 
 FORWARD_KERNELS = 1
-"""Kernels after the attention kernel of a forward block on its own stream: the merging."""
+"""Number of kernels that follow the attention kernel of a forward block: the merging. Counted."""
 
 BACKWARD_KERNELS = 4
 """
-Kernels after the attention kernel of a backward block, one after the other: preprocessing, cast, and two
-additions.
+Number of kernels that follow the attention kernel of a backward block: preprocessing, cast, two additions.
+Counted.
 """
 
 EXCHANGED_PASSES = 4
 """
-Passes over each tensor that goes through an all-to-all: parts laid side by side before it and tokens put in order after
-it, a read and a write each (``flash_attn_a2a_communicate``).
+Passes over each tensor that goes through an all-to-all. Counted.
+
+Parts are put side by side before it, and tokens in order after it, a read and a write each
+(``flash_attn_a2a_communicate``).
 """
 
 GATHERED_PASSES = (2, 6)
 """
-Passes over gathered keys and values, forward and backward: put in order, a read and a write, each way; and gradients
-of the same size cleared and put in order (``AttnFuncWithCPAndKVAllGather``).
+Passes over gathered keys and values, forward and backward. Counted.
+
+They are put in order, a read and a write, in both passes. In the backward pass, gradients of equal size are cleared and
+put in order (``AttnFuncWithCPAndKVAllGather``).
 """
 
 HOST_KERNELS = 5
-"""Kernel launches by the host for a forward block: attention, two copies, two kernels that merge."""
+"""Number of kernels that the host launches for a forward block: attention, two copies, two that merge. Counted."""
 
 
 def ring_steps(training: TrainingSpec, config: ParallelConfig) -> int:
     """
-    Number of attention blocks after the first one.
+    Return the number of attention blocks after the first one.
 
-    Each follows a message of the ring; with gathered keys, it is the later piece. After an all-to-all, a rank has some
-    heads of the whole sequence, in one block.
+    With ``p2p``, each follows a message of the ring. With gathered keys, one block follows: the later part of the
+    sequence. After an all-to-all, a rank has a few heads of the whole sequence, in one block.
     """
     if config.context_parallel_size == 1 or training.cp_comm_type == "a2a":
         return 0
@@ -86,7 +96,10 @@ def ring_steps(training: TrainingSpec, config: ParallelConfig) -> int:
 def ring_steps_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """Time of all further blocks of one layer, or of an exchange, beside FLOPs, forward and backward, seconds."""
+    """
+    Return the time of one layer's further blocks, or of its exchange, beside FLOPs, forward and backward,
+    seconds.
+    """
     tp = config.tensor_model_parallel_size
     tokens = config.micro_batch_size * training.seq_length / config.context_parallel_size
     one_pass = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)

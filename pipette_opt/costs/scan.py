@@ -1,8 +1,8 @@
 """
-Convolution, scan and gated norm of a layer that mixes tokens by a state.
+Time of convolution, scan and gated norm in a layer that mixes tokens by a state (Mamba, gated delta net).
 
 A scan is several kernels, each of which waits for memory or for its products. Megatron-Core's (mamba_ssm,
-flash-linear-attention) are written in Triton and attain a part of both.
+flash-linear-attention) are written in Triton and attain a fraction of both.
 """
 
 from pipette_opt.costs.products import micro_batch_tokens, peak_flops
@@ -11,7 +11,7 @@ from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, Training
 
 SCAN_SHARE = 0.3
 """
-Time of a scan's products at the dense peak plus its memory traffic at full bandwidth, over its measured time.
+Ideal over measured time of a scan. Ideal: its products at the dense peak plus its traffic at full memory bandwidth.
 
 Medians of kernels with 8,192 tokens and more, by framework: gated delta net in Triton 0.33 and 0.55 on H100, 0.26 and
 0.30 on B200, 0.20 and 0.29 on GB200; Mamba-2 0.25 on B200. FlashInfer's gated delta net, which Megatron-Core does not
@@ -21,27 +21,29 @@ github.com/ai-dynamo/aiconfigurator at 095f58a, Apache-2.0).
 
 SCAN_BACKWARD = 3.0
 """
-Work of the scan's backward over the forward's: the states of all chunks once more, and two products for each. Counted;
-no measured backward is known.
+Time of the scan's backward over the forward's. Counted; no measured backward is known.
+
+The states of all chunks are computed once more, and each product has two in the backward.
 """
 
 STREAM_PASSES = (2.0, 4.0)
-"""Times that the convolution's channels are read or written, forward and backward."""
+"""Number of times that the convolution's channels are read or written, forward and backward. Counted."""
 
 NORM_PASSES = (3.0, 6.0)
 """
-Times that the heads' channels are read or written in the gated norm: values, gate and result; their
-gradients, too.
+Number of times that the gated norm reads or writes the heads' channels, forward and backward. Counted.
+
+Values, gate and result; in the backward also their gradients.
 """
 
 SCAN_KERNELS = 8
-"""Approximate kernel launches of convolution, scan and norm in one pass."""
+"""Approximate number of kernel launches of convolution, scan and norm in one pass."""
 
 
 def scan_times_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
 ) -> tuple[float, float]:
-    """Forward and backward time of a layer's scan, seconds; 0 for layers without such a state."""
+    """Return the forward and backward time of a layer's scan, seconds; 0 for layers without a state."""
     mixer = model.recurrent_mixer(kind)
     if mixer is None:
         return 0.0, 0.0

@@ -1,17 +1,17 @@
 """
-ZeRO stages 2 and 3: communication that overlaps with the work of every micro-batch.
+ZeRO 2 and 3: communication that overlaps with the compute of every micro-batch.
 
-Stage 3 (PyTorch's FSDP with ``reshard_after_forward``, ``optim_grads_params`` of Megatron-FSDP) gathers the parameters
-of each layer before its forward and again before its backward, and scatters its gradients after that; one layer's is in
-flight while another works. So a pass of ``n`` layers shows the first gather (or the last scatter), and of the others
-what is longer than the work beside them: the form of a gather in ``n`` buckets. Stage 2 (Rajbhandari et al., arXiv
-1910.02054; DeepSpeed, ``optim_grads``) scatters each micro-batch's gradients and gathers parameters once, after the
-step. Experts are divided over the ranks that hold the same ones, in rings of their own, after those of the layer.
+ZeRO 3 (PyTorch's FSDP with ``reshard_after_forward``, ``optim_grads_params`` of Megatron-FSDP) gathers the parameters
+of each layer before its forward and again before its backward, and scatters its gradients afterwards. The collectives
+of one layer run while another layer computes. So a pass of ``n`` layers exposes the first gather (or the last scatter),
+and from the others the time beyond the compute beside them, like a gather in ``n`` buckets. ZeRO 2 (Rajbhandari et al.,
+arXiv 1910.02054; DeepSpeed, ``optim_grads``) scatters each micro-batch's gradients and gathers parameters once, after
+the step. Experts are divided among the ranks that hold equal experts, in rings of their own, after the layer's rings.
 
-With several groups of replicas (hybrid sharding: ``num_distributed_optimizer_instances``) all that is inside a group.
-Once in an iteration each rank reduces its shard of the gradients with the ranks of the other groups that hold the same
-one; where the optimizer is divided over the groups, too, they scatter it, and gather the shard's parameters after the
-step (``outer_dp_sharding_strategy``).
+With several optimizer instances (hybrid sharding: ``num_distributed_optimizer_instances``), all these collectives are
+inside an instance. Once in an iteration, each rank reduces its shard of the gradients with the ranks of the other
+instances that hold an equal shard. If the optimizer is also divided among instances, they scatter it, and gather the
+shard's parameters after the step (``outer_dp_sharding_strategy``).
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 
 class ShardedRings(NamedTuple):
     """
-    Rings over the ranks that share the same parameters, each of all stages, length ``pp``.
+    Traffic of rings over the ranks that share parameters, for each stage, length ``pp``.
 
     Parameters
     ----------
     forward, backward
-        Traffic of a pass of one micro-batch, which overlaps with its work.
+        Traffic of one micro-batch's pass, which overlaps with its compute.
     outer
-        Traffic of the reduction among ranks of several groups once an iteration; none with one group.
+        Traffic of the reduction among optimizer instances once an iteration; none with one instance.
     """
 
     forward: list[RingTraffic]
@@ -50,16 +50,16 @@ class ShardedRings(NamedTuple):
 
 class ShardedCosts(NamedTuple):
     """
-    Traffic of parameters that replicas share.
+    Traffic of parameters that replicas share under ZeRO 2 and 3.
 
     Parameters
     ----------
     layers
-        Traffic of all parameters but experts.
+        Traffic of all parameters but routed experts.
     experts
-        Traffic of experts; ``None`` for a model without.
+        Traffic of routed experts; ``None`` for a dense model.
     units
-        Layers of each stage, whose messages follow one another.
+        Number of layers of each stage, whose messages follow one another.
     """
 
     layers: ShardedRings
@@ -68,7 +68,7 @@ class ShardedCosts(NamedTuple):
 
 
 def sharded_costs(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> ShardedCosts | None:
-    """Return the traffic of shared parameters; ``None`` for ZeRO stages 0 and 1, which send once an iteration."""
+    """Return the traffic of shared parameters; ``None`` for ZeRO 0 and 1, which send once an iteration."""
     if config.sharding_stage < 2:
         return None
     own = _rings(model, training, config, config.sharing_ranks, stage_parameters(model, config).tolist())
@@ -89,7 +89,10 @@ def _rings(
     *,
     experts: bool = False,
 ) -> ShardedRings:
-    """Return the rings of ``counts`` parameters on each stage that ``size`` ranks share."""
+    """
+    Return the rings of parameters that ``size`` ranks share; ``counts`` is the number of parameters of each
+    stage.
+    """
     full, groups = config.sharding_stage == 3, config.num_distributed_optimizer_instances
     whole = gathered_bytes(model, training, config, experts=experts)
     forward, backward, outer = [], [], []
@@ -107,7 +110,11 @@ def _rings(
 
 
 def _outer(gradient_bytes: float, parameter_bytes: float, config: ParallelConfig) -> RingTraffic:
-    """Traffic of a rank's shard among the groups, which reduce it whole, or a part each and gather the result."""
+    """
+    Return the traffic of a rank's shard among optimizer instances.
+
+    They reduce it as a whole, or each reduces a part and gathers the result.
+    """
     groups = config.num_distributed_optimizer_instances
     if config.state_groups == 1:
         return all_reduce_traffic(gradient_bytes, groups)
@@ -118,7 +125,10 @@ def _outer(gradient_bytes: float, parameter_bytes: float, config: ParallelConfig
 def once_traffic(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
 ) -> list[RingTraffic]:
-    """Traffic of a group at the end of the iteration, length ``pp``: stage 2 gathers parameters, stage 3 nothing."""
+    """
+    Return the traffic at the end of the iteration, length ``pp``: ZeRO 2 gathers parameters, ZeRO 3 sends
+    nothing.
+    """
     if config.sharding_stage == 2:
         return parameter_traffic(model, training, config, experts=experts)
     return [NO_TRAFFIC] * config.pipeline_model_parallel_size

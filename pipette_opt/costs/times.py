@@ -1,4 +1,4 @@
-"""Times of placed configurations in seconds: of a single placement, or of many with equal degrees."""
+"""Times of placed configurations in seconds: of a single placement, or of many placements with equal degrees."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,42 +20,42 @@ class PlacedTimes:
         One micro-batch through one model chunk, communication inside layers and recomputation included, shape
         ``(num_chunks, pp, dp)``; one chunk without interleaving.
     tensor_forward_s, tensor_backward_s
-        The part of these that is communication inside layers, same shape.
+        Communication inside layers, included in ``forward_s`` and ``backward_s``; shape ``(num_chunks, pp, dp)``.
     send_forward_s
-        Transfer of one micro-batch from stage ``s`` to stage ``(s + 1) % pp``, shape ``(pp, dp)``; the last
-        row is used by interleaved schedules only. Zero if ``pp`` is 1.
+        Transfer of one micro-batch from stage ``s`` to stage ``(s + 1) % pp``, shape ``(pp, dp)``; only interleaved
+        schedules use the last row. Zero if ``pp`` is 1.
     send_backward_s
-        Transfer from stage ``(s + 1) % pp`` to stage ``s``, same shape.
+        Transfer from stage ``(s + 1) % pp`` to stage ``s``, shape ``(pp, dp)``.
     reduction_s
         Gradient reduction of each stage, shape ``(pp,)``; includes the parameter gather of the distributed optimizer
-        unless that overlaps with the forwards.
+        unless the gather overlaps with the forwards.
     optimizer_s
         Optimizer step.
     embedding_s
-        All-reduce of the word embedding's gradient between the first and the last stage, where both hold it.
+        All-reduce of the word embedding's gradient between the first and the last stage, if both hold it.
     weight_s
-        The part of ``backward_s`` for gradients of weights, for schedules that split the backward, shape of
-        ``backward_s``; ``None``: half of the backward without tensor communication.
+        Gradients of weights, included in ``backward_s``, for schedules that split the backward; shape of
+        ``backward_s``. ``None``: half of the backward without tensor communication.
     reduction_buckets
-        Pieces of each stage's reduction, shape ``(pp,)``: 0 without overlap. With one chunk, the number of equal pieces
-        that are reduced as the gradients arrive; with several chunks, one piece for each.
+        Number of parts of each stage's reduction, shape ``(pp,)``: 0 without overlap. With one chunk, the number of
+        equal parts that are reduced as the gradients arrive; with several chunks, one part for each.
     reduction_shares
-        Share of each chunk's piece in the stage's reduction, shape ``(num_chunks, pp)``; equal by default.
+        Fraction of each chunk in the stage's reduction, shape ``(num_chunks, pp)``; equal by default.
     gather_s
         Parameter gather of each stage, shape ``(pp,)``, if it overlaps with the first forwards.
     ready_s
         Earliest end of a chunk's forwards, by the arrival of its parameters, shape of ``forward_s``.
     first_extra_s, last_extra_s
-        Additional time of the first forward, and the last backward, of each chunk, shape of ``forward_s``: waits for
+        Additional time of the first forward, and of the last backward, of each chunk, shape of ``forward_s``: waits for
         parameters, and slowdown by collectives.
     shown_s
-        Exposed reduction that the solver's analytical model counts instead of ``reduction_s`` with overlap, shape
+        Exposed reduction that the analytical 1F1B model counts instead of ``reduction_s`` with overlap, shape
         ``(pp,)``; see ``costs/overlap.py``.
     expert_forward_s, expert_backward_s
-        The part of ``tensor_forward_s`` and ``tensor_backward_s`` that is exchange of tokens with experts; the rest is
-        tensor- and context-parallel.
+        Exchange of tokens with experts, included in ``tensor_forward_s`` and ``tensor_backward_s``; the rest is tensor
+        and context communication.
     sharded_forward_s, sharded_backward_s
-        The part of ``forward_s`` and ``backward_s`` that ZeRO stages 2 and 3 add by gathering and scattering.
+        Gathers and scatters of ZeRO 2 and 3, included in ``forward_s`` and ``backward_s``.
     overlap_p2p
         Whether an interleaved schedule with blocking sends continues while it sends, in its steady state.
     """
@@ -100,7 +100,7 @@ ARRAYS = (
     "send_backward_s",
     "reduction_s",
 )
-"""Names of the arrays that every placement has."""
+"""Names of the array fields that every placement has."""
 
 OPTIONAL = (
     "weight_s",
@@ -115,11 +115,11 @@ OPTIONAL = (
     "sharded_forward_s",
     "sharded_backward_s",
 )
-"""Names of the arrays that only some placements have."""
+"""Names of the array fields that may be ``None``."""
 
 
 class MissingLink(NamedTuple):
-    """An unmeasured link that a placement uses."""
+    """Unmeasured link that a placement uses: name of the group, and the two hosts by index."""
 
     who: str
     source: int
@@ -129,12 +129,12 @@ class MissingLink(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacedBatch:
     """
-    :class:`PlacedTimes` of placements with equal degrees: every field has one more axis in front, their number.
+    :class:`PlacedTimes` of several placements with equal degrees; the first axis of every field is the placement.
 
     Parameters
     ----------
     missing
-        Placements that use an unmeasured link, and one such link each; their times hold NaN.
+        One unmeasured link for each placement that uses one, by index of the placement; its times hold NaN.
     """
 
     forward_s: FloatArray
@@ -163,7 +163,10 @@ class PlacedBatch:
 
     @classmethod
     def of(cls, times: Sequence[PlacedTimes]) -> "PlacedBatch":
-        """Stack times with equal shapes and overlap; an optional array that some lack is filled in."""
+        """
+        Stack times with equal shapes and overlap; an optional array that only some placements have gets its default
+        elsewhere.
+        """
         stacked: dict[str, Any] = {
             name: _stacked([getattr(each, name) for each in times]) for name in (*ARRAYS, "optimizer_s", "embedding_s")
         }
@@ -199,7 +202,7 @@ class PlacedBatch:
         )
 
     def some(self, rows: IntArray) -> "PlacedBatch":
-        """Return the batch of some of the placements."""
+        """Return the batch of the placements with these indices."""
         names = (*ARRAYS, *OPTIONAL, "optimizer_s", "embedding_s", "reduction_buckets")
         kept: dict[str, Any] = {name: None if (all_ := getattr(self, name)) is None else all_[rows] for name in names}
         back = {int(row): index for index, row in enumerate(rows)}
@@ -211,12 +214,12 @@ class PlacedBatch:
 
 
 def _stacked(arrays: Sequence[Any]) -> Any:
-    """Stack arrays along a new first axis; a single one is not copied."""
+    """Stack arrays along a new first axis; a single array is not copied."""
     return np.asarray(arrays[0])[None] if len(arrays) == 1 else np.stack(arrays)
 
 
 def _stacked_or_none(times: Sequence[PlacedTimes], name: str) -> FloatArray | None:
-    """Stack one optional array of all; ``None`` if none has it."""
+    """Stack an optional array of all placements; ``None`` if no placement has it."""
     if all(getattr(each, name) is None for each in times):
         return None
     stacked: FloatArray = _stacked([_or_default(each, name) for each in times])
@@ -224,7 +227,7 @@ def _stacked_or_none(times: Sequence[PlacedTimes], name: str) -> FloatArray | No
 
 
 def _or_default(times: PlacedTimes, name: str) -> FloatArray:
-    """Return an optional array, or its default."""
+    """Return an optional array of a placement, or its default."""
     array: FloatArray | None = getattr(times, name)
     if array is not None:
         return array

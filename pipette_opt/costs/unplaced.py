@@ -1,4 +1,4 @@
-"""Costs of a configuration that do not depend on its placement: compute, and traffic."""
+"""Costs of a configuration that do not depend on its placement: compute times, and traffic."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,20 +29,20 @@ from pipette_opt.specs import Instance, LayerKind
 
 class LayerCosts(NamedTuple):
     """
-    Traffic of one layer of a kind for one micro-batch, forward and backward.
+    Traffic of one layer of a type for one micro-batch, forward and backward.
 
     Parameters
     ----------
     layers
-        Number of layers of the kind, shape ``(num_chunks, pp)``.
+        Number of layers of the type, shape ``(num_chunks, pp)``.
     tensor, context
         Tensor- and context-parallel traffic, without routed experts.
     idle, attention
-        Time that hides the tensor and the context traffic, seconds.
+        Seconds that hide the tensor and the context traffic.
     rings
-        Rings of a layer with experts, over neighbours that share experts or tokens.
+        Traffic of a layer with experts over rings of neighbours that share experts or tokens.
     part_bytes, num_exchanges
-        Bytes that a rank sends to each other one in an all-to-all; number of all-to-alls.
+        Bytes that a rank sends to each other rank in an all-to-all; number of all-to-alls.
     beside
         Time that hides all-to-alls.
     """
@@ -59,19 +59,19 @@ class LayerCosts(NamedTuple):
 
 
 class ExpertCosts(NamedTuple):
-    """Rings over ranks that hold the same experts, of each stage: of gradients and of parameters."""
+    """Traffic of rings over ranks that hold equal experts, for each stage: of gradients and of parameters."""
 
     gradient: list[RingTraffic]
     parameters: list[RingTraffic]
 
 
 class Costs(NamedTuple):
-    """Costs of a configuration that do not depend on its placement."""
+    """Compute and traffic of a configuration, for any placement."""
 
     compute: StageCompute
     message_bytes: float
     layers: dict[tuple[LayerKind, bool], LayerCosts]
-    """Costs by kind of layer, and whether it is recomputed whole."""
+    """Costs by type of layer, and by whether the layer is recomputed entirely."""
     gradient: list[RingTraffic]
     parameters: list[RingTraffic]
     embedding: RingTraffic
@@ -81,7 +81,7 @@ class Costs(NamedTuple):
     experts: ExpertCosts | None
 
     def of_kind(self, kind: tuple[LayerKind, bool]) -> LayerCosts:
-        """Return the costs of one kind of layer; zero layers if only other configurations of equal degrees have it."""
+        """Return the costs of one type of layer; zero layers if only other configurations of equal degrees have it."""
         if kind in self.layers:
             return self.layers[kind]
         other = next(costs for known, costs in self.layers.items() if known[0] == kind[0])
@@ -95,7 +95,7 @@ def costs_of(instance: Instance, config: ParallelConfig, known: Costs | None = N
     Parameters
     ----------
     known
-        Costs with another stack: those that do not depend on the stack are reused.
+        Costs of the configuration with another software stack; parts that do not depend on the stack are reused.
     """
     model, training = instance.model, instance.training
     compute, overlap = stage_compute(instance, config), config.overlap_grad_reduce
@@ -151,12 +151,18 @@ def _layer_costs(instance: Instance, counted: CountedLayers, compute: StageCompu
 
 
 def _attention(instance: Instance, config: ParallelConfig, kind: LayerKind) -> tuple[float, float]:
-    """Attention time that hides context-parallel communication, forward and backward of one layer, seconds."""
+    """
+    Return the attention time of one layer that hides context-parallel communication, forward and backward,
+    seconds.
+    """
     return hidden_by_attention_s(instance, config, kind) if config.context_parallel_size > 1 else (0.0, 0.0)
 
 
 def in_a_vee(instance: Instance, config: ParallelConfig, costs: Costs) -> Costs:
-    """Move the output head and the last norm to the first stage, whose embeddings are then no copies."""
+    """
+    Return the costs with the output head and the last norm on the first stage, which then needs no copy of
+    embeddings.
+    """
     chunks, layers = config.num_chunks, config.layers_per_stage
     if config.pipeline_model_parallel_size == 1:
         return costs

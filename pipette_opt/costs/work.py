@@ -1,22 +1,22 @@
 """
-Compute-only lower bounds on configurations, without building them or looking at pairs of hosts.
+Compute-only lower bounds on configurations, which need neither their problem data nor pairs of hosts.
 
-**First bound.** Whatever the schedule and the hosts, the first micro-batch goes through the first chunks of the stages
-before a stage, the stage does all its work, and its last backward goes back through the first chunks of the stages
-before. So an iteration takes at least the longest of these paths, and a path is a sum of layers' times. Transfers
-between stages and the optimizer step are left out. Communication inside layers counts where it stays inside hosts, and
-that of experts at its least.
+**First bound.** Whatever the schedule and the hosts, the first micro-batch passes the first chunks of the stages before
+a stage, the stage does all its work, and its last backward goes back through the first chunks of the stages before. So
+an iteration takes at least the longest of these paths, and a path is a sum of layers' times. Transfers between stages
+and the optimizer step are left out. Communication inside layers counts if it stays inside hosts, and the exchange of
+experts at its least.
 
-**Second bound.** Whatever overlaps with compute, a stage has no gradient to reduce before the last backward of one of
-its chunks begins. Until then, it has done all other micro-batches of that chunk. So an iteration takes at least these,
-and then the reduction over the best link of the cluster (a reduce-scatter, which is no more than an all-reduce). This
-is a sum over layers, too.
+**Second bound.** With any overlap, a stage has no gradient to reduce before the last backward of one of its chunks
+begins. Until then, it has done all other micro-batches of that chunk. So an iteration takes at least these
+micro-batches, and then the reduction over the best link of the cluster (a reduce-scatter, which is no more than an
+all-reduce). This is a sum over layers, too.
 
-Times are those of the fastest GPU kind, except on the stage that does all its work: the hosts of the faster kinds are
-limited, and every other grid row has a slower one.
+Times are on the fastest GPU type, except on the stage that does all its work: the number of hosts of faster types is
+limited, and every other grid row has a slower host.
 
 A bound costs microseconds. Times of a layer are computed once for all configurations that differ only in the number of
-layers of their stages; counts of operations on paths once for all of equal depth.
+layers of their stages. Counts of operations on paths are computed once for all configurations of equal depth.
 """
 
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ from pipette_opt.specs.layer_parameters import (
 )
 
 MARGIN = 1e-9
-"""Relative margin subtracted from bounds that are computed in doubles."""
+"""Relative margin subtracted from bounds, as they are computed in doubles. Chosen."""
 
 NO_PART = (
     "layers_per_stage",
@@ -80,7 +80,7 @@ NO_PART = (
     "ddp_bucket_size",
     "overlap_p2p_communication",
 )
-"""Fields of a configuration that the least time of a layer does not depend on."""
+"""Fields of a configuration on which the least time of a layer does not depend."""
 
 _DECIDING = attrgetter(*(option.name for option in fields(ParallelConfig) if option.name not in NO_PART))
 
@@ -91,7 +91,7 @@ _OF_A_LAYER = attrgetter(
         if option.name not in (*NO_PART, "pipeline_model_parallel_size", "data_parallel_size")
     )
 )
-"""Fields that the work of one layer depends on; of stages and replicas only as :func:`_layer_key` says."""
+"""Fields on which the compute of one layer depends; :func:`_layer_key` adds those about stages and replicas."""
 
 _SPLIT = attrgetter(
     "layers_per_stage", "num_chunks", "pipeline_model_parallel_layout", "recomputation", "recompute_num_layers"
@@ -99,7 +99,7 @@ _SPLIT = attrgetter(
 
 
 class WorkBounds:
-    """Compute-only bounds of an instance's configurations, as a function that caches their common parts."""
+    """Compute-only lower bounds of an instance's configurations, as a function with a cache of their common parts."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -112,7 +112,7 @@ class WorkBounds:
         self._kind_of_layer = np.array([number[kind] for kind in instance.model.layers])
 
     def __call__(self, config: ParallelConfig) -> float:
-        """Lower bound on every plan of the configuration, seconds; infinite if hosts cannot tile it."""
+        """Return a lower bound on every plan of the configuration, seconds; infinite if no host tile is legal."""
         key = _DECIDING(config)
         if key not in self._seconds:
             self._seconds[key] = _work_s(self._instance, config, self._known)
@@ -133,9 +133,11 @@ class WorkBounds:
 
     def _by_kinds_s(self, config: ParallelConfig, seconds: "_Pieces", counts: "_Counts", m: int) -> float:
         """
-        Lower bound with limited hosts of the faster GPU kinds, by the path of each stage on each kind, seconds.
-        Only a limited number of grid rows can have hosts of the faster kinds alone. Every other row has a slower host,
-        with at least the fewest micro-batches of all replicas; at best those rows in which that costs least.
+        Return a lower bound that respects the number of hosts of faster GPU types, seconds.
+
+        Only a limited number of grid rows can have hosts of the faster types alone. Every other row has a slower host,
+        with at least the fewest micro-batches of all replicas. The bound puts slower hosts in the rows where they cost
+        least.
         """
         training = self._instance.training
         least = config.microbatches_of_replicas(training.global_batch_size)[-1] if training.unequal_microbatches else m
@@ -156,9 +158,9 @@ class WorkBounds:
 
     def of_any_split(self, config: ParallelConfig) -> float:
         """
-        Lower bound on every plan of the configuration with any layer partition, seconds; cached.
+        Return a lower bound on every plan of the configuration with any layer partition, seconds; cached.
 
-        See :meth:`_any_split_s`.
+        :meth:`_any_split_s` computes it.
         """
         key = _DECIDING(config), config.num_chunks
         if key not in self._of_any_split:
@@ -167,10 +169,11 @@ class WorkBounds:
 
     def _any_split_s(self, config: ParallelConfig) -> float:
         """
-        Lower bound on every plan of the configuration with any layer partition, seconds.
-        All stages together have at most :func:`busy_share` of the time. Some stage has at least the mean number of
-        layers, each no faster than the fastest kind, and its reduction starts after the last backward of one of its
-        chunks begins. And some stage has at least the mean work.
+        Compute a lower bound on every plan of the configuration with any layer partition, seconds.
+
+        Three bounds hold. All stages together compute for at most :func:`busy_share` of the time. The fullest stage has
+        at least the mean number of layers, and its reduction starts after the last backward of one of its chunks
+        begins. The busiest stage has at least the mean work. Layers count on the fastest GPU type.
         """
         self(config)
         seconds = self._seconds[_DECIDING(config)]
@@ -199,11 +202,11 @@ class WorkBounds:
 
 def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:
     """
-    Upper bound on the work of one micro-batch on all stages together, as a share of the iteration.
+    Return an upper bound on the time of one micro-batch on all stages together, as a fraction of the iteration time.
 
     A stage with work ``w`` for one micro-batch takes ``m * w``, after the first of ``v`` equal chunks of every stage
-    before it: ``m * w[s] + sum(w[:s]) / v <= T``. The sum of all ``w`` is largest where each stage takes all the time
-    left to it, which makes it ``T * v * (1 - (1 - 1 / (m * v))^pp)``.
+    before it: ``m * w[s] + sum(w[:s]) / v <= T``. The sum of all ``w`` is largest if each stage takes all the time left
+    to it, which makes it ``T * v * (1 - (1 - 1 / (m * v))^pp)``.
     """
     passes = num_microbatches * chunks
     return chunks * (1.0 - (1.0 - 1.0 / passes) ** pp)
@@ -211,21 +214,21 @@ def busy_share(num_microbatches: int, pp: int, chunks: int) -> float:
 
 class _Pieces(NamedTuple):
     """
-    Times of the pieces that paths consist of: a layer of each kind, embeddings, head, a pass of a whole stage.
+    Times of the operations on paths: a layer of each type, embeddings, head, fixed time of a whole stage.
 
-    With block recomputation, the layers of the first pieces keep their activations, and the last pieces, one for each
-    kind, are the additional time of a recomputed layer; otherwise these are zero.
+    The last entries, one for each layer type, are the additional time of a recomputed layer with block recomputation,
+    and otherwise zero. ``kinds`` is the number of layer types.
 
     Parameters
     ----------
     work_s
-        Forward and backward of one micro-batch on the fastest GPU kind for each piece, shape ``(2 * kinds + 3,)``.
+        Forward and backward of one micro-batch on the fastest GPU type, seconds, shape ``(2 * kinds + 3,)``.
     of_kinds_s
-        Forward and backward on each GPU kind, shape ``(num_kinds, 2 * kinds + 3)``.
+        Forward and backward on each GPU type, seconds, shape ``(num_kinds, 2 * kinds + 3)``.
     reduction_s
-        Share of each piece in the gradient reduction, seconds, shape ``(2 * kinds + 3,)``.
+        Gradient reduction of each operation's parameters, seconds, shape ``(2 * kinds + 3,)``.
     rows
-        Number of grid rows, and hosts of each, of every tiling.
+        Number of grid rows, and of hosts in each, for every host tile.
     """
 
     work_s: FloatArray
@@ -236,16 +239,16 @@ class _Pieces(NamedTuple):
 
 class _Counts(NamedTuple):
     """
-    Number of times that each stage does, or holds, each of :class:`_Pieces`; all of shape ``(pp, 2 * kinds + 3)``.
+    Number of times that each stage does, or holds, each operation of :class:`_Pieces`; shape ``(pp, 2 * kinds + 3)``.
 
     Parameters
     ----------
     path
         Counts on the path through the stages before, all of a stage's work, and back.
     before_gradients
-        Counts before the last backward of one of its chunks.
+        Counts before the last backward of one of the stage's chunks.
     held
-        Counts of the stage's own pieces.
+        Counts of the operations that the stage holds.
     """
 
     path: FloatArray
@@ -273,7 +276,7 @@ def _path_counts(instance: Instance, config: ParallelConfig, num_microbatches: i
 
 
 def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -> _Pieces | None:
-    """Return the pieces on each GPU kind and over the best links; ``None`` if hosts cannot tile the configuration."""
+    """Return the operations' times on each GPU type and over the best links; ``None`` if no host tile is legal."""
     check_timed(instance.model, config)
     blocks = list(node_blocks(config, instance.cluster.gpus_per_node, instance.launcher))
     if not blocks:
@@ -295,14 +298,19 @@ def _work_s(instance: Instance, config: ParallelConfig, known: dict[Any, Any]) -
 
 def _layer_key(config: ParallelConfig) -> Any:
     """
-    Return a key equal for configurations whose layers do the same work: they differ in stages, replicas and
-    partitions.
+    Return a key that is equal for configurations whose layers take equal time.
+
+    They differ only in stages, replicas and partitions.
     """
     return _OF_A_LAYER(config), config.pipeline_model_parallel_size > 1, config.world_size
 
 
 def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], known: dict[Any, Any]) -> FloatArray:
-    """Work of all but the last pieces on each GPU kind where all layers are recomputed, or none is, seconds."""
+    """
+    Return the seconds of layers, embeddings, head and fixed time on each GPU type, shape ``(num_kinds, kinds + 3)``.
+
+    ``config`` must recompute all layers or none.
+    """
     block = blocks[0]  # all tiles have equal slots
     if (key := (_layer_key(config), block.nodes_per_slot, block.context_nodes)) not in known:
         known[key] = _layers_s(instance, config, block)
@@ -319,8 +327,9 @@ def _alike_s(instance: Instance, config: ParallelConfig, blocks: list[NodeBlock]
 
 def _layers_s(instance: Instance, config: ParallelConfig, block: NodeBlock) -> FloatArray:
     """
-    Work of the layers without the exchange of experts and multi-token prediction, which no tiling
-    changes, seconds.
+    Return the seconds of layers, embeddings, head and fixed time that are equal for every host tile.
+
+    The exchange of experts and multi-token-prediction layers are left out.
     """
     of_kinds = [_pieces_s(instance, config, gpu) for gpu in instance.cluster.gpu_kinds]
     pieces: FloatArray = np.array([seconds for seconds, _ in of_kinds])
@@ -336,12 +345,13 @@ def reduction_pieces_s(
     instance: Instance, config: ParallelConfig, block: NodeBlock, known: dict[Any, Any] | None = None
 ) -> FloatArray:
     """
-    Reduction of each of :class:`_Pieces` in a tiling, seconds; 0 where no ring is known.
+    Return the gradient reduction of each operation of :class:`_Pieces` with one host tile, seconds; 0 without a known
+    ring.
 
     Parameters
     ----------
     known
-        Cache of times per parameter of the same instance; read and extended.
+        Cache of times per parameter of this instance; read and extended.
     """
     known = {} if known is None else known
 
@@ -384,16 +394,16 @@ def reduction_pieces_s(
 
 def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> float:
     """
-    Lower bound on the reduce-scatter of one parameter's gradient, without latencies, seconds.
+    Return a lower bound on the reduce-scatter of one parameter's gradient, without latencies, seconds.
 
     Parameters
     ----------
     replicas
-        Number of ranks that hold it.
+        Number of ranks that hold the parameter.
     members
-        Number of these on one host.
+        Number of these ranks on one host.
     gpus
-        GPUs used of a host.
+        Number of GPUs used in a host.
     """
     if replicas == 1:
         return 0.0
@@ -423,7 +433,10 @@ def _parameter_s(instance: Instance, replicas: int, members: int, gpus: int) -> 
 
 
 def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
-    """Compute of all but the last pieces on a GPU kind, and the device's wait for the host in a layer, seconds."""
+    """
+    Return the compute of layers, embeddings, head and fixed time on one GPU type, and the GPU's waits for the host,
+    seconds.
+    """
     model, training, rates = instance.model, instance.training, instance.stack
     pieces, idle = [], np.full(2, np.inf)
     for kind in dict.fromkeys(model.layers):
@@ -438,7 +451,7 @@ def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple
 def _experts_s(
     instance: Instance, config: ParallelConfig, blocks: list[NodeBlock], kind: LayerKind, known: dict[Any, Any]
 ) -> Iterator[float]:
-    """Yield the lower bound on the exchange of a layer with experts, forward and backward, in each tiling, seconds."""
+    """Yield for each host tile a lower bound on the exchange of an expert layer, forward plus backward, seconds."""
     alike = _layer_key(config), kind
     for ranks, gpus in {(ranks_of_a_host(config, block), gpus_of_a_host(config, block)) for block in blocks}:
         if (key := (alike, ranks, gpus)) not in known:
