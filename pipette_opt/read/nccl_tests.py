@@ -1,9 +1,8 @@
 """
-Parser of nccl-tests and rccl-tests output: the printed text, and the JSON of the option ``-J``.
+Reader of nccl-tests and rccl-tests output: the printed text, and the JSON of option ``-J``.
 
-The columns are those of nccl-tests 2.13 to 2.20 (github.com/NVIDIA/nccl-tests, ``src/util.cu``), and those of older
-rccl-tests, which lack ``redop`` or ``root``. Older text lacks the line that names the test; :func:`_kind` then infers
-it.
+Columns are those of nccl-tests 2.13 to 2.20 (github.com/NVIDIA/nccl-tests, ``src/util.cu``), or those of older
+rccl-tests without ``redop`` or ``root``. Older text does not name its test; :func:`_kind` then infers the name.
 """
 
 import math
@@ -43,15 +42,15 @@ _FAILURES = (
     "prterun detected",
     "Segmentation fault",
 )
-"""Words of a line on a failure; the test failed unless the summary follows."""
+"""Words of lines that report a failure; the test failed unless its summary follows."""
 
 WRONG_RESULTS = "computed wrong results"
-"""Problem of a test that ran, over links that cannot be trusted."""
+"""Problem text of a test that finished with wrong results, so that its links cannot be trusted."""
 
 _NCCL = re.compile(
     r"R?CCL (?:INFO|WARN|TRACE) |R?CCL version |NET/\w|(?:HIP|ROCm|rccl-tests) version|Librccl path|Hostname +:"
 )
-"""Lines of NCCL and RCCL that appear between those of a test."""
+"""Pattern of lines of NCCL and RCCL among the output of a test."""
 
 KINDS = {
     "sendrecv": "sendrecv",
@@ -60,7 +59,7 @@ KINDS = {
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
 }
-"""Kinds of tests by name without underscores, as ``--test`` and file names have them."""
+"""Names of tests, by name without underscores, as in ``--test`` and file names."""
 
 KNOWN_KEYS = (
     "version",
@@ -79,28 +78,28 @@ KNOWN_KEYS = (
 
 _PAIR_KINDS = ("sendrecv", "alltoall")
 _ONE_LINK_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
-"""Tests whose bus bandwidth is that of the link if two hosts have a rank each."""
+"""Collective tests whose bus bandwidth is the link's bandwidth if two hosts have one rank each."""
 
 BUS_SLACK, BUS_SLACK_BYTES_PER_S = 0.02, 0.02 * GB
-"""Largest error of a printed bus bandwidth: relative, and in bytes/s for the rounding of small ones. Chosen."""
+"""Largest error of a printed bus bandwidth: relative, and in bytes/s for rounding. Chosen."""
 
 MAX_GPUS = 1024
-"""Most GPUs of a process, and most threads; no host has more."""
+"""Largest number of GPUs, and of threads, of a process. Chosen: no host has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclRow:
     """
-    Result of a test for a message size.
+    Result of a test for one message size.
 
     Parameters
     ----------
     time_s
-        Mean of the out-of-place and the in-place time.
+        Time of the operation, seconds; mean of out-of-place and in-place.
     algorithm_bytes_per_s
-        ``algbw``: size over time, mean of the two.
+        ``algbw``, size over time in bytes/s; mean of out-of-place and in-place.
     bus_bytes_per_s
-        ``busbw``, mean of the two; ``None`` if it was not read.
+        ``busbw`` in bytes/s, mean of out-of-place and in-place; ``None`` if not read.
     """
 
     size_bytes: int
@@ -112,23 +111,25 @@ class NcclRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclTest:
     """
-    Run of a test.
+    Run of a test of nccl-tests.
 
     Parameters
     ----------
+    source
+        Path of the file.
     kind
         ``sendrecv``, ``alltoall`` or the name of another test; empty if unknown.
     kind_from
-        Source of the kind, for people; empty if the test itself names it.
+        Text that says how ``kind`` was inferred; empty if the output names the test.
     gpus_of_host
-        Number of ranks by host, hosts in rank order.
+        Number of ranks of each host, hosts in rank order.
     device_names
-        Driver's names of the GPUs, by host.
+        Driver's names of the GPUs of each host.
     problem
-        Reason why the test is not used; empty if it ran to its end with correct results.
+        Reason why the test is not used; empty for a complete test with correct results.
     failed
-        Whether the test failed: its log has an error, wrong results, or no line after its list of ranks. A log that is
-        only in part readable does not count as failed.
+        Whether the test failed: an error, wrong results, or no line after the list of ranks. A log that is only partly
+        readable does not count as failed.
     """
 
     source: str
@@ -142,13 +143,13 @@ class NcclTest:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Return the hosts in rank order."""
+        """Hosts in rank order."""
         return tuple(self.gpus_of_host)
 
 
 @dataclass(slots=True)
 class _Draft:
-    """Test whose output is being read."""
+    """Test of which the output is not yet completely read."""
 
     name: str = ""
     program: str = ""
@@ -164,7 +165,7 @@ class _Draft:
 
     @property
     def is_headed_only(self) -> bool:
-        """Return whether only a header was read, and no name."""
+        """Return whether only the header was read so far, without name, ranks or rows."""
         return self.has_header and not (self.name or self.ranks or self.rows)
 
 
@@ -182,14 +183,14 @@ def is_nccl_json(data: object) -> bool:
 
 def parse_nccl_text(log: Log, source: str, test: str = "") -> tuple[NcclTest, ...]:
     """
-    Read all tests of a log, which may have several; damaged and failed ones have a ``problem``.
+    Return all tests in a log; a damaged or failed test has a ``problem``.
 
     Parameters
     ----------
     log
-        Lines of the tests and of NCCL are marked as used.
+        Log to read; lines of the tests and of NCCL are marked as used.
     test
-        Kind of tests that the log does not name, e.g. ``sendrecv``.
+        Name of the tests if the log does not say it, such as ``sendrecv``.
     """
     sources = by_source(log.lines)
     if sum(any(_HEADER.search(line.text) for line in own) for own in sources.values()) > 1:
@@ -198,7 +199,7 @@ def parse_nccl_text(log: Log, source: str, test: str = "") -> tuple[NcclTest, ..
 
 
 def _tests(log: Log, lines: Sequence[LogLine], source: str, given: str) -> tuple[NcclTest, ...]:
-    """Return the tests that a process printed, or all processes of a job."""
+    """Return the tests in ``lines``, printed by a single process or by all processes of a job."""
     drafts: list[_Draft] = []
     before = _Draft()
     program = ""
@@ -225,7 +226,7 @@ def _tests(log: Log, lines: Sequence[LogLine], source: str, given: str) -> tuple
 
 
 def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
-    """Read the test of a JSON file of ``-J``; ``test`` is its kind if the file lacks it."""
+    """Return the test in a JSON file of option ``-J``; ``test`` is its name if the file does not say it."""
     data = parse_json(text, source)
     if not is_nccl_json(data):
         raise InputError(source, "is not the JSON of nccl-tests: config.devices is missing.")
@@ -248,7 +249,7 @@ def parse_nccl_json(text: str, source: str, test: str = "") -> NcclTest:
 
 
 def _count(config: Mapping[str, Any], field: str, source: str) -> int:
-    """Return the number of threads of a process, or of GPUs of a thread."""
+    """Return ``field`` of the test's settings: threads per process, or GPUs per thread."""
     value = config.get(field) or 1
     if type(value) is not int or not 1 <= value <= MAX_GPUS:
         raise InputError(source, f"config.{field} must be a whole number from 1 to {MAX_GPUS:,}, got {shown(value)}.")
@@ -257,11 +258,11 @@ def _count(config: Mapping[str, Any], field: str, source: str) -> int:
 
 def pair_flows(test: NcclTest) -> int | None:
     """
-    Return the number of concurrent GPU-to-GPU flows between two hosts, each way; ``None`` if not a usable pair test.
+    Return the number of concurrent flows between two hosts in each direction; ``None`` if the test measures no pair.
 
-    ``sendrecv_perf`` is a ring, rank to next rank: between two hosts a single flow crosses each way, for any number of
-    GPUs. In ``alltoall_perf`` with G GPUs per host every GPU sends to the G of the other host, G senders each way. A
-    ring of two ranks, one on each host, sends over their link in every collective.
+    ``sendrecv_perf`` is a ring of ranks: with any number of GPUs, a single flow crosses between two hosts each way. In
+    ``alltoall_perf`` with G GPUs per host, every GPU sends to the G GPUs of the other host: G flows each way. A
+    collective of two ranks on two hosts sends over the link between them.
     """
     counts = list(test.gpus_of_host.values())
     if len(counts) != 2 or counts[0] != counts[1]:
@@ -275,10 +276,10 @@ def pair_flows(test: NcclTest) -> int | None:
 
 def pair_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float:
     """
-    Return the aggregate rate between two hosts in one direction, bytes/s; mean over ``rows``.
+    Return the aggregate bandwidth between two hosts in one direction, bytes/s; mean over ``rows``.
 
-    ``sendrecv``: a rank sends ``size`` in ``time``, so its flow attains ``algbw``. ``alltoall``: a rank sends
-    ``size / 2G`` to each of 2G ranks, G of them on the other host; G ranks together send ``G * size / 2``. Other
+    ``sendrecv``: a rank sends ``size`` in ``time``, so its flow attains ``algbw``. ``alltoall``: a rank sends ``size /
+    2G`` to each of 2G ranks, of which G are on the other host; G ranks together send ``G * size / 2``. Other
     collectives of two ranks: their bus bandwidth (nccl-tests, ``doc/PERFORMANCE.md``).
     """
     algorithm = _mean(row.algorithm_bytes_per_s for row in rows)
@@ -289,11 +290,10 @@ def pair_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float:
 
 def host_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float | None:
     """
-    Return the rate that each of several hosts sends through its NICs, bytes/s, while all do; ``None`` if unknown.
+    Return the bandwidth at which each host sends through its NICs while all hosts send, bytes/s; ``None`` if unknown.
 
-    ``alltoall`` over N hosts of G GPUs: G ranks send all but 1/N of their data to other hosts,
-    ``G * algbw * (N - 1) / N`` on average over ``rows``. Rings of collectives over several hosts: the bus bandwidth of
-    the largest size.
+    ``alltoall`` over N hosts of G GPUs: G ranks send all but 1/N of their data to other hosts, ``G * algbw * (N - 1) /
+    N`` on average over ``rows``. Collectives over several hosts: bus bandwidth of the largest size.
     """
     counts = set(test.gpus_of_host.values())
     num_hosts = len(test.gpus_of_host)
@@ -307,7 +307,7 @@ def host_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float | None:
 
 
 def _bus_factor(kind: str, num_ranks: int) -> float:
-    """Return bus bandwidth over ``algbw`` (nccl-tests, ``doc/PERFORMANCE.md``)."""
+    """Return the ratio of bus bandwidth to ``algbw`` (nccl-tests, ``doc/PERFORMANCE.md``)."""
     share = (num_ranks - 1) / num_ranks
     return {"sendrecv": 1.0, "all_reduce": 2 * share}.get(kind, share)
 
@@ -318,7 +318,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _read_line(draft: _Draft, line: str) -> bool:
-    """Add a line to a test; return whether it belongs to the test or to NCCL."""
+    """Add a line to a test; return whether the line belongs to the test or to NCCL."""
     if rank := _RANK.search(line):
         _add_rank(draft, rank)
     elif _ROW.match(line):
@@ -338,7 +338,7 @@ def _read_line(draft: _Draft, line: str) -> bool:
 
 
 def _failure(line: str) -> str:
-    """Return the words of a line on a failure; empty for other lines."""
+    """Return the message of a line that reports a failure; empty for other lines."""
     for words in _FAILURES:
         if words in line:
             start = line.index(words) if words.startswith(("Test", "NCCL")) else 0
@@ -358,7 +358,11 @@ def _add_rank(draft: _Draft, match: re.Match[str]) -> None:
 
 
 def _add_row(draft: _Draft, size: int | None, cells: list[str]) -> None:
-    """Add a row of time, algbw, busbw, wrong, out of place then in place; per-iteration columns may stand between."""
+    """
+    Add a row of the table: time, algbw, busbw and wrong values, out-of-place then in-place.
+
+    Some versions have per-iteration columns between the two halves.
+    """
     if size is None:
         draft.damage = draft.damage or "a row has a size that no message has"
         return
@@ -375,7 +379,7 @@ def _add_row(draft: _Draft, size: int | None, cells: list[str]) -> None:
 
 
 def _cells(cells: list[str]) -> tuple[float, float, float, float]:
-    """Return time in us, algbw and busbw in GB/s, and number of wrong values."""
+    """Return time in us, algbw and busbw in GB/s, and the number of wrong values."""
     wrong = 0.0 if cells[3] == "N/A" else float(cells[3])
     return float(cells[0]), float(cells[1]), float(cells[2]), wrong
 
@@ -398,12 +402,12 @@ def _read_json_row(draft: _Draft, entry: Any) -> None:
 
 
 def _bus_of(side: Mapping[str, Any]) -> float | None:
-    """Return the bus bandwidth of a side of a JSON row, if it has it."""
+    """Return the bus bandwidth (bytes/s) of the out-of-place or in-place half of a JSON row; ``None`` if absent."""
     return float(side["bus_bw"]) * GB if "bus_bw" in side else None
 
 
 def _append(draft: _Draft, size: int, values: Sequence[tuple[float, float, float | None]]) -> None:
-    """Add a row if its numbers agree with each other and with the rows before."""
+    """Add a row if its numbers agree with each other and its size exceeds the row before; else note the damage."""
     if size == 0:
         return
     if draft.rows and size <= draft.rows[-1].size_bytes:
@@ -446,7 +450,7 @@ def _finish(draft: _Draft, source: str, given: str) -> NcclTest:
 
 
 def _problem(draft: _Draft) -> tuple[str, bool]:
-    """Return the problem of a test, and whether the test itself failed."""
+    """Return the problem of a test as text, empty for none, and whether the test itself failed."""
     if not draft.ranks:
         return "lists no devices; the log must begin with its first line", False
     if draft.ranks and sorted(draft.ranks) != list(range(len(draft.ranks))):
@@ -469,9 +473,9 @@ def _problem(draft: _Draft) -> tuple[str, bool]:
 
 def _kind(draft: _Draft, source: str, given: str) -> tuple[str, str]:
     """
-    Return the kind of a test, and its source if the test itself does not name it.
+    Return the name of a test, and a text that says how it was inferred, empty if the output names the test.
 
-    The command before the output wins, then the user's option, then the name of the file.
+    The command in the log overrides the user's option, which overrides the name of the file.
     """
     if draft.name:
         return _kind_of_name(draft.name), ""
@@ -484,20 +488,23 @@ def _kind(draft: _Draft, source: str, given: str) -> tuple[str, str]:
 
 
 def _kind_of_name(name: str) -> str:
-    """Return ``all_reduce_perf`` as ``all_reduce``; unknown tests keep their name."""
+    """
+    Return the usual name of a test, such as ``all_reduce`` for ``all_reduce_perf``; unknown tests keep their
+    name.
+    """
     plain = name.removesuffix("_perf")
     return KINDS.get(plain.replace("_", "").lower(), plain)
 
 
 def _kind_in(text: str) -> str:
-    """Return the kind of test in a file's name; empty if it has none or several."""
+    """Return the name of a test in the name of a file; empty for none or several."""
     squeezed = re.sub(r"[\W_]", "", text.lower())
     found = [kind for word, kind in KINDS.items() if re.search(rf"{word}(?!v)", squeezed)]
     return found[0] if len(found) == 1 else ""
 
 
 def _other_kind(test: NcclTest) -> str:
-    """Return the bus bandwidth that contradicts an inferred kind; empty if there is none."""
+    """Return a problem text if a bus bandwidth contradicts the inferred test; else empty."""
     if not test.kind_from or test.kind not in KINDS.values():
         return ""
     factor = _bus_factor(test.kind, sum(test.gpus_of_host.values()))

@@ -1,4 +1,4 @@
-"""Parser of a host's NICs, such as ``8x400``, and nominal rates of links without a measurement."""
+"""Reader of a host's NICs, such as ``8x400``, and nominal bandwidths of links that were not measured."""
 
 import re
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from pipette_opt.base.units import GB
 
 NIC_EFFICIENCY = 0.9
 """
-Share of a NIC's nominal rate that GPU-to-GPU flows are assumed to attain without a measurement.
+Share of a NIC's nominal bandwidth that GPU-to-GPU flows are assumed to attain if no link was measured.
 
-Chosen, not fitted. The public runs without published links are predicted with the same share
-(``benchmarks/backtest/bands.py``). A busy fabric attains less.
+Chosen, not fitted. Predictions of public runs without published links use this share, too
+(``benchmarks/backtest/bands.py``). A busy network attains less.
 """
 
 INTER_NODE_LATENCY_US = 12.0
-"""Latency of a message between hosts without a measurement, microseconds; chosen, as in ``import links``."""
+"""Assumed latency of a message between hosts, microseconds; chosen, as in ``import links``."""
 
 MAX_NICS = 128
-"""Most NICs of a host; Amazon's p5 has 32."""
+"""Largest number of NICs of a host. Chosen: Amazon's p5 has 32."""
 
 MAX_GBIT_PER_S = 10_000
-"""Largest rate of a NIC, Gbit/s; the fastest in 2026 have 800."""
+"""Largest bandwidth of a NIC, Gbit/s. Chosen: the fastest in 2026 have 800."""
 
 _NICS = re.compile(
     r"^\s*(\d{1,18})\s*[x*\u00d7]\s*(\d+(?:\.\d+)?)(?:\s*(g|gb|gbe|gbps|gbit|gbits|gb/s|gbit/s))?\s*$", re.IGNORECASE
@@ -31,7 +31,7 @@ _GBYTES = re.compile(r"GB(ps|/s)?\s*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nics:
-    """NICs of a host: their number, and the nominal rate of each, one direction."""
+    """NICs of a host: their number, and the nominal bandwidth of each in one direction, Gbit/s."""
 
     count: int
     gbit_per_s: float
@@ -41,25 +41,25 @@ class Nics:
 
     @property
     def nominal_bytes_per_s(self) -> float:
-        """Return the nominal rate of all NICs together, bytes/s."""
+        """Nominal bandwidth of all NICs together, bytes/s."""
         return self.count * self.gbit_per_s * GB / 8
 
     def flows(self, num_gpus: int) -> int:
-        """Return flows of a host that do not share a NIC: at most one per GPU, which uses several NICs if available."""
+        """Return the number of concurrent flows of a host that do not share a NIC: NICs or GPUs, the smaller number."""
         return min(self.count, num_gpus)
 
     def flow_bytes_per_s(self, num_gpus: int) -> float:
-        """Return the rate that a flow of a host is assumed to attain, bytes/s."""
+        """Return the assumed bandwidth of a flow that leaves a host, bytes/s."""
         return self.host_bytes_per_s / self.flows(num_gpus)
 
     @property
     def host_bytes_per_s(self) -> float:
-        """Return the aggregate rate of all flows that leave a host, as assumed, bytes/s."""
+        """Assumed aggregate bandwidth of all flows that leave a host, bytes/s."""
         return NIC_EFFICIENCY * self.nominal_bytes_per_s
 
 
 def parse_nics(text: str, where: str) -> Nics:
-    """Read ``8x400``: number of NICs x Gbit/s of each."""
+    """Return the NICs that a text such as ``8x400`` describes: number of NICs x Gbit/s of each."""
     right = "8x400 for eight NICs of 400 Gbit/s"
     match = _NICS.match(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""Clusters without a cluster file: equal hosts with the nominal rates of their NICs."""
+"""Clusters without a cluster file: equal hosts with the nominal bandwidth of their NICs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,16 +24,18 @@ NAME_PREFIX = "node"
 
 def nominal_cluster(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> ClusterSpec:
     """
-    Return equal hosts with links that were not measured; ``assumed`` of the cluster lists the assumptions.
+    Return a cluster of equal hosts whose links were not measured; its ``assumed`` lists the assumptions.
 
     Parameters
     ----------
     nodes
         Number of hosts, or their names and ranges such as ``gpu[01-16]``.
     gpu
-        GPU under any of its names.
+        GPU type by any of its names.
     nics
-        NICs, e.g. ``8x400``; ``None`` for the GPU's usual ones.
+        NICs of a host, such as ``8x400``; ``None`` for the GPU's usual NICs.
+    gpus_per_node
+        GPUs of a host; ``None`` for the usual number.
     """
     document = nominal_document(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
     found = parse_cluster(document, "the cluster", Path())
@@ -44,7 +46,7 @@ def nominal_cluster(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: in
 
 
 def nominal_document(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> dict[str, Any]:
-    """Return the content of the cluster file for these options; errors name the options of the command line."""
+    """Return the content of a cluster file for these options; errors name command-line options."""
     hosts = host_names(nodes)
     entry = read_gpu_entry(gpu, "--gpu")
     usual = entry.usual_host
@@ -64,7 +66,7 @@ def nominal_document(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
 
 
 def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: int | None) -> str:
-    """Return a cluster file with comments: every value written out, without measured links."""
+    """Return a commented cluster file as text, with every value written out and no measured links."""
     spec = nominal_cluster(nodes=nodes, gpu=gpu, nics=nics, gpus_per_node=gpus_per_node)
     document, entry = cluster_document(spec), read_gpu_entry(gpu)
     inside, inter = document["intra_node"], document["inter_node"]
@@ -99,7 +101,7 @@ def cluster_template(*, nodes: str, gpu: str, nics: str | None, gpus_per_node: i
 
 
 def _level_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return levels as a cluster file has them, one per line except for hosts."""
+    """Return the levels of a cluster file as lines of YAML with comments."""
     lines = []
     for entry in entries:
         hosts = ", ".join(f'"{group}"' for group in entry["hosts"])
@@ -114,7 +116,7 @@ def _level_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:
-    """Return the cluster that a plan records by value."""
+    """Return the cluster that a plan records as a document (made with ``--nodes``)."""
     fields = Fields(where, entry, ("document", "assumed", "named"))
     assumed = fields.any("assumed")
     if not isinstance(assumed, list) or not all(isinstance(text, str) for text in assumed):
@@ -124,12 +126,12 @@ def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:
 
 _NAMED_NICS = re.compile(r"nominal rate of (\S+) Gbit/s")
 _NAMED_GPU = re.compile(r"(?m)^GPU '(.*)' is taken for ")
-"""Patterns of the assumptions that repeat an option of the command line."""
+"""Patterns that find the given NICs and GPU name in the recorded assumptions."""
 
 
 def nominal_record(cluster: ClusterSpec, nodes: str) -> dict[str, Any]:
     """
-    Return a plan's record of a cluster without a file: its content, assumptions, and whether hosts have names.
+    Return the record of a cluster without a file for ``plan.json``: content, assumptions, and whether hosts were named.
 
     Parameters
     ----------
@@ -144,7 +146,7 @@ def has_named_hosts(recorded: object) -> bool:
     """
     Return whether the user named the hosts of a recorded cluster.
 
-    Records from before 2026-11-26 lack this field: hosts with the default names then count as unnamed.
+    Records from before 2026-11-26 do not say it; hosts with default names then count as unnamed.
     """
     if not isinstance(recorded, Mapping) or "document" not in recorded:
         return True
@@ -156,9 +158,9 @@ def has_named_hosts(recorded: object) -> bool:
 
 def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
-    Return the records of clusters with the recorded hosts, for every set of options that may have led to it.
+    Return all records that options for the recorded hosts may produce, to compare them with ``recorded``.
 
-    Hosts, GPUs and NICs come from the record, which does not show whether they were given or usual.
+    GPU, GPUs per host and NICs may have been given or usual, which the record does not say.
     """
     cluster = recorded_cluster(recorded, "inputs.cluster")
     texts = "\n".join(cluster.assumed)
@@ -181,13 +183,13 @@ def possible_records(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_number_of_hosts(nodes: str) -> bool:
-    """Return whether the option has a number of hosts, and not their names."""
+    """Return whether ``--nodes`` is a number of hosts, not their names."""
     text = nodes.strip().lstrip("-")
     return text.isascii() and text.isdecimal()
 
 
 def host_names(nodes: str) -> tuple[str, ...]:
-    """Return the given names of hosts, or ``node01`` and so on for a number."""
+    """Return the host names in ``--nodes``, or ``node01``, ``node02``, ... for a number."""
     text = nodes.strip()
     if not is_number_of_hosts(text):
         return expand_hosts(text, "--nodes")

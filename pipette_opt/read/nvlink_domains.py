@@ -1,4 +1,4 @@
-"""NVLink domains of several hosts, recognised by flows that are faster than any NIC between them."""
+"""NVLink domains of several hosts, recognised by flows between hosts that are faster than any NIC."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,14 @@ from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.levels import Level
 
 ABOVE_CARD = 1.5
-"""Factor by which a flow must exceed a NIC's rate to count as not going through it. Chosen."""
+"""Factor by which a flow must exceed a NIC's bandwidth to count as NVLink. Chosen."""
 
 
 def card_bytes_per_s(host: UsualHost) -> float:
-    """Return the nominal rate of a flow on a host's usual NICs, bytes/s: a whole NIC, or a GPU's share of several."""
+    """
+    Return the nominal bandwidth of a flow on a host's usual NICs, bytes/s: a whole NIC, or a GPU's share of
+    several.
+    """
     return host.nics.nominal_bytes_per_s / min(host.nics.count, host.gpus_per_node)
 
 
@@ -25,10 +28,10 @@ def nvlink_domains(
     evidence: LinkEvidence, hosts: Sequence[str], kinds: Mapping[str, CatalogueEntry], notes: list[str]
 ) -> Level | None:
     """
-    Return the level of the NVLink domains that the rates show; its pairs are removed from the rates between hosts.
+    Return the level of NVLink domains that measurements show; ``None`` if they show none.
 
-    Two hosts with GPUs sold in such domains are in the same domain if a flow between them is faster than a NIC.
-    Returns ``None`` if no rate shows that.
+    Two hosts are in one domain if their GPUs are sold in such domains and a flow between them is faster than a NIC.
+    Their pairs are removed from ``evidence.rates``.
     """
     rates: list[float] = []
     group = np.arange(len(hosts))
@@ -59,7 +62,10 @@ def nvlink_domains(
 
 
 def _card_between(sender: CatalogueEntry, receiver: CatalogueEntry) -> float:
-    """Return the NIC rate between two hosts, bytes/s; infinite for GPUs not sold in domains of several hosts."""
+    """
+    Return the NIC bandwidth of a flow between two hosts, bytes/s; infinite for GPUs not sold in multi-host
+    domains.
+    """
     if (
         sender.usual_domain is None
         or receiver.usual_domain is None

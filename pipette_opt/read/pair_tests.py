@@ -1,8 +1,8 @@
 """
-Parser of tests between two processes: OSU's ``osu_bw``, ``osu_bibw``, ``osu_latency``, and perftest's ``ib_write_bw``.
+Reader of tests between two processes: OSU's ``osu_bw``, ``osu_bibw``, ``osu_latency``, and perftest's ``ib_write_bw``.
 
-None prints the hosts. They come from a line ``# hosts: SENDER RECEIVER``, from the launcher's command in the log
-(``mpirun -H a,b``, ``srun -w a,b``), from the user's option, or from the file's name, ``SENDER_to_RECEIVER``.
+These programs do not print the hosts. Host names come from a line ``# hosts: SENDER RECEIVER``, the launcher's command
+in the log (``mpirun -H a,b``, ``srun -w a,b``), the user's option, or the file name ``SENDER_to_RECEIVER``.
 """
 
 import re
@@ -16,10 +16,10 @@ from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.read.log_lines import Log, LogLine, by_source
 
 LARGE_PAIR_BYTES = MIB
-"""Smallest message size that shows the bandwidth, as both programs keep many messages in flight."""
+"""Smallest message that shows the bandwidth, bytes. Chosen: these programs keep many messages in flight."""
 
 SMALL_PAIR_BYTES = 8
-"""Largest message size of ``osu_latency`` that shows the latency, bytes."""
+"""Largest message of ``osu_latency`` that shows the latency, bytes. Chosen."""
 
 MB = 10**6
 
@@ -34,7 +34,7 @@ _OWN = re.compile(
     r"\s*(?:#|-{5}|\*{5}|\* Waiting for client|(?:RDMA_\w+|Send)\s.*BW Test|(?:local|remote) address: |GID: )"
     r"|\s*BW peak won't be measured|\s(?!.*(?i:fail|error|unable|couldn't))[\w*/.()' -]{2,40}?[ \t]*: ?\S"
 )
-"""Titles, frames and settings that these programs print around their results."""
+"""Pattern of titles, rulers and settings that these programs print around results."""
 
 _TEST_NAME = re.compile(r"^(?:osu_(?:bw|bibw|latency)|ib_(?:write|read|send)_bw)[_.-]*")
 _SEPARATOR = re.compile(r"_to_|-to-|__|_|,")
@@ -43,18 +43,20 @@ _SEPARATOR = re.compile(r"_to_|-to-|__|_|,")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTest:
     """
-    Result of a test for the link from one host to another.
+    Result of a test of the link from one host to another.
 
     Parameters
     ----------
+    kind
+        Name of the program, such as ``osu_bw``.
     bytes_per_s
-        Rate from one process to the other; ``None`` for a test of latency.
+        Bandwidth from sender to receiver, bytes/s; ``None`` for a latency test.
     latency_s
-        Fixed cost of a message; ``None`` for a test of bandwidth.
+        Latency of a message, seconds; ``None`` for a bandwidth test.
     both_ways
         Whether both directions were loaded at once, each with ``bytes_per_s``.
     hosts_from
-        Source of the hosts, for people; empty if the log names them.
+        Text that says where the host names come from; empty if the log names them.
     """
 
     kind: str
@@ -67,22 +69,22 @@ class PairTest:
 
 
 def is_pair_test(text: str) -> bool:
-    """Return whether a text looks like output of these programs."""
+    """Return whether a text looks like output of OSU's or perftest's programs."""
     return bool(_OSU.search(text) or (_PERFTEST.search(text) and _PERFTEST_UNIT.search(text)))
 
 
 def parse_pair_tests(log: Log, where: str, hosts: str | None = None) -> tuple[PairTest, ...]:
     """
-    Read the test of a log, once for each process of it that printed the results.
+    Return the result of a test, once for each process that printed it.
 
-    MB of OSU are 10^6 bytes; perftest's MB/sec are 2^20 bytes/s, its Gb/sec 10^9 bits/s (its ``--help``). Rank 0 of
-    ``osu_bw`` sends; the client of ``ib_write_bw`` and ``ib_send_bw``, named first here, sends too; with
-    ``ib_read_bw`` it receives.
+    A MB of OSU is 10^6 bytes; perftest's MB/sec is 2^20 bytes/s, its Gb/sec 10^9 bits/s (its ``--help``). In
+    ``osu_bw``, rank 0 sends. In ``ib_write_bw`` and ``ib_send_bw``, the client, named first, sends; in ``ib_read_bw``
+    it receives.
 
     Parameters
     ----------
     hosts
-        Sender and receiver if the log does not name them, e.g. ``gpu01,gpu02``.
+        Sender and receiver if the log does not name them, such as ``gpu01,gpu02``.
     """
     first, second, hosts_from = _hosts(log, where, hosts)
     log.use_like(_OWN)
@@ -129,7 +131,7 @@ def _perftest(log: Log, lines: Sequence[LogLine], where: str, first: str, second
 
 
 def _rows(log: Log, lines: Sequence[LogLine], where: str, columns: int) -> list[tuple[int, float]]:
-    """Return message sizes with the last of the first ``columns`` numbers: rates, or latencies."""
+    """Return the rows of a table as message size in bytes and the value in column ``columns``: bandwidth or latency."""
     rows: list[tuple[int, float]] = []
     for line in lines:
         cells = line.text.split()
@@ -157,13 +159,13 @@ def _rows(log: Log, lines: Sequence[LogLine], where: str, columns: int) -> list[
 
 
 def _rate(rows: Sequence[tuple[int, float]]) -> float:
-    """Return the mean rate of the sizes that show the bandwidth; of the largest size if all are small."""
+    """Return the mean of the bandwidths of large messages; without large messages, the bandwidth of the largest."""
     large = [value for size, value in rows if size >= LARGE_PAIR_BYTES] or [rows[-1][1]]
     return sum(large) / len(large)
 
 
 def _hosts(log: Log, where: str, given: str | None) -> tuple[str, str, str]:
-    """Return sender and receiver, and their source unless the log names them."""
+    """Return sender, receiver, and a text that says where the names come from, empty if the log names them."""
     for pattern in (_HOSTS_LINE, _LAUNCHER):
         named = next(((line, match) for line in log.lines if (match := pattern.search(line.text))), None)
         if named is not None:

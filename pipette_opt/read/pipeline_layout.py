@@ -1,4 +1,4 @@
-"""Layers of ``--pipeline-model-parallel-layout``, a text with the layers of each chunk of each stage."""
+"""Layers in ``--pipeline-model-parallel-layout``, a text that lists the layers of each chunk of each stage."""
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.parallel.layout import layout_depths, layout_layers
@@ -10,18 +10,18 @@ def layers_of_layout(
     layout: str, num_layers: int, depths: int | None, num_stages: int, where: str
 ) -> tuple[tuple[int, ...], ...]:
     """
-    Return the transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
+    Return the number of transformer layers of each chunk of each stage, shape ``(num_chunks, num_stages)``.
 
     Parameters
     ----------
     depths
-        Prediction depths of the model; ``None`` if unknown.
+        Multi-token prediction depths of the model; ``None`` if unknown.
 
     Raises
     ------
     InputError
-        If Megatron-Core would refuse the layout (:mod:`~pipette_opt.parallel.layout`), or its number of layers or
-        prediction depths is not that of the model.
+        If Megatron-Core would refuse the layout (:mod:`~pipette_opt.parallel.layout`), or if its number of layers or of
+        prediction depths differs from the model's.
     """
     try:
         held = layout_layers(layout, num_stages)

@@ -7,7 +7,7 @@ from typing import Literal
 from pipette_opt.specs.precision import NVFP4, Fp8Recipe
 
 Precision = Literal["bf16", "fp16", "fp32", "delayed", "tensorwise", "blockwise", "mxfp8", "nvfp4"]
-"""Format of a run's matrix products; fp8 by the name of its recipe."""
+"""Number format of a run's matrix products; an fp8 format has the name of its recipe."""
 
 _FP8: Mapping[str, Fp8Recipe] = {
     "": "delayed",
@@ -22,9 +22,9 @@ _FP8: Mapping[str, Fp8Recipe] = {
     "mx": "mxfp8",
 }
 """
-Recipes by the word that follows ``fp8``.
+Fp8 recipes by the word after ``fp8``.
 
-PyTorch's ``rowwise`` scale of each row is found from current values, as that of a whole tensor is.
+PyTorch's ``rowwise`` counts as tensorwise, as both take their scales from current values.
 """
 
 _PLAIN: Mapping[str, Precision] = {
@@ -41,14 +41,14 @@ _PLAIN: Mapping[str, Precision] = {
 }
 
 KNOWN = "bf16, fp16, fp32, fp8, fp8-hybrid, fp8-cs, fp8-tensorwise, fp8-rowwise, fp8-blockwise, fp8-mx, mxfp8, nvfp4"
-"""Names of precisions for error messages."""
+"""Names of number formats that an error message suggests."""
 
 
 def precision_of(text: str) -> Precision | None:
     """
-    Return the format that a name of a precision means; ``None`` for an unknown name, ``bf16`` for an empty one.
+    Return the number format that a name means; ``None`` for an unknown name, ``bf16`` for an empty name.
 
-    Case, hyphens, underscores, blanks, text in brackets, and Lightning's endings ``-mixed`` and ``-true`` do not
+    Case, hyphens, underscores, blanks, text in brackets, and Lightning's suffixes ``-mixed`` and ``-true`` do not
     matter.
     """
     word = re.sub(r"[\s_-]+", "-", text.partition("(")[0].strip().lower()).strip("-")

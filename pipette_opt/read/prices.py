@@ -1,4 +1,7 @@
-"""Prices of GPU-hours from ``--gpu-price 2.5`` or ``--gpu-price gpu[03-04]=1.2``; cluster files may have them, too."""
+"""
+Prices of GPU-hours from ``--gpu-price 2.5`` or ``--gpu-price gpu[03-04]=1.2``, in place of those in cluster
+files.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +18,9 @@ MAX_PRICE = 1e6
 
 def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--gpu-price") -> dict[str, float]:
     """
-    Return the price of each named host; an entry without hosts is for all other hosts.
+    Return the price of a GPU-hour by host; an entry without hosts is for all other hosts.
 
-    Raises ``InputError`` for a price that is not above 0, an unknown host, or two prices of a host.
+    ``InputError`` for an invalid price, an unknown host, or a host with two prices.
     """
     prices: dict[str, float] = {}
     for_all: list[float] = []
@@ -38,7 +41,7 @@ def parse_prices(entries: Sequence[str], hosts: Sequence[str], where: str = "--g
 
 
 def check_price(value: object, where: str) -> float:
-    """Return a price above 0 and at most ``MAX_PRICE``, checked."""
+    """Return a price as a number. ``InputError`` unless it is above 0 and at most ``MAX_PRICE``."""
     try:
         price = number_of(str(value))
     except ValueError:
@@ -49,7 +52,7 @@ def check_price(value: object, where: str) -> float:
 
 
 def with_prices(cluster: ClusterSpec, prices: Mapping[str, float]) -> ClusterSpec:
-    """Return the cluster with these hosts at these prices, which win over those of its file."""
+    """Return the cluster with these prices of hosts, which override the prices in its file."""
     if not prices:
         return cluster
     nodes = (replace(node, price_per_gpu_hour=prices.get(node.host, node.price_per_gpu_hour)) for node in cluster.nodes)
@@ -57,7 +60,7 @@ def with_prices(cluster: ClusterSpec, prices: Mapping[str, float]) -> ClusterSpe
 
 
 def recorded_prices(record: object, where: str) -> dict[str, float]:
-    """Return the price of each host from a plan's record."""
+    """Return the price of each host that a plan records."""
     if record is None:
         return {}
     if not isinstance(record, Mapping):

@@ -25,9 +25,10 @@ COLUMNS = (
 @reads(PROFILE_TABLE)
 def read_profile(path: str | Path) -> ComputeProfile:
     """
-    Read a table ``gpu, tensor_model_parallel_size, micro_batch_size, seq_length, forward_s, backward_s``.
+    Return the layer times in a CSV file.
 
-    Times are seconds of a transformer layer of the model to plan, without communication and recomputation.
+    Columns are ``gpu, tensor_model_parallel_size, micro_batch_size, seq_length, forward_s, backward_s``. Times are
+    seconds of one transformer layer of the model to plan, without communication and recomputation.
     """
     header, rows = read_csv(path)
     missing = [column for column in COLUMNS if column not in header]

@@ -1,10 +1,10 @@
 """
-Clusters over several regions, or zones of a region, from a table of links measured between each two of them.
+Clusters over several regions, or zones of a region, from a table of links measured between them.
 
-Two tables are recognised by their columns. Regions of AWS have delay and bandwidth (``region_a, region_b, delay_ms,
-bandwidth_Gbps``, as in DT-FM). Zones of GCP have rates by number of GPUs at each end (``zone_a, gpus_a, zone_b, gpus_b,
-max_bw_GBps``, as in Sailor; rows marked as placeholders do not count). Two hosts of different regions attain the rate
-measured between these regions, for any number of flows. Hosts of a region have the rate of their NICs.
+Two kinds of tables are recognised by their columns. For regions of AWS, the table has delay and bandwidth (``region_a,
+region_b, delay_ms, bandwidth_Gbps``, as in DT-FM). For zones of GCP, it has bandwidth by number of GPUs at each end
+(``zone_a, gpus_a, zone_b, gpus_b, max_bw_GBps``, as in Sailor); placeholder rows do not count. Hosts of different
+regions have the measured bandwidth, hosts of a region that of their NICs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from pipette_opt.read.matrices import latencies_csv, matrix_csv
 from pipette_opt.read.nics import INTER_NODE_LATENCY_US, Nics
 
 GBIT_PER_S = 1e9 / 8
-"""Bytes per second of a Gbit/s."""
+"""Bytes per second in a Gbit/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,12 @@ class RegionLinks:
 
     Parameters
     ----------
+    regions
+        Names of the regions.
     bytes_per_s
-        Aggregate rates of a number of flows between a host of one region and a host of another; both ways.
+        Aggregate bandwidth between hosts of two regions, either direction, bytes/s; by number of flows and pair.
     latency_s
-        Latency of a message by pair; empty if the table has none.
+        Latency of a message by pair, seconds; empty if the table has none.
     notes
         Sentences on unused columns and rows.
     """
@@ -58,12 +60,12 @@ ZONE_COLUMNS = ("zone_a", "gpu_a", "gpus_a", "zone_b", "gpu_b", "gpus_b", "max_b
 @reads(REGIONS_TABLE)
 def read_region_links(path: str | Path, gpu: str | None = None) -> RegionLinks:
     """
-    Read a table of pairs of regions.
+    Return the links in a table of pairs of regions or zones.
 
     Parameters
     ----------
     gpu
-        GPU of the rows to use, in tables with several, e.g. ``A100-40``; both ends must have it.
+        GPU type of the rows to use if the table has several, such as ``A100-40``; both ends must have it.
     """
     header, numbered = read_csv(path)
     rows = [row for _, row in numbered]
@@ -80,7 +82,7 @@ def read_region_links(path: str | Path, gpu: str | None = None) -> RegionLinks:
 
 
 def _regions(path: str | Path, rows: Sequence[Mapping[str, str]]) -> RegionLinks:
-    """Read a table of regions; a pair that is listed twice has the slower rate and the longer delay."""
+    """Return the links in a table of regions; a pair listed twice gets the smaller bandwidth and the longer delay."""
     between = [row for row in rows if row["region_a"] != row["region_b"]]
     rates: dict[frozenset[str], float] = {}
     delays: dict[frozenset[str], float] = {}
@@ -144,7 +146,11 @@ def _number(path: str | Path, row: Mapping[str, str], name: str) -> float:
 
 
 def parse_regions(entries: Sequence[str], links: RegionLinks) -> dict[str, int]:
-    """Return hosts by region from entries such as ``Oregon=4``; at least two regions, all measured with each other."""
+    """
+    Return the number of hosts by region, from entries such as ``Oregon=4``.
+
+    ``InputError`` for fewer than two regions, or for two regions without a measurement between them.
+    """
     hosts: dict[str, int] = {}
     for entry in entries:
         name, _, count = entry.rpartition("=")
@@ -177,14 +183,14 @@ def write_region_cluster(
     source: str,
 ) -> list[str]:
     """
-    Write a cluster file with its matrices, one for each number of flows; return the notes on assumptions.
+    Write a cluster file and its matrices, one for each number of flows. Return notes on assumptions.
 
-    If pairs of regions differ in latency, a further matrix has the latency of each two hosts.
+    If latencies differ between pairs of regions, a further matrix holds the latency of each two hosts.
 
     Parameters
     ----------
     latency_s
-        Latency of a message between regions, for tables without it.
+        Latency of a message between regions, seconds; for tables without latencies.
     """
     names = {
         region: [f"{region.lower()}{number:02d}" for number in range(1, count + 1)] for region, count in hosts.items()
@@ -242,6 +248,9 @@ def write_region_cluster(
 
 
 def _matrix(every: Sequence[tuple[str, str]], of_pair: Mapping[frozenset[str], float]) -> FloatArray:
-    """Return the value of each two hosts' regions; NaN inside regions, which the level fills."""
+    """
+    Return a matrix of hosts with the value of their regions; NaN for hosts of one region, whose links are a
+    level.
+    """
     rates = [[of_pair.get(frozenset((sender, receiver)), np.nan) for receiver, _ in every] for sender, _ in every]
     return np.array(rates, dtype=np.float64)

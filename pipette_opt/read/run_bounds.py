@@ -1,4 +1,4 @@
-"""Lower bound of a measured run's time: its model's FLOPs at the peak of its GPUs."""
+"""Lower bound on the time of a measured run: FLOPs of its model at the peak of its GPUs."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from pipette_opt.read.runs import MeasuredRun
 
 USUAL_MFU, MIN_MFU, MAX_MFU = 0.4, 0.03, 0.75
-"""Utilisation of usual runs: typical, least and largest; a unit error is named if it explains a run within them."""
+"""
+Usual, smallest and largest MFU of public runs. Chosen: an error names a unit mistake that brings the MFU within
+them.
+"""
 
 MINUTE_S = 60.0
 
@@ -23,7 +26,7 @@ def check_time(where: str, run: "MeasuredRun") -> None:
     """
     Raise ``InputError`` for a time below :func:`least_time_s`.
 
-    The message has the bound, its inputs, and the unit error that would explain the time.
+    The message has the bound, its inputs, and the unit mistake that would explain the time.
     """
     bound_s = least_time_s(run)
     if run.iter_time_s is None or bound_s is None or run.iter_time_s >= bound_s:
@@ -40,10 +43,10 @@ def check_time(where: str, run: "MeasuredRun") -> None:
 
 def least_time_s(run: "MeasuredRun") -> float | None:
     """
-    Return seconds that the model's FLOPs take at the peak of all GPUs in the run's precision.
+    Return the seconds that the model's FLOPs take at the peak of all GPUs in the run's precision.
 
-    FLOPs are those of MFU (:meth:`~pipette_opt.specs.ModelSpec.flops_per_token`): all matrices, forward and backward,
-    causal attention, without recomputation. ``None`` for a row without model, batch size or GPU.
+    FLOPs are those of MFU (:meth:`~pipette_opt.specs.ModelSpec.flops_per_token`): all matrix products, forward and
+    backward, causal attention, without recomputation. ``None`` for a row without model, batch size or GPU.
     """
     if run.gpu is None or run.num_layers is None or run.hidden is None or run.seq_len is None or run.gbs is None:
         return None
@@ -58,9 +61,9 @@ def least_time_s(run: "MeasuredRun") -> float | None:
 
 def peak_of(run: "MeasuredRun") -> tuple[str, float]:
     """
-    Return the format of the run's products, and a GPU's peak in it, FLOP/s; bf16 if the row has none.
+    Return the number format of the run's matrix products, and a GPU's peak in it, FLOP/s; bf16 if the row has none.
 
-    An fp32 run may use the GPU's tf32. If the GPU or the catalogue lacks the format, the fastest format counts.
+    An fp32 run may use the GPU's tf32. If the format is unknown for the GPU, the fastest format counts.
     """
     assert run.gpu is not None
     peaks = run.gpu.gpu.peak_flops
@@ -74,7 +77,7 @@ def peak_of(run: "MeasuredRun") -> tuple[str, float]:
 
 
 def _slip(run: "MeasuredRun", bound_s: float) -> str:
-    """Return the unit error that leaves the most usual utilisation, or advice on what to check."""
+    """Return the unit mistake that gives the most usual MFU; if none fits, advice on what to check."""
     excess = bound_s / (run.iter_time_s or bound_s)
     found = [(excess / factor, words) for factor, words in _slips(run) if MIN_MFU <= excess / factor <= MAX_MFU]
     if found:
@@ -83,7 +86,7 @@ def _slip(run: "MeasuredRun", bound_s: float) -> str:
 
 
 def _slips(run: "MeasuredRun") -> Iterator[tuple[float, str]]:
-    """Yield the factor by which each unit error shortens the time, with its description."""
+    """Yield the factor by which each unit mistake shortens the time, with its description."""
     assert run.seq_len is not None
     assert run.gbs is not None
     yield run.seq_len, "gbs seems to count tokens, and must count sequences"

@@ -1,4 +1,4 @@
-"""Rows of ``runs.csv`` that say their launch as Megatron-LM's arguments: column ``args``, with any further columns."""
+"""Rows of ``runs.csv`` that give their launch as Megatron-LM arguments in column ``args``, besides other columns."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from pipette_opt.specs import ModelSpec
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4
 
 ARGUMENTS_COLUMN = "args"
-"""Column of Megatron-LM's arguments, written out or a file beside the table."""
+"""Column of Megatron-LM arguments: the arguments, or a file beside the table."""
 
 MEGATRON_COLUMNS: Mapping[str, str] = {
     "tp": "tensor_model_parallel_size",
@@ -38,13 +38,13 @@ MEGATRON_COLUMNS: Mapping[str, str] = {
     "kv_heads": "num_query_groups",
     "vocab": "vocab_size",
 }
-"""Options of Megatron-LM that columns of other names say."""
+"""Megatron-LM options of columns with another name."""
 
 SHAPE_COLUMNS = ("num_layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab")
-"""Columns of a model's shape, which the arguments or the named model say where the row does not."""
+"""Columns of the model's shape; if empty, the arguments or the named model give the shape."""
 
 SHARDING = {"2": "optim_grads", "3": "optim_grads_params"}
-"""Sharding strategies of Megatron-FSDP by the ZeRO stage of a row."""
+"""Sharding strategies of Megatron-FSDP by ZeRO stage of a row."""
 
 
 def read_launch(
@@ -56,18 +56,18 @@ def read_launch(
     Parameters
     ----------
     cells
-        The row: ``args``, and columns that add to it. A column may have the name of any option of Megatron-LM.
+        Cells of the row by column: ``args`` and columns that add to it. Any option of Megatron-LM may be a column.
     where
         File and line, the start of every error message.
     folder
         Folder of the table, where a file of arguments is looked for.
     named
-        The model that column ``model`` names.
+        Model that column ``model`` names.
 
     Raises
     ------
     InputError
-        For arguments that cannot be read, a column that contradicts them, or a model that nothing says.
+        If arguments cannot be read, a column contradicts them, or the row has no model.
     """
     text = cells[ARGUMENTS_COLUMN]
     beside = folder / text
@@ -94,7 +94,7 @@ def read_launch(
 
 
 def _said_by_columns(cells: Mapping[str, str], is_whole: bool) -> Iterator[tuple[str, str, Any]]:
-    """Yield column, option of Megatron-LM and value of each cell that says part of the launch."""
+    """Yield column, Megatron-LM option and value of each cell that sets an option of the launch."""
     known = megatron_options()
     has_shape = is_whole or bool(cells.get("num_layers"))
     for column, cell in cells.items():
@@ -136,7 +136,7 @@ def _recomputation(cell: str) -> Iterator[tuple[str, Any]]:
 
 
 def _agree(given: Any, value: Any) -> bool:
-    """Return whether an option of the arguments and a column say the same."""
+    """Return whether the value of an option in the arguments equals the value in a column."""
     if isinstance(value, bool) or isinstance(given, bool):
         return bool(given) == bool(value)
     theirs = given if isinstance(given, list | tuple) else [given]

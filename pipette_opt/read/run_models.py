@@ -1,4 +1,4 @@
-"""Models that rows of ``runs.csv`` describe."""
+"""Models that rows of ``runs.csv`` describe by columns."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,20 +10,19 @@ if TYPE_CHECKING:
     from pipette_opt.read.runs import MeasuredRun
 
 GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "nemotron-h", "gpt-oss", "gpt oss", "deepseek")
-"""Families of models with a gated MLP, rotary positions, RMSNorm and no biases."""
+"""Families of models with gated MLP, rotary positions, RMSNorm and no biases."""
 
 MODEL_COLUMNS = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size")
-"""Fields of ``ModelSpec`` that are columns, too; they have an effect only with the first."""
+"""Fields of ``ModelSpec`` that are also columns; without ``num_experts`` the others have no effect."""
 
 
 def run_model(run: "MeasuredRun") -> ModelSpec:
     """
-    Return the model of a row: the one that it names, or one made of its columns.
-
-    ``ValueError`` if column ``hybrid`` names layers of another kind.
+    Return the model of a row: the model that it names, or a model made from its columns.
 
     Columns ``gated_linear_unit``, ``tied_embeddings``, ``add_bias_linear`` and ``add_qkv_bias`` count if given. Without
-    them a gated family is recognised by its name, and any other model is a GPT.
+    them, a model with the name of a gated family is gated, and any other is a GPT. ``ValueError`` if column ``hybrid``
+    names layers of another kind.
     """
     assert run.num_layers is not None
     assert run.hidden is not None
@@ -61,9 +60,9 @@ def run_model(run: "MeasuredRun") -> ModelSpec:
 
 def expert_model_fields(run: "MeasuredRun") -> dict[str, Any]:
     """
-    Return the fields of the experts of a row's model; none for a dense one.
+    Return the fields of the experts of a row's model; empty for a dense model.
 
-    Raises ``ValueError`` for a value that is not a whole number, and for experts without a number per token.
+    ``ValueError`` for a value that is not a whole number, and for experts without ``moe_router_topk``.
     """
     fields = {name: whole_cell(run, name) for name in MODEL_COLUMNS}
     if fields["num_experts"] is None:
@@ -74,7 +73,7 @@ def expert_model_fields(run: "MeasuredRun") -> dict[str, Any]:
 
 
 def whole_cell(run: "MeasuredRun", name: str) -> int | None:
-    """Return a whole number, also one written as ``2.0``; ``None`` for an empty cell."""
+    """Return a cell as a whole number, also if written as ``2.0``; ``None`` if empty. ``ValueError`` for other text."""
     text = run.extra.get(name, "")
     if not text:
         return None
@@ -85,7 +84,7 @@ def whole_cell(run: "MeasuredRun", name: str) -> int | None:
 
 
 def run_flag(run: "MeasuredRun", name: str, default: bool) -> bool:
-    """Return the value of a column that is true or false; ``default`` for an empty cell."""
+    """Return a cell as true or false; ``default`` if empty. ``full_iteration`` is true."""
     text = run.extra.get(name, "").lower()
     return truth_of(text) is True or text == "full_iteration" if text else default
 
@@ -94,6 +93,6 @@ TRUE, FALSE = ("true", "1", "1.0", "yes", "on"), ("false", "0", "0.0", "no", "of
 
 
 def truth_of(text: str) -> bool | None:
-    """Return the truth value of a cell, in any case; ``None`` for an empty cell and for other words."""
+    """Return a cell as true or false, in any case; ``None`` if empty or another word."""
     word = text.lower()
     return True if word in TRUE else False if word in FALSE else None

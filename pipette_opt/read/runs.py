@@ -1,4 +1,4 @@
-"""Reader of measured runs, ``runs.csv``, which checks each row."""
+"""Reader of measured runs, ``runs.csv``, with a check of each row."""
 
 import math
 import re
@@ -60,7 +60,7 @@ COLUMNS = (
 """Columns of ``runs.csv``; ``data/README.md`` explains them."""
 
 REQUIRED = ("gpu", "num_gpus", "gbs", "tp", "pp", "dp")
-"""Columns that a file must have, besides at least one of ``MEASURED``; some of a row's cells may be empty."""
+"""Columns that a file must have, besides at least one column of ``MEASURED``; some of their cells may be empty."""
 
 MEASURED = ("iter_time_s", "peak_mem_gib", "oom")
 
@@ -77,16 +77,19 @@ FLAGS = (
     "overlap_param_gather",
     "overlap_moe_expert_parallel_comm",
 )
-"""Optional further columns that are true or false."""
+"""Optional columns that are true or false."""
 
 BANDWIDTH_COLUMN = "node_bandwidth_gb_per_s"
-"""Optional: rate of all GPUs of a host to another host at once, 10^9 bytes/s, for files with several clusters."""
+"""
+Optional column: aggregate bandwidth from all GPUs of a host to another host, GB/s, if runs are of several
+clusters.
+"""
 
 FRAMEWORK_COLUMN = "framework"
-"""Optional: name of the training software, whose defaults count for values that the row lacks."""
+"""Optional column: name of the training software, whose defaults fill empty cells."""
 
 FIRST_PARAMETERS_COLUMN = "local_params_rank0"
-"""Optional: parameters of the first rank, to three digits or better, as nanotron reports them."""
+"""Optional column: number of parameters of rank 0, to at least three digits, as nanotron reports it."""
 
 OPTIONAL = (
     *FLAGS,
@@ -108,13 +111,13 @@ OPTIONAL = (
     "etp",
     "dispatcher",
 )
-"""Columns beyond ``COLUMNS`` that are read; ``data/README.md`` explains them."""
+"""Optional columns that are read; ``data/README.md`` explains them."""
 
 GRADIENT_WORDS = ("freed", "kept")
 """Values of the optional column ``gradients``."""
 
 STAGE_WORDS = ("first", "last", "largest")
-"""Values of the optional column ``peak_mem_stage``, besides the number of a stage."""
+"""Values of the optional column ``peak_mem_stage``, besides a stage number."""
 
 LONGEST_ITERATION_S = 86400.0
 
@@ -122,27 +125,26 @@ LONGEST_ITERATION_S = 86400.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
     """
-    Row of the table, in base units; ``None`` for empty cells.
+    Measured run, a row of ``runs.csv`` in base units; ``None`` for empty cells.
 
     Parameters
     ----------
     row
-        Number of the row, 0 for the first below the header.
+        Number of the row, 0 for the first row below the header.
     gpu
-        Catalogue entry of the GPU, ``None`` if it has none; ``gpu_name`` is the file's own word.
+        Catalogue entry of the GPU; ``None`` if the catalogue lacks it. ``gpu_name`` is the name in the file.
     recompute
-        ``None`` for none, else ``selective`` or ``full``.
+        ``selective``, ``full``, or ``None`` for no recomputation.
     layers_per_stage
-        Layers of each stage, from a column ``layers_per_stage`` or ``stage boundaries [0,9,15,30]`` in the notes;
-        ``None`` if the file has neither.
+        Number of layers of each stage, from column ``layers_per_stage`` or the launch; ``None`` if neither gives it.
     peak_mem_bytes
-        Peak memory. Its definition (allocated, reserved, used on the device; of which rank) differs between sources.
+        Peak memory. Sources define it differently: allocated, reserved or used on the device; of different ranks.
     extra
         Further columns, as text.
     launch
-        Launch that column ``args`` says, with what other columns add.
+        Launch in column ``args``, with the options of other columns.
     spec
-        Architecture of a row that names its model and has no shape; the row's shape is then that of the architecture.
+        Model of a row that names its model and has no shape; the shape of the row is then the model's.
     """
 
     row: int
@@ -184,12 +186,12 @@ class MeasuredRun:
 
     @property
     def group(self) -> tuple[str, int | None, int, str]:
-        """Return model, sequence length, number of GPUs and attention kernel."""
+        """Model, sequence length, number of GPUs and attention kernel."""
         return self.model, self.seq_len, self.num_gpus, self.attention_kernel
 
 
 def unused_columns(runs: Sequence[MeasuredRun]) -> str:
-    """Return a sentence on the unused columns of a table; empty if there are none."""
+    """Return a sentence on the columns of a table that are not used; empty if all are used."""
     names = list(dict.fromkeys(name for run in runs for name in run.extra if not _is_read(name, run)))
     if not names:
         return ""
@@ -199,13 +201,13 @@ def unused_columns(runs: Sequence[MeasuredRun]) -> str:
 
 
 def _is_read(name: str, run: MeasuredRun) -> bool:
-    """Return whether a further column of a row is read; with a launch, any option of Megatron-LM is."""
+    """Return whether a further column of a row is used; with a launch, any option of Megatron-LM is."""
     return name in (*OPTIONAL, ARGUMENTS_COLUMN) or (run.launch is not None and name in megatron_options())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadRow:
-    """Row with an invalid cell, its line in the file, and the column and value of that cell."""
+    """Row with an invalid cell: its number, its line in the file, and the error text."""
 
     row: int
     line: int
@@ -214,9 +216,9 @@ class UnreadRow:
 
 def read_runs(path: str | Path) -> list[MeasuredRun]:
     """
-    Return all rows of the file, in its order.
+    Return all rows of ``runs.csv``, in file order.
 
-    An ``InputError`` names file, line, column and value of the first invalid cell, see :func:`read_rows`.
+    ``InputError`` names file, line, column and value of the first invalid cell; see :func:`read_rows`.
     """
     runs, unread = read_rows(path)
     if unread:
@@ -227,11 +229,11 @@ def read_runs(path: str | Path) -> list[MeasuredRun]:
 @reads(RUNS_TABLE)
 def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
     """
-    Return the valid rows in the file's order, and the invalid ones.
+    Return the valid rows of ``runs.csv`` in file order, and the invalid rows.
 
-    Invalid rows have text in place of a number, degrees whose product is not the number of GPUs, or a batch size that
-    does not divide. Others have a time below the hardware's bound or above a day, or more memory than the GPU. Raises
-    ``InputError`` for a file that is not a table of runs.
+    A row is invalid with text in place of a number, degrees whose product is not the number of GPUs, or a batch size
+    that does not divide. So is a row with a time below the hardware's bound or above a day, or with more memory than
+    the GPU has. ``InputError`` for a file that is no table of runs.
     """
     header, rows = read_csv(path)
     _check_header(str(path), header)
@@ -248,11 +250,11 @@ def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
 
 def find_run_gpu(name: str, memory_gib: float | None = None) -> CatalogueEntry | None:
     """
-    Return the catalogue entry of a GPU by its name in a table: ``A100``, ``T4-16GB``, ``H100-96GB-HBM2e-500W``.
+    Return the catalogue entry of a GPU's name in a table: ``A100``, ``T4-16GB``, ``H100-96GB-HBM2e-500W``.
 
-    The family is the first word. Among several sizes the one nearest to ``memory_gib`` counts, else to the size in the
-    name, else the largest. ``None`` if the catalogue lacks the family. PCIe and NVL cards count as the SXM kind of that
-    memory, because tables rarely have the form.
+    The family is the first word. Of several memory sizes, the nearest to ``memory_gib`` counts, else the nearest to the
+    size in the name, else the largest. PCIe and NVL cards count as SXM modules, as tables rarely give the form.
+    ``None`` if the catalogue lacks the family.
     """
     catalogue = read_gpu_catalogue()
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removesuffix("-(dgx)")
@@ -336,11 +338,11 @@ def _read_row(where: str, index: int, cells: dict[str | None, Any], folder: Path
 
 
 SHAPE = ("num_layers", "hidden", "ffn_hidden", "heads", "kv_heads")
-"""Fields of a run that its architecture has, too."""
+"""Fields of a run that give the shape of its model."""
 
 
 def _with_shape(run: MeasuredRun, folder: Path) -> MeasuredRun:
-    """Add the shape of the named model to a row without one."""
+    """Return the run with the shape of the model that it names, if the row has no shape; else unchanged."""
     if not run.model or any(getattr(run, name) is not None for name in SHAPE):
         return run
     model = named_model(run.model, folder)
@@ -365,7 +367,7 @@ def _with_shape(run: MeasuredRun, folder: Path) -> MeasuredRun:
 
 
 def _with_launch(row: "_Cells", run: MeasuredRun, folder: Path) -> MeasuredRun:
-    """Take degrees, batch and model of a row from its launch."""
+    """Return the run with degrees, batch and model of the launch in column ``args``."""
     cells = {name: row.text(name) for name in row.cells}
     launch, model = read_launch(cells, row.where, folder, run.spec)
     config = launch.parallel_config(model.num_layers, run.num_gpus)
@@ -396,7 +398,11 @@ def _with_launch(row: "_Cells", run: MeasuredRun, folder: Path) -> MeasuredRun:
 
 
 def _recompute(text: str) -> str | None:
-    """Return ``full`` for ``full_every_layer``, ``selective`` for ``selective op``; other words are kept."""
+    """
+    Return the kind of recomputation in a cell: ``full`` for ``full_every_layer``, ``selective`` for ``selective op``.
+
+    ``None`` for ``none``; other words are returned in lower case.
+    """
     word = text.lower()
     for known in ("none", "selective"):
         if word.startswith(known):
@@ -415,7 +421,7 @@ def _layers_per_stage(row: "_Cells") -> tuple[int, ...] | None:
 
 
 def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
-    """Check kernels and optional columns; unknown words are refused."""
+    """Raise ``InputError`` for an invalid kernel, precision or optional column."""
     if run.attention_kernel and attention_words(run.attention_kernel) is None:
         raise InputError(row.where, unknown_attention(run.attention_kernel))
     if precision_of(run.precision) is None:
@@ -436,7 +442,7 @@ def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
 
 
 def _check_units(where: str, run: MeasuredRun) -> None:
-    """Refuse values that cannot be in seconds, GiB and sequences."""
+    """Raise ``InputError`` for values that cannot be in seconds, GiB and sequences."""
     if run.iter_time_s is not None and run.iter_time_s > LONGEST_ITERATION_S:
         raise InputError(where, f"iter_time_s is more than a day: {run.iter_time_s:g}; it must be in seconds.")
     check_time(where, run)
@@ -472,7 +478,7 @@ def _check_shape(where: str, run: MeasuredRun) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Cells of a row, each checked when it is read."""
+    """Cells of a row, each checked when a field asks for it."""
 
     where: str
     cells: Mapping[str, str]
@@ -502,7 +508,11 @@ class _Cells:
         return value
 
     def whole(self, name: str, *, broken: bool = False) -> int | None:
-        """Return a whole number, also one written as ``2.0``; with ``broken`` a fraction counts as unknown."""
+        """
+        Return a cell as a whole number, also if written as ``2.0``; ``None`` if empty.
+
+        A fraction is ``None`` with ``broken``, else an ``InputError``.
+        """
         text = self.text(name)
         value = self.number(name, above_zero=True)
         if value is None:
@@ -527,7 +537,7 @@ class _Cells:
         return value
 
     def word(self, name: str, words: tuple[str, ...], others: str = "") -> None:
-        """Raise ``InputError`` for a cell that is neither empty nor one of the words, in any case."""
+        """Raise ``InputError`` for a cell that is neither empty nor one of ``words``, in any case."""
         text = self.text(name)
         if text and text.lower() not in words:
             raise InputError(self.where, f"{name} must be one of {', '.join(words)}{others}, got {shown(text)}.")

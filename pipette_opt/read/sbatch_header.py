@@ -1,4 +1,4 @@
-"""Parser of a batch script's ``#SBATCH`` lines, and the variables that Slurm sets for such a job."""
+"""Reader of the ``#SBATCH`` lines of a batch script, and the variables that Slurm sets for such a job."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ LONG_NAMES: Mapping[str, str] = {
     "w": "nodelist",
     "x": "exclude",
 }
-"""Long names of sbatch's short options and synonyms (sbatch's manual)."""
+"""Long names of sbatch's short options and aliases (sbatch's manual)."""
 
 _VARIABLES: Mapping[str, tuple[str, ...]] = {
     "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
@@ -47,24 +47,24 @@ _VARIABLES: Mapping[str, tuple[str, ...]] = {
     "account": ("SLURM_JOB_ACCOUNT",),
     "nodelist": ("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
 }
-"""Variables with the value of an option (sbatch's manual, "output environment variables")."""
+"""Variables that Slurm sets to the value of an option (sbatch's manual, "output environment variables")."""
 
 _FIRST_PROCESS = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-"""Variables of a batch script, which runs on the first host of its job."""
+"""Variables of a batch script, which runs as the first process on the first host of its job."""
 
 
 _HEADER = replace(SBATCH, all_take_values=True)
-"""Options of a header, which no program follows: a word after an unknown option is its value."""
+"""Options of ``#SBATCH`` lines; as no program follows them, a word after an unknown option is its value."""
 
 _MADE_UP = {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_NODELIST": "localhost"}
-"""Variables that every job has, with made-up values, as only Slurm knows the real ones."""
+"""Placeholder values of variables that every Slurm job has."""
 
 
 def sbatch_options(text: str, where: str) -> dict[str, str]:
     """
-    Return options of the ``#SBATCH`` lines of a script, by long name; later lines win, as in sbatch.
+    Return the options in the ``#SBATCH`` lines of a script, by long name; a flag has the value ``""``.
 
-    sbatch reads them up to the first line that is neither blank nor a comment. A flag has the value ``""``.
+    As in sbatch, later lines override earlier ones, and the first line that is neither blank nor a comment ends them.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -83,15 +83,15 @@ def sbatch_options(text: str, where: str) -> dict[str, str]:
 
 
 def made_up_variables(options: Mapping[str, str]) -> dict[str, str]:
-    """Return made-up values of the variables that Slurm sets for every job, for a script that runs without Slurm."""
+    """Return placeholder values of variables that Slurm sets for every job, for a script evaluated without Slurm."""
     return {name: value for name, value in _MADE_UP.items() if options and name not in slurm_variables(options)}
 
 
 def slurm_variables(options: Mapping[str, str]) -> dict[str, str]:
     """
-    Return the variables that Slurm sets in a batch script with these options, if the options determine them.
+    Return the variables that Slurm sets in a batch script, as far as its options determine them.
 
-    ``SLURM_NTASKS`` follows from the tasks of a host, ``SLURM_GPUS_ON_NODE`` from ``--gpus-per-node`` or ``--gres``.
+    ``SLURM_NTASKS`` follows from the tasks per host, ``SLURM_GPUS_ON_NODE`` from ``--gpus-per-node`` or ``--gres``.
     """
     if not options:
         return {}

@@ -1,4 +1,4 @@
-"""Reader of the training program's arguments in a launch script, which does not run the script."""
+"""Reader of the arguments of a training program in a launch script; the script is evaluated, not run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,23 +26,32 @@ if TYPE_CHECKING:
     from pipette_opt.read.shell.interpreter import Shell
 
 EXPORTED = "MEGATRON_ARGS"
-"""Array with the options of a plan, in files of ``export``."""
+"""Array with the options of a plan, in files that ``export`` writes."""
 
 _MAX_NAMED = 6
-"""Most commands or variables that an error names; the last commands, as scripts prepare before they launch. Chosen."""
+"""
+Largest number of commands or variables that an error names. Chosen; the last commands are the nearest to a
+launch.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownArgument:
     """
-    Argument that is known only when the script runs.
+    Argument with a part that is known only when the script runs.
 
     Parameters
     ----------
     index
         Position among the arguments.
+    text
+        Unknown part as the script has it.
+    line
+        Line of the script.
+    why
+        Reason why the part is unknown.
     may_be_option
-        Whether it may be an option, or have options among several words.
+        Whether the argument may be an option, or several words with an option.
     """
 
     index: int
@@ -60,9 +69,9 @@ class ScriptLaunch:
     Parameters
     ----------
     launch
-        ``None``: the script only sets the options of a program, in an array.
+        Program with its launchers; ``None`` if the script only sets the options of a program, in an array.
     arguments
-        Words after the program's name, with the script's text for unknown parts.
+        Words after the program's name; unknown parts as the script has them.
     unknown
         Arguments with unknown parts.
     line
@@ -70,9 +79,9 @@ class ScriptLaunch:
     environment
         Variables that the script exports.
     header
-        Options of ``#SBATCH``.
+        Options in ``#SBATCH`` lines.
     unset, defaults
-        Variables that were read without being set, and variables with a default that was used; each with the line.
+        Variables that were used without being set, and variables whose default was used; each with its line.
     notes
         Assumptions that were made.
     """
@@ -88,7 +97,7 @@ class ScriptLaunch:
     notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the launch as JSON: fields of ``capture``, and fields that only this reader has."""
+        """Return the launch in JSON: the fields that ``capture`` writes, and fields that only this reader has."""
         launch = self.launch or Launch(program="", arguments=self.arguments)
         document = launch_document(launch, environment=self.environment, sbatch=self.header, notes=self.notes)
         unknown = [
@@ -99,14 +108,14 @@ class ScriptLaunch:
         return {**document, **more, "unknown_arguments": unknown}
 
     def require_known(self, where: str) -> None:
-        """Refuse unknown arguments."""
+        """Raise ``InputError`` for an argument with an unknown part."""
         for argument in self.unknown:
             raise InputError(f"{where}, line {argument.line}", argument_problem(self.arguments, argument))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """Launch found in a script, with its line and exported variables."""
+    """Launch that a script contains, with its line and exported variables."""
 
     launch: Launch
     line: int
@@ -117,17 +126,21 @@ def read_script(
     text: str, where: str, *, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
 ) -> ScriptLaunch:
     """
-    Find the training program that ``bash script arguments`` would start, without running or reading any other file.
+    Return the training program that ``bash script arguments`` would start.
+
+    Nothing is run, and no other file is read.
 
     Parameters
     ----------
     environment
-        Only variables that are set, besides those that Slurm sets for the ``#SBATCH`` lines.
+        Environment variables; besides them, only variables that Slurm sets for the ``#SBATCH`` lines exist.
+    arguments
+        Positional arguments of the script.
 
     Raises
     ------
     InputError
-        If the script starts no training program or several, or its program cannot be determined.
+        If the script starts no training program or several, or if the program cannot be determined.
     """
     reader = _Reader(where)
     found = evaluate(text, where, reader.starts, environment=environment, arguments=arguments)
@@ -157,7 +170,7 @@ def read_script(
 
 
 def _rendered(launch: Launch, arguments: tuple[str, ...], unknowns: Unknowns) -> Launch:
-    """Launch with the script's text for unknown parts."""
+    """Return the launch with unknown parts written as the script has them."""
 
     def shown(starter: Starter) -> Starter:
         values = {name: unknowns.rendered(value) for name, value in starter.values.items()}
@@ -174,7 +187,7 @@ def _rendered(launch: Launch, arguments: tuple[str, ...], unknowns: Unknowns) ->
 
 
 def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str:
-    """Return the reason why an unknown argument cannot be read, and a remedy."""
+    """Return the error text for an unknown argument: the reason, and a remedy."""
     option = next((word for word in reversed(arguments[: argument.index]) if word.startswith("--")), "")
     of = f"the value of {option}" if option and not argument.text.startswith("-") else f"argument {argument.index + 1}"
     why = f" ({_short(argument.why)})" if argument.why else ""
@@ -185,7 +198,7 @@ def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str
 
 
 def script_environment(settings: Sequence[str] | None) -> dict[str, str]:
-    """Return variables of a launch script from ``NAME=VALUE`` settings."""
+    """Return the environment variables in ``NAME=VALUE`` settings."""
     for setting in settings or ():
         if not re.match(r"[A-Za-z_]\w*=", setting, re.ASCII):
             raise InputError("--env", f"must be NAME=VALUE, got {shown(setting)}.")
@@ -193,7 +206,7 @@ def script_environment(settings: Sequence[str] | None) -> dict[str, str]:
 
 
 class _Reader:
-    """Collector of the launches and other commands that an evaluation meets."""
+    """Collector of the launches and other commands that the evaluation of a script meets."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -202,7 +215,7 @@ class _Reader:
         self.options: list[str] = []
 
     def starts(self, command: ExternalCommand, shell: "Shell") -> int | None:
-        """Note a command; return its number if it starts a training program."""
+        """Record a command. Return the number of its launch, or ``None`` if it starts no training program."""
         if command.words[0].startswith("--"):
             self.options += command.words
             return None
@@ -215,7 +228,10 @@ class _Reader:
         return self._note(started, command, shell)
 
     def _check_quotes(self, started: Started, command: ExternalCommand, shell: "Shell") -> None:
-        """Refuse a training command that is quoted as a whole, which a launcher would take as a program's name."""
+        """
+        Raise ``InputError`` if a whole training command is in quotes: a launcher would take it as the name of a
+        program.
+        """
         name = started.program if isinstance(started, Launch) else ""
         if isinstance(started, OtherCommand) and started.words:
             name = started.words[0]
@@ -243,7 +259,7 @@ class _Reader:
         return None
 
     def _inner(self, outer: ShellText | ShellScript, text: str, command: ExternalCommand, shell: "Shell") -> int | None:
-        """Evaluate the script of a shell that the command starts."""
+        """Evaluate the shell text or script that a command starts. Return the number of its launch, or ``None``."""
         exported = {} if isinstance(outer, ShellText) and outer.on_other_hosts else dict(command.environment)
         positional = outer.arguments[1:] if isinstance(outer, ShellText) else outer.arguments
         numbers = shell.run_inner(text, {**exported, **outer.environment}, positional)
@@ -261,7 +277,7 @@ class _Reader:
 
 
 def _without_unknown_options(words: Sequence[str]) -> list[str]:
-    """Return a command without the words before its program that may be no word or several; option values stay."""
+    """Return a command without words before its program that may expand to no word or several; option values stay."""
     script = next((index for index, word in enumerate(words) if word.endswith(".py") or word == "-m"), len(words))
     return [
         word for index, word in enumerate(words) if index >= script or not may_split(word) or takes_value(words[:index])
@@ -269,13 +285,16 @@ def _without_unknown_options(words: Sequence[str]) -> list[str]:
 
 
 def _as_written(problem: str, unknowns: Unknowns) -> str:
-    """Return an error text with the script's text for unknown parts, also where Python escapes their signs."""
+    """
+    Return an error text with unknown parts written as the script has them, even if Python escaped their
+    placeholders.
+    """
     signs = re.sub(r"\\U([0-9a-f]{8})", lambda found: chr(int(found[1], 16)), problem)
     return unknowns.rendered(signs)
 
 
 def _readable(words: Sequence[str], unknowns: Unknowns) -> tuple[tuple[str, ...], tuple[UnknownArgument, ...]]:
-    """Return words with the script's text for unknown parts, and a list of these parts."""
+    """Return words with unknown parts written as the script has them, and the list of words with unknown parts."""
     readable: list[str] = []
     unknown: list[UnknownArgument] = []
     for index, word in enumerate(words):
@@ -295,14 +314,17 @@ def _readable(words: Sequence[str], unknowns: Unknowns) -> tuple[tuple[str, ...]
 
 
 def _may_be_option(word: str, unknown: Sequence[Unknown]) -> bool:
-    """Return whether a word with unknown parts may be an option, or several words with options among them."""
+    """Return whether a word with unknown parts may be an option, or several words with an option."""
     if word[0] == "-" and not re.match(r"--[\w-]+=", word, re.ASCII):
         return True
     return (may_split(word) or is_marker(word[0])) and not all(map(never_option, unknown))
 
 
 def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Sequence[str]) -> ScriptLaunch:
-    """Return the options of a file that starts no program, from lines or an array; else raise an error."""
+    """
+    Return the options in a file that starts no program, from its lines or an array. ``InputError`` without
+    options.
+    """
     lists = {name: words for name, words in found.lists.items() if any(word.startswith("--") for word in words)}
     options = reader.options or lists.get(EXPORTED) or (next(iter(lists.values())) if len(lists) == 1 else [])
     if options and not reader.others:

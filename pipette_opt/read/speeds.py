@@ -1,4 +1,4 @@
-"""Speeds of hosts as a share of their GPU's peak, from ``--speed gpu[03-04]=0.8``."""
+"""Speeds of hosts as shares of their GPU's peak, from ``--speed gpu[03-04]=0.8``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from pipette_opt.specs.host_names import compress_hosts
 
 
 def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, float]:
-    """Return the speed of each named host, from entries such as ``gpu[03-04]=0.8``."""
+    """Return the speed of each named host, a share of its GPU's peak, from entries such as ``gpu[03-04]=0.8``."""
     speeds: dict[str, float] = {}
     for entry in entries:
         hosts, sign, text = entry.rpartition("=")
@@ -27,7 +27,7 @@ def parse_speeds(entries: Sequence[str], where: str = "--speed") -> dict[str, fl
 
 
 def check_speed(value: object, where: str) -> float:
-    """Return a speed from ``MIN_SPEED`` to ``MAX_SPEED``, checked."""
+    """Return a speed as a number. ``InputError`` unless it is from ``MIN_SPEED`` to ``MAX_SPEED``."""
     try:
         speed = number_of(str(value))
     except ValueError:
@@ -39,7 +39,7 @@ def check_speed(value: object, where: str) -> float:
 
 
 def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = "--speed") -> ClusterSpec:
-    """Return the cluster with these hosts at these speeds; a host with another speed in its file is refused."""
+    """Return the cluster with these speeds of hosts. ``InputError`` if the cluster file gives a host another speed."""
     for host in speeds:
         if host not in cluster.hosts:
             hint = did_you_mean(host, cluster.hosts)
@@ -55,12 +55,12 @@ def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = 
 
 
 def speed_record(speeds: Mapping[str, float]) -> dict[str, float] | None:
-    """Return a plan's record of speeds, hosts of equal speed folded into one name; ``None`` if there are none."""
+    """Return the record of speeds for ``plan.json``, by host names as ranges; ``None`` without speeds."""
     return folded_by_value(speeds) or None
 
 
 def folded_by_value(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the value of each host, with hosts of equal values folded into one name."""
+    """Return the values by host names as ranges, each of all hosts with an equal value."""
     return {
         compress_hosts(tuple(host for host, its in values.items() if its == value)): value
         for value in dict.fromkeys(values.values())
@@ -68,7 +68,7 @@ def folded_by_value(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def recorded_speeds(record: object, where: str) -> dict[str, float]:
-    """Return the speed of each host from a plan's record."""
+    """Return the speed of each host that a plan records."""
     if record is None:
         return {}
     if not isinstance(record, Mapping):

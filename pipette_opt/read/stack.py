@@ -1,4 +1,4 @@
-"""Reader and writer of a software stack's constants, in YAML."""
+"""Reader and writer of stack files: constants of a software stack, in YAML."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,11 +36,11 @@ RETIRED = (
     "gradient_overlap",
     "assumed_node_bytes_per_s",
 )
-"""Constants of older versions: shares of the peak common to all kinds of GPU, and constants of collectives."""
+"""Constants of stack files of older versions; such files are refused."""
 
 
 def read_stack(source: str | Path = DEFAULT_NAME) -> StackSpec:
-    """Read a shipped stack by name, or a file of ``calibrate``; missing constants have defaults."""
+    """Return a shipped stack by name, or the stack in a file of ``calibrate``; missing constants have defaults."""
     path = Path(source)
     shipped = sorted(file.stem for file in shipped_path("data", "stacks").glob("*.yaml"))
     if str(source) in shipped:
@@ -68,7 +68,7 @@ def _read_stack_file(path: Path) -> StackSpec:
 
 
 def _layers(entries: object, where: str) -> LearnedLayers:
-    """Read what layers of some shapes took; an entry says all of its fields."""
+    """Return the measured layer-time factors of a stack file; an entry must have all fields."""
     shapes = [
         typed(LayerFactor, entry, where, f"layers[{index}]", closed=True, needed=("factor", "num_runs"))
         for index, entry in enumerate(typed(list[Any], entries, where, "layers"))
@@ -77,7 +77,7 @@ def _layers(entries: object, where: str) -> LearnedLayers:
 
 
 def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
-    """Write a stack as :func:`read_stack` reads it; ``comment`` goes above, line by line."""
+    """Write a stack as a file for :func:`read_stack`; each line of ``comment`` becomes a comment at its head."""
     data: dict[str, Any] = {"name": stack.name} | ({"source": stack.source} if stack.source else {})
     data |= {name: _short(getattr(stack, name)) for name in CONSTANTS}
     if stack.fitted is not None:
@@ -95,5 +95,5 @@ def write_stack(stack: StackSpec, path: str | Path, comment: str = "") -> None:
 
 
 def _short(value: float) -> float:
-    """Round to four digits, more than a fit can resolve."""
+    """Return a number rounded to four digits, more than a fit can resolve."""
     return float(f"{value:.4g}")

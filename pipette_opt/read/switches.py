@@ -1,4 +1,4 @@
-"""Parser of a cluster's switches, from ``scontrol show topology`` or Slurm's ``topology.conf``."""
+"""Reader of a cluster's switches, from ``scontrol show topology`` or Slurm's ``topology.conf``."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,18 @@ class SwitchTree:
     Parameters
     ----------
     ancestors
-        Switches of each host, from the leaf up to the root.
+        Names of the switches above each host, from leaf to root.
     """
 
     ancestors: Mapping[str, tuple[str, ...]]
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Return the hosts in the order of the file."""
+        """Hosts in file order."""
         return tuple(self.ancestors)
 
     def distance(self, a: str, b: str) -> int | None:
-        """Return levels up to the first common switch, 0 for a common leaf; ``None`` without one."""
+        """Return the levels up to the first common switch of two hosts, 0 for a common leaf; ``None`` without one."""
         above_a, above_b = self.ancestors.get(a, ()), self.ancestors.get(b, ())
         return next((level for level, switch in enumerate(above_a) if switch in above_b), None)
 
@@ -45,10 +45,11 @@ def is_switch_list(text: str) -> bool:
 
 def parse_switches(log: Log, where: str) -> SwitchTree:
     """
-    Read lines such as ``SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=gpu[01-08]``, ``SwitchName=top Switches=leaf[1-2]``.
+    Return the switches in lines such as ``SwitchName=leaf1 Nodes=gpu[01-08]`` and ``SwitchName=top
+    Switches=leaf[1-2]``.
 
-    ``scontrol`` also lists the nodes below higher switches, which are not leaves. The link speed is ignored, as by
-    Slurm. A switch with neither nodes nor switches has no hosts (Slurm 25.05 lists such switches).
+    ``scontrol`` also lists hosts at higher switches; these are ignored. So is the link speed, as in Slurm. A switch
+    with neither nodes nor switches has no hosts (Slurm 25.05 lists such switches).
     """
     nodes: dict[str, tuple[str, ...]] = {}
     parent: dict[str, str] = {}
@@ -84,7 +85,7 @@ def parse_switches(log: Log, where: str) -> SwitchTree:
 
 
 def _fields(words: Sequence[str], place: str) -> dict[str, str]:
-    """Return the values of a line by lower-case key."""
+    """Return the values in a line by key in lower case."""
     fields = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
     for key in fields:
         if key not in _KEYS:

@@ -1,4 +1,4 @@
-"""Sizes of known tokenizers, from ``data/tokenizers.yaml``, for launches without a size of the vocabulary."""
+"""Vocabulary sizes of known tokenizers, from ``data/tokenizers.yaml``, for launches that do not give the size."""
 
 import re
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.files import read_yaml
 
 NAMES = ("tokenizer_model", "vocab_file")
-"""Options that name a tokenizer."""
+"""Options of Megatron-LM that name a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTokenizer:
     """
-    Tokenizer of known size.
+    Tokenizer of known vocabulary size.
 
     Parameters
     ----------
     pattern
         Regular expression that matches a part of the tokenizer's name in lower case.
     vocab_size
-        Number of entries, with added tokens.
+        Number of entries, including added tokens.
     source
         Source of the number.
     """
@@ -34,7 +34,10 @@ class KnownTokenizer:
 
 
 def tokenizer_of(given: Mapping[str, Any]) -> KnownTokenizer | None:
-    """Return the known tokenizer that Megatron's options name; the last part of a path is tried first."""
+    """
+    Return the known tokenizer that Megatron-LM options name, else ``None``; the last part of a path is tried
+    first.
+    """
     for name in NAMES:
         path = str(given.get(name, "")).lower().replace("_", "-")
         for part in reversed([part for part in path.split("/") if part]):
@@ -46,6 +49,6 @@ def tokenizer_of(given: Mapping[str, Any]) -> KnownTokenizer | None:
 
 @cache
 def known_tokenizers() -> tuple[KnownTokenizer, ...]:
-    """Return all rows of the table."""
+    """Return all known tokenizers."""
     rows: Any = read_yaml(shipped_path("data", "tokenizers.yaml"))
     return tuple(KnownTokenizer(**row) for row in rows)

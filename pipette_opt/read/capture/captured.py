@@ -1,4 +1,4 @@
-"""Run of a user's script that finds the training program it would start."""
+"""Run of a user's script to find the training program that it would start."""
 
 import os
 import re
@@ -21,19 +21,19 @@ from pipette_opt.read.launches import Launch, ShellScript, launch_document, laun
 from pipette_opt.read.sbatch_header import made_up_variables, sbatch_options, slurm_variables
 
 AFTER_START_S = 10.0
-"""Seconds that a script may go on after its first start of a training program, for further starts. Chosen."""
+"""Seconds that a script may continue after its first start of a training program. Chosen."""
 
 LINGER_S = 5.0
-"""Seconds that background processes may go on after the script has ended. Chosen."""
+"""Seconds that background processes may continue after the script has ended. Chosen."""
 
 MAX_STARTS = 256
-"""Recorded starts at which a script is stopped, as it starts its program in a loop. Chosen."""
+"""Number of recorded starts at which a script is stopped, as it seems to start its program in a loop. Chosen."""
 
 _SECRET = re.compile(r"TOKEN($|_)|SECRET|PASSW|CREDENTIAL|(^|_)AUTH($|_)|(^|_)KEY($|_)|APIKEY", re.IGNORECASE)
-"""Names of variables whose values are secret, and are not written."""
+"""Pattern of names of variables with secret values, which are not written."""
 
 _SETTING = re.compile(r"(?<!\w)(\w+)=(?=.)", re.DOTALL)
-"""Name of a variable that a launcher's option sets: ``NAME=VALUE``, ``--env=NAME=VALUE``."""
+"""Pattern of a variable that an option of a launcher sets: ``NAME=VALUE``, ``--env=NAME=VALUE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +44,21 @@ class Captured:
     Parameters
     ----------
     launch
-        The program with its launchers and arguments.
+        Program with its launchers and arguments.
+    command
+        Command that was run.
     environment
-        Variables that the script set before the start, without secrets.
+        Variables that the script set before the start.
     sbatch
-        Options of the ``#SBATCH`` header.
+        Options of the script's ``#SBATCH`` lines.
     scripts
-        Scripts that ran, each with its number of lines.
+        Paths of the scripts that ran, each with its number of lines.
     num_starts
         Number of starts of the program with these arguments.
     status
-        Exit code of the script; ``None`` if it was stopped.
+        Exit code of the script; ``None`` if the script was stopped.
+    notes
+        Sentences on assumptions and on commands that were not run.
     """
 
     launch: Launch
@@ -67,7 +71,7 @@ class Captured:
     notes: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return the launch as ``captured.json`` has it."""
+        """Return the launch as JSON for ``captured.json``, without values of secret variables."""
         found = launch_document(self.launch, environment=self.environment, sbatch=self.sbatch, notes=self.notes)
         secret = [name for name in found["environment"] if _SECRET.search(name)]
         for name in secret:
@@ -85,14 +89,14 @@ class Captured:
 
 
 def _without_secret(word: str) -> str:
-    """Return a launcher's option with the value of a secret variable replaced by dots."""
+    """Return an option of a launcher; the value of a secret variable is replaced by dots."""
     secret = next((setting for setting in _SETTING.finditer(word) if _SECRET.search(setting[1])), None)
     return word if secret is None else f"{word[: secret.end()]}..."
 
 
 @dataclass(slots=True)
 class _Run:
-    """Folder of a run in progress, with its times."""
+    """Run in progress: its folder, start time and time limit."""
 
     folder: Path
     began_s: float
@@ -100,7 +104,7 @@ class _Run:
     first_start_s: float | None = None
 
     def is_over(self) -> bool:
-        """Return whether the time limit, the time after the first start, or the number of starts is reached."""
+        """Return whether the run must stop: time limit, time after the first start, or number of starts."""
         now = time.monotonic()
         starts = num_starts(self.folder)
         if self.first_start_s is None and starts:
@@ -109,7 +113,10 @@ class _Run:
         return late or now - self.began_s >= self.time_limit_s or starts >= MAX_STARTS
 
     def may_run(self, words: Sequence[str], pid: int) -> bool:
-        """Return whether a command may run; launchers and training programs without a stand-in are recorded only."""
+        """
+        Return whether a command may run. A launcher or training program that bypassed its stand-in is recorded, not
+        run.
+        """
         if not words or self._is_stand_in(words):
             return True
         if len(words) > 1 and "/" in words[1] and Path(words[1]).name in (*LAUNCHERS, *PYTHONS):
@@ -132,7 +139,7 @@ class _Run:
         return True
 
     def _is_stand_in(self, words: Sequence[str]) -> bool:
-        """Return whether a command is a stand-in, which is a script of the shell and then of Python."""
+        """Return whether a command is a stand-in, which first runs as a shell script, then in Python."""
         folder = f"{self.folder}{os.sep}"
         is_python = words[1:2] == ["-IS"] and words[2:3] == [f"{folder}stand_in.py"]
         return is_python or words[0].startswith(folder) or (len(words) > 1 and words[1].startswith(folder))
@@ -150,10 +157,14 @@ def capture(
 
     Parameters
     ----------
+    command
+        Words of the command, with optional ``NAME=VALUE`` settings before it.
     environment
-        Variables added to those of this process; they win.
+        Variables that override those of this process.
+    time_limit_s
+        Longest time of the run, seconds.
     which
-        Number of the program, from 1, if a script starts several.
+        Number of the program, from 1, if the script starts several.
 
     Raises
     ------
@@ -190,7 +201,10 @@ def capture(
 
 
 def _as_started(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command as a shell starts it, bash before a script without execute permission, and its settings."""
+    """
+    Return the command and its ``NAME=VALUE`` settings. A script without execute permission gets ``bash`` in
+    front.
+    """
     words, settings = list(command), {}
     while words and re.match(r"[A-Za-z_]\w*=", words[0]):
         name, _, value = words.pop(0).partition("=")
@@ -203,11 +217,11 @@ def _as_started(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 _Start = tuple[Launch, Mapping[str, str], int]
-"""Launch, its environment, and its number of starts."""
+"""Launch, its environment variables, and its number of starts."""
 
 
 def _distinct(records: Sequence[Mapping[str, Any]]) -> list[_Start]:
-    """Return starts with different programs or arguments; starts that differ only in the host are a single launch."""
+    """Return the launches with different programs or arguments; equal launches on several hosts count as one."""
     found: dict[tuple[str, tuple[str, ...]], _Start] = {}
     for record in records:
         if record["kind"] == "refused" and may_train(record["words"]):
@@ -234,7 +248,7 @@ def _chosen(where: str, starts: Sequence[_Start], which: int | None) -> _Start:
 
 
 def _described(start: _Start, starts: Sequence[_Start]) -> str:
-    """Return a launch with its first arguments that the other launches lack."""
+    """Return the program with the first arguments that not all launches share."""
     shared = set.intersection(*(set(_pairs(other[0].arguments)) for other in starts))
     own = [" ".join(filter(None, pair)) for pair in _pairs(start[0].arguments) if pair not in shared]
     shown = " ".join(own[:3]) + (" ..." if len(own) > 3 else "")
@@ -242,7 +256,7 @@ def _described(start: _Start, starts: Sequence[_Start]) -> str:
 
 
 def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Return each value with the option before it; other arguments and options without a value by themselves."""
+    """Return the arguments as pairs of option and value; the value is empty for a flag or a positional argument."""
     found: list[tuple[str, str]] = []
     for word in arguments:
         if found and found[-1][0].startswith("--") and not found[-1][1] and not word.startswith("--"):
@@ -253,7 +267,7 @@ def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, going: _Run) -> str:
-    """Return the reason for no launch: the script's status, its last lines, and commands that were left out."""
+    """Return the error text if no launch was found: status, last lines, and commands that were not run."""
     left_out = [shlex.join(record["words"])[:80] for record in records if record["kind"] == "left out"]
     beside = f" Left out: {'; '.join(dict.fromkeys(left_out))}." if left_out else ""
     last = [line.strip() for line in ended.errors if line.strip()][-3:]
@@ -269,7 +283,10 @@ def _nothing_started(records: Sequence[Mapping[str, Any]], ended: guard.Ended, g
 
 
 def _on_variables(header: Mapping[str, str], given: Mapping[str, str], scripts: Iterable[str]) -> list[str]:
-    """Return notes on a job's variables in the scripts, with values that neither the user nor Slurm set."""
+    """
+    Return notes on Slurm variables that the scripts use and that were set as Slurm would, or to placeholder
+    values.
+    """
     texts = "".join(map(_text, scripts))
     notes = []
     for beginning, variables in (
@@ -305,7 +322,7 @@ def _notes(records: Sequence[Mapping[str, Any]], ended: guard.Ended) -> list[str
 
 
 def _of_job(header: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job with this header; none inside a job of Slurm."""
+    """Return the variables that Slurm would set for this ``#SBATCH`` header; empty inside a Slurm job."""
     return {} if "SLURM_JOB_ID" in os.environ else slurm_variables(header)
 
 
@@ -314,7 +331,7 @@ def _made_up(header: Mapping[str, str]) -> dict[str, str]:
 
 
 def _header_of(command: Sequence[str]) -> tuple[dict[str, str], str | None]:
-    """Return the ``#SBATCH`` header of the command's script, and the script's path."""
+    """Return the options of the ``#SBATCH`` lines in the command's script, and the path of the script."""
     found = launch_of(command)
     if not isinstance(found, ShellScript) or not Path(found.path).is_file():
         return {}, None
@@ -322,7 +339,7 @@ def _header_of(command: Sequence[str]) -> tuple[dict[str, str], str | None]:
 
 
 def _scripts(script: str | None, records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the scripts that ran: the command's own, and those after launchers."""
+    """Return the paths of the scripts that ran: the command's own, and those that launchers started."""
     behind = [str(Path(record["folder"], record["path"])) for record in records if record["kind"] == "script"]
     return [path for path in dict.fromkeys(filter(None, (script, *behind))) if Path(path).is_file()]
 
@@ -336,7 +353,7 @@ def _num_lines(path: str) -> int:
 
 
 def _check_can_be_watched(script: str | None) -> None:
-    """Refuse a script that may find a real launcher past the stand-ins, if processes cannot be traced."""
+    """Raise ``InputError`` if processes cannot be traced and the script may bypass the stand-ins."""
     if script is None or guard.can_trace():
         return
     names = "|".join(re.escape(name) for name in (*LAUNCHERS, *PYTHONS))

@@ -1,8 +1,8 @@
 """
-Run of a user's script under ``ptrace``, which checks each program before its first instruction.
+Run of a user's script under ``ptrace``, with a check of each program before its first instruction.
 
-Linux stops a traced process at every ``execve`` (``ptrace(2)``, ``PTRACE_EVENT_EXEC``). This includes programs named by
-an absolute path, or found through another ``PATH``. If tracing is not allowed, the script runs without it.
+Linux stops a traced process at every ``execve`` (``ptrace(2)``, ``PTRACE_EVENT_EXEC``). This covers programs started by
+an absolute path or through another ``PATH``. If tracing is not allowed, the script runs without it.
 """
 
 import contextlib
@@ -23,39 +23,42 @@ PR_SET_CHILD_SUBREAPER = 36
 PTRACE_CONT, PTRACE_SEIZE, PTRACE_LISTEN = 7, 0x4206, 0x4208
 EVENT_EXEC, EVENT_STOP = 4, 128
 OPTIONS = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 20
-"""Follow fork, vfork and clone, stop at exec, and kill all traced processes with the tracer (``linux/ptrace.h``)."""
+"""
+Options of ``ptrace``: follow fork, vfork and clone, stop at exec, kill traced processes with the tracer
+(``linux/ptrace.h``).
+"""
 
 WALL = 0x40000000
-"""``__WALL`` of ``waitpid``, which includes threads."""
+"""Option ``__WALL`` of ``waitpid``, which includes threads."""
 
 STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 POLL_S = 0.02
-"""Seconds between two checks of the time. Chosen."""
+"""Seconds between two checks of the time limit. Chosen."""
 
 QUIET_POLLS = 3
-"""Polls without a new process after which no more is expected. Chosen."""
+"""Number of polls without a new process after which no further process is expected. Chosen."""
 
 KILLING_S = 5.0
 """Seconds within which killed processes must end. Chosen."""
 
 KEPT_LINES = 40
-"""Number of last lines of the script's error output that are kept. Chosen."""
+"""Number of last lines of error output that are kept. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """
-    Decisions during a run.
+    Decisions that the caller makes during a run.
 
     Parameters
     ----------
     may_run
-        Returns whether a process may run its new program, from its words and process id.
+        Function of a process's words and process id; returns whether its new program may run.
     is_over
-        Returns whether the run's time is over.
+        Function that returns whether the run must stop.
     linger_s
-        Seconds that background processes may go on after the script has ended.
+        Seconds that background processes may continue after the script has ended.
     """
 
     may_run: Callable[[Sequence[str], int], bool]
@@ -71,11 +74,11 @@ class Ended:
     Parameters
     ----------
     status
-        Exit code of the script, negative for a signal; ``None`` if its time was over.
+        Exit code of the script, negative for a signal; ``None`` if it was stopped.
     errors
-        Last lines of its error output.
+        Last lines of error output.
     not_found
-        Lines of its error output, at any place, on programs that this machine lacks.
+        Lines of error output on programs that this machine lacks.
     """
 
     status: int | None
@@ -84,7 +87,7 @@ class Ended:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], watch: Watch) -> Ended:
-    """Run a command in a separate session until it ends or its time is over, and kill all its processes."""
+    """Run a command in its own session until it ends or must stop; then kill all its processes."""
     before = _children()
     _adopt_orphans(True)
     process = subprocess.Popen(
@@ -117,7 +120,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], watch: Watch) ->
 
 
 def can_trace() -> bool:
-    """Return whether processes can be traced: on Linux, unless a container or the administrator forbids it."""
+    """Return whether processes can be traced: on Linux, if neither a container nor the administrator forbids it."""
     if sys.platform != "linux":
         return False
     process = subprocess.Popen(["/bin/sh", "-c", "read go"], stdin=subprocess.PIPE)
@@ -133,18 +136,18 @@ def can_trace() -> bool:
 
 
 def words_of(pid: int) -> list[str]:
-    """Return the command line of a process."""
+    """Return the command line of a process as words; empty if the process is gone."""
     return [os.fsdecode(word) for word in _proc(pid, "cmdline").split(b"\0")[:-1]]
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Return the environment with which a process was started."""
+    """Return the environment variables with which a process was started; empty if the process is gone."""
     pairs = (os.fsdecode(entry).partition("=") for entry in _proc(pid, "environ").split(b"\0") if b"=" in entry)
     return {name: value for name, _, value in pairs}
 
 
 def folder_of(pid: int) -> str:
-    """Return the current folder of a process; empty if it is gone."""
+    """Return the current folder of a process; empty if the process is gone."""
     try:
         return str(Path(f"/proc/{pid}/cwd").readlink())
     except OSError:
@@ -168,10 +171,10 @@ class _Tracer:
 
     def run(self, watch: Watch) -> int | None:
         """
-        Let processes run until all have ended or the time is over; return the first process's exit code.
+        Let processes run until all have ended or the run must stop. Return the exit code of the first process.
 
-        A new process is seen a moment later, perhaps after its parent has ended. All count as ended if none appears
-        for ``QUIET_POLLS`` polls.
+        A new process may become visible only after its parent has ended. All processes count as ended if no new process
+        appears for ``QUIET_POLLS`` polls.
         """
         end_s: float | None = None
         quiet = 0
@@ -199,7 +202,7 @@ class _Tracer:
         return self.status
 
     def kill_all(self) -> None:
-        """Kill all remaining processes; a process that was just made is traced, too, and appears as a new one."""
+        """Kill all remaining processes, including new children, which are traced as well."""
         end_s = time.monotonic() + KILLING_S
         quiet = 0
         while (self.alive or quiet < QUIET_POLLS) and time.monotonic() < end_s:
@@ -233,7 +236,7 @@ def _go_on(pid: int, state: int, watch: Watch) -> None:
 
 
 def _next_state() -> tuple[int, int]:
-    """Return a process that changed its state, with the state; 0 if none did, -1 if there is none left."""
+    """Return the id and state of a process that changed its state; id 0 if none did, -1 if no process is left."""
     try:
         return os.waitpid(-1, os.WNOHANG | WALL)
     except ChildProcessError:
@@ -241,7 +244,10 @@ def _next_state() -> tuple[int, int]:
 
 
 def _wait(process: subprocess.Popen[bytes], watch: Watch) -> int | None:
-    """Wait for an untraced process, then for its background processes."""
+    """
+    Wait for an untraced process, then for its background processes. Return its exit code; ``None`` if the run must
+    stop.
+    """
     while process.poll() is None:
         if watch.is_over():
             return None
@@ -253,7 +259,7 @@ def _wait(process: subprocess.Popen[bytes], watch: Watch) -> int | None:
 
 
 def _kill_group(root: int, before: set[int]) -> None:
-    """Kill the script's group, and processes that left it and became our children when their parents ended."""
+    """Kill the script's process group, and orphans that left the group and became children of this process."""
     end_s = time.monotonic() + KILLING_S
     while time.monotonic() < end_s:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -286,7 +292,7 @@ def _session(pid: int) -> int:
 
 
 def _children() -> set[int]:
-    """Return the children of this process that Linux lists."""
+    """Return the ids of this process's children; empty outside Linux."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -309,7 +315,7 @@ def _send_go(pipe: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _blocked_child_signal() -> Iterator[None]:
-    """Block SIGCHLD for ``sigtimedwait``; threads started inside keep it blocked, earlier processes do not."""
+    """Block SIGCHLD so that ``sigtimedwait`` receives it. Threads started inside inherit the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         yield
@@ -325,7 +331,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _ptrace(request: int, pid: int, data: int = 0) -> bool:
-    """Return whether the request succeeded; it fails if the process is gone, or tracing is not allowed."""
+    """Send a ``ptrace`` request; return whether it succeeded. It fails if the process is gone or may not be traced."""
     return sys.platform == "linux" and bool(_libc().ptrace(request, pid, None, data) != -1)
 
 
@@ -334,13 +340,13 @@ def _seize(pid: int) -> bool:
 
 
 def _adopt_orphans(wanted: bool) -> None:
-    """Set whether orphaned processes become children of this one, so that they can be killed, too."""
+    """Set whether orphaned processes become children of this process, so that they can be killed."""
     if sys.platform == "linux":
         _libc().prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
 def _keep_lines(handle: int, lines: deque[str], not_found: deque[str]) -> None:
-    """Keep the last lines of a pipe, each cut to 2,000 characters, and lines on missing programs."""
+    """Keep the last lines of a pipe, each cut to 2,000 characters, and the lines on missing programs."""
     rest = ""
     while True:
         try:

@@ -1,4 +1,7 @@
-"""Records of stand-ins on the programs that a script would start; a file for each, so that none is half written."""
+"""
+Records of the programs that a script would start, written by stand-ins: one file each, so that none is half
+written.
+"""
 
 import json
 import os
@@ -10,32 +13,32 @@ from typing import Any, Literal
 from pipette_opt.read.launches import ShellScript, ShellText, Started, inside, launch_of
 
 Kind = Literal["start", "script", "left out", "refused"]
-"""Kinds: training program, shell script of a launcher, command that was not run, command that cannot be read."""
+"""Kinds of records: training program, shell script under a launcher, command not run, command line not understood."""
 
 OUTER = "PIPETTE_OPT_CAPTURE_OUTER"
-"""Variable with the command lines of the launchers around a shell, as JSON."""
+"""Environment variable with the command lines of the launchers around a shell, as JSON."""
 
 DRY = "PIPETTE_OPT_CAPTURE_DRY"
-"""Variable that is set if only stand-ins may run, as in texts for other hosts and for containers."""
+"""Environment variable that is set if only stand-ins may run, as for texts of other hosts and containers."""
 
 _OF_THE_SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "PATH", "HOSTNAME", "BASH_ENV", OUTER, DRY)
-"""Variables that no launch needs: those of the shell, of this run, and the path with its stand-ins."""
+"""Environment variables that are not recorded: those of the shell, of the capture, and ``PATH``."""
 
 
 def starts_folder(folder: Path) -> Path:
-    """Return the folder of the records."""
+    """Return the folder of the records inside the folder of the run."""
     return folder / "starts"
 
 
 def base_environment(folder: Path) -> dict[str, str]:
-    """Return the environment at the beginning of the run."""
+    """Return the environment variables at the beginning of the run."""
     path = folder / "environment.json"
     found: dict[str, str] = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
     return found
 
 
 def write_record(folder: Path, kind: Kind, words: Sequence[str], environment: Mapping[str, str], **more: Any) -> None:
-    """Write a record of a command, with the variables that the script has set since its beginning."""
+    """Write a record of a command, with the variables that the script has changed since its beginning."""
     base = base_environment(folder)
     changed = {
         name: value
@@ -57,24 +60,24 @@ def write_record(folder: Path, kind: Kind, words: Sequence[str], environment: Ma
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Return the records in the order in which they were written."""
+    """Return all records in the order in which they were written."""
     paths = sorted(starts_folder(folder).glob("*.json"))
     return [json.loads(path.read_text(encoding="utf-8", errors="surrogateescape")) for path in paths]
 
 
 def num_starts(folder: Path) -> int:
-    """Return the number of training programs recorded so far."""
+    """Return the number of recorded starts of training programs."""
     return sum(path.name.endswith("-start.json") for path in starts_folder(folder).iterdir())
 
 
 def outer_of(environment: Mapping[str, str]) -> list[list[str]]:
-    """Return the command lines of the launchers around the current shell, the outermost first."""
+    """Return the command lines of the launchers around the current shell, outermost first."""
     found: list[list[str]] = json.loads(environment.get(OUTER) or "[]")
     return found
 
 
 def started_by(words: Sequence[str], outer: Sequence[Sequence[str]]) -> Started:
-    """Return the launch of a command line, with the launchers of the shells around it."""
+    """Return the program that a command line starts, with the launchers of the shells around it."""
     found = launch_of(words)
     for around in reversed(outer):
         shell = launch_of(around)

@@ -1,9 +1,9 @@
 """
-Program that runs in place of a launcher or of Python under the same name.
+Stand-in program that runs in place of a launcher or of Python, under the same name.
 
-A training program is recorded, and the stand-in ends with status 0. A shell that a launcher starts is run, so that bash
-itself finds the commands in it; a text for other hosts or a container is run without other commands. Any other command
-is passed to the real program, or left out if it would start work on a cluster.
+A training program is recorded, and the stand-in ends with status 0. A shell under a launcher is run, so that bash
+itself finds its commands. A text for other hosts or a container runs with stand-ins only. Any other command is passed
+to the real program, or is only recorded if it would start work on a cluster.
 """
 
 import json
@@ -36,7 +36,7 @@ CONTAINERS = ("docker", "podman", "nvidia-docker", "podman-hpc", "singularity", 
 """Programs that run commands in containers."""
 
 SUBMITTERS = ("kubectl", "helm", "qsub", "bsub", "condor_submit", "flux", "oarsub", "dlc", "sky", "gcloud", "aws", "az")
-"""Programs that submit jobs to a cluster or a cloud, and whose arguments are not read."""
+"""Programs that submit jobs to a cluster or a cloud; their arguments are not read."""
 
 LAUNCHERS = (
     "torchrun",
@@ -60,21 +60,21 @@ LAUNCHERS = (
     *CONTAINERS,
     *SUBMITTERS,
 )
-"""Programs that start work elsewhere or in many processes; a real one is never started."""
+"""Programs that start work elsewhere or in many processes; the real program is never started."""
 
 LOOKED_THROUGH = ("numactl", "nsys", "ncu", "rocprof", "rocprofv3", "py-spy", "uv", "conda", "mamba", "poetry", "sudo")
-"""Wrappers that a planning machine may lack; the real one runs if its command does not train."""
+"""Wrappers that may be missing on this machine; the real program runs if its command does not train."""
 
 PYTHONS = ("python", "python3")
 
 SHELLS_AND_WRAPPERS = ("bash", "sh", "env", "nohup", "setsid", "nice", "ionice", "stdbuf", "time", "timeout", "taskset")
-"""Programs of every machine that have stand-ins if no other command can be found."""
+"""Usual programs that get stand-ins where only stand-ins may run."""
 
 NEVER_RUN = ("sudo", "salloc")
-"""Programs that are not passed on, as they wait for a password or for machines."""
+"""Programs that are never passed on, as they wait for a password or for hosts."""
 
 HARMLESS = ("hostname", "echo", "printf", "date", "env", "printenv", "true", "false", "pwd", "whoami", "id", "uname")
-"""Commands after a launcher that run here for their output; all other commands are left out."""
+"""Commands under a launcher that run on this machine for their output; all others are only recorded."""
 
 _DRY_BEGINNING = r"""
 cd() { :; }; pushd() { :; }; popd() { :; }; source() { :; }; exec() { "$@"; }; ulimit() { :; }; kill() { :; }
@@ -92,8 +92,9 @@ __by_name() {
 shopt -s extdebug; trap __by_name DEBUG
 """
 """
-Beginning of a text for another host or a container: its folders and programs are not looked for. A program named by its
-path is replaced by its stand-in (with ``extdebug`` a DEBUG trap that fails skips the command).
+Shell code put before a text for another host or a container: its folders and programs need not exist.
+
+A program named by a path is replaced by its stand-in: with ``extdebug``, a failing DEBUG trap skips the command.
 """
 
 
@@ -103,18 +104,21 @@ _REDIRECTION = re.compile(
     |(?<=\w)>>?\s*("[^"]*"|'[^']*'|[^\s;|&()<>"'\\])+""",
     re.VERBOSE,
 )
-"""Redirection of output outside quotes."""
+"""Pattern of an output redirection outside quotes."""
 
 
 _COMPARISON = re.compile(r"\(\(.*?\)\)|\[\[\s.*?\s\]\]", re.DOTALL)
-"""Arithmetic and conditions, in which ``>`` compares."""
+"""Pattern of arithmetic and conditions, in which ``>`` compares."""
 
 SLURM_TIME_LIMIT_S = 5.0
-"""Seconds that a real ``scontrol`` has to answer; without a configuration it may wait for a name server. Chosen."""
+"""
+Longest time for an answer of the real ``scontrol``, seconds. Chosen: without configuration it may wait for a name
+server.
+"""
 
 
 def main(folder: str, words: Sequence[str]) -> int:
-    """Run the stand-in of a command line; ``folder`` is that of the run."""
+    """Run the stand-in for a command line; return its exit status. ``folder`` is the folder of the run."""
     place, environment = Path(folder), os.environ
     outer = outer_of(environment)
     try:
@@ -133,7 +137,7 @@ def main(folder: str, words: Sequence[str]) -> int:
 
 
 def _other(place: Path, words: Sequence[str], found: OtherCommand, environment: Mapping[str, str]) -> int:
-    """Run, pass on or record a command that does not train."""
+    """Pass on or record a command that does not train; return the exit status."""
     if DRY in environment:
         return 0
     name = words[0]
@@ -148,7 +152,10 @@ def _other(place: Path, words: Sequence[str], found: OtherCommand, environment: 
 
 
 def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, environment: Mapping[str, str]) -> int:
-    """Run the text or script of a shell after a launcher, with the variables of a first process."""
+    """
+    Run the shell text or script under a launcher, with the variables that the launcher sets for its first
+    process.
+    """
     inner = {**environment, **_of_first_process(found), **found.environment}
     inner[OUTER] = json.dumps([*outer_of(environment), list(words)])
     shell = shutil.which("bash", path=_real_path(place, base_environment(place))) or "/bin/sh"
@@ -175,7 +182,7 @@ def _shell(place: Path, words: Sequence[str], found: ShellText | ShellScript, en
 
 
 def _dry(place: Path, shell: str, arguments: Sequence[str], environment: dict[str, str]) -> int:
-    """Run a text for another host or a container: only the stand-ins can be found as commands."""
+    """Run a shell text for another host or a container; only stand-ins are found as commands."""
     beginning = place / "elsewhere.sh"
     beginning.write_text(_DRY_BEGINNING, encoding="utf-8")
     first = f"builtin source {shlex.quote(str(beginning))}\n"
@@ -190,7 +197,7 @@ def _dry(place: Path, shell: str, arguments: Sequence[str], environment: dict[st
 
 
 def without_output_files(text: str) -> str:
-    """Return a shell text without its redirections of output, so that it writes no file on this machine."""
+    """Return a shell text without output redirections, so that it writes no file on this machine."""
     kept: list[str] = []
     index, quote = 0, ""
     while index < len(text):
@@ -216,7 +223,7 @@ def without_output_files(text: str) -> str:
 
 
 def _is_elsewhere(found: Started) -> bool:
-    """Return whether a command is for other hosts or in a container, whose files are not available here."""
+    """Return whether a command runs on other hosts or in a container, whose files are not on this machine."""
     names = [starter.name.split()[0] for starter in found.launchers]
     options = {option for starter in found.launchers for option in starter.values}
     in_container = bool(options & {"container-image", "container-name"})
@@ -224,7 +231,7 @@ def _is_elsewhere(found: Started) -> bool:
 
 
 def _of_first_process(found: Started) -> dict[str, str]:
-    """Return the variables that srun and mpirun set for their first process."""
+    """Return the variables that srun or mpirun sets for its first process."""
     names = {starter.name for starter in found.launchers}
     variables: dict[str, str] = {}
     if "srun" in names:
@@ -235,7 +242,7 @@ def _of_first_process(found: Started) -> dict[str, str]:
 
 
 def _of_header(text: str, words: Sequence[str]) -> dict[str, str]:
-    """Return the variables of a job that ``sbatch`` submits with the header of this text; none for other programs."""
+    """Return the variables of a Slurm job that ``sbatch`` submits with this script text; empty for other programs."""
     if words[0] != "sbatch":
         return {}
     options = sbatch_options(text, "the submitted script")
@@ -248,9 +255,10 @@ def _say_submitted(words: Sequence[str]) -> None:
 
 def _scontrol(place: Path, words: Sequence[str]) -> int:
     """
-    Run ``scontrol``; if it is not installed or knows no cluster, list the names of ``show hostnames`` without it.
+    Run ``scontrol``; return its exit status.
 
-    Without Slurm's configuration ``scontrol`` answers nothing, and does not expand a list of hosts either.
+    Without Slurm's configuration, ``scontrol`` answers nothing. ``show hostnames`` then expands the names here, and any
+    other command fails.
     """
     real = shutil.which("scontrol", path=_real_path(place, os.environ))
     if real is not None:
@@ -274,7 +282,7 @@ def _real_path(place: Path, environment: Mapping[str, str]) -> str:
 
 
 def _pass_on(place: Path, words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Become the real program; without it, end like a shell that does not find a command."""
+    """Replace this process by the real program; if it is not installed, exit with status 127 like a shell."""
     real = shutil.which(words[0], path=_real_path(place, environment))
     if real is None:
         print(f"{words[0]}: command not found", file=sys.stderr)

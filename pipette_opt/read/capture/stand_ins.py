@@ -1,4 +1,4 @@
-"""Folder of a run: stand-ins for launchers and Python, and their records."""
+"""Folder of a run, with stand-ins for launchers and Python, and with their records."""
 
 import json
 import os
@@ -31,7 +31,7 @@ case "$1" in
 esac
 exec {python} -IS {main} "$0" "$@"
 """
-"""Stand-in of Python; calls that certainly do not train are passed on at once, as scripts may call Python often."""
+"""Stand-in of Python; calls that cannot train are passed on at once, as scripts may call Python often."""
 
 _MAIN = """import os, sys
 sys.path.insert(0, {package!r})
@@ -40,7 +40,7 @@ sys.exit(main({folder!r}, [os.path.basename(sys.argv[1]), *sys.argv[2:]]))
 """
 
 VERSIONS = tuple(f"python3.{minor}" for minor in range(6, 16))
-"""Names of Python versions that have a stand-in if installed."""
+"""Versions of Python that get a stand-in if installed."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def stand_ins(environment: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, 
     """
     Make a private folder of stand-ins, and remove it at the end.
 
-    Yields the folder, and the environment with the stand-ins first on its path.
+    Yield the folder, and the environment variables with the stand-ins first on ``PATH``.
     """
     with tempfile.TemporaryDirectory(prefix="pipette-opt-capture-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()

@@ -1,4 +1,4 @@
-"""Evaluation of launch scripts with the rules of bash, without running a program."""
+"""Evaluation of launch scripts by the rules of bash, without running a program."""
 
 from pipette_opt.read.shell.evaluation import Evaluation, ExternalCommand, evaluate
 

@@ -1,4 +1,4 @@
-"""Arithmetic of bash: whole numbers of 64 bits, assignments, and variables whose values are expressions, too."""
+"""Arithmetic of bash: 64-bit whole numbers, assignments, and variables whose values are expressions themselves."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,32 +21,32 @@ _LEVELS: Mapping[str, int] = {
 }  # fmt: skip
 _ASSIGNING = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "^=", "|=")
 _MAX_NESTED = 25
-"""Most nested brackets and variables of an expression, as each takes several stack frames. Chosen."""
+"""Largest number of nested brackets and variables of an expression; each takes several stack frames. Chosen."""
 
 
 class Variables(Protocol):
-    """Variables of a shell, as used by arithmetic."""
+    """Variables of a shell, as arithmetic uses them."""
 
     budget: Budget
 
     def number_text(self, name: str, subscript: str | None) -> str:
-        """Return the text of a variable; empty if it is not set."""
+        """Return the value of a variable as text; empty if unset."""
 
     def set_number(self, name: str, subscript: str | None, value: str) -> None:
-        """Set a variable or an element."""
+        """Set a variable, or an element of an array."""
 
     def unknown_number(self, text: str) -> str:
-        """Return a marker of an unknown number."""
+        """Return a marker: a character that stands for a number known only when the script runs."""
 
 
 def evaluate_arithmetic(text: str, shell: Variables, depth: int = 0) -> int | None:
     """
-    Return the value of an expression; ``None`` if it depends on an unknown value.
+    Return the value of an arithmetic expression; ``None`` if it depends on a value known only when the script runs.
 
     Raises
     ------
     RefusalError
-        If bash reports an error, e.g. for a division by zero, ``1.5`` or ``8b``.
+        If bash would report an error, such as for a division by zero, ``1.5`` or ``8b``.
     """
     if text.strip().isdecimal() and text.isascii() and len(text) < 18 and not text.strip().startswith("0"):
         return int(text)
@@ -54,7 +54,11 @@ def evaluate_arithmetic(text: str, shell: Variables, depth: int = 0) -> int | No
 
 
 class _Expression:
-    """Parser that evaluates while it reads; ``skipped`` counts enclosing branches whose result is not used."""
+    """
+    Parser that evaluates an expression while reading it.
+
+    ``skipped`` counts the enclosing branches whose result is not used, such as ``b`` in ``0 && b``.
+    """
 
     def __init__(self, text: str, shell: Variables, depth: int) -> None:
         if depth > _MAX_NESTED:
@@ -114,7 +118,7 @@ class _Expression:
         return right
 
     def _target(self) -> tuple[str, str | None] | None:
-        """Take a name, with its subscript."""
+        """Read a variable's name and subscript; ``None`` if the next token is no name."""
         if self.index >= len(self.tokens) or self.tokens[self.index][0] != "name":
             return None
         name = self.tokens[self.index][1]
@@ -232,7 +236,7 @@ class _Expression:
         return _wrapped(result)
 
     def _step(self, sign: str, before: bool) -> int | None:
-        """Evaluate ``x++``, ``++x``, ``x--`` or ``--x``."""
+        """Return the value of ``x++``, ``++x``, ``x--`` or ``--x``, and change the variable."""
         if before:
             target = self._target()
             assert target is not None

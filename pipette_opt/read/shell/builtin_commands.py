@@ -1,4 +1,4 @@
-"""Builtin commands of bash that change variables, options or the control flow of a script."""
+"""Builtin commands of bash that change variables, options or control flow."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pipette_opt.read.shell.interpreter import Shell
 
 DECLARING = ("declare", "typeset", "local", "export", "readonly")
-"""Commands whose words may be assignments."""
+"""Builtin commands whose arguments may be assignments."""
 
 Status = int | None
 
 
 class Flow(Exception):  # noqa: N818 - it is no error
-    """Change of a script's control flow, such as ``break`` or ``exit``."""
+    """Change of control flow, such as ``break`` or ``exit``, raised to leave the current statements."""
 
     def __init__(self, kind: str, number: int | None = 0) -> None:
         super().__init__(kind)
@@ -36,7 +36,7 @@ class Flow(Exception):  # noqa: N818 - it is no error
 
 
 def _options_of(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the letters of options, and the words after them."""
+    """Return the option letters of a command as one text, and the words after its options."""
     letters = ""
     rest = list(words)
     while rest and re.fullmatch(r"[-+][A-Za-z]+", rest[0]):
@@ -51,19 +51,24 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[((?:[^\]\"'$]|\"[^\"]*\"|'[^']*'|\
 
 
 def assignment_of(word: str) -> tuple[str, str | None, bool, str] | None:
-    """Return name, subscript, whether it appends, and source of the value, if the source of a word assigns."""
+    """
+    Return name, subscript, whether the assignment appends, and source of the value; ``None`` if it is no
+    assignment.
+    """
     found = _ASSIGNMENT.match(word)
     return None if found is None else (found[1], found[2], found[3] == "+", word[found.end() :])
 
 
 def declare(shell: "Shell", name: str, words: Sequence[str]) -> Status:
     """
-    Run ``declare``, ``local``, ``export`` or ``readonly``.
+    Run ``declare``, ``local``, ``export`` or ``readonly``; return the exit status.
 
     Parameters
     ----------
+    name
+        Name of the command.
     words
-        Assignments as the script has them; other words are expanded.
+        Arguments: assignments as written in the script, other words expanded.
     """
     letters, rest = _options_of(words)
     if name == "export" and "f" in letters:
@@ -159,7 +164,7 @@ _DIRECTIVE = re.compile(
 
 
 def _formatted(shell: "Shell", form: str, words: Sequence[str]) -> str:
-    """Return the text of ``printf``; its format is used again while words are left."""
+    """Return the output of ``printf``; the format is repeated until all words are used."""
     pending = list(words)
     parts: list[str] = []
     while True:
@@ -303,7 +308,7 @@ def _bracket(shell: "Shell", words: list[str]) -> Status:
 
 
 _SETS_UP = re.compile(r"\S*(?:conda|mamba|ssh-agent|direnv|pyenv|modulecmd|brew)\b")
-"""Programs whose output sets up a shell, not a job."""
+"""Programs whose output sets up a shell, such as ``conda``, and does not matter for the launch."""
 
 
 def _eval(shell: "Shell", words: list[str]) -> Status:
@@ -314,7 +319,7 @@ def _eval(shell: "Shell", words: list[str]) -> Status:
 
 
 def _inside(shell: "Shell", text: str) -> str:
-    """Return the command of a substitution that is the whole text."""
+    """Return the command inside a command substitution that makes up the whole text."""
     return re.sub(r"^\s*(?:\$\(|`)\s*", "", shell.unknowns.rendered(text))
 
 
@@ -322,7 +327,7 @@ _ACTIVATES = re.compile(
     r"(?:^|/)(?:activate|\.bashrc|\.bash_profile|\.profile|conda\.sh|mamba\.sh|setvars\.sh|vars\.sh|modules?\.sh|"
     r"lmod\.sh|init/(?:ba)?sh|cuda\.sh|nvm\.sh)$|^/etc/"
 )
-"""Files that set up a shell, not a job."""
+"""Files that set up a shell, such as ``activate``, and do not matter for the launch."""
 
 
 def _source(shell: "Shell", words: list[str]) -> Status:
@@ -471,4 +476,4 @@ BUILTINS: Mapping[str, Callable[["Shell", list[str]], Status]] = {
     "hash": _done, "alias": _done, "unalias": _done, "jobs": _done, "disown": _done, "enable": _done, "times": _done,
     "kill": _not_known, "type": _type, "complete": _done, "sleep": _done, "logout": _exit,
 }  # fmt: skip
-"""Commands by name; each returns its exit status, ``None`` if unknown."""
+"""Functions of builtin commands by name; each returns the exit status, ``None`` if unknown."""

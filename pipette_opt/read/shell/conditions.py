@@ -1,4 +1,4 @@
-"""Conditions: ``[ ... ]`` with expanded words, ``[[ ... ]]`` with the source of words."""
+"""Conditions of bash: ``[ ... ]`` with expanded words, ``[[ ... ]]`` with words as written."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +30,11 @@ Holds = bool | None
 
 
 class _WrongTestError(Exception):
-    """Error of ``[``, whose status is then 2."""
+    """Error in a test, for which ``[`` returns status 2."""
 
 
 def test_status(shell: "Shell", words: Sequence[str]) -> int | None:
-    """Return the exit status of ``[`` with these words; ``None`` if unknown."""
+    """Return the exit status of ``[`` with these arguments; ``None`` if unknown."""
     if any(map(may_split, words)):
         return None
     try:
@@ -45,7 +45,7 @@ def test_status(shell: "Shell", words: Sequence[str]) -> int | None:
 
 
 def _test(shell: "Shell", words: list[str]) -> Holds:
-    """Evaluate a test by POSIX's rules, which depend on the number of words."""
+    """Return whether a test holds, by the rules of POSIX, which depend on the number of words."""
     negated = False
     while len(words) in (2, 3, 4) and words[0] == "!" and not (len(words) == 3 and words[1] in (*_BINARY, "-a", "-o")):
         negated, words = not negated, words[1:]
@@ -76,7 +76,7 @@ def _short_test(shell: "Shell", words: list[str]) -> Holds:
 
 
 class _LongTest:
-    """Test of more than four words, with ``-a``, ``-o`` and brackets."""
+    """Parser and evaluator of a test of more than four words, with ``-a``, ``-o`` and brackets."""
 
     def __init__(self, shell: "Shell", words: list[str]) -> None:
         self.shell, self.words, self.index = shell, words, 0
@@ -184,13 +184,13 @@ def _whole(text: str) -> int:
 
 
 def bracket_holds(shell: "Shell", source: str) -> Holds:
-    """Return whether ``[[ source ]]`` holds."""
+    """Return whether ``[[ source ]]`` holds; ``None`` if unknown."""
     words = split_words(source, ("&&", "||", "(", ")", "<", ">"))
     return _Condition(shell, words).value()
 
 
 class _Condition:
-    """Parser of the words in ``[[ ]]``; ``skipped`` counts unused parts, which bash does not expand."""
+    """Parser and evaluator of the words in ``[[ ]]``; ``skipped`` counts enclosing parts whose result is not used."""
 
     def __init__(self, shell: "Shell", words: list[str]) -> None:
         self.shell, self.words, self.index, self.skipped = shell, words, 0, 0
@@ -275,11 +275,14 @@ class _Condition:
 
 
 _MAX_SUBJECT = 2000
-"""Most characters on which a regular expression is tried, as Python's may take long. Chosen."""
+"""Largest number of characters on which a regular expression is tried, as Python's may be slow. Chosen."""
 
 
 def _regex_matches(shell: "Shell", left: str, right: str) -> Holds:
-    """Evaluate ``=~`` if the expression means the same in Python; else return ``None``."""
+    """
+    Return whether ``left =~ right`` holds; ``None`` if unknown, or if the expression may mean something else in
+    Python.
+    """
     pieces = pieces_of(shell, right)
     expression = "".join(re.escape(piece.text) if piece.kind == "quoted" else piece.text for piece in pieces)
     repeats = len(re.findall(r"(?<!\\)[*+{]", expression))

@@ -1,4 +1,4 @@
-"""Evaluation of a script: the external commands that bash would start, and the assumptions made."""
+"""Evaluation of a script: the external commands that bash would start, and the assumptions made on the way."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,24 +16,24 @@ __all__ = ["Evaluation", "ExternalCommand", "evaluate"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """
-    Result of an evaluation.
+    Result of the evaluation of a script.
 
     Parameters
     ----------
     launches
-        Numbers that ``starts`` returned, in the order in which bash would start the commands.
+        Numbers of launches that ``starts`` returned, in the order in which bash would start the commands.
     unknowns
-        Values of the unknown parts of words.
+        Values known only when the script runs, for the markers in words.
     unset
-        Variables that were read and that nothing sets, each with the first line.
+        Variables that were used but never set, each with the line of first use.
     defaults
-        Variables whose default was used, each with the first line.
+        Variables whose default was used, each with the line of first use.
     header
-        Options of ``#SBATCH``.
+        Options of ``#SBATCH`` lines.
     notes
         Assumptions, each with its line.
     lists
-        Words of the variables that the script sets: elements of arrays, and texts split at blanks.
+        Variables that the script sets, as words: elements of an array, or a text split at blanks.
     """
 
     launches: tuple[int, ...]
@@ -46,7 +46,7 @@ class Evaluation:
 
 
 Starts = Callable[[ExternalCommand, Shell], int | None]
-"""Function that returns the number of a training program if a command starts one."""
+"""Function that returns the number of the launch if a command starts a training program, else ``None``."""
 
 
 def evaluate(
@@ -62,15 +62,17 @@ def evaluate(
 
     Parameters
     ----------
+    text
+        Text of the script.
     where
         Name of the script in errors.
     starts
-        Called for each external command, in order, with the shell that would start it.
+        Function called for each external command, in order, with the shell that would start the command.
 
     Raises
     ------
     InputError
-        If a line cannot be evaluated; the message names it.
+        If a line cannot be evaluated; the message names the line.
     """
     if len(text) > MAX_SCRIPT_CHARACTERS:
         raise InputError(where, f"has {len(text):,} characters; a launch script may have {MAX_SCRIPT_CHARACTERS:,}.")

@@ -1,4 +1,4 @@
-"""Expansion of a script's words: quotes, variables, substitutions, fields and patterns."""
+"""Expansion of words in a script: quotes, variables, substitutions, word splitting and patterns."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ class Piece(NamedTuple):
     """
     Part of an expanded word.
 
-    ``quoted`` is neither split nor a pattern, ``plain`` is not split, ``expanded`` is both; ``break`` ends a field.
+    ``quoted`` is neither split nor a pattern; ``plain`` may be a pattern but is not split; ``expanded`` may be split
+    and be a pattern; ``break`` ends a word.
     """
 
     kind: Literal["quoted", "plain", "expanded", "break"]
@@ -25,7 +26,7 @@ class Piece(NamedTuple):
 
 
 class Field(NamedTuple):
-    """Word after expansion, and whether it is a pattern of file names."""
+    """Word after expansion and splitting, and whether it is a pattern of file names."""
 
     text: str
     is_pattern: bool
@@ -38,7 +39,7 @@ _GLOB = re.compile(r"[^*?\[]*(?:[*?]|\[.*[*?\]])", re.DOTALL)
 
 
 def expand_fields(shell: "Shell", word: str) -> list[Field]:
-    """Return the words to which the source of a word expands."""
+    """Return the words to which a word as written in the script expands."""
     found: list[Field] = []
     for part in expand_braces(word):
         found += split_fields(shell, pieces_of(shell, part))
@@ -47,29 +48,29 @@ def expand_fields(shell: "Shell", word: str) -> list[Field]:
 
 
 def expand_text(shell: "Shell", word: str, *, tilde_after_colon: bool = False) -> str:
-    """Return the text to which the source of a word expands if it is not split, as in an assignment."""
+    """Return the text to which a word as written expands if it is not split, such as in an assignment."""
     return text_of(pieces_of(shell, word, tilde_after_colon=tilde_after_colon))
 
 
 def expand_quoted(shell: "Shell", text: str) -> str:
-    """Return a text expanded as in double quotes, such as a here-document or an arithmetic expression."""
+    """Return a text expanded as inside double quotes, such as a here-document or an arithmetic expression."""
     return text_of(_quoted_pieces(shell, text, "document"))
 
 
 def expand_pattern(shell: "Shell", word: str) -> tuple[Pattern, str]:
-    """Return the source of a word as a pattern, and as text."""
+    """Return a word as written in the script as a pattern, and as the text it expands to."""
     pieces = pieces_of(shell, word)
     pattern = Pattern(((piece.text, piece.kind == "quoted") for piece in pieces), shell.budget)
     return pattern, text_of(pieces)
 
 
 def text_of(pieces: Sequence[Piece]) -> str:
-    """Return pieces as a text."""
+    """Return the text that pieces make; a break becomes a blank."""
     return "".join(" " if piece.kind == "break" else piece.text for piece in pieces)
 
 
 def split_fields(shell: "Shell", pieces: Sequence[Piece]) -> list[Field]:
-    """Return the fields of pieces, split at the characters of ``IFS``."""
+    """Return the words that pieces make, split at the characters of ``IFS``."""
     separators = shell.text("IFS")
     separators = " \t\n" if separators is None else separators
     fields: list[Field] = []
@@ -110,19 +111,19 @@ def split_fields(shell: "Shell", pieces: Sequence[Piece]) -> list[Field]:
 
 
 def _parts(text: str, separators: str) -> list[tuple[bool, str]]:
-    """Return runs of separators and of other characters, each with whether it is a separator."""
+    """Return runs of separators and runs of other characters, each with whether it consists of separators."""
     runs = re.split(f"([{re.escape(separators)}]+)", text)
     return [(index % 2 == 1, run) for index, run in enumerate(runs) if run]
 
 
 def pieces_of(shell: "Shell", word: str, *, in_quotes: bool = False, tilde_after_colon: bool = False) -> list[Piece]:
     """
-    Return the pieces of the source of a word.
+    Return the pieces to which a word as written in the script expands.
 
     Parameters
     ----------
     in_quotes
-        Whether the word stands in ``${name:-word}`` between double quotes.
+        Whether the word is in ``${name:-word}`` inside double quotes.
     """
     if in_quotes:
         return _quoted_pieces(shell, word, "expansion")
@@ -173,12 +174,12 @@ def pieces_of(shell: "Shell", word: str, *, in_quotes: bool = False, tilde_after
 
 
 def _only_lists(inside: str) -> bool:
-    """Return whether double quotes have only ``$@`` or arrays, which may be no word at all."""
+    """Return whether the content of double quotes is only ``$@`` or arrays, which may expand to no word at all."""
     return re.fullmatch(r"(?:\$@|\$\{(?:@|!?[A-Za-z_]\w*\[@\])[^}]*\})+", inside) is not None
 
 
 def _with_homes(shell: "Shell", text: str, is_first: bool, after_colon: bool) -> list[Piece]:
-    """Return a text's pieces with home folders for ``~`` and ``~name``."""
+    """Return the pieces of a text, with home folders for ``~`` and ``~name``."""
     found: list[Piece] = []
     parts = text.split(":") if after_colon else [text]
     for number, part in enumerate(parts):
@@ -195,11 +196,11 @@ def _with_homes(shell: "Shell", text: str, is_first: bool, after_colon: bool) ->
 
 
 Quoting = Literal["string", "expansion", "document"]
-"""Place of a text: in double quotes, in ``${name:-text}`` inside them, or in a here-document."""
+"""Kind of quoted text: double quotes, ``${name:-text}`` inside double quotes, or a here-document."""
 
 
 def _quoted_pieces(shell: "Shell", text: str, quoting: Quoting) -> list[Piece]:
-    """Return the pieces of a text in which blanks and patterns have no meaning."""
+    """Return the pieces of a quoted text, in which blanks and patterns have no meaning."""
     escapable = "$`\\" + {"string": '"', "expansion": '"}', "document": ""}[quoting]
     found: list[Piece] = []
     index = counted = 0
@@ -230,7 +231,10 @@ def _quoted_pieces(shell: "Shell", text: str, quoting: Quoting) -> list[Piece]:
 
 
 def _substitution(shell: "Shell", text: str, index: int, quoted: bool) -> tuple[list[Piece], int]:
-    """Return the pieces of a substitution that begins with a dollar or a backtick, and the index after it."""
+    """
+    Return the pieces of a substitution that begins with ``$`` or a backtick, and the index after the
+    substitution.
+    """
     kind: Literal["quoted", "expanded"] = "quoted" if quoted else "expanded"
     shell.budget.step()
     if text[index] == "`":
@@ -263,7 +267,7 @@ def _substitution(shell: "Shell", text: str, index: int, quoted: bool) -> tuple[
 
 
 def _as_pieces(found: "str | list[str] | list[Piece]", kind: Literal["quoted", "expanded"]) -> list[Piece]:
-    """Return pieces of a text, of the elements of a list, or of a word in an expansion."""
+    """Return a text, a list of texts or pieces as pieces; a break separates the texts of a list."""
     if isinstance(found, str):
         return [Piece(kind, found)]
     if found and isinstance(found[0], Piece):
@@ -276,7 +280,7 @@ def _as_pieces(found: "str | list[str] | list[Piece]", kind: Literal["quoted", "
 
 
 def _unescaped(text: str) -> str:
-    """Return the text of ``$'...'``."""
+    """Return the text of ``$'...'`` with its escapes replaced."""
 
     def sign(found: re.Match[str]) -> str:
         code = found[1]

@@ -1,4 +1,4 @@
-"""Shell that evaluates a syntax tree: control flow and commands."""
+"""Interpreter of a script's syntax tree: control flow and commands."""
 
 import re
 import shlex
@@ -23,24 +23,24 @@ _BETWEEN = re.compile(r"(?:\s|\\\n)*")
 _REDIRECTS = ("file_redirect", "heredoc_redirect", "herestring_redirect")
 _SIMPLE = ("command", "declaration_command", "unset_command", "variable_assignment", "variable_assignments")
 _MAX_LOOP_ROUNDS = 20
-"""Most rounds in which the variables of a loop with an unknown condition may change. Chosen."""
+"""Largest number of rounds of a loop with an unknown condition until no variable changes any more. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCommand:
     """
-    Command outside bash.
+    Command that runs a program outside bash.
 
     Parameters
     ----------
     words
-        Program and arguments, with markers for unknown parts.
+        Program and arguments; markers stand for parts known only when the script runs.
     environment
         Exported variables.
     line
         Line of the script.
     stdin
-        Text that the command reads; ``None`` if unknown.
+        Text on the command's standard input; ``None`` if unknown.
     """
 
     words: tuple[str, ...]
@@ -50,7 +50,7 @@ class ExternalCommand:
 
 
 Run = Callable[[ExternalCommand], int | None]
-"""Function called for an external command; it returns the number of a training program that the command starts."""
+"""Function called for an external command; returns the number of a launch if the command starts a training program."""
 
 
 class Shell(Values):
@@ -60,7 +60,7 @@ class Shell(Values):
     Parameters
     ----------
     run
-        Called for each external command, in order.
+        Function called for each external command, in order.
     """
 
     def __init__(self, state: State, run: Run, unknowns: Unknowns, budget: Budget) -> None:
@@ -75,7 +75,7 @@ class Shell(Values):
     # Evaluation of texts.
 
     def run_script(self, text: str) -> None:
-        """Evaluate a whole script up to its exit."""
+        """Evaluate a whole script, up to its end or ``exit``."""
         try:
             self.run_text(text)
         except Flow as flow:
@@ -83,7 +83,7 @@ class Shell(Values):
                 self.state.status = flow.number
 
     def run_text(self, text: str) -> int | None:
-        """Evaluate a text in this shell, as ``eval`` does."""
+        """Evaluate a text in this shell, as ``eval`` does; return the exit status."""
         script = self._parsed(self._as_source(text))
         self.budget.enter()
         self._run_all(script.root.children, script.root)
@@ -91,7 +91,7 @@ class Shell(Values):
         return self.state.status
 
     def run_inner(self, text: str, environment: Mapping[str, str], arguments: Sequence[str]) -> tuple[int, ...]:
-        """Evaluate the script of a shell that this one starts, in a new state; return its launches."""
+        """Evaluate a script that a command of this shell starts in a new shell; return the numbers of its launches."""
         outer, loops, captures = self.state, self.loops, self._captures
         variables = {name: Variable(elements={0: value}, exported=True) for name, value in environment.items()}
         variables["IFS"] = Variable(elements={0: " \t\n"})
@@ -108,7 +108,7 @@ class Shell(Values):
             self.line = line
 
     def _as_source(self, text: str) -> str:
-        """Return source in which variables stand for the unknown parts of a text."""
+        """Return a text as source code in which each marker is replaced by a variable with the marker as value."""
         if is_known(text):
             return text
         parts: list[str] = []
@@ -133,13 +133,13 @@ class Shell(Values):
         return self._scripts[key]
 
     def write(self, text: str) -> None:
-        """Write to standard output."""
+        """Write a text to standard output, if the output is captured."""
         if self._captures:
             self.budget.produce(len(self.state.output) + len(text))
             self.state.output += self.unknowns.kept(text)
 
     def substitute(self, source: str, shown: str) -> str:
-        """Return the output of a command substitution."""
+        """Return the output of a command substitution; ``shown`` is the substitution as written."""
         found = re.fullmatch(r"\s*<\s*\S+\s*", source)
         if found is not None:
             return self.unknown(shown)
@@ -158,7 +158,10 @@ class Shell(Values):
         return output.rstrip("\n")
 
     def _captured(self, body: Callable[[], object], shown: str) -> str:
-        """Return the output of a subshell; a part that depends on an unknown condition makes it unknown as a whole."""
+        """
+        Return the output of ``body`` in a subshell; a marker for the whole output if it depends on an unknown
+        condition.
+        """
         outer, captures, self._captures = self.state.output, self._captures, True
         self.state.output = ""
         output = self._subshell(body, keep_output=True)
@@ -174,7 +177,7 @@ class Shell(Values):
         return output
 
     def _subshell(self, body: Callable[[], object], *, keep_output: bool = False) -> str:
-        """Run in a copy of the state; only launches, output and status remain."""
+        """Run ``body`` in a copy of the state; keep only launches, output and status. Return the output."""
         outer, loops = self.state, self.loops
         self.state, self.loops = outer.copy(), 0
         try:
@@ -191,7 +194,7 @@ class Shell(Values):
     # Statements.
 
     def _run_all(self, nodes: Sequence[Node], parent: Node) -> None:
-        """Run statements; ``&`` after a statement runs it in a subshell."""
+        """Run statements in order; a statement followed by ``&`` runs in a subshell."""
         for before, after in pairwise(nodes):
             gap = parent.between(before.end, after.start)
             if not _BETWEEN.fullmatch(gap):
@@ -207,7 +210,7 @@ class Shell(Values):
                 self._run(node)
 
     def _run(self, node: Node) -> None:
-        """Run a statement."""
+        """Run a statement. A ``RefusalError`` gets the line of the statement."""
         self.line = node.line
         try:
             self.budget.step()
@@ -234,13 +237,13 @@ class Shell(Values):
             raise RefusalError(f"has {_first_line(node.text)!r}, which is not evaluated.")
 
     def _check_error(self) -> None:
-        """End the script if ``set -e`` does."""
+        """End the script if a command failed under ``set -e``."""
         if self.state.status and "errexit" in self.state.options and not self._ignores_errors:
             self.notes.append((self.line, "set -e ends the script, as a command fails"))
             raise Flow("exit", self.state.status)
 
     def _quietly(self, body: Callable[[], object]) -> None:
-        """Run a body whose errors do not end the script."""
+        """Run ``body`` so that a failing command does not end the script, as in a condition."""
         self._ignores_errors += 1
         try:
             body()
@@ -250,7 +253,7 @@ class Shell(Values):
     # Simple commands.
 
     def _simple(self, node: Node, redirects: Sequence[Node]) -> None:
-        """Run a command, an assignment or both."""
+        """Run a simple command: assignments, a command, or both."""
         words, own_redirects = self._words_of(node)
         redirects = [*redirects, *own_redirects]
         assignments: list[tuple[str, int]] = []
@@ -276,7 +279,7 @@ class Shell(Values):
         self._redirected(redirects, lambda: self._with_assignments(assignments, fields, node))
 
     def _words_of(self, node: Node) -> tuple[list[tuple[str, int]], list[Node]]:
-        """Return the sources and lines of a command's words, split as in the tree, and its redirections."""
+        """Return the words of a command as written, each with its line, and the command's redirections."""
         parts: list[tuple[int, int, int]] = []
         redirects: list[Node] = []
         end = node.start
@@ -294,7 +297,10 @@ class Shell(Values):
         return [(_stripped(node.between(start, end)), line) for start, end, line in parts], redirects
 
     def _fields(self, words: Sequence[tuple[str, int]]) -> list[str]:
-        """Return words after expansion; assignments after ``export`` and similar commands stay as in the script."""
+        """
+        Return the words of a command after expansion. Assignments after ``export`` and similar commands stay as
+        written.
+        """
         fields: list[str] = []
         for word, line in words:
             self.line = line
@@ -311,7 +317,10 @@ class Shell(Values):
         return fields
 
     def _declared(self, word: str) -> str:
-        """Return an assignment after ``export`` with its value expanded, as all are before the first is made."""
+        """
+        Return an assignment after ``export`` with its value expanded; bash expands all values before the first
+        assignment.
+        """
         found = assignment_of(word)
         assert found is not None
         value = found[3]
@@ -328,7 +337,7 @@ class Shell(Values):
         self.assign_source(*found)
 
     def assign_source(self, name: str, subscript: str | None, append: bool, value: str) -> None:
-        """Assign the source of a value."""
+        """Assign a value as written in the script to a variable, an element or an array."""
         if value.startswith("(") and value.endswith(")") and subscript is None:
             self.assign_list(name, value[1:-1], append=append)
             return
@@ -337,7 +346,7 @@ class Shell(Values):
         self.assign(name, subscript, expand_text(self, value, tilde_after_colon=True), append=append)
 
     def _with_assignments(self, assignments: Sequence[tuple[str, int]], fields: list[str], node: Node) -> None:
-        """Run a command with variables that only it has."""
+        """Run a command with variables that are set only for this command."""
         hidden: dict[str, Variable | None] = {}
         for word, line in assignments:
             found = assignment_of(word)
@@ -357,7 +366,7 @@ class Shell(Values):
                     self.state.variables[name] = before
 
     def _call(self, fields: list[str], node: Node) -> None:
-        """Run a function, a builtin command, or an external command."""
+        """Run a function, a builtin command or an external command."""
         self.line = node.line
         name = fields[0]
         while name in ("command", "builtin", "time", "exec") and len(fields) > 1:
@@ -404,7 +413,10 @@ class Shell(Values):
             raise flow
 
     def _external(self, fields: list[str]) -> int | None:
-        """Return the status of an external program; the output of some text filters is computed."""
+        """
+        Return the exit status of an external program, ``None`` if unknown, and write its output if the output is
+        captured.
+        """
         written = written_by(self, fields)
         if written is not None:
             self.write(written[0])
@@ -432,7 +444,7 @@ class Shell(Values):
     # Redirections.
 
     def _redirected(self, redirects: Sequence[Node], body: Callable[[], object]) -> None:
-        """Run with standard input from a text, and standard output to a file."""
+        """Run ``body`` with its redirections: input from a text, output to a file."""
         discards, stdin, reads = False, self.state.stdin, False
         for node in redirects:
             if node.type == "heredoc_redirect":
@@ -461,7 +473,7 @@ class Shell(Values):
                 self.state.output = output
 
     def _discards(self, node: Node) -> bool:
-        """Return whether a redirection removes standard output."""
+        """Return whether a redirection sends standard output elsewhere, so that it is not captured."""
         found = re.match(r"(\d*|&|\{\w+\})(>>|>\||>&|>|<&|<>|<)(&)?\s*(.*)", node.text, re.DOTALL)
         if found is None or "<" in found[2]:
             return False
@@ -471,7 +483,7 @@ class Shell(Values):
         return found[1] in ("", "1", "&") and not (found[2] == ">&" and target in ("1", "-"))
 
     def _here_document(self, node: Node) -> str | None:
-        """Return the text of a here-document."""
+        """Return the expanded text of a here-document."""
         delimiter = node.child("heredoc_start")
         end = node.child("heredoc_end")
         if delimiter is None or end is None:
@@ -494,7 +506,7 @@ class Shell(Values):
     # Conditions.
 
     def _test(self, node: Node) -> int | None:
-        """Return the status of ``[ ... ]`` or ``[[ ... ]]``; ``None`` if unknown."""
+        """Return the exit status of ``[ ... ]`` or ``[[ ... ]]``; ``None`` if unknown."""
         text = node.text
         if text.startswith("[["):
             holds = bracket_holds(self, text[2:-2])
@@ -502,7 +514,7 @@ class Shell(Values):
         return test_status(self, self._fields([(word, node.line) for word in split_words(text[1:-1])]))
 
     def _holds(self, nodes: Sequence[Node], parent: Node) -> Unknown | bool:
-        """Return whether a condition holds, or the unknown value on which it depends."""
+        """Return whether a condition holds; the unknown value if the condition depends on one."""
         self._quietly(lambda: self._run_all(nodes, parent))
         if self.state.status is not None:
             return self.state.status == 0
@@ -511,7 +523,7 @@ class Shell(Values):
         return Unknown(text=_first_line(shown), line=statements[0].line if statements else self.line)
 
     def either(self, alternatives: Sequence[Callable[[], object]], cause: Unknown) -> None:
-        """Run each alternative from the current state, and continue with their common state."""
+        """Run every alternative from the current state, and continue with the common part of the resulting states."""
         begun = self.state
         outcomes: list[tuple[State, Flow | None]] = []
         for alternative in alternatives:
@@ -537,7 +549,10 @@ class Shell(Values):
         begun: State,
         cause: Unknown,
     ) -> tuple[State, Flow | None]:
-        """Return the common outcome of two; an outcome without a launch gives way to one with a launch."""
+        """
+        Return the common outcome of two alternatives; if only one starts a training program, the outcome of
+        that one.
+        """
         (first, first_flow), (second, second_flow) = first_outcome, second_outcome
         if first.launches != second.launches:
             for outcome, empty in ((first_outcome, second), (second_outcome, first)):
@@ -557,7 +572,7 @@ class Shell(Values):
         self.notes.append((cause.line, f"it is assumed that {cause.text} {event}"))
 
     def _common(self, first: State, second: State, cause: Unknown) -> State:
-        """Return a state with unknown values where two states differ."""
+        """Return a state in which every value that differs between two states is unknown."""
         state = first.copy()
         why = f"it depends on {cause.text}, line {cause.line}"
         for name in first.variables.keys() | second.variables.keys():
@@ -590,7 +605,7 @@ class Shell(Values):
         return state
 
     def forget_all(self, why: str) -> None:
-        """Make every variable unknown, also those that are not set."""
+        """Make all variables unknown, including variables that are not set."""
         self.state.unread = why
         for name, variable in self.state.variables.items():
             if name == "IFS":
@@ -606,7 +621,7 @@ class Shell(Values):
     # Compound commands.
 
     def _list(self, node: Node) -> None:
-        """Run ``a && b || c``."""
+        """Run a list such as ``a && b || c``."""
         items: list[tuple[str, Node]] = []
         current = node
         while current.type == "list":
@@ -643,7 +658,7 @@ class Shell(Values):
         return run
 
     def _pipeline(self, node: Node) -> None:
-        """Run ``a | b``: each command in a subshell that reads the output of the command before it."""
+        """Run a pipeline such as ``a | b``: each command in a subshell that reads the output of the command before."""
         stages = [child for child in node.children if child.raw.is_named and child.type != "comment"]
         self._run_stages([(partial(self._run, stage), stage.text) for stage in stages])
 
@@ -716,7 +731,7 @@ class Shell(Values):
         self._run_all(body, node)
 
     def _other(self, node: Node, rest: list[Node]) -> None:
-        """Run ``elif`` and ``else``; a chain needs recursion only after an unknown condition."""
+        """Run the ``elif`` and ``else`` clauses of an ``if``; recursion is needed only after an unknown condition."""
         for number, clause in enumerate(rest):
             if clause.type == "else_clause":
                 self._run_all(clause.children[1:], clause)
@@ -786,7 +801,7 @@ class Shell(Values):
         return None if is_open else False
 
     def _run_items(self, word: str, source: str, items: Sequence[Node], index: int, node: Node) -> None:
-        """Run the bodies from a matching item on, by the rules of ``;;``, ``;&`` and ``;;&``."""
+        """Run the bodies of a ``case`` from the matching item on, by the rules of ``;;``, ``;&`` and ``;;&``."""
         while index < len(items):
             item = items[index]
             children = item.children
@@ -801,7 +816,7 @@ class Shell(Values):
             index += 1
 
     def _loop(self, body: Callable[[], object]) -> bool:
-        """Run a round of a loop; return whether the loop continues."""
+        """Run one round of a loop; return whether the loop continues."""
         self.loops += 1
         self.budget.step()
         try:
@@ -887,7 +902,7 @@ class Shell(Values):
         self.state.status = status
 
     def _unknown_loop(self, body: Callable[[], object], cause: Unknown) -> None:
-        """Run a loop with an unknown number of rounds: variables that a round changes become unknown."""
+        """Run a loop with an unknown number of rounds; variables that a round changes become unknown."""
         launches = self.state.launches
         for _ in range(_MAX_LOOP_ROUNDS):
             before = self.state.variables
@@ -919,7 +934,7 @@ class Shell(Values):
 
 
 _OUTPUT = "the output"
-"""Name of a command's output where branches of an ``if``, whose condition is unknown, print different text."""
+"""Name of the output of a command whose alternatives, under an unknown condition, print different texts."""
 
 _COMPOUND: Mapping[str, Callable[[Shell, Node], None]] = {
     "list": Shell._list,
@@ -938,13 +953,13 @@ _COMPOUND: Mapping[str, Callable[[Shell, Node], None]] = {
 
 
 def _stripped(source: str) -> str:
-    """Return the source of a word without blanks that the tree counts as part of it."""
+    """Return a word as written, without blanks that the syntax tree counts as part of it."""
     source = source.lstrip(" \t")
     return source if source.endswith("\\ ") else source.rstrip(" \t")
 
 
 def _parts_of_if(node: Node) -> tuple[list[Node], list[Node], list[Node]]:
-    """Return condition, body, and further clauses of ``if`` or ``elif``."""
+    """Return condition, body, and further clauses of an ``if`` or ``elif``."""
     condition: list[Node] = []
     body: list[Node] = []
     rest: list[Node] = []
@@ -960,7 +975,7 @@ def _parts_of_if(node: Node) -> tuple[list[Node], list[Node], list[Node]]:
 
 
 def _is_one_word(source: str) -> bool:
-    """Return whether the source of a word has no blank or operator outside quotes, as the parser must agree."""
+    """Return whether a word as written has no blank or operator outside quotes, as a check of the syntax tree."""
     from pipette_opt.read.shell.scanner import word_end
 
     return not source or word_end(source, 0) == len(source)

@@ -3,31 +3,34 @@
 from dataclasses import dataclass
 
 MAX_SCRIPT_CHARACTERS = 100_000
-"""Most characters of a script, thirty times the longest published one. Chosen."""
+"""Largest number of characters of a script. Chosen: thirty times the longest published script."""
 
 MAX_OPEN_BRACKETS, MAX_PIPES = 400, 2000
 """
-Most round brackets that are open at once, and most signs ``|`` of a text. If the end of a construct is missing, the
-parser takes time and memory in proportion to the square of either, and does not stop in time. Chosen.
+Largest number of open round brackets, and of ``|`` signs in a text. Chosen: if the end of a construct is missing, the
+parser's time and memory grow with the square of either number.
 """
 
 MAX_PARSE_S = 1.0
-"""Most seconds that the parser may take for a script; it takes about 0.001 s per kilobyte."""
+"""Longest time for parsing a script, seconds. Chosen: the parser takes about 0.001 s per kilobyte."""
 
 MAX_STEPS = 10_000
-"""Most evaluated commands, words and rounds of loops, so that an evaluation takes less than a second. Chosen."""
+"""
+Largest number of evaluated commands, words and loop rounds. Chosen so that an evaluation takes less than a
+second.
+"""
 
 MAX_TEXT = 500_000
-"""Most characters of a value, more than Linux accepts in an argument of a command line. Chosen."""
+"""Largest number of characters of a value. Chosen: more than Linux accepts in a command-line argument."""
 
 MAX_PRODUCED = 20_000_000
-"""Most characters that all expansions make together, about a second. Chosen."""
+"""Largest number of characters that all expansions make together, about a second of work. Chosen."""
 
 MAX_WORDS = 20_000
-"""Most elements of an array, or words of a command line. Chosen."""
+"""Largest number of elements of an array, or words of a command line. Chosen."""
 
 MAX_DEPTH = 40
-"""Most nested commands, expansions and calls; each takes several of Python's 1,000 stack frames."""
+"""Largest depth of nested commands, expansions and calls. Chosen: each takes several of Python's 1,000 stack frames."""
 
 
 class RefusalError(Exception):
@@ -37,9 +40,9 @@ class RefusalError(Exception):
     Parameters
     ----------
     problem
-        Problem, for people.
+        Error text for people.
     line
-        Line of the script; ``None`` until it is known.
+        Line of the script; ``None`` as long as it is unknown.
     """
 
     def __init__(self, problem: str, line: int | None = None) -> None:
@@ -50,20 +53,23 @@ class RefusalError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Steps, characters and depth that an evaluation has used."""
+    """Steps, characters and nesting depth that an evaluation has used so far."""
 
     steps: int = 0
     produced: int = 0
     depth: int = 0
 
     def step(self, count: int = 1) -> None:
-        """Count steps; refuse too many."""
+        """Count steps. ``RefusalError`` above ``MAX_STEPS``."""
         self.steps += count
         if self.steps > MAX_STEPS:
             raise RefusalError(f"takes more than {MAX_STEPS:,} steps to evaluate; a loop may have no end.")
 
     def produce(self, characters: int) -> None:
-        """Count characters before they are made; refuse too many."""
+        """
+        Count characters before they are made. ``RefusalError`` above ``MAX_TEXT`` at once or ``MAX_PRODUCED``
+        in all.
+        """
         if characters > MAX_TEXT:
             raise RefusalError(f"makes a text of more than {MAX_TEXT:,} characters.")
         self.produced += characters
@@ -71,7 +77,7 @@ class Budget:
             raise RefusalError(f"makes texts of more than {MAX_PRODUCED:,} characters together.")
 
     def enter(self) -> None:
-        """Enter a nested level, which :meth:`leave` leaves."""
+        """Enter a nested level. ``RefusalError`` above ``MAX_DEPTH``; :meth:`leave` leaves the level."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise RefusalError(f"has more than {MAX_DEPTH} commands or expansions inside each other.")
@@ -81,7 +87,7 @@ class Budget:
         self.depth -= 1
 
     def words(self, count: int) -> None:
-        """Check a number of words before they are made."""
+        """Count words before they are made. ``RefusalError`` above ``MAX_WORDS`` at once."""
         if count > MAX_WORDS:
             raise RefusalError(f"makes more than {MAX_WORDS:,} words.")
         self.step(count // 8)

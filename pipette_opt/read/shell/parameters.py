@@ -21,7 +21,7 @@ _OPERATORS = (
 
 
 def read_parameter(shell: "Shell", name: str, quoted: bool) -> str | list[str]:
-    """Return the value of ``$name``; a list for ``$@`` and, without quotes, for ``$*``."""
+    """Return the value of ``$name``; a list for ``$@``, and for ``$*`` outside quotes."""
     if name == "@" or (name == "*" and not quoted):
         return list(shell.state.positional)
     if name == "*":
@@ -37,7 +37,7 @@ def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[s
     Raises
     ------
     RefusalError
-        If bash reports an error, or the expansion is not supported.
+        If bash would report an error, or if the expansion is not supported.
     """
     if inside.startswith("#") and inside != "#" and inside[1:2] not in tuple("-=?+%:/"):
         return _length(shell, inside[1:])
@@ -74,7 +74,7 @@ def expand_parameter(shell: "Shell", inside: str, quoted: bool) -> "str | list[s
 
 
 def _target_of(shell: "Shell", name: str, subscript: str | None) -> tuple[str, str | None]:
-    """Return the parameter that ``${!name}`` names."""
+    """Return name and subscript of the parameter that the value of ``name`` names, as in ``${!name}``."""
     value = shell.element(name, subscript) if subscript is not None else shell.parameter(name)
     if value is None:
         raise RefusalError(f"has ${{!{name}}}, but {name} is not set.")
@@ -125,7 +125,7 @@ def _of_text(
     word: str,
     quoted: bool,
 ) -> "str | list[Piece]":
-    """Return the expansion of a single text."""
+    """Return the expansion of a parameter with a single value."""
     shown = place[2]
     if operator in (":-", ":=", ":?", ":+", "-", "=", "?", "+"):
         return _default(shell, place, value, operator, word, quoted)
@@ -141,7 +141,7 @@ def _of_text(
 def _default(
     shell: "Shell", place: tuple[str, str | None, str], value: str | None, operator: str, word: str, quoted: bool
 ) -> "str | list[Piece]":
-    """Return ``${name:-word}`` and similar expansions; with a colon an empty value counts as unset."""
+    """Return ``${name:-word}`` and similar expansions; with a colon, an empty value counts as unset."""
     from pipette_opt.read.shell.expansion import expand_text, pieces_of, text_of
 
     name, subscript, shown = place
@@ -171,7 +171,7 @@ def _default(
 
 
 def _word_pieces(shell: "Shell", word: str, quoted: bool) -> "list[Piece]":
-    """Return the pieces of the word after an operator; without quotes it is split like a value."""
+    """Return the pieces of the word after an operator; outside quotes, the word is split like a value."""
     from pipette_opt.read.shell.expansion import pieces_of
 
     pieces = pieces_of(shell, word, in_quotes=quoted)
@@ -179,7 +179,7 @@ def _word_pieces(shell: "Shell", word: str, quoted: bool) -> "list[Piece]":
 
 
 def _changed(shell: "Shell", value: str, operator: str, word: str, shown: str) -> str:
-    """Return a value with a part removed or replaced, or in upper or lower case."""
+    """Return a value with a part removed or replaced, or in upper or lower case, by the operator of the expansion."""
     from pipette_opt.read.shell.expansion import expand_pattern, expand_text
 
     if operator == "@":
@@ -219,7 +219,7 @@ def _in_letters(value: str, operator: str, pattern: "object") -> str:
 
 
 def _split_slash(word: str) -> list[str]:
-    """Return pattern and replacement; a slash in quotes, in an expansion or after a backslash does not count."""
+    """Return pattern and replacement around a slash that is not quoted, escaped or inside an expansion."""
     parts = split_at(word, "/")
     return [parts[0], "/".join(parts[1:])] if len(parts) > 1 else parts
 
@@ -231,7 +231,7 @@ def _transformed(shell: "Shell", value: str, kind: str, shown: str) -> str:
 
 
 def _part(shell: "Shell", value: str, word: str, shown: str) -> str:
-    """Return ``${name:offset:length}``."""
+    """Return the part of a value that ``${name:offset:length}`` selects."""
     bounds = _bounds(shell, word, shown)
     if bounds is None or not is_known(value):
         return shell.unknown(f"${{{shown}:{word}}}", because_of=value)
@@ -249,7 +249,7 @@ def _part(shell: "Shell", value: str, word: str, shown: str) -> str:
 
 
 def _bounds(shell: "Shell", word: str, shown: str) -> tuple[int, int | None] | None:
-    """Return offset and length; ``None`` if unknown."""
+    """Return offset and length; the length is ``None`` if not given. ``None`` if either is unknown."""
     parts = split_at(word, ":")
     if len(parts) > 2:
         raise RefusalError(f"has ${{{shown}:{word[:40]}}}, which is not evaluated.")
@@ -262,7 +262,7 @@ def _bounds(shell: "Shell", word: str, shown: str) -> tuple[int, int | None] | N
 def _of_list(
     shell: "Shell", name: str, operator: str, word: str, quoted: bool, starred: bool
 ) -> "str | list[str] | list[Piece]":
-    """Return an expansion of ``${A[@]}`` or ``$@`` with an operator."""
+    """Return the expansion of ``${name[@]}`` or ``$@``, with its operator applied to each element."""
     is_positional = name in ("@", "*")
     elements = list(shell.state.positional) if is_positional else shell.elements(name)
     _check_order(shell, name, elements)
@@ -287,7 +287,7 @@ def _of_list(
 
 
 def _check_order(shell: "Shell", name: str, elements: Sequence[str]) -> None:
-    """Refuse the elements of an associative array, whose order is bash's own."""
+    """Raise ``RefusalError`` for several elements of an associative array, as only bash knows their order."""
     if len(elements) > 1 and shell.is_map(name):
         raise RefusalError(f"lists the associative array {name}, whose order is known only to bash.")
 

@@ -1,4 +1,4 @@
-"""Patterns of the shell (``*``, ``?``, ``[a-z]``), matched in time proportional to text times pattern."""
+"""Patterns of the shell (``*``, ``?``, ``[a-z]``), matched in time proportional to text length times pattern length."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _CLASSES: Mapping[str, Callable[[str], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Part of a pattern: a given character, any character, any text, or a character of a set."""
+    """Element of a pattern: a given character, any character, any text, or a character of a set."""
 
     kind: str
     sign: str = ""
@@ -45,7 +45,7 @@ class Pattern:
     Parameters
     ----------
     pieces
-        Texts, each with whether its characters are literal, because they are quoted.
+        Texts of the pattern, each with whether it is literal because it is quoted.
     """
 
     def __init__(self, pieces: Iterable[tuple[str, bool]], budget: Budget) -> None:
@@ -58,7 +58,7 @@ class Pattern:
 
     @property
     def matches_all(self) -> bool:
-        """Return whether every text matches."""
+        """Return whether the pattern matches every text."""
         return bool(self.parts) and all(part.kind == "star" for part in self.parts)
 
     def _add(self, signs: Sequence[tuple[str, bool]], index: int) -> int:
@@ -138,7 +138,11 @@ class Pattern:
         return text[: len(text) - (max if longest else min)(found)] if found else text
 
     def replaced(self, text: str, new: str, *, all_of_them: bool, place: str = "") -> str:
-        """Return a text with the longest matches replaced; ``place`` is ``#`` for the beginning, ``%`` for the end."""
+        """
+        Return a text with its longest matches replaced.
+
+        ``place`` is ``#`` to replace only at the beginning, ``%`` only at the end.
+        """
         if place == "%":
             found = [end for end in self.ends(text[::-1], parts=self.parts[::-1]) if end or not self.parts]
             return text[: len(text) - max(found)] + new if found else text
@@ -173,7 +177,7 @@ def _next(state: int, parts: Sequence[_Part]) -> int:
 
 
 def _closure(states: set[int], parts: Sequence[_Part]) -> set[int]:
-    """Return states with those after a ``*``, which may match nothing."""
+    """Return the positions in the pattern, with those behind a ``*``, which may match nothing."""
     reached = set(states)
     for state in states:
         while state < len(parts) and parts[state].kind == "star":

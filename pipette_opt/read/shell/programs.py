@@ -1,4 +1,4 @@
-"""Programs that only transform text, such as ``basename`` and ``seq``, with computed output."""
+"""Programs that only transform text, such as ``basename`` and ``seq``; their output is computed."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,23 +12,26 @@ if TYPE_CHECKING:
     from pipette_opt.read.shell.interpreter import Shell
 
 Result = tuple[str, int]
-"""Output of a program, and its exit status."""
+"""Output and exit status of a program."""
 
 ONE_WORD = ("pwd", "hostname", "whoami", "nproc", "mktemp", "uname", "readlink", "realpath", "arch", "logname")
-"""Programs whose output is a single word known only when they run, with no or usual options. Chosen."""
+"""Programs whose output, with usual options, is a single word known only when they run. Chosen."""
 
 _NEVER_OPTIONS = re.compile(
     rf"(?:\$\(|`)\s*(?:date|{'|'.join(ONE_WORD)})\b(?![^)`]*\+[\"']?-)[^)`;|&]*[)`]"
     r"|\$\{?(?:RANDOM|SRANDOM|EPOCHSECONDS|SECONDS|PPID|BASHPID|UID|EUID|\$)\}?"
 )
-"""Substitutions of these programs and of ``date``, and variables set by bash, none of whose words is an option."""
+"""
+Pattern of substitutions and variables whose words are never options, such as ``$(hostname)``, ``$(date)``,
+``$RANDOM``.
+"""
 
 FOLDERS = ("basename", "dirname")
-"""Programs that print a single word if given a single unknown path."""
+"""Programs that print a single word for a single path, even if the path is unknown."""
 
 
 def written_by(shell: "Shell", words: Sequence[str]) -> Result | None:
-    """Return a program's output and status if computable; ``None`` for other programs, and those that read files."""
+    """Return output and exit status of a program if they can be computed; ``None`` for others and if a file is read."""
     name, *arguments = words
     program = _PROGRAMS.get(name.removeprefix("/usr/bin/").removeprefix("/bin/"))
     if program is None or not all_known(arguments):
@@ -37,7 +40,7 @@ def written_by(shell: "Shell", words: Sequence[str]) -> Result | None:
 
 
 def writes_one_word(words: Sequence[str]) -> bool:
-    """Return whether a program prints exactly one word."""
+    """Return whether a command prints exactly one word."""
     name, *arguments = words
     if name == "date":
         return len(arguments) == 1 and arguments[0].startswith("+") and not re.search(r"\s|%[cxXrnt]", arguments[0])
@@ -49,12 +52,16 @@ def writes_one_word(words: Sequence[str]) -> bool:
 
 
 def never_option(unknown: Unknown) -> bool:
-    """Return whether an unknown text begins no word that is an option."""
+    """Return whether no word of an unknown text can be an option."""
     return _NEVER_OPTIONS.fullmatch(unknown.text) is not None
 
 
 def keeps_one_word(words: Sequence[str], read: Unknown) -> bool:
-    """Return whether a program prints exactly one word of an unknown text that it reads: a word, or names of hosts."""
+    """
+    Return whether a filter prints exactly one word of the unknown text that it reads.
+
+    The text is a single word or, for filters that take the first line, a list of host names.
+    """
     text = " ".join(words)
     if re.fullmatch(r"(?:head|tail) -(?:n ?)?1|sed -n ['\"]?1p['\"]?|awk NR ?== ?1", text):
         return read.one_word or re.match(r"(?:\$\()?scontrol show hostnames?\b", read.text) is not None
@@ -109,7 +116,7 @@ def _seq(shell: "Shell", arguments: list[str]) -> Result | None:
 
 
 def _expr(shell: "Shell", arguments: list[str]) -> Result | None:
-    """Evaluate whole numbers with ``+ - * / %`` and comparisons, from left to right as bash does."""
+    """Compute ``expr`` for whole numbers with ``+ - * / %`` and brackets."""
     if not arguments or any(not re.fullmatch(r"-?[0-9]{1,15}|[-+*/%()]", word) for word in arguments):
         return None
     try:
@@ -137,7 +144,7 @@ def _tr(shell: "Shell", arguments: list[str]) -> Result | None:
 
 
 def _signs(text: str) -> str | None:
-    """Return the characters of a set of ``tr``."""
+    """Return the characters of a set of ``tr``; ``None`` if the set is not supported."""
     named = {"[:upper:]": "A-Z", "[:lower:]": "a-z", "[:digit:]": "0-9", "\\n": "\n", "\\t": "\t"}
     text = named.get(text, text)
     if re.search(r"[\[\\]", text):
@@ -188,7 +195,7 @@ def _head(shell: "Shell", arguments: list[str], *, last: bool = False) -> Result
 
 
 def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
-    """Evaluate ``s/text/text/`` for texts without special characters."""
+    """Compute ``sed s/text/text/`` for texts without special characters."""
     words = [word for word in arguments if word not in ("-e",)]
     found = re.fullmatch(r"s([/,|#])([\w :=.-]*)\1([\w :=./-]*)\1(g?)", words[0]) if len(words) == 1 else None
     if found is None or found[1] in found[3] or "." in found[2] or not found[2]:
@@ -198,7 +205,7 @@ def _sed(shell: "Shell", arguments: list[str]) -> Result | None:
 
 
 def _awk(shell: "Shell", arguments: list[str]) -> Result | None:
-    """Evaluate ``{print $1}``."""
+    """Compute ``awk '{print $1}'``, also with another field or separator."""
     found = re.fullmatch(r"(?:-F ?([^\s\\\[\]*+?.|^$()]) )?\{ ?print \$([1-9]) ?;? ?\}", " ".join(arguments))
     if found is None:
         return None

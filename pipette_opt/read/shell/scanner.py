@@ -1,4 +1,4 @@
-"""Scanner of quotes and brackets in the source of words: their ends, and the blanks that separate words."""
+"""Scanner of quotes and brackets in words as written in a script, and of the blanks between words."""
 
 import re
 from itertools import pairwise
@@ -6,10 +6,10 @@ from itertools import pairwise
 from pipette_opt.read.shell.limits import MAX_WORDS, RefusalError
 
 META = frozenset(";&|<>()")
-"""Characters that end a word unless quoted."""
+"""Characters that end a word outside quotes."""
 
 _PLAIN_RUN = re.compile(r"[^\s;&|<>()\\$'\"`]+")
-"""Characters of a word without a special meaning."""
+"""Pattern of characters without a special meaning in a word."""
 
 _HERE = re.compile(r"<<-?\s*(?:'([^'\n]*)'|\"([^\"\n]*)\"|\\?([\w.-]+))")
 _OPENINGS = ("$((", "$(", "${", "$'", '$"', "$[", "'", '"', "`")
@@ -22,9 +22,9 @@ def end_of_bracket(text: str, start: int, quoted: bool = False) -> int:
     Parameters
     ----------
     start
-        Index of its beginning: a quote, a backtick, ``$(``, ``${``, ``$[`` or ``$'``.
+        Index of its first character: a quote, a backtick, ``$(``, ``${``, ``$[`` or ``$'``.
     quoted
-        Whether it stands in double quotes.
+        Whether it is inside double quotes.
     """
     opening = _opening(text, start, quoted)
     stack = [_kind(opening, quoted)]
@@ -73,7 +73,7 @@ def end_of_bracket(text: str, start: int, quoted: bool = False) -> int:
 _LETTERS = re.compile(r"\w+")
 
 _COMMANDS = ("$(", "(", "case")
-"""Constructs that contain commands; the brackets after patterns of ``case`` close nothing."""
+"""Constructs that contain commands; a bracket after a pattern of ``case`` closes none of them."""
 
 _CASE = re.compile(r"(?<![\w$\-])(?:case|esac)(?![\w\-])")
 _BEFORE_COMMAND = re.compile(r"(?:[;&|({\n`]|\b(?:then|do|else))[ \t]*$")
@@ -87,7 +87,7 @@ _CLOSING = {"'": "'", "$'": "'", '"': '"', "`": "`", "$(": ")", "(": ")", "${": 
 
 
 def _opening(text: str, index: int, quoted: bool) -> str:
-    """Return the characters that begin a quoted text, a substitution or an expansion; empty if there are none."""
+    """Return the characters at ``index`` that begin a quoted text, a substitution or an expansion; empty if none do."""
     if text[index] not in "$'\"`":
         return ""
     found = next((opening for opening in _OPENINGS if text.startswith(opening, index)), "")
@@ -118,7 +118,7 @@ def _note_here_document(text: str, index: int, here: list[tuple[str, bool]]) -> 
 
 
 def _after_here_documents(text: str, index: int, here: list[tuple[str, bool]]) -> int:
-    """Return the index of the line break before the line after the here-documents."""
+    """Return the index of the line break after the last line of all pending here-documents."""
     for delimiter, indented in here:
         tabs = "\t*" if indented else ""
         found = re.compile(rf"\n{tabs}{re.escape(delimiter)}(?=\n|$)").search(text, index)
@@ -130,19 +130,19 @@ def _after_here_documents(text: str, index: int, here: list[tuple[str, bool]]) -
 
 
 def split_words(text: str, operators: tuple[str, ...] = ()) -> list[str]:
-    """Return the words of :func:`placed_words`."""
+    """Return the words of a text as written; see :func:`placed_words`."""
     return [word for word, _ in placed_words(text, operators)]
 
 
 def placed_words(text: str, operators: tuple[str, ...] = ()) -> list[tuple[str, int]]:
     """
-    Return the source of each word of a text, without comments, and the lines before it.
+    Return each word of a text as written, without comments, with the number of lines before it.
 
     Parameters
     ----------
     operators
-        Signs that are separate words, such as ``&&`` and ``(`` between ``[[`` and ``]]``. Other signs that would end a
-        command are refused.
+        Signs that are words themselves, such as ``&&`` and ``(`` between ``[[`` and ``]]``. Any other sign that would
+        end a command is an error.
     """
     words: list[tuple[str, int]] = []
     index = counted = lines = 0
@@ -171,7 +171,7 @@ def placed_words(text: str, operators: tuple[str, ...] = ()) -> list[tuple[str, 
 
 
 def word_end(text: str, start: int) -> int:
-    """Return the index after a word."""
+    """Return the index after the word that begins at ``start``."""
     index = start
     while index < len(text):
         character = text[index]
@@ -193,7 +193,7 @@ def word_end(text: str, start: int) -> int:
 
 
 def regex_end(text: str, start: int) -> int:
-    """Return the index after a regular expression of ``=~``, whose brackets need no quotes."""
+    """Return the index after a regular expression of ``=~``, in which brackets need no quotes."""
     index, depth = start, 0
     while index < len(text):
         character = text[index]
@@ -208,7 +208,7 @@ def regex_end(text: str, start: int) -> int:
 
 
 def split_at(text: str, separator: str) -> list[str]:
-    """Split a text at a sign that stands outside quotes and brackets."""
+    """Split a text at each separator outside quotes and brackets."""
     parts, begin, index, depth = [], 0, 0, 0
     while index < len(text):
         character = text[index]
@@ -227,7 +227,7 @@ def split_at(text: str, separator: str) -> list[str]:
 
 
 def expand_braces(word: str) -> list[str]:
-    """Return the words to which ``{a,b}`` and ``{1..3}`` in the source of a word expand."""
+    """Return the words to which ``{a,b}`` and ``{1..3}`` in a word expand."""
     if "{" not in word:
         return [word]
     expanded, pending = [], [word]
@@ -245,7 +245,7 @@ def expand_braces(word: str) -> list[str]:
 
 
 def _first_brace(word: str) -> tuple[str, list[str], str] | None:
-    """Return the text before the first braces that expand, their parts, and the text after."""
+    """Return the text before the first braces that expand, the alternatives in them, and the text after."""
     index = 0
     opened: list[tuple[int, list[int]]] = []
     best: tuple[int, list[int], int] | None = None
@@ -278,7 +278,7 @@ def _first_brace(word: str) -> tuple[str, list[str], str] | None:
 
 
 def _sequence(text: str) -> list[str] | None:
-    """Return the words of ``1..3``, ``a..e`` or ``0..9..3``."""
+    """Return the words of a sequence such as ``1..3``, ``a..e`` or ``0..9..3``; ``None`` if it is no sequence."""
     found = re.fullmatch(r"([+-]?\d{1,18}|[A-Za-z])\.\.([+-]?\d{1,18}|[A-Za-z])(?:\.\.([+-]?\d{1,18}))?", text)
     if found is None or found[1].isalpha() != found[2].isalpha():
         return None

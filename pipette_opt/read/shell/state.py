@@ -16,7 +16,12 @@ class Variable:
     Parameters
     ----------
     elements
-        Elements by index, of an array; by key, of a map; a plain variable has the key 0. ``None``: declared, not set.
+        Elements of an array by index, of an associative array by key; a plain variable has index 0. ``None`` if the
+        variable is declared but not set.
+    is_array, is_map
+        Whether the variable is an indexed array, and whether it is an associative array.
+    case
+        ``u`` or ``l`` if values are changed to upper or lower case; else empty.
     """
 
     elements: Mapping[int | str, str] | None = None
@@ -29,19 +34,19 @@ class Variable:
 
     @property
     def text(self) -> str | None:
-        """Return the value without a subscript."""
+        """Value of the variable used without a subscript; ``None`` if unset."""
         if self.elements is None:
             return None
         return self.elements.get("0" if self.is_map else 0)
 
     def values(self) -> list[str]:
-        """Return the elements in order."""
+        """Return the elements in the order of :meth:`keys`."""
         if self.elements is None:
             return []
         return [self.elements[key] for key in self.keys()]
 
     def keys(self) -> list[int | str]:
-        """Return the keys in the order of the elements."""
+        """Return the keys: indices in ascending order, keys of an associative array in order of assignment."""
         if self.elements is None:
             return []
         return list(self.elements) if self.is_map else sorted(self.elements, key=int)
@@ -55,15 +60,17 @@ class State:
     Parameters
     ----------
     frames
-        Local names of each active call, with the variables that they hide.
+        Local names of each active function call, with the variables that they hide.
     output, stdin
-        Captured output so far, and text on standard input; ``None``: unknown.
+        Output captured so far; text on standard input, ``None`` if unknown.
     launches
-        Numbers of the commands that started a training program, in order.
+        Numbers of the launches of training programs, in order.
     status
-        Exit status of the last command; ``None``: unknown.
+        Exit status of the last command; ``None`` if unknown.
     substitution_status
         Exit status of the last command substitution in the current command.
+    unread
+        Reason why variables may have changed unseen, such as a sourced file; empty if there is none.
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)

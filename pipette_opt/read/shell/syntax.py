@@ -1,4 +1,4 @@
-"""Syntax tree of a script, from tree-sitter's grammar of bash."""
+"""Syntax tree of a script, parsed by tree-sitter's bash grammar."""
 
 import re
 import time
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _CONTINUED_END = re.compile(r"(?<!\\)((?:\\\\)*)\\\n\s*\Z")
-"""Backslash at the end of the last line, which the grammar of tree-sitter does not know."""
+"""Pattern of a backslash at the end of the last line, which tree-sitter's grammar does not accept."""
 
 
 @cache
@@ -27,14 +27,14 @@ def _language() -> "tree_sitter.Language":
 
 
 def _parser() -> "tree_sitter.Parser":
-    """Return a new parser for each text, as a stopped parser would go on with the text before."""
+    """Return a new parser; a parser stopped by the time limit would continue with its former text."""
     import tree_sitter
 
     return tree_sitter.Parser(_language())
 
 
 def _check_size(text: str, first_line: int) -> None:
-    """Raise ``RefusalError`` for too many pipes or open round brackets, including those in quotes and comments."""
+    """Raise ``RefusalError`` for too many pipes or open round brackets; those in quotes and comments count, too."""
     if (num_pipes := text.count("|")) > MAX_PIPES:
         raise RefusalError(f"has {num_pipes:,} pipes; a launch script may have {MAX_PIPES:,}.", first_line)
     num_open = 0
@@ -59,7 +59,7 @@ class Script:
             self.root = self._parsed(begun)
 
     def _parsed(self, begun: float) -> "Node":
-        """Return the root of the source's tree."""
+        """Return the root of the source's syntax tree. ``RefusalError`` after ``MAX_PARSE_S`` seconds."""
         source = self.source
 
         def read(offset: int, _: object) -> bytes:
@@ -84,44 +84,44 @@ class Node:
 
     @property
     def type(self) -> str:
-        """Return the kind of the node in tree-sitter's grammar."""
+        """Kind of the node in tree-sitter's grammar."""
         return self.raw.type
 
     @property
     def children(self) -> list["Node"]:
-        """Return the nodes below, with those of signs and keywords."""
+        """Child nodes, including those of signs and keywords."""
         return [Node(self.script, child) for child in self.raw.children]
 
     @property
     def start(self) -> int:
-        """Return the index of the first byte."""
+        """Index of the first byte in the source."""
         return self.raw.start_byte
 
     @property
     def end(self) -> int:
-        """Return the index after the last byte."""
+        """Index after the last byte in the source."""
         return self.raw.end_byte
 
     @property
     def text(self) -> str:
-        """Return the source of the node."""
+        """Source text of the node."""
         return self.between(self.start, self.end)
 
     @property
     def line(self) -> int:
-        """Return the line of the first byte, from 1."""
+        """Line of the first byte, from 1."""
         return self.script.first_line + self.raw.start_point[0]
 
     def between(self, start: int, end: int) -> str:
-        """Return the source between two bytes."""
+        """Return the source text between two byte indices."""
         return self.script.source[start:end].decode("utf-8", "surrogatepass")
 
     def child(self, *types: str) -> "Node | None":
-        """Return the first node below with one of the types."""
+        """Return the first child node of one of the types, else ``None``."""
         return next((child for child in self.children if child.type in types), None)
 
     def check(self) -> None:
-        """Refuse a node that the parser could not read completely."""
+        """Raise ``RefusalError`` if the parser could not read the node completely."""
         if self.raw.has_error or self.raw.is_error:
             bad = self if self.raw.is_error else next(_faults(self), None)
             if bad is not None:
@@ -129,7 +129,7 @@ class Node:
 
 
 _OPAQUE = ("arithmetic_expansion", "expansion", "string", "command_substitution", "array")
-"""Parts of words whose content is not read from the tree."""
+"""Kinds of nodes whose content is read from the source, not from the tree."""
 
 
 def _is_closed(node: Node) -> bool:
@@ -140,7 +140,7 @@ def _is_closed(node: Node) -> bool:
 
 
 def _faults(node: Node) -> Iterator[Node]:
-    """Yield nodes that the parser could not read, in the order of the source."""
+    """Yield the nodes that the parser could not read, in source order."""
     stack = [node]
     while stack:
         current = stack.pop()
@@ -156,9 +156,9 @@ _LINE_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
 
 def _missed_ends(root: Node) -> list[int]:
     """
-    Return ends of lines with several assignments that the grammar reads as part of the next line, as byte indices.
+    Return the byte indices of line ends that the grammar misses after several assignments.
 
-    It reads ``A=1 B=2``, a line end and ``else`` as a command with that name.
+    The grammar reads ``A=1 B=2``, a line end and ``else`` as a command named ``else``.
     """
     found = []
     stack = [root]
@@ -175,6 +175,6 @@ def _missed_ends(root: Node) -> list[int]:
 
 
 def _with_semicolons(source: bytes, places: list[int]) -> bytes:
-    """Return the source with a semicolon at each place."""
+    """Return the source with a semicolon inserted at each byte index."""
     cuts = [0, *sorted(places), len(source)]
     return b";".join(source[start:end] for start, end in pairwise(cuts))

@@ -1,8 +1,8 @@
 """
-Parts of texts that are unknown until a script runs.
+Markers for parts of texts that are known only when a script runs.
 
-An unknown part is a single character of Unicode's private planes inside an ordinary text, so that joined texts keep it.
-A character of plane 15 stays inside its word; one of plane 16 may be no word, or several.
+A marker is a single character of Unicode's private planes inside an ordinary text, so that joined texts keep it. A
+marker of plane 15 is part of its word; a marker of plane 16 may expand to no word or to several.
 """
 
 import re
@@ -26,13 +26,13 @@ class Unknown:
     Parameters
     ----------
     text
-        Text in the script, e.g. ``$(hostname)``.
+        Value as written in the script, such as ``$(hostname)``.
     line
         Line of the script.
     why
-        Cause, for people; empty if the text shows it.
+        Reason for people; empty if the text shows the reason.
     one_word
-        Whether it is never empty and has no blanks.
+        Whether the value is never empty and has no blanks.
     """
 
     text: str
@@ -41,19 +41,19 @@ class Unknown:
     one_word: bool = False
 
     def sentence(self) -> str:
-        """Return a clause on the unknown value and its cause."""
+        """Return a clause for people: the unknown value, and the reason."""
         return f"{_short(self.text)} is known only when the script runs" + (f" ({self.why})" if self.why else "")
 
 
 @dataclass(slots=True)
 class Unknowns:
-    """All unknown values of an evaluation."""
+    """All unknown values of an evaluation, each with its marker."""
 
     values: list[Unknown] = field(default_factory=list)
     indices: dict[Unknown, int] = field(default_factory=dict)
 
     def marker(self, unknown: Unknown) -> str:
-        """Return the character that stands for a value."""
+        """Return the marker of an unknown value; equal values share a marker."""
         index = self.indices.setdefault(unknown, len(self.values))
         if index == len(self.values):
             self.values.append(unknown)
@@ -62,25 +62,25 @@ class Unknowns:
         return chr(_KEPT + index)
 
     def all_in(self, text: str) -> list[Unknown]:
-        """Return the unknown values in a text."""
+        """Return the unknown values whose markers are in a text."""
         return [self.values[self._index(found[0])] for found in _MARKERS.finditer(text)]
 
     def may_be_empty(self, text: str) -> bool:
-        """Return whether a text may be empty, as far as known."""
+        """Return whether a text with markers may be empty when the script runs."""
         return all(is_marker(character) and not self._of(character).one_word for character in text)
 
     def split(self, text: str) -> str:
-        """Mark unknown parts that may be no word or several; those of exactly one word are kept."""
+        """Return a text whose markers may expand to no word or several, except markers of exactly one word."""
         return _MARKERS.sub(
             lambda found: found[0] if self._of(found[0]).one_word else chr(_SPLIT + self._index(found[0])), text
         )
 
     def kept(self, text: str) -> str:
-        """Mark unknown parts as parts of their word again."""
+        """Return a text whose markers are parts of their words; undoes :meth:`split`."""
         return _SPLIT_MARKERS.sub(lambda found: chr(_KEPT + self._index(found[0])), text)
 
     def rendered(self, text: str) -> str:
-        """Return a text with the script's text for each unknown part."""
+        """Return a text with each marker replaced by the value as written in the script."""
         return _MARKERS.sub(lambda found: self._of(found[0]).text, text)
 
     def _of(self, character: str) -> Unknown:
@@ -93,22 +93,22 @@ class Unknowns:
 
 
 def is_known(text: str) -> bool:
-    """Return whether a text has no unknown part."""
+    """Return whether a text has no marker."""
     return _MARKERS.search(text) is None
 
 
 def all_known(texts: Iterable[str]) -> bool:
-    """Return whether no text has an unknown part."""
+    """Return whether none of the texts has a marker."""
     return all(map(is_known, texts))
 
 
 def is_marker(character: str) -> bool:
-    """Return whether a character stands for an unknown part."""
+    """Return whether a character is a marker."""
     return ord(character) >= _KEPT
 
 
 def may_split(text: str) -> bool:
-    """Return whether a word may be no word, or several."""
+    """Return whether a word has a marker that may expand to no word or several."""
     return _SPLIT_MARKERS.search(text) is not None
 
 

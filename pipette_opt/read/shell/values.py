@@ -1,4 +1,4 @@
-"""Reading and setting of a shell's variables."""
+"""Reading and setting of variables of a shell."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ OF_THE_RUN = (
     "_",
     "TERM",
 )  # fmt: skip
-"""Variables that bash itself sets to a single word, unless the environment does."""
+"""Variables that bash sets to a single word if the environment does not."""
 
 
 class Values:
@@ -32,9 +32,11 @@ class Values:
     Parameters
     ----------
     state
-        Current state, which every command may change; branches of an unknown condition each have a copy.
-    line
-        Line of the current command.
+        Current state, which commands change; each alternative under an unknown condition gets a copy.
+    unknowns
+        Unknown values and their markers.
+    budget
+        Limits of the evaluation.
     """
 
     def __init__(self, state: State, unknowns: Unknowns, budget: Budget) -> None:
@@ -50,7 +52,7 @@ class Values:
     def unknown(
         self, text: str, *, because_of: str = "", why: str = "", one_word: bool = False, split: bool = False
     ) -> str:
-        """Return a marker of a value known only when the script runs; ``because_of`` has its unknown causes."""
+        """Return the marker of a value known only when the script runs; markers in ``because_of`` explain why."""
         causes = self.unknowns.all_in(because_of)
         if causes and not why:
             first = causes[0]
@@ -60,7 +62,7 @@ class Values:
         return self.unknowns.split(marker) if split else marker
 
     def of_unread(self, name: str) -> str | None:
-        """Return the unknown value of a variable that an unread file may set; ``None`` if there is no such file."""
+        """Return the marker of a variable that an unread file may have set; ``None`` if all files were read."""
         if not self.state.unread or name.isdigit():
             return None
         return self.unknown(f"${{{name}}}", why=self.state.unread)
@@ -68,12 +70,12 @@ class Values:
     # Reading.
 
     def text(self, name: str) -> str | None:
-        """Return the text of a variable without noting the access."""
+        """Return the value of a variable, ``None`` if unset; the use is not recorded."""
         variable = self.state.variables.get(name)
         return None if variable is None else variable.text
 
     def parameter(self, name: str) -> str | None:
-        """Return the value of a variable or of a special parameter; ``None`` if it is not set."""
+        """Return the value of a variable or of a special parameter such as ``$1``; ``None`` if unset."""
         if name.isdigit():
             place = int(name) if len(name) < 9 else len(self.state.positional) + 1
             if place == 0:
@@ -100,7 +102,10 @@ class Values:
         return variable.text
 
     def unset_text(self, name: str) -> str:
-        """Return bash's value for a parameter that is not set, and note the access."""
+        """
+        Return the value that bash uses for an unset parameter, and record the use. ``RefusalError`` under ``set
+        -u``.
+        """
         unread = self.of_unread(name)
         if unread is not None:
             return unread
@@ -110,16 +115,16 @@ class Values:
         return ""
 
     def unset_list(self, name: str) -> None:
-        """Note access to an array that is not set."""
+        """Record the use of an array that is not set."""
         if "nounset" not in self.state.options:
             self.unset.setdefault(name, self.line)
 
     def note_default(self, name: str) -> None:
-        """Note that a parameter's default is used."""
+        """Record that the default of a parameter is used."""
         self.defaults.setdefault(name, self.line)
 
     def element(self, name: str, subscript: str) -> str | None:
-        """Return an element of an array; ``None`` if it is not set."""
+        """Return an element of an array; ``None`` if unset."""
         variable = self.state.variables.get(name)
         if name == "PIPESTATUS" or (variable is None and name in OF_THE_RUN):
             return self.unknown(f"${{{name}[{subscript}]}}", one_word=True)
@@ -152,7 +157,7 @@ class Values:
         return index
 
     def elements(self, name: str) -> list[str]:
-        """Return all elements of a variable; for a plain variable its text."""
+        """Return all elements of an array, or the value of a plain variable as a list."""
         variable = self.state.variables.get(name)
         if variable is None:
             unread = self.of_unread(name)
@@ -162,7 +167,7 @@ class Values:
         return variable.values()
 
     def keys(self, name: str) -> list[int | str]:
-        """Return the keys of the elements."""
+        """Return the keys of all elements of a variable."""
         variable = self.state.variables.get(name)
         if variable is not None and any(map(may_split, variable.values())):
             return [self.unknown(f"${{!{name}[@]}}", because_of="".join(variable.values()), split=True)]
@@ -183,7 +188,7 @@ class Values:
         return self.text(name) is not None
 
     def joined(self, elements: Sequence[str]) -> str:
-        """Return elements joined by the first character of ``IFS``."""
+        """Return the elements joined by the first character of ``IFS``."""
         separators = self.text("IFS")
         text = (" " if separators is None else separators[:1]).join(elements)
         self.budget.produce(len(text))
@@ -222,7 +227,7 @@ class Values:
         return {"": value, "u": value.upper(), "l": value.lower()}[variable.case]
 
     def set_array(self, name: str, elements: Iterable[str]) -> None:
-        """Set an array."""
+        """Set an array to these elements."""
         old = self.state.variables.get(name, Variable())
         if old.readonly:
             raise RefusalError(f"assigns to {name}, which is readonly.")
@@ -263,7 +268,7 @@ class Values:
         self.state.variables[name] = replace(old, elements=elements, is_array=not old.is_map)
 
     def of_files(self, text: str) -> str:
-        """Return a word that may be a pattern of file names: unchanged, or unknown if it looks like a path."""
+        """Return a word that may be a pattern of file names: a marker if it looks like a path, else unchanged."""
         if "noglob" in self.state.options or not re.search(r"/|\.\w+$|^\*|\*$", text) or not is_known(text):
             return text
         return self.unknown(text, why="it depends on the files that are there", split=True)
@@ -285,46 +290,46 @@ class Values:
         self.state.variables[name] = replace(variable, elements=rest)
 
     def environment(self) -> dict[str, str]:
-        """Return the exported variables."""
+        """Return the exported variables of the shell."""
         exported = {name: variable.text for name, variable in self.state.variables.items() if variable.exported}
         return {name: text for name, text in exported.items() if text is not None}
 
     # Arithmetic.
 
     def arithmetic(self, source: str) -> int | None:
-        """Return the value of an arithmetic expression in the script; ``None`` if unknown."""
+        """Return the value of an arithmetic expression as written in the script; ``None`` if unknown."""
         from pipette_opt.read.shell.expansion import pieces_of, text_of
 
         text = text_of(pieces_of(self, source, in_quotes=True)) if re.search(r"[$`\"\\]", source) else source  # type: ignore[arg-type]
         return self.arithmetic_value(text)
 
     def arithmetic_value(self, text: str) -> int | None:
-        """Return the value of an arithmetic expression whose variables are read by name."""
+        """Return the value of an expanded arithmetic expression; ``None`` if unknown."""
         return evaluate_arithmetic(text, self)
 
     def arithmetic_text(self, source: str) -> str:
-        """Return the text of ``$((source))``."""
+        """Return the value of ``$((source))`` as text, or a marker if unknown."""
         value = self.arithmetic(source)
         return self.unknown_number(f"$(({source}))") if value is None else str(value)
 
     def number_text(self, name: str, subscript: str | None) -> str:
-        """Return the text of a variable for arithmetic; empty if it is not set."""
+        """Return the value of a variable for arithmetic, as text; empty if unset."""
         value = self.parameter(name) if subscript is None else self.element(name, subscript)
         return self.unset_text(name) if value is None else value
 
     def set_number(self, name: str, subscript: str | None, value: str) -> None:
-        """Set a variable in arithmetic."""
+        """Set a variable or an element of an array from arithmetic."""
         self.assign(name, subscript, value)
 
     def unknown_number(self, text: str) -> str:
-        """Return the marker of an unknown number."""
+        """Return the marker of a number that arithmetic cannot compute."""
         shown = text if text.startswith("$((") else f"$(({text}))"
         causes = self.unknowns.all_in(text)
         why = f"{causes[0].text}, line {causes[0].line}" if causes else ""
         return self.unknown(shown, why=why, one_word=True)
 
     def known(self, words: Iterable[str]) -> bool:
-        """Return whether no word has an unknown part."""
+        """Return whether none of the words has a marker."""
         return all_known(words)
 
 
