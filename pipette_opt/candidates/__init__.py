@@ -1,4 +1,4 @@
-"""Enumeration of every configuration that Megatron-Core would accept on a cluster."""
+"""Enumeration of all configurations that Megatron-Core accepts on a cluster."""
 
 from pipette_opt.candidates.combinations import overlap_choices, tensor_overlaps
 from pipette_opt.candidates.coverage import covered, layers_are_free, left_out, searched_values

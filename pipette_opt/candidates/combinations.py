@@ -1,4 +1,4 @@
-"""All combinations of a search space on a number of GPUs, each with the legality rules that it breaks."""
+"""All combinations of a search space's choices for a number of GPUs, each with the legality rules that it breaks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from pipette_opt.specs.user_buffers import has_user_buffers, may_have_user_buffe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Degrees:
-    """Parallel degrees of the GPUs, or the reason why they do not divide."""
+    """Parallel degrees for a number of GPUs, or the reason why they do not divide it."""
 
     tp: int
     cp: int
@@ -31,16 +31,16 @@ class _Degrees:
 
 class Combination(NamedTuple):
     """
-    Degrees and choices together, with every choice of overlap.
+    Combination of parallel degrees and other choices, together with all choices of communication overlap.
 
     Parameters
     ----------
     configs
-        One configuration for each choice of overlap; none if it is illegal, or if only counts are wanted.
+        One configuration for each choice of overlap; empty if the combination is illegal, or if only counts are wanted.
     number
-        Number of configurations; -1 takes back one that was counted before.
+        Number of configurations; -1 cancels a configuration that was counted before.
     broken
-        Rules that it breaks, each with the reason.
+        Legality rules that the combination breaks, each with the reason.
     """
 
     configs: list[ParallelConfig]
@@ -57,14 +57,14 @@ def combinations(
     known: SearchSpace | None = None,
 ) -> Iterator[Combination]:
     """
-    Yield every combination on a number of GPUs, with the rules that it breaks.
+    Yield every combination for a number of GPUs, with the legality rules that it breaks.
 
     Parameters
     ----------
     only_counted
-        Whether to make no configurations.
+        Whether to count configurations without making them.
     known
-        Space that differs only in ``more_splits`` and ``more_layouts``: combinations that it has are left out.
+        Search space with fewer ``more_splits`` and ``more_layouts``; combinations that it contains are skipped.
     """
     split_of: dict[tuple[int, int], list[tuple[LayerSplit, str | None]]] = {}
     for degrees in _degrees(space, num_gpus, instance.cluster.gpus_per_node):
@@ -154,7 +154,11 @@ def combinations(
 
 
 def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
-    """Return the choices of offload; the job's own if the space has none. ``InputError`` if both have one."""
+    """
+    Return the offloading words to try; ``None`` uses the job's own options.
+
+    Raises ``InputError`` if both the search space and the job set offloading.
+    """
     if space.offload is None:
         return (None,)
     if not instance.training.offload.is_nothing:
@@ -164,21 +168,24 @@ def _offloads(instance: Instance, space: SearchSpace) -> tuple[str | None, ...]:
 
 
 def _recomputations(instance: Instance, space: SearchSpace) -> tuple[Recomputation | None, ...]:
-    """Return the space's choices of recomputation; unpinned, also of modules for models with experts."""
+    """
+    Return the recomputation words to try; for models with experts also modules,
+    unless the user pinned recomputation.
+    """
     if space.recompute != RECOMPUTATIONS or instance.model.num_experts is None:
         return (*space.recompute, *space.more_recompute)
     return (*RECOMPUTATIONS[:2], *OF_EXPERTS, *space.more_recompute, *RECOMPUTATIONS[2:])
 
 
 def known_combinations(instance: Instance, space: SearchSpace) -> Iterator[Combination]:
-    """Yield the configurations that the space names, whatever their number of GPUs, with the rules that they break."""
+    """Yield the configurations listed in ``space.more_configs``, with the legality rules that they break."""
     for config in space.more_configs:
         broken = {**broken_rules(instance.model, instance.training, config), **beyond_limits(space, config)}
         yield Combination([config], 1, broken | _packing(instance, config))
 
 
 def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[ParallelConfig]:
-    """Return the configuration with each choice of communication overlapped with compute."""
+    """Return copies of a configuration, one for each allowed overlap of gradient and parameter traffic with compute."""
     if config.sharding_stage > 1:  # always overlaps with compute
         return [config]
     several = config.data_parallel_size * config.context_parallel_size > 1
@@ -191,7 +198,11 @@ def overlap_choices(space: SearchSpace, config: ParallelConfig) -> list[Parallel
 
 
 def _overlaps(space: SearchSpace, several: bool, distributed_optimizer: bool) -> list[tuple[bool, bool]]:
-    """Return the choices of overlap of gradients and parameters, for one data-parallel rank or several."""
+    """
+    Return the allowed overlaps as pairs (gradient reduction, parameter gather).
+
+    ``several``: whether the configuration has more than one data-parallel rank.
+    """
     reduce, gather = space.overlap_grad_reduce, space.overlap_param_gather
     reduces = ((False, True) if several else (False,)) if reduce is None else (reduce,)
     gathers = ((False, True) if several else (False,)) if gather is None else (gather,)
@@ -202,7 +213,7 @@ def _overlaps(space: SearchSpace, several: bool, distributed_optimizer: bool) ->
 
 
 def _degrees(space: SearchSpace, num_gpus: int, per_host: int) -> Iterator[_Degrees]:
-    """Yield degrees that divide the GPUs, ascending; pinned degrees that do not divide them carry a refusal."""
+    """Yield degrees that divide the GPUs, ascending; pinned degrees that do not divide them have a ``refusal``."""
     tensor_sizes = space.tensor_parallel or _divisors(num_gpus)
     pairs = [(tp, cp) for tp in tensor_sizes for cp in _context_sizes(space, tp, num_gpus, per_host)]
     for tp, cp in pairs:
@@ -224,9 +235,10 @@ def _degrees(space: SearchSpace, num_gpus: int, per_host: int) -> Iterator[_Degr
 
 def _context_sizes(space: SearchSpace, tp: int, num_gpus: int, per_host: int) -> tuple[int, ...]:
     """
-    Return the context-parallel sizes to try with a tensor size: together inside a host, or on whole hosts; 1 always.
+    Return the context-parallel sizes to try with a tensor-parallel size.
 
-    Where all other degrees are pinned, they imply the number of hosts, and context groups stay inside a host.
+    Tensor and context group together share a host or fill whole hosts; 1 is always tried. If all other degrees are
+    pinned, they decide the number of hosts, and context groups stay inside a host.
     """
     if space.context_parallel is not None:
         return space.context_parallel
@@ -260,14 +272,20 @@ def _chunk_counts(space: SearchSpace, pp: int) -> tuple[int, ...]:
 
 
 def _chunk_refusal(chunks: int, pp: int) -> str | None:
-    """Return why interleaving is impossible: it needs a pipeline (``initialize_model_parallel``)."""
+    """
+    Return the reason why interleaving is impossible: it needs a pipeline (``initialize_model_parallel``); ``None`` if
+    not.
+    """
     if chunks > 1 and pp == 1:
         return f"virtual_pipeline_model_parallel_size={chunks} needs pipeline_model_parallel_size >= 2, got 1"
     return None
 
 
 def _splits(instance: Instance, space: SearchSpace, pp: int, chunks: int) -> list[tuple[LayerSplit, str | None]]:
-    """Return the layers of the stages, each with the layout of its chunks where these are unequal."""
+    """
+    Return the layers of each stage to try, each with a Megatron-Core layout if its chunks are unequal,
+    else ``None``.
+    """
     if space.layers_per_stage is None:
         usual = layer_splits(instance.model.num_layers, pp, chunks, space.uneven_layers)
         more = (split for split in space.more_splits if len(split) == pp and fit_chunks(split, chunks))
@@ -302,7 +320,7 @@ def _sequence_parallel(instance: Instance, space: SearchSpace, degrees: _Degrees
 
 
 def _tensor_choices(instance: Instance, space: SearchSpace, degrees: _Degrees) -> list[tuple[bool, bool]]:
-    """Return the choices of sequence parallelism, each with those of tensor overlap."""
+    """Return the pairs (sequence parallelism, tensor overlap) to try."""
     return [
         (sequence_parallel, overlap)
         for sequence_parallel in _sequence_parallel(instance, space, degrees)
@@ -312,7 +330,7 @@ def _tensor_choices(instance: Instance, space: SearchSpace, degrees: _Degrees) -
 
 def tensor_overlaps(instance: Instance, space: SearchSpace, tp: int, sequence_parallel: bool) -> tuple[bool, ...]:
     """
-    Return the choices of ``tp_comm_overlap`` for a tensor-parallel size: both where the space is free and overlap is
+    Return the values of ``tp_comm_overlap`` to try: both if the space leaves it open and user buffers are
     possible.
     """
     if instance.training.tp_comm_overlap or space.tp_comm_overlap is False:
@@ -325,9 +343,9 @@ def tensor_overlaps(instance: Instance, space: SearchSpace, tp: int, sequence_pa
 
 def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
     """
-    Return the choices of what replicas share, as fields of a configuration: nothing without replicas.
+    Return the ways to shard state over replicas, as fields of a configuration; no sharding with one replica.
 
-    Empty where none of the given numbers of groups divides the replicas.
+    Empty if none of the given numbers of groups divides the replicas.
     """
     replicas, strategies = degrees.dp * degrees.cp, space.data_parallel_sharding_strategy
     found: list[dict[str, Any]] = []
@@ -352,9 +370,10 @@ def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
 
 def _expert_degrees(instance: Instance, space: SearchSpace, degrees: _Degrees) -> list[tuple[int, int | None]]:
     """
-    Return expert-parallel sizes and tensor sizes of experts; ``None`` for Megatron-Core's default, the tensor size.
+    Return the pairs (expert-parallel size, expert tensor size) to try; ``None`` for Megatron-Core's default, the tensor
+    size.
 
-    Given sizes are returned unchecked; the legality rules refuse wrong ones.
+    Given sizes are returned unchecked; the legality rules refuse wrong sizes.
     """
     num_experts = instance.model.num_experts
     if num_experts is None:
@@ -370,8 +389,10 @@ def _expert_degrees(instance: Instance, space: SearchSpace, degrees: _Degrees) -
 
 def _packing(instance: Instance, config: ParallelConfig) -> dict[str, str]:
     """
-    Return why hosts cannot tile the grid of stages and replicas in a way that launcher and user buffers
-    can express.
+    Return the reason, under ``packing``, why hosts cannot hold equal parts of the grid of stages and replicas.
+
+    The launcher must be able to express the rank map, and tensor overlap must stay inside an NVLink domain. Empty if
+    possible.
     """
     gpus_per_node = instance.cluster.gpus_per_node
     slot = config.tensor_model_parallel_size * config.context_parallel_size

@@ -1,4 +1,7 @@
-"""Coverage of a search space: values that its candidates have, and choices of the job that it leaves out."""
+"""
+Coverage of a search space: the values that its legal configurations have, and the choices of the job that it leaves
+out.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,10 +32,10 @@ DIMENSIONS: Mapping[str, str] = {
     "overlap_grad_reduce": "overlap_grad_reduce",
     "overlap_param_gather": "overlap_param_gather",
 }
-"""Fields of the search space, each with the property of a configuration that has its value."""
+"""Field of the search space, and the property of a configuration that has its value."""
 
 NEVER_SEARCHED = ("hosts that hold unequal parts of the grid",)
-"""Choices that no search space has, whatever the job."""
+"""Choices that no search space contains, whatever the job."""
 
 UNPINNED_BY_DEFAULT = (
     "num_gpus",
@@ -42,16 +45,16 @@ UNPINNED_BY_DEFAULT = (
     "max_virtual_pipeline",
     "uneven_layers",
 )
-"""Fields that :func:`left_out` describes in other words."""
+"""Fields of the search space that :func:`left_out` describes separately, not as a pinned value."""
 
 
 def layers_are_free(instance: Instance, space: SearchSpace) -> bool:
-    """Return whether every layer partition is searched: none is pinned."""
+    """Return whether layers per stage are open: neither given by the user nor restricted to even stages."""
     return space.layers_per_stage is None and space.uneven_layers
 
 
 def searched_values(instance: Instance, enumeration: Enumeration) -> dict[str, tuple[Any, ...]]:
-    """Return the values of each dimension among the legal configurations."""
+    """Return the values of each dimension of the search space that legal configurations have."""
     names = dict(DIMENSIONS)
     if instance.model.num_experts is None:
         del names["expert_parallel"], names["expert_tensor_parallel"]
@@ -66,14 +69,14 @@ SCOPE = (
     "the judge's time (critical path of the real schedule) of every configuration searched and every packing of whole "
     "hosts by equal rectangles of the (stage, replica) grid"
 )
-"""Coverage of every certificate."""
+"""Text of every certificate: the time that is proven, and the configurations and placements that it covers."""
 
 SCOPE_OF_EXPERTS = "; expert-parallel groups that span hosts are bounded over the best links and timed by the judge"
-"""Additional coverage for models with experts."""
+"""Text added for models with experts."""
 
 
 def covered(instance: Instance, missing: Sequence[str] = ()) -> str:
-    """Describe what a certificate covers, and what it does not (``missing``, see :func:`left_out`)."""
+    """Return the text of what a certificate covers; ``missing`` lists what it does not cover, see :func:`left_out`."""
     scope = SCOPE if instance.model.num_experts is None else SCOPE + SCOPE_OF_EXPERTS
     return f"{scope}. Not searched: {'; '.join(missing)}." if missing else scope
 
@@ -82,12 +85,12 @@ def left_out(
     instance: Instance, space: SearchSpace, enumeration: Enumeration, *, any_split: bool = False
 ) -> tuple[str, ...]:
     """
-    List the choices of the job that the search space leaves out, each as a short text.
+    Return the choices of the job that the search space leaves out, each as a short text.
 
     Parameters
     ----------
     any_split
-        Whether the joint model searched every layer partition.
+        Whether the joint CP-SAT model covered every number of layers per stage.
     """
     return tuple(dict.fromkeys(_left_out(instance, space, enumeration, any_split)))
 
@@ -171,7 +174,7 @@ def _words(name: str) -> str:
 
 
 def listed(values: Iterable[Any]) -> str:
-    """Return values as people write them."""
+    """Return values as text for people, such as ``none or full`` or ``on or off``."""
     return " or ".join(_value(value) for value in values)
 
 

@@ -1,4 +1,4 @@
-"""Enumeration of a search space: every legal configuration, and the reasons against the others."""
+"""Enumeration of a search space: every legal configuration, and the reasons against the other combinations."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,17 +23,16 @@ class Enumeration:
     Parameters
     ----------
     world_sizes
-        Numbers of GPUs of the candidates, the largest first.
+        Numbers of GPUs that were enumerated, largest first.
     candidates
-        Every legal configuration that packs onto the hosts.
+        Every legal configuration that can be placed on whole hosts.
     num_combinations
-        Number of combinations looked at, candidates included.
+        Number of combinations enumerated, legal ones included.
     reasons
-        Number of combinations ruled out by each rule and reason; a combination that breaks several rules counts for
-        each.
+        Number of combinations ruled out, by rule and reason; a combination counts for each rule that it breaks.
     first_broken
-        Number of combinations by the first rule that they break, most frequent first. With the candidates, they add up
-        to all combinations.
+        Number of combinations by the first rule that they break, most frequent first. Together with the legal
+        configurations they add up to ``num_combinations``.
     """
 
     world_sizes: tuple[int, ...]
@@ -56,7 +55,10 @@ class Enumeration:
         return dict(sorted(self.reasons, key=lambda reason: (self.reasons[reason], reason)))
 
     def values(self, name: str) -> tuple[Any, ...]:
-        """Return the values of a property among the candidates, ascending, ``None`` first; cached."""
+        """
+        Return the distinct values of a property among the legal configurations, ascending,
+        ``None`` first; cached.
+        """
         if name not in self._values:
             found = {getattr(config, name) for config in self.candidates}
             self._values[name] = tuple(sorted(found, key=lambda value: (str(type(value)), value)))
@@ -67,7 +69,7 @@ class Enumeration:
         return {}
 
     def explain(self) -> str:
-        """Describe how many combinations each rule rules out, one line each."""
+        """Return text on how many combinations each rule rules out, one line per rule."""
         sizes = " or ".join(map(str, self.world_sizes))
         head = f"{len(self.candidates)} of {self.num_combinations} combinations are legal on {sizes} GPUs"
         lines = [f"{rule} rules out {count}, e.g. {self.examples[rule]}" for rule, count in self.rejected.items()]
@@ -81,7 +83,7 @@ def enumerate_candidates(instance: Instance, space: SearchSpace) -> list[Paralle
     Raises
     ------
     InfeasibleError
-        If there is none; the message says how many combinations each rule rules out.
+        If no configuration is legal; the message says how many combinations each rule rules out.
     """
     found = enumerate_with_reasons(instance, space)
     if not found.candidates:
@@ -90,7 +92,7 @@ def enumerate_candidates(instance: Instance, space: SearchSpace) -> list[Paralle
 
 
 def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeration:
-    """Return every legal configuration, and how many combinations each rule rules out."""
+    """Return every legal configuration, and the number of combinations that each rule rules out."""
     sizes = world_sizes(instance, space)
     found = chain(*(combinations(instance, space, num_gpus) for num_gpus in sizes), known_combinations(instance, space))
     return _counted(sizes, found)
@@ -98,12 +100,14 @@ def enumerate_with_reasons(instance: Instance, space: SearchSpace) -> Enumeratio
 
 def enumerate_more(instance: Instance, space: SearchSpace, known: SearchSpace, enumeration: Enumeration) -> Enumeration:
     """
-    Extend an enumeration by new partitions and layouts; new configurations come last.
+    Return an enumeration extended by further layer splits and layouts; new configurations come last.
 
     Parameters
     ----------
+    space
+        Search space with the further ``more_splits`` and ``more_layouts``.
     known
-        Space of ``enumeration``; it differs from ``space`` only in having fewer ``more_splits`` and ``more_layouts``.
+        Search space of ``enumeration``; otherwise equal to ``space``.
     enumeration
         Enumeration of ``known``.
     """
@@ -116,7 +120,10 @@ def enumerate_more(instance: Instance, space: SearchSpace, known: SearchSpace, e
 
 
 def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumeration | None = None) -> Enumeration:
-    """Count combinations by their result, on top of ``before``; a configuration that comes twice counts once."""
+    """
+    Return the enumeration of these combinations, added to ``before``;
+    a configuration that comes twice counts once.
+    """
     candidates = [] if before is None else list(before.candidates)
     reasons = Counter({} if before is None else before.reasons)
     first_broken = Counter({} if before is None else before.first_broken)
@@ -140,7 +147,7 @@ def _counted(sizes: Sequence[int], found: Iterable[Combination], before: Enumera
 
 
 def has_any(instance: Instance, space: SearchSpace) -> bool:
-    """Return whether a space has a legal configuration."""
+    """Return whether a search space has at least one legal configuration."""
     return any(
         not combination.broken
         for num_gpus in world_sizes(instance, space)
@@ -150,11 +157,11 @@ def has_any(instance: Instance, space: SearchSpace) -> bool:
 
 def is_counted(instance: Instance, space: SearchSpace, sizes: Sequence[int], is_over: Callable[[], bool]) -> bool:
     """
-    Return whether all configurations of a space can be counted before time is over.
+    Return whether all configurations of a search space can be counted before ``is_over`` returns true.
 
     Parameters
     ----------
     sizes
-        World sizes of the space.
+        Numbers of GPUs to count for.
     """
     return not any(is_over() for num_gpus in sizes for _ in combinations(instance, space, num_gpus, only_counted=True))

@@ -1,11 +1,18 @@
-"""Legality rules of experts in megatron-core 0.16.1: ``MoELayer``, its modules, ``initialize_model_parallel``."""
+"""
+Legality rules for experts in megatron-core 0.16.1: ``MoELayer``, its modules, ``initialize_model_parallel``.
+
+Each function returns the reason why a configuration breaks the rule in its docstring; ``None`` if it does not.
+"""
 
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 
 def experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Every expert-parallel rank has equally many experts; a dense model has none to spread (``BaseMoELayer``)."""
+    """
+    Every expert-parallel rank has equally many experts; a dense model has no expert parallelism
+    (``BaseMoELayer``).
+    """
     ep = config.expert_model_parallel_size
     if model.num_experts is None:
         return f"expert_model_parallel_size={ep} needs experts; the model has none" if ep > 1 else None
@@ -15,7 +22,7 @@ def experts(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) ->
 
 
 def expert_ranks(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """The ranks of a stage fall into blocks that hold every expert once (``initialize_model_parallel``)."""
+    """The ranks of a stage divide into blocks that hold every expert once (``initialize_model_parallel``)."""
     if model.num_experts is None:
         return None
     etp, ep = config.expert_tensor_size, config.expert_model_parallel_size
@@ -29,7 +36,11 @@ def expert_ranks(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 
 def expert_widths(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Routed and shared experts are split evenly (``experts.py``, ``shared_experts.py``)."""
+    """
+    Expert tensor ranks split routed experts evenly, and tensor ranks split shared experts evenly.
+
+    From ``experts.py`` and ``shared_experts.py``.
+    """
     if model.num_experts is None:
         return None
     etp, tp = config.expert_tensor_size, config.tensor_model_parallel_size
@@ -42,7 +53,7 @@ def expert_widths(model: ModelSpec, training: TrainingSpec, config: ParallelConf
 
 
 def expert_sequence(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Experts and tensor parallelism train with sequence parallelism only (``MoELayer.forward``)."""
+    """A model with experts and tensor parallelism needs sequence parallelism (``MoELayer.forward``)."""
     if model.num_experts is not None and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
         return f"experts with tensor_model_parallel_size={config.tensor_model_parallel_size} need sequence_parallel"
     return None
@@ -50,7 +61,7 @@ def expert_sequence(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 def expert_overlap(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Overlapped all-to-alls need several expert ranks, no full recomputation, and in a pipeline interleaving.
+    Overlapped all-to-alls need several expert ranks, 16 bits, no full recomputation, and interleaving in a pipeline.
 
     ``overlap_moe_expert_parallel_comm`` in ``TransformerConfig``.
     """

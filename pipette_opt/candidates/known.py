@@ -1,4 +1,4 @@
-"""Search space extended by the configuration that runs today, and by its values that defaults leave out."""
+"""Search space extended by the configuration that runs today, and by its choices that the default space leaves out."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from pipette_opt.parallel import ParallelConfig
 
 def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
     """
-    Return the space with a configuration added; unchanged if a pin excludes it.
+    Return the search space with a configuration added; unchanged if a pinned value excludes it.
 
-    Its kind of recomputation, sharing of gradients or parameters, micro-batch and number of chunks are also tried in
-    all other configurations, beyond the defaults.
+    Recomputation, sharding, micro-batch size and number of chunks of the configuration are then also tried in all other
+    configurations, even if the defaults leave them out.
     """
     if not _agrees(space, config):
         return space
@@ -31,7 +31,7 @@ def with_known(space: SearchSpace, config: ParallelConfig) -> SearchSpace:
 
 
 def _agrees(space: SearchSpace, config: ParallelConfig) -> bool:
-    """Return whether every pinned field has the configuration's value."""
+    """Return whether a configuration satisfies every pinned value and limit of a search space."""
     for name, field in DIMENSIONS.items():
         pinned, value = getattr(space, name), getattr(config, field)
         if name == "recompute" and pinned == RECOMPUTATIONS:

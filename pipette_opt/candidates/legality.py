@@ -1,10 +1,11 @@
 """
 Legality rules of megatron-core 0.16.1, one function per rule.
 
-The rules are its own checks: ``TransformerConfig``, the modules it builds (attention, MLP), the micro-batch calculator,
-``initialize_model_parallel``, the interleaved schedule. Checks that only the launcher's arguments make are from
-Megatron-LM's ``megatron/training/arguments.py``. The vocabulary needs no rule: it is first padded to a multiple of
-``make_vocab_size_divisible_by * tp``, so every tensor rank gets an equal part.
+Each function returns the reason why a configuration breaks the rule in its docstring; ``None`` if it does not. Sources
+are Megatron-Core's own checks: ``TransformerConfig``, the modules that it builds (attention, MLP), the micro-batch
+calculator, ``initialize_model_parallel``, the interleaved schedule. Checks that only the launcher makes ("arguments")
+are from Megatron-LM's ``megatron/training/arguments.py``. The vocabulary needs no rule: Megatron pads it to a multiple
+of ``make_vocab_size_divisible_by * tp``, so every tensor rank gets an equal part.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +23,10 @@ from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import host_keeps
 
 Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
-"""Returns why a configuration is illegal, with the numbers; ``None`` if the rule has no objection."""
+"""
+Function that returns the reason why a configuration is illegal, with its numbers;
+``None`` if the rule is satisfied.
+"""
 
 
 def attention_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
@@ -34,7 +38,7 @@ def attention_heads(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 
 def query_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Query groups are split evenly, or each is repeated on equally many ranks (``TransformerConfig``)."""
+    """Tensor ranks split query groups evenly, or equally many ranks repeat each query group (``TransformerConfig``)."""
     groups, tp = model.num_query_groups, config.tensor_model_parallel_size
     if groups % tp and tp % groups:
         return f"num_query_groups={groups} is neither a multiple nor a divisor of tensor_model_parallel_size={tp}"
@@ -42,7 +46,7 @@ def query_groups(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 
 def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """The fused query-key-value projection is split evenly (``SelfAttention.linear_qkv``)."""
+    """Tensor ranks split the fused query-key-value projection evenly (``SelfAttention.linear_qkv``)."""
     width, tp = model.attention_shapes[0][0], config.tensor_model_parallel_size
     if model.multi_latent_attention is None and width % tp:
         return f"query-key-value width {width} is no multiple of tensor_model_parallel_size={tp}"
@@ -50,7 +54,10 @@ def qkv_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 
 def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Heads and groups of state-space layers and delta nets are split evenly (``core/ssm``)."""
+    """
+    Tensor ranks split heads and groups of Mamba and delta-net layers evenly (``core/ssm``);
+    no context parallelism.
+    """
     tp = config.tensor_model_parallel_size
     for mixer in model.recurrent_mixers:
         for number in mixer.parts:
@@ -63,7 +70,10 @@ def recurrent_heads(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 
 def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """The MLP is split evenly (``MLP.linear_fc1``, ``linear_fc2``); with experts in every layer there is none."""
+    """
+    Tensor ranks split the dense MLP evenly (``MLP.linear_fc1``, ``linear_fc2``);
+    no rule if all layers have experts.
+    """
     width, tp = model.ffn_hidden_size, config.tensor_model_parallel_size
     if width % tp and any(kind.mlp == "dense" for kind in model.layers):
         return f"ffn_hidden_size={width} is no multiple of tensor_model_parallel_size={tp}"
@@ -72,8 +82,9 @@ def ffn_width(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) 
 
 def sequence_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Sequence parallelism needs tensor parallelism, and tensor overlap needs it (``ModelParallelConfig``,
-    arguments).
+    Sequence parallelism needs tensor parallelism, and tensor overlap needs sequence parallelism.
+
+    From ``ModelParallelConfig`` and the launcher's arguments.
     """
     if config.sequence_parallel and config.tensor_model_parallel_size == 1:
         return "sequence_parallel needs tensor_model_parallel_size >= 2, got 1"
@@ -87,8 +98,8 @@ def sequence_length(model: ModelSpec, training: TrainingSpec, config: ParallelCo
     """
     Every rank has an equal part of the sequence.
 
-    Context parallelism gives each rank two chunks (arguments); sequence parallelism splits what is left over the
-    tensor ranks (``tensor_parallel.mappings``).
+    Context parallelism gives each rank two chunks of the sequence (arguments). Sequence parallelism splits a rank's
+    part over the tensor ranks (``tensor_parallel.mappings``).
     """
     length, cp, tp = training.seq_length, config.context_parallel_size, config.tensor_model_parallel_size
     if cp > 1 and length % (2 * cp):
@@ -100,11 +111,11 @@ def sequence_length(model: ModelSpec, training: TrainingSpec, config: ParallelCo
 
 def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Context parallelism needs a fused attention kernel (``DotProductAttention``).
+    Context parallelism needs a fused attention kernel (``DotProductAttention``), and a communication type that fits.
 
-    Its kinds of exchange differ (Transformer Engine, ``context_parallel.py``: ``attn_forward_func_with_cp``). The ring
-    of keys and values has no windows. Only the all-to-all has another softmax; it needs whole query groups on each
-    rank. Only the ring has values narrower than keys, as in latent attention.
+    Types differ in their support (Transformer Engine, ``context_parallel.py``: ``attn_forward_func_with_cp``). ``p2p``
+    does not support windows. Only ``a2a`` supports other softmax types; it needs whole query groups on each rank. Only
+    ``p2p`` supports values narrower than keys, as in latent attention.
     """
     cp, kind = config.context_parallel_size, training.cp_comm_type
     if cp == 1:
@@ -125,9 +136,9 @@ def context_parallel(model: ModelSpec, training: TrainingSpec, config: ParallelC
 
 def position_embeddings(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Learned positions cover the sequence (arguments).
+    Learned position embeddings cover the sequence (arguments).
 
-    With rotary positions, the same argument shapes nothing, and launch scripts raise it to the sequence length.
+    With rotary positions ``max_position_embeddings`` has no effect, and launch scripts raise it to the sequence length.
     """
     known = model.max_position_embeddings
     if model.position_embedding_type == "learned_absolute" and known < training.seq_length:
@@ -137,10 +148,10 @@ def position_embeddings(model: ModelSpec, training: TrainingSpec, config: Parall
 
 def layers(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    The stages hold the model's layers, each at least one.
+    The stages hold all layers of the model, and each stage at least one.
 
-    ``pipeline_model_parallel_layout`` can express any such split (``PipelineParallelLayerLayout``); stages that are
-    equal except the first and the last need no layout.
+    ``pipeline_model_parallel_layout`` can express any such split (``PipelineParallelLayerLayout``). If only the first
+    and last stage differ from the others, no layout is needed.
     """
     if sum(config.layers_per_stage) == model.num_layers and min(config.layers_per_stage) >= 1:
         return None
@@ -151,7 +162,8 @@ def batch(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> s
     """
     Every replica has the same whole number of micro-batches (``num_microbatches_calculator``).
 
-    Where replicas may have different numbers, each has one at least, in whole groups with interleaving.
+    With ``unequal_microbatches`` each replica has at least one micro-batch; with interleaving, at least one whole
+    group.
     """
     size, dp, mbs = training.global_batch_size, config.data_parallel_size, config.micro_batch_size
     if training.unequal_microbatches:
@@ -166,10 +178,10 @@ def batch(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> s
 
 def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    The interleaved schedule takes micro-batches in whole groups of one per stage.
+    Interleaving needs a number of micro-batches that is a multiple of the pipeline size.
 
-    ``forward_backward_pipelining_with_interleaving`` with its default ``microbatch_group_size_per_vp_stage``, the
-    pipeline size: no fewer micro-batches than that, and no last group that is smaller.
+    From ``forward_backward_pipelining_with_interleaving`` with its default ``microbatch_group_size_per_vp_stage``, the
+    pipeline size.
     """
     if config.virtual_pipeline_model_parallel_size is None:
         return None
@@ -183,7 +195,7 @@ def interleaving(model: ModelSpec, training: TrainingSpec, config: ParallelConfi
 
 
 def cuda_graphs(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Graphs of parts of layers go with selective recomputation or none, those of iterations with any."""
+    """CUDA graphs of parts of layers exclude full recomputation; graphs of whole iterations do not."""
     if training.cuda_graph_modules and config.recompute_granularity == "full":
         return (
             f"CUDA graphs of {', '.join(training.cuda_graph_modules)} go with selective recomputation or none, got full"
@@ -193,7 +205,7 @@ def cuda_graphs(model: ModelSpec, training: TrainingSpec, config: ParallelConfig
 
 def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Products in fewer than 16 bits have sizes in multiples of 16 (Transformer Engine, ``assert_dim_for_fp8_exec``).
+    Sizes of fp8 and fp4 matrix products are multiples of 16 (Transformer Engine, ``assert_dim_for_fp8_exec``).
 
     MXFP8 needs multiples of 32, its block size (``MXFP8Quantizer``). The backward pass has products along every size,
     including the tokens of a micro-batch.
@@ -226,7 +238,7 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
 
 
 def recompute_modules(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
-    """Recomputed modules exist in the model, and number format and other options allow it (``TransformerConfig``)."""
+    """Recomputed modules exist in the model, and fp8 recipe and other options allow them (``TransformerConfig``)."""
     if config.recompute_granularity != "selective":
         return None
     again = "recompute_modules has"
@@ -247,9 +259,9 @@ def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     """
     Offloading whole layers excludes pipelines and recomputation (``TransformerConfig``).
 
-    An offloaded optimizer is Megatron-Core's precision-aware optimizer. It needs Adam and, with replicas, the
-    distributed optimizer (``OptimizerConfig.__post_init__``). Weights gathered in 8 bits need delayed scales
-    (``validate_args``). Layers that are recomputed whole keep no inputs of modules.
+    Offloading the optimizer uses Megatron-Core's precision-aware optimizer. It needs Adam and, with replicas, the
+    distributed optimizer (``OptimizerConfig.__post_init__``). Weights gathered in 8 bits need delayed scaling
+    (``validate_args``). Offloading module inputs excludes full recomputation.
     """
     offload = host_keeps(training, config)
     if config.offload is not None and offload.optimizer_offload_fraction:
@@ -278,10 +290,9 @@ def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
 
 def sharded_parameters(model: ModelSpec, training: TrainingSpec, config: ParallelConfig) -> str | None:
     """
-    Replicas that share gradients or parameters send them in every micro-batch, overlapped.
+    ZeRO stages 2 and 3 exclude Muon (``validate_args``) and interleaving, which is not timed here.
 
-    Muon excludes both of the launcher's kinds (``validate_args``). Interleaved pipelines with them are not timed here.
-    Ranks that hold the same experts are in as many groups as replicas are.
+    The number of groups of replicas must divide the ranks that hold the same experts.
     """
     stage, groups = config.sharding_stage, config.num_distributed_optimizer_instances
     if stage < 2:
@@ -325,20 +336,23 @@ LEGALITY_RULES: Mapping[str, Rule] = MappingProxyType(
         "sharded parameters": sharded_parameters,
     }
 )
-"""All rules, by the name under which rejections are counted."""
+"""All legality rules by name; counts of rejected combinations use these names."""
 
 
 OF_MICRO_BATCHES = (
     *("expert overlap", "layers", "batch", "interleaving", "cuda graphs", "fp8 shapes", "recompute modules"),
     *("offloading", "sharded parameters"),
 )
-"""Rules that depend on micro-batch, chunks, layers, recomputation or sharing; the others do not change with these."""
+"""
+Rules that depend on micro-batch, chunks, layers per stage, recomputation or sharding; all others depend on degrees
+only.
+"""
 
 
 def broken_rules(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, names: Iterable[str] = LEGALITY_RULES
 ) -> dict[str, str]:
-    """Return the rules that a configuration breaks, each with its reason; of all rules, or of ``names``."""
+    """Return the rules that a configuration breaks, each with its reason; only rules in ``names`` are checked."""
     broken = {}
     for name in names:
         rule = LEGALITY_RULES[name]

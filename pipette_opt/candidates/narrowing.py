@@ -1,10 +1,11 @@
 """
-Search space narrowed to what a short time limit has time for.
+Search space narrowed to fit a short time limit.
 
-Enumerating a configuration, predicting its memory and bounding its work takes seven to nine times as long as counting
-it, on any machine and load: measured on llama-2-70b and mixtral-8x7b. So the space is counted first. While a share of
-the time limit is too short for that, one dimension after the other is narrowed, those first that rarely decide. The
-certificate's scope names the rest, and the recorded space has the searched values, so that the plan can be verified.
+Enumerating a configuration, predicting its memory and bounding its compute takes seven to nine times as long as
+counting it, on any machine and load: measured on llama-2-70b and mixtral-8x7b. So the space is counted first. As long
+as counting takes more than a share of the time limit, dimensions are narrowed one after the other, least important
+first. The certificate names the values left out, and the recorded space has the searched values, so that the plan can
+be verified.
 """
 
 import time
@@ -19,28 +20,31 @@ from pipette_opt.specs import Instance
 
 COUNTING_SHARE = 0.05
 """
-Share of the remaining time in which a space must be counted, or else it is narrowed. Chosen.
+Share of the remaining time within which a space must be counted; otherwise it is narrowed. Chosen.
 
 All steps before the search then take about half of the time. With 0.1, ``replan`` of 24 hosts had 4 of 60 s left for
-its search.
+the search.
 """
 
 FEW_SIZES = (1, 2, 4)
-"""Micro-batch sizes kept; larger ones seldom fit where they would be faster. Chosen."""
+"""Micro-batch sizes of a narrowed space; larger sizes seldom fit where they would be faster. Chosen."""
 
 FEW_WORLD_SIZES = 3
-"""Numbers of GPUs kept at first, those with the least bounds; in the last step, only one. Chosen."""
+"""
+Most numbers of GPUs in a narrowed space, by smallest lower bound on the time;
+the last step keeps only one. Chosen.
+"""
 
 FEW_CHUNKS = (1, 2)
-"""Numbers of model chunks per stage that are kept. Chosen."""
+"""Numbers of model chunks per stage in a narrowed space. Chosen."""
 
 
 def narrowed(instance: Instance, space: SearchSpace, time_limit_s: float) -> SearchSpace:
     """
-    Return the space, or the largest part of it that the time limit has time for; pins stay.
+    Return the search space, narrowed until it can be counted within ``COUNTING_SHARE`` of the time; pinned values stay.
 
-    Even the last step may be too large. Recomputation, tensor, pipeline and data sizes stay free, as without them
-    possibly nothing fits.
+    The most narrow space may still be too large. Recomputation and tensor, pipeline and data sizes are never narrowed,
+    since otherwise possibly no configuration fits.
     """
     if time_limit_s == float("inf"):
         return space
@@ -54,14 +58,14 @@ def narrowed(instance: Instance, space: SearchSpace, time_limit_s: float) -> Sea
 
 
 def _is_over(share: float, end_s: float) -> Callable[[], bool]:
-    """Return a predicate: a share of the time from now to ``end_s`` has passed."""
+    """Return a function that tells whether a share of the time from now to ``end_s`` has passed."""
     now_s = time.perf_counter()
     enough_s = now_s + share * max(0.0, end_s - now_s)
     return lambda: time.perf_counter() >= enough_s
 
 
 def few_values(instance: Instance, space: SearchSpace) -> SearchSpace:
-    """Return the space with as few values as narrowing ever leaves, except for numbers of GPUs."""
+    """Return the search space as narrow as :func:`narrowed` can make it, except for numbers of GPUs."""
     for name, values in _steps(instance, space):
         space = _with_values(space, name, values)
     return space
@@ -72,13 +76,16 @@ def _with_values(space: SearchSpace, name: str, values: Any) -> SearchSpace:
 
 
 def _fewer_sizes(space: SearchSpace, most: int) -> Iterator[tuple[str, Any]]:
-    """Yield the step to fewer numbers of GPUs, if there are more; they are ordered by their chance to win."""
+    """
+    Yield a step that keeps the first ``most`` of ``space.world_sizes``, which are ordered by their chance to be
+    fastest.
+    """
     if len(space.world_sizes) > most:
         yield "world_sizes", space.world_sizes[:most]
 
 
 def _steps(instance: Instance, space: SearchSpace) -> Iterator[tuple[str, Any]]:
-    """Yield free fields, each with its kept values, those first that rarely decide."""
+    """Yield open fields of the space with the values to keep, least important field first."""
     if space.context_parallel is None:
         yield "context_parallel", (1,)
     if instance.model.num_experts is not None and space.expert_tensor_parallel is None:

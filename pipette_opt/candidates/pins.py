@@ -1,4 +1,4 @@
-"""Explanation of pinned values that contradict each other: which, why, and legal values instead."""
+"""Explanation of pinned values that contradict each other: which values, why, and legal values instead."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,21 +11,19 @@ from pipette_opt.options.names import option_name
 from pipette_opt.specs import Instance
 
 MAX_NAMED = 12
-"""
-Largest number of values of an option that a message names; powers of two up to a thousand GPUs are
-eleven. Chosen.
-"""
+"""Most values of an option that a message lists; powers of two up to a thousand GPUs are eleven. Chosen."""
 
 MAX_REASONS = 3
-"""Largest number of broken rules that a message explains. Chosen."""
+"""Most broken rules that a message explains. Chosen."""
 
 
 def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
     """
-    Return an error that names the pins without a legal configuration; ``None`` if no pin is the reason.
+    Return an error that names contradictory pinned values; ``None`` if pinned values are not the reason.
 
-    Pins are dropped, one after the other, as long as nothing becomes legal. The rest is irreducible: without any one of
-    them, some configuration is legal. If nothing is legal without any pin either, no pin is the reason.
+    Pinned values are dropped one after the other as long as no configuration becomes legal. The rest is irreducible:
+    without any single one of them, a configuration is legal. Pinned values are not the reason if nothing is legal
+    without any.
     """
     unpinned = SearchSpace()
     pinned = [name for name in PINNABLE if getattr(space, name) != getattr(unpinned, name)]
@@ -48,7 +46,7 @@ def contradiction(instance: Instance, space: SearchSpace) -> InputError | None:
 
 
 def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterator[str]:
-    """Yield the values of each pin that are legal with the other pins."""
+    """Yield, as text, the legal values of each contradictory option, given the other pinned values."""
     for name in blamed:
         freed = _without(kept, name)
         if name in DIMENSIONS and freed is not None:
@@ -58,7 +56,7 @@ def _rights(instance: Instance, kept: SearchSpace, blamed: list[str]) -> Iterato
 
 
 def _without(space: SearchSpace, name: str) -> SearchSpace | None:
-    """Return the space without a pin; ``None`` where another pin needs it."""
+    """Return the space with one field unpinned; ``None`` if another pinned value depends on it."""
     try:
         return replace(space, **{name: getattr(SearchSpace(), name)})
     except InputError:
@@ -66,7 +64,7 @@ def _without(space: SearchSpace, name: str) -> SearchSpace | None:
 
 
 def given_text(value: object) -> str:
-    """Return a pinned value as it is typed."""
+    """Return a pinned value as text of a command-line option, such as ``none,full`` or ``on``."""
     values = value if isinstance(value, tuple) else (value,)
     words = {None: "none", True: "on", False: "off"}
     known = (None, True, False)
@@ -75,5 +73,5 @@ def given_text(value: object) -> str:
 
 
 def _reason(enumeration: Enumeration) -> str:
-    """Return an example of each broken rule, the most frequent first."""
+    """Return one example for each broken rule, most frequent rule first."""
     return "; ".join([enumeration.examples[rule] for rule in enumeration.rejected][:MAX_REASONS])

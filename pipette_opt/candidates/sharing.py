@@ -1,13 +1,13 @@
 """
-Default search of replicas that share parameters (ZeRO 3: Megatron-FSDP, FSDP2).
+Default rule for searching ZeRO 3: replicas that share parameters (Megatron-FSDP, FSDP2).
 
-They send parameters in every micro-batch, and save memory. If weights and gradients of the whole model fit on a GPU,
-sharing the optimizer suffices. Otherwise the layers must be divided among GPUs, which ZeRO 3 avoids: 5 to 12 % faster
-for Llama 3 70B on 32 and 64 GPUs of one NVL72 domain, as in NVIDIA's recipes.
+ZeRO 3 sends parameters in every micro-batch, and saves memory. If weights and gradients of the whole model fit on a
+GPU, sharding the optimizer suffices. Otherwise the layers must be divided among GPUs, which ZeRO 3 avoids: 5 to 12 %
+faster for Llama 3 70B on 32 and 64 GPUs of one NVL72 domain, as in NVIDIA's recipes.
 
-Over NICs, parameters rarely arrive in time (2 % faster on 64 B200, slower on A100). Bounds are loosest for the part of
-rings over hosts that compute hides: on 64 hosts of A100, a gap of 0.4 % becomes 5.4 %. There it is searched only on
-request.
+Over NICs, parameters rarely arrive in time (2 % faster on 64 B200, slower on A100). Lower bounds are loosest for rings
+over hosts that compute hides in part: on 64 hosts of A100, a gap of 0.4 % becomes 5.4 %. Beyond an NVLink domain ZeRO 3
+is therefore searched only on request.
 """
 
 from dataclasses import replace
@@ -16,16 +16,16 @@ from pipette_opt.candidates.space import SearchSpace
 from pipette_opt.specs import Instance
 
 SHARED_PARAMETERS = "optim_grads_params"
-"""Megatron-FSDP's word for replicas that share parameters, gradients and optimizer states."""
+"""Megatron-FSDP's name for replicas that share parameters, gradients and optimizer states (ZeRO 3)."""
 
 
 def with_shared_parameters(instance: Instance, space: SearchSpace) -> SearchSpace:
     """
-    Return the space with ZeRO 3 as a further choice where it may help; unchanged if sharing is pinned.
+    Return the search space with ZeRO 3 added where it may help; unchanged if sharding is pinned.
 
-    It is also unchanged in four cases: the job is larger than an NVLink domain or a host; the time limit already
-    narrowed the space (:mod:`~pipette_opt.candidates.narrowing`); the optimizer is Muon, which excludes it; the model
-    has experts, for which no public run shows whether all parameters arrive in time.
+    It is also unchanged in these cases: the job is larger than an NVLink domain or a host; weights and gradients fit on
+    one GPU; the time limit narrowed the space (:mod:`~pipette_opt.candidates.narrowing`); the optimizer is Muon, which
+    excludes ZeRO 3; the model has experts, for which no public run shows whether parameters arrive in time.
     """
     is_pinned = space.data_parallel_sharding_strategy is not None or space.use_distributed_optimizer is not None
     training, cluster = instance.training, instance.cluster

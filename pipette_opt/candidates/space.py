@@ -1,4 +1,4 @@
-"""Search space: the configurations to look at."""
+"""Search space: the configurations that ``solve`` considers."""
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
@@ -22,29 +22,29 @@ PINNABLE = (
     *("max_virtual_pipeline", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy"),
     *("num_distributed_optimizer_instances", "recompute", "offload", "layers_per_stage"),
 )
-"""Fields that requirements of a user pin, in the order in which they are named."""
+"""Fields that a user's options pin, in the order in which messages name them."""
 
 LIMITED = (
     *("world_size", "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size"),
     *("num_chunks", "micro_batch_size"),
 )
-"""Properties of a configuration that a space can limit."""
+"""Properties of a configuration that ``SearchSpace.limits`` can bound from above."""
 
 WORDS = ("recompute", "offload", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy")
-"""Fields whose values are no whole numbers."""
+"""Fields whose values are words or flags, not whole numbers."""
 
 COUNTS = ("num_gpus", "max_gpus", "max_micro_batch_size", "max_virtual_pipeline")
 """Fields whose value is a single whole number."""
 
 RECOMPUTATIONS: tuple[Recomputation | None, ...] = (None, "selective", "block", "full")
-"""Every choice of recomputation, least recomputation first."""
+"""Default recomputation words, least recomputation first; ``None`` is no recomputation."""
 
 
 OF_EXPERTS: tuple[Recomputation, ...] = ("moe_act+layernorm",)
 """
-Modules also tried for models with experts where recomputation is not pinned.
+Recomputed modules also tried for models with experts, unless recomputation is pinned.
 
-They hold most of such a layer's activations, and cost two kernels in the backward pass. NVIDIA's recipes for such
+They hold most activations of a layer with experts, and cost two kernels in the backward pass. NVIDIA's recipes for such
 models use them most (``benchmarks/results/recipes.md``).
 """
 
@@ -52,27 +52,26 @@ models use them most (``benchmarks/results/recipes.md``).
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace(SpaceOptions):
     """
-    Bounds of the search; fields that are not given are free.
+    Choices of configurations to search; fields that are not set are open.
 
     By default, every tensor x pipeline x data split of the GPUs is tried, including tensor groups across hosts and
-    pipelines inside a host. On 128 to 1024 GPUs, a few thousand candidates are legal.
+    pipelines inside a host. On 128 to 1024 GPUs, a few thousand configurations are legal.
 
     Parameters
     ----------
     num_gpus
         Number of GPUs to use; ``None`` for ``world_sizes``.
     max_gpus
-        Largest number of GPUs to use; ``None`` for all of the hosts.
+        Largest number of GPUs to use; ``None`` for all GPUs of the hosts.
     world_sizes
-        Numbers of GPUs searched together where ``num_gpus`` is ``None``, the most promising first: those that the
-        search chose by time (``solver/world_sizes.py``). Empty: not chosen yet; then all hosts and the smaller counts
-        of :func:`~pipette_opt.candidates.world_sizes`.
+        Numbers of GPUs to search if ``num_gpus`` is ``None``, the most promising first, as the search chose them by
+        time (``solver/world_sizes.py``). Empty before that choice: all hosts, and the smaller counts of
+        :func:`~pipette_opt.candidates.world_sizes`.
     tensor_parallel, pipeline_parallel, data_parallel
         Allowed degrees; ``None`` for every divisor of the GPUs.
     context_parallel
-        Allowed degrees; ``None`` for those with which tensor and context group share a host or fill whole hosts, where
-        tensor groups fit into a host. Where all other degrees are given, they imply the number of GPUs: inside a host
-        only.
+        Allowed degrees. ``None`` for degrees with which tensor and context group together share a host or fill whole
+        hosts, if tensor groups fit into a host. If all other degrees are pinned: only degrees inside a host.
     expert_parallel
         Allowed degrees; ``None`` for every divisor of the experts that the ranks of a stage can hold. A model without
         experts has 1.
@@ -83,51 +82,52 @@ class SearchSpace(SpaceOptions):
     micro_batch_size
         Allowed sizes; ``None`` for the divisors of the global batch up to ``max_micro_batch_size``.
     sequence_parallel
-        Choices; ``None``: on wherever it is legal, that is if the tensor ranks divide the sequence evenly.
+        Allowed values; ``None`` for on wherever it is legal: the tensor ranks divide the sequence evenly.
     use_distributed_optimizer
-        Choices; ``None``: on wherever there are several data-parallel ranks (context ranks count).
+        Allowed values; ``None`` for on wherever there are several data-parallel ranks (context ranks count).
     data_parallel_sharding_strategy
-        Choices of what replicas share (:data:`~pipette_opt.parallel.config.SHARDING_STRATEGIES`), instead of
-        ``use_distributed_optimizer``; ``None``: as that field says. Without replicas nothing is shared.
+        Allowed sharding among replicas (:data:`~pipette_opt.parallel.config.SHARDING_STRATEGIES`), instead of
+        ``use_distributed_optimizer``; ``None`` to use that field. A single replica shares nothing.
     num_distributed_optimizer_instances
-        Numbers of groups of replicas that share gradients or parameters only within a group; with shared parameters,
-        optimizer states are shared over the groups or not. ``None`` for one group.
+        Allowed numbers of groups of replicas that share gradients or parameters only within the group. With shared
+        parameters, optimizer states may also be shared over the groups. ``None`` for one group.
     recompute
-        Choices; ``None`` in the tuple means no recomputation. ``block``: the first layers of each chunk, in each
-        configuration as few as memory requires (:mod:`~pipette_opt.memory.fewest`). Modules joined by ``+``: those of
-        every layer (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`).
+        Allowed recomputation words; ``None`` in the tuple means no recomputation. ``block``: first layers of each
+        chunk, as few as memory requires in each configuration (:mod:`~pipette_opt.memory.fewest`). Modules joined by
+        ``+``: those modules of every layer (:data:`~pipette_opt.parallel.recompute.RECOMPUTE_MODULES`).
     offload
-        Choices of what the host's memory holds (:func:`~pipette_opt.base.offload.offload_of`); ``None`` in the tuple
-        means nothing. Each configuration offloads no more than memory requires (:mod:`~pipette_opt.memory.fewest`).
-        ``None``: as the training says.
+        Allowed offloading words (:func:`~pipette_opt.base.offload.offload_of`); ``None`` in the tuple means no
+        offloading. Each configuration offloads no more than memory requires (:mod:`~pipette_opt.memory.fewest`).
+        ``None``: the training's own options.
     tp_comm_overlap
-        ``True``: tensor overlap in all candidates; ``False``: as the training says. ``None``: both choices wherever
-        Transformer Engine can (:mod:`~pipette_opt.specs.user_buffers`); without it only where memory requires that.
+        ``True``: tensor overlap in all configurations; ``False``: the training's own option. ``None``: both wherever
+        Transformer Engine allows it (:mod:`~pipette_opt.specs.user_buffers`), off only where memory requires that.
     uneven_layers
-        Whether partitions with a lighter first or last stage are tried beside the even one
+        Whether splits with a lighter first or last stage are tried beside the even split
         (:func:`~pipette_opt.candidates.layer_splits`).
     layers_per_stage
-        Allowed layer partitions instead of the usual ones; each is used with pipelines of its length.
+        Allowed layer splits instead of the default ones; each is used with pipelines of its length.
     more_splits
-        Layer partitions that the joint model chose, tried beside the usual ones; ignored with ``layers_per_stage``.
+        Layer splits that the joint CP-SAT model chose, tried beside the default ones; ignored with
+        ``layers_per_stage``.
     more_layouts
-        Layouts of unequal chunks, tried beside all partitions with their stages and chunks; found by a search near a
-        plan (``solver/layouts.py``).
+        Layouts of unequal chunks, tried beside all splits with their numbers of stages and chunks; found by a search
+        near a plan (``solver/layouts.py``).
     more_configs
         Configurations tried beside all others, such as the one that runs today.
     more_recompute, more_sharding
-        Further choices of recomputation and of sharing.
+        Further recomputation words, and further sharding among replicas.
     overlap_grad_reduce, overlap_param_gather
-        Overlap of gradients and parameters with compute in all candidates, as in
+        Overlap of gradient and parameter traffic with compute in all configurations, as in
         :class:`~pipette_opt.parallel.ParallelConfig`; parameters only with the distributed optimizer. ``None``: both
-        choices wherever they are legal and have an effect.
+        values wherever they are legal and have an effect.
     ddp_bucket_size, overlap_p2p_communication
-        Values of all candidates; the former only of those that overlap gradients.
+        Values for all configurations; the bucket size only for those that overlap gradients.
     limits
-        Largest values of properties of a configuration, as ``tensor_model_parallel_size<=8``; others are worse by the
-        objective (``certify/weights.py``).
+        Upper limits of properties of a configuration, such as ``tensor_model_parallel_size<=8``; larger values are
+        worse by the objective (``certify/weights.py``).
     narrowed
-        Unpinned fields that a short time limit narrowed; see :mod:`~pipette_opt.candidates.narrowing`.
+        Open fields that a short time limit narrowed; see :mod:`~pipette_opt.candidates.narrowing`.
     """
 
     num_gpus: int | None = None
@@ -188,7 +188,10 @@ class SearchSpace(SpaceOptions):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
 
     def _check_sharding(self) -> None:
-        """Check words of sharing, contradictory options, and that groups share gradients or parameters."""
+        """
+        Raise ``InputError`` for unknown sharding names, contradictory options,
+        or groups without shared gradients.
+        """
         given, option = self.data_parallel_sharding_strategy, "--data-parallel-sharding-strategy"
         unknown = [word for word in (*(given or ()), *self.more_sharding) if word not in SHARDING_STRATEGIES]
         if unknown:
@@ -216,7 +219,7 @@ class SearchSpace(SpaceOptions):
 
 
 def beyond_limits(space: SearchSpace, config: ParallelConfig) -> dict[str, str]:
-    """Return the limit of the space that a configuration exceeds, with the numbers; empty if none."""
+    """Return the limit of the search space that a configuration exceeds, with its reason; empty if it exceeds none."""
     for limit in space.limits:
         name, _, most = limit.partition("<=")
         value = getattr(config, name)
@@ -226,15 +229,12 @@ def beyond_limits(space: SearchSpace, config: ParallelConfig) -> dict[str, str]:
 
 
 def space_of(recorded: Mapping[str, Any]) -> SearchSpace:
-    """
-    Read the search space that a plan records under ``inputs.search``; lists become tuples, unknown names
-    are refused.
-    """
+    """Return the search space that a plan records under ``inputs.search``; unknown fields are refused."""
     return typed(SearchSpace, recorded, "inputs.search", closed=True)
 
 
 def _offloads(words: tuple[str | None, ...]) -> tuple[str | None, ...]:
-    """Return each choice of offload once, in a fixed order, least offload first."""
+    """Return each distinct offloading word once, least offloading first."""
     try:
         found = {offload_of(word) for word in words}
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Partitions of the layers among pipeline stages."""
+"""Layer splits: layers of each pipeline stage."""
 
 from collections.abc import Sequence
 
@@ -6,23 +6,20 @@ from pipette_opt.base.units import ceil_div
 from pipette_opt.parallel.layout import layout_of
 
 LayerSplit = tuple[int, ...]
-"""Layers of each pipeline stage."""
+"""Number of layers of each pipeline stage."""
 
 
 def is_megatron_split(num_layers: int, split: Sequence[int]) -> bool:
-    """Return whether Megatron's first- and last-stage options can express a partition of ``num_layers`` layers."""
+    """Return whether Megatron's options for the first and last stage can express a split of ``num_layers`` layers."""
     return sum(split) == num_layers and min(split) >= 1 and len(set(split[1:-1])) <= 1
 
 
 def pipeline_split_options(layers_per_stage: Sequence[int]) -> tuple[int | None, int | None]:
     """
-    Values of ``--decoder-first-pipeline-num-layers`` and ``--decoder-last-pipeline-num-layers``.
+    Return values of ``--decoder-first-pipeline-num-layers`` and ``--decoder-last-pipeline-num-layers``.
 
-    Returns
-    -------
-    tuple
-        ``(None, None)`` for an even split, where neither option is given. Otherwise only stages that differ from the
-        middle ones are given, and of two stages only the first.
+    ``(None, None)`` for an even split, which needs neither option. Otherwise only a stage that differs from the middle
+    stages has a value; of two stages only the first has.
     """
     first, *_, last = layers_per_stage if len(layers_per_stage) > 1 else (*layers_per_stage, *layers_per_stage)
     if len(set(layers_per_stage)) == 1:
@@ -35,26 +32,26 @@ def pipeline_split_options(layers_per_stage: Sequence[int]) -> tuple[int | None,
 
 def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: bool = True) -> list[LayerSplit]:
     """
-    Partitions worth considering, the even one first; every stage's layers are a multiple of ``num_chunks``.
+    Return the layer splits worth considering, the even split first; layers of a stage are a multiple of ``num_chunks``.
 
-    With chunks and no even partition, the next ones are even with the embedding, the head or both counted as a layer:
-    the first stage, the last, or both have one layer less than the others (see ``parallel/chunks.py``).
+    With chunks and no even split, the next splits are even with embedding, output head or both counted as a layer:
+    first stage, last stage, or both have one layer less than the others (see ``parallel/chunks.py``).
 
-    Further partitions have middle stages of one chunk-layer above the average; the rest is
+    Further splits have middle stages with one layer per chunk above the average; the remaining layers are
 
-    - divided between the first and the last stage (room for the embedding and the head), or
-    - all missing from the last stage (the head takes time), or
-    - all missing from the first stage (it holds the most activations).
+    - divided between the first and the last stage (room for embedding and head), or
+    - missing from the last stage only (the head takes time), or
+    - missing from the first stage only (it holds the most activations).
 
-    The latter two count only if the light stage keeps half of a middle stage. If neither the even partition nor the
-    first of these is possible (small stages), the middle stages shrink until the ends have a layer.
+    The latter two are used only if the light stage keeps half of a middle stage. If neither the even split nor the
+    first of these is possible (small stages), the middle stages shrink until both ends have a layer.
 
     Parameters
     ----------
     num_chunks
         Model chunks per stage, 1 without interleaving.
     uneven
-        ``False``: only the even partition.
+        ``False``: only the even split.
     """
     splits: list[LayerSplit] = []
     if num_layers % (num_stages * num_chunks) == 0:
@@ -70,10 +67,10 @@ def layer_splits(num_layers: int, num_stages: int, num_chunks: int = 1, uneven: 
 
 def light_layout(num_layers: int, num_stages: int, num_chunks: int) -> str | None:
     """
-    Layout of chunks with a lighter last chunk, where the head alone is not worth a layer; ``None`` for equal chunks.
+    Return a layout with a lighter last chunk, for a head that alone costs less than a layer; ``None`` for equal chunks.
 
-    All chunks are as large as necessary, and the last one has the rest: NVIDIA's recipes of DeepSeek-V3 have 61 layers
-    as ``Et*4|(t*4|)*14tmL``. If no layers are left for it, chunks are as equal as possible.
+    All other chunks have the same size, and the last has the rest: NVIDIA's recipes of DeepSeek-V3 have 61 layers as
+    ``Et*4|(t*4|)*14tmL``. If no layers are left for the last chunk, chunks are as equal as possible.
     """
     parts = num_stages * num_chunks
     most = ceil_div(num_layers, parts)
@@ -86,7 +83,7 @@ def light_layout(num_layers: int, num_stages: int, num_chunks: int) -> str | Non
 
 
 def counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[LayerSplit]:
-    """Return the partitions that are even with the embedding, the head or both counted as layers."""
+    """Return the splits that are even with embedding, output head or both counted as a layer."""
     splits = []
     for first, last in ((1, 1), (0, 1), (1, 0)):
         layers, rest = divmod(num_layers + first + last, num_stages)
@@ -96,7 +93,11 @@ def counted_splits(num_layers: int, num_stages: int, num_chunks: int) -> list[La
 
 
 def _uneven_splits(units: int, num_stages: int, required: bool) -> list[LayerSplit]:
-    """Return partitions with lighter ends; with ``required`` at least one, if necessary with heavier ends."""
+    """
+    Return splits with lighter ends; with ``required`` at least one split, if necessary with heavier ends.
+
+    All numbers are layers per chunk.
+    """
     middle = units // num_stages + 1
     splits = [
         (first, *(middle,) * (num_stages - 2), last) for first, last in _ends(units - middle * (num_stages - 2), middle)

@@ -1,4 +1,4 @@
-"""Launcher options that save time and that a search takes as given; only tensor overlap can be searched."""
+"""Launcher options that save time but are not searched, except tensor overlap if the search space includes it."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,19 +14,19 @@ from pipette_opt.specs.user_buffers import may_have_user_buffers, user_buffers_r
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsearchedOption:
     """
-    An option of Megatron-LM that changes the training.
+    Option of Megatron-LM that changes the training.
 
     Parameters
     ----------
     option
         Option as in a launch script.
     job_fields
-        Returns the fields of :class:`~pipette_opt.specs.TrainingSpec` that it sets; ``None`` where a job cannot have
-        it, or has it already.
+        Function that returns the fields of :class:`~pipette_opt.specs.TrainingSpec` that the option sets; ``None`` if
+        the job cannot have the option, or has it already.
     goes_with
-        Returns whether it has an effect in a configuration of such a job.
+        Function that returns whether the option has an effect in a configuration of the job.
     condition
-        Requirement or cost that the simulated time leaves out.
+        Requirement or cost of the option that the simulated time leaves out.
     """
 
     option: str
@@ -47,7 +47,7 @@ def _reaches_tensor_group(instance: Instance, config: ParallelConfig) -> bool:
 
 
 def graph_modules(model: ModelSpec) -> tuple[str, ...]:
-    """Return the parts of layers that CUDA graphs can launch: all of a dense one, all but routed experts else."""
+    """Return the parts of a layer that CUDA graphs can launch: the whole dense layer, or all but the routed experts."""
     return ("attn", "mlp") if model.num_experts is None else ("attn", "moe_router", "moe_preprocess")
 
 
@@ -95,7 +95,7 @@ def _any(instance: Instance, config: ParallelConfig) -> bool:
 
 
 TENSOR_OVERLAP = "--tp-comm-overlap"
-"""Option that a space may search; then only the others are outside."""
+"""Option for tensor overlap, the only option here that a search space may include."""
 
 UNSEARCHED_OPTIONS = (
     UnsearchedOption(
@@ -138,7 +138,7 @@ UNSEARCHED_OPTIONS = (
         condition="a second micro-batch is under way in each layer",
     ),
 )
-"""Options whose effect is priced, in no order."""
+"""Options whose effect on time can be estimated."""
 
 
 UNPRICED_OPTIONS = (
@@ -146,7 +146,7 @@ UNPRICED_OPTIONS = (
     "--defer-embedding-wgrad-compute",
     "--overlap-p2p-communication-warmup-flush",
 )
-"""Options of Megatron-LM that may save time in any model, without a price here."""
+"""Options of Megatron-LM that may save time in any model, but whose effect is not estimated."""
 
 UNPRICED_OPTIONS_OF_EXPERTS = (
     "--delay-wgrad-compute",
@@ -154,24 +154,27 @@ UNPRICED_OPTIONS_OF_EXPERTS = (
     "--moe-router-fusion",
     "--moe-shared-expert-overlap",
 )
-"""Options without a price here, for models with experts."""
+"""Options that may save time in models with experts, but whose effect is not estimated."""
 
 
 def unsearched_options(instance: Instance, searched: Collection[str] = ()) -> list[str]:
-    """Return the priced options that a job could have and does not have, except those that are searched."""
+    """
+    Return the options with estimated effect that a job could have and does not have,
+    except those in ``searched``.
+    """
     possible = (option for option in UNSEARCHED_OPTIONS if option.job_fields(instance) is not None)
     return [option.option for option in possible if option.option not in searched]
 
 
 def unpriced_options(instance: Instance) -> list[str]:
-    """Return the options without a price that a job could have and does not have."""
+    """Return the options without estimated effect that a job could have and does not have."""
     of_experts = () if instance.model.num_experts is None else UNPRICED_OPTIONS_OF_EXPERTS
     has = {option for option, *_ in instance.training.other_arguments or ()}
     return [option for option in (*UNPRICED_OPTIONS, *of_experts) if option not in has]
 
 
 def with_unsearched_options(instance: Instance, config: ParallelConfig) -> Iterator[tuple[UnsearchedOption, Instance]]:
-    """Yield the options that a configuration could have, each with the job that has it."""
+    """Yield the options that a configuration could have, each with the instance whose training has the option."""
     for option in UNSEARCHED_OPTIONS:
         fields = option.job_fields(instance)
         if fields is None or not option.goes_with(instance, config):

@@ -1,4 +1,4 @@
-"""Numbers of GPUs to use, where that is open."""
+"""Numbers of GPUs to search, if the user does not set one."""
 
 from dataclasses import replace
 
@@ -9,18 +9,18 @@ from pipette_opt.parallel import microbatches_of
 from pipette_opt.specs import Instance
 
 NEARLY_AS_BUSY = 0.9
-"""Least share of the most GPUs that any number of hosts keeps busy; numbers below it are not searched."""
+"""Smallest share of the largest number of busy GPUs; numbers of hosts below it are not searched. Chosen."""
 
 MAX_WORLD_SIZES = 6
-"""Largest count of numbers of hosts searched together, those that keep most GPUs busy."""
+"""Most numbers of GPUs that are searched together. Chosen."""
 
 
 def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
     """
-    World sizes of the search, the largest first: ``space.num_gpus``, ``space.world_sizes``, or a guess.
+    Return the numbers of GPUs to search, largest first: ``space.num_gpus``, ``space.world_sizes``, or a guess.
 
-    The guess is all allowed hosts, and at most ``MAX_WORLD_SIZES`` numbers of hosts that keep nearly as many GPUs busy
-    as :func:`choose_num_gpus` finds at best. Other numbers are not proven to be slower, and the certificate says so.
+    The guess has at most ``MAX_WORLD_SIZES`` numbers of hosts that keep nearly as many GPUs busy as the best one, which
+    :func:`choose_num_gpus` finds. Other numbers are not proven to be slower, and the certificate says so.
     """
     if space.num_gpus is None and space.world_sizes:
         return tuple(sorted(space.world_sizes, reverse=True))
@@ -41,14 +41,14 @@ def world_sizes(instance: Instance, space: SearchSpace) -> tuple[int, ...]:
 
 def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     """
-    Return ``space.num_gpus``, or else the whole hosts that keep most GPUs busy.
+    Return ``space.num_gpus``, or else the number of GPUs in the whole hosts that keep most GPUs busy.
 
-    More hosts do not pay if they force uneven stages or a deep pipeline. Each number of hosts is rated by its best
-    legal candidate, by the GPUs that its layers and micro-batches keep busy: ``num_gpus * num_layers / (pp * largest
-    stage) * m / (m + pp - 1)``. The ``m`` in the denominator is that of the replica with most micro-batches. Of equal
-    ratings, fewer hosts win. With 17 hosts of 8, 80 layers and a batch of 512, 136 GPUs allow only pipelines of 17, 34
-    or 68 uneven stages, so 16 hosts are used. Links and memory do not count here; users who know better give
-    ``space.num_gpus``.
+    More hosts do not pay if they force uneven stages or a deep pipeline. The rating of a number of hosts is the number
+    of GPUs that layers and micro-batches of its best legal configuration keep busy: ``num_gpus * num_layers / (pp *
+    largest stage) * m / (m + pp - 1)``, where ``m`` in the denominator is that of the replica with most micro-batches.
+    Of equal ratings, fewer hosts win. With 17 hosts of 8 GPUs, 80 layers and a batch of 512, 136 GPUs allow only
+    pipelines of 17, 34 or 68 uneven stages, so 16 hosts are used. Links and memory do not count; ``space.num_gpus``
+    overrides the rating.
 
     Parts of one host are used only if no whole host is legal. If nothing is legal, all GPUs are used, so that the
     reasons refer to the whole cluster. ``space.max_gpus`` limits the number in each case.
@@ -56,7 +56,7 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
     Raises
     ------
     InputError
-        If ``space.num_gpus`` is more than the cluster has, or neither whole hosts nor a part of one.
+        If ``space.num_gpus`` is more than the cluster has, or neither whole hosts nor a part of one host.
     """
     per_host, num_nodes = instance.cluster.gpus_per_node, instance.cluster.num_nodes
     if space.num_gpus is not None:
@@ -78,13 +78,16 @@ def choose_num_gpus(instance: Instance, space: SearchSpace) -> int:
 
 
 def _most_gpus(instance: Instance, space: SearchSpace) -> int:
-    """Number of GPUs that exist, or that the space allows."""
+    """Return the largest number of GPUs that the cluster has and the search space allows."""
     available = instance.cluster.num_nodes * instance.cluster.gpus_per_node
     return available if space.max_gpus is None else min(available, space.max_gpus)
 
 
 def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
-    """Number of GPUs that the best legal candidate keeps busy, as in :func:`choose_num_gpus`; 0 if nothing is legal."""
+    """
+    Return the most GPUs that a legal configuration keeps busy, as rated in :func:`choose_num_gpus`; 0 if nothing is
+    legal.
+    """
     # Overlapped all-to-alls need expert ranks and chunks, which the smallest space does not have.
     instance = replace(instance, training=replace(instance.training, overlap_moe_expert_parallel_comm=False))
     busiest = 0.0
@@ -101,7 +104,7 @@ def _busy_gpus(instance: Instance, space: SearchSpace, num_gpus: int) -> float:
 
 
 def check_num_gpus(num_gpus: int, per_host: int, num_nodes: int) -> None:
-    """Raise ``InputError`` for a number of GPUs that exceeds the hosts, or does not fill whole hosts."""
+    """Raise ``InputError`` for a number of GPUs that exceeds the cluster, or does not fill whole hosts."""
     available = per_host * num_nodes
     if num_gpus > available:
         raise InputError(
@@ -118,10 +121,9 @@ def check_num_gpus(num_gpus: int, per_host: int, num_nodes: int) -> None:
 
 def _smallest(space: SearchSpace) -> SearchSpace:
     """
-    Return the space without choices that cannot decide whether degrees are legal.
+    Return the search space with open choices set to their least demanding value, to decide whether degrees are legal.
 
-    Free choices take their least demanding value: a legal candidate stays legal without interleaving and with smaller
-    micro-batches.
+    A legal configuration stays legal without interleaving and with smaller micro-batches.
     """
     return replace(
         space,
